@@ -9,7 +9,6 @@ After a crash nothing acknowledged is lost; clients retry batches with an unknow
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -44,11 +43,9 @@ from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
 from headrace.agent.quotas.service import QuotaService
 from headrace.agent.security.audit import AuditLog
-from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.denial_log import reporting_authorizer
 from headrace.agent.security.listener_security import ListenerSecurity, link_context
-from headrace.agent.security.sasl.authentication import Authentication
-from headrace.agent.security.sasl.credentials import Credentials
+from headrace.agent.security.sasl.compose import authenticated
 from headrace.agent.topic_traffic import TopicTraffic
 from headrace.config.listeners import Endpoint, SecurityProtocol, deprecated_forms, listeners
 from headrace.config.settings import Settings
@@ -59,7 +56,6 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.metastore.sealing import Sealing
-from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
@@ -306,7 +302,19 @@ class Broker:
             authorizer=authorizer.enforced,
             count_sent=by_topic.sent,
         )
-        self._produce = self._compose_produce(cluster, authorizer.enforced, by_topic)
+        self._produce = ProducePipeline(
+            self._store,
+            self._metastore,
+            cluster,
+            settings,
+            clock,
+            rng,
+            self._callbacks(cluster),
+            self._registry,
+            self._listener.produce_bytes,
+            authorizer.enforced,
+            by_topic.received,
+        )
         self._groups = GroupHandlers(
             self._metastore, cluster, settings, clock, rng, self._registry, authorizer.enforced
         )
@@ -332,32 +340,24 @@ class Broker:
             may_be_behind=cluster.may_be_behind,
         )
         register_handlers(self._dispatcher, parts)
-        self._authenticate(cluster, zone_secret, sealed_keys)
+        self._serve = self._authenticated(cluster, zone_secret, sealed_keys)
         self._report(cluster, zone_secret, connect)
 
-    def _compose_produce(
-        self, cluster: Cluster, authorizer: Authorizer | None, by_topic: TopicTraffic
-    ) -> ProducePipeline:
-        return ProducePipeline(
-            self._store,
-            self._metastore,
-            cluster,
-            self.settings,
-            self._clock,
-            self._rng,
-            Callbacks(
-                database_now_ms=self._fetch.database_now_ms,
-                on_flushed=self._fetch.on_flushed,
-                on_committed=self._fetch.on_committed,
-                on_fenced=cluster.membership.check_now,
-                on_settled=self._on_settled,
-                log_start_offset=self._fetch.log_start_offset,
-            ),
-            self._registry,
-            self._listener.produce_bytes,
-            authorizer,
-            by_topic.received,
+    def _callbacks(self, cluster: Cluster) -> Callbacks:
+        """What the produce path tells the others."""
+        return Callbacks(
+            database_now_ms=self._fetch.database_now_ms,
+            on_flushed=self._fetch.on_flushed,
+            on_committed=self._fetch.on_committed,
+            on_fenced=cluster.membership.check_now,
+            on_settled=self._on_settled,
+            log_start_offset=self._fetch.log_start_offset,
         )
+
+    def _authenticated(self, cluster: Cluster, secret: bytes, keys: SealedKeys) -> RequestHandler:
+        dispatcher, own, clock, registry = self._dispatcher, self.settings, self._clock, self._registry
+        securities, nonces, audit = self._securities, self._nonces, self.audit
+        return authenticated(dispatcher, own, securities, cluster, secret, keys, clock, nonces, registry, audit)
 
     def _report(self, cluster: Cluster, secret: bytes, connect: Connect) -> None:
         """Tell other agents what this one reaches, and ask them."""
@@ -366,23 +366,6 @@ class Broker:
             secret, cluster, lambda: self.reached_here(), now_ms, self._clock, self._rng, between, connect
         )
         self._dispatcher.register_unadvertised(PEER_HEALTH_KEY, self._reports.handle)
-
-    def _authenticate(self, cluster: Cluster, secret: bytes, sealed_keys: SealedKeys) -> None:
-        """Serve SaslHandshake and SaslAuthenticate, and check the clients that must authenticate."""
-        credentials = Credentials(
-            lambda: cluster.image,
-            lambda: self.settings.delegation_token_secret_key,
-            self._clock,
-            hmac.digest(secret, b"salts of unknown users", "sha256"),
-            sealed_keys,
-        )
-        authentication = Authentication(
-            self._securities, credentials, self._clock, self._nonces, self._registry, self.audit
-        )
-        self._dispatcher.register(ApiKey.SASL_HANDSHAKE, authentication.handshake)
-        self._dispatcher.register(ApiKey.SASL_AUTHENTICATE, authentication.authenticate)
-        if any(security.must_authenticate for security in self._securities.values()):
-            self._serve = authentication.gate(self._dispatcher.handle)
 
     def _shared_address(self, cluster: Cluster) -> SharedAddress:
         in_force = SettingsInForce(self.settings, lambda: cluster.image)

@@ -9,6 +9,7 @@ Source: KIP-631, networking; which requests a controller answers.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -36,11 +37,14 @@ from headrace.agent.security.audited_changes import audited
 from headrace.agent.security.authorization.denial_log import reporting_authorizer
 from headrace.agent.security.authorization.gate import gate
 from headrace.agent.security.listener_security import ListenerSecurity, link_context
+from headrace.agent.security.sasl.compose import authenticated
 from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.sealing import Sealing
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock
@@ -74,23 +78,29 @@ class ControllerEndpoint:
             lags=ConsumerLags(metastore, follower, settings.consumer_lag_metrics_max, clock, registry),
         )
         self.port = 0
-        self._settings, self._clock = settings, clock
+        self._metastore, self._view, self._settings, self._clock = metastore, view, settings, clock
         self._dispatcher = Dispatcher(lambda: view.image)
         # This listener gets few requests, and the process's main listener already uses the metrics with these names.
-        own_registry = CollectorRegistry()
-        audit = AuditLog(clock, own_registry)
+        self._registry = own_registry = CollectorRegistry()
+        self._audit = audit = AuditLog(clock, own_registry)
         authorizer = reporting_authorizer(settings, view, clock, own_registry, audit)
         for api_key, handler in controller_handlers(
             metastore, view, settings, clock, lambda: self.controller.is_active
         ).items():
             self._dispatcher.register(api_key, gate(authorizer, api_key, audited(api_key, handler, audit)))
+        self._serve: RequestHandler = self._dispatcher.handle
         self._listener = KafkaListener(self._handle, Limits.from_settings(settings), clock, own_registry)
+        self._listener.on_refused_certificate(audit.failed_authentication)
+        self._refreshing: asyncio.Task[None] | None = None
 
     async def start(self, endpoint: Endpoint | None) -> None:
         """Try to acquire the lease, and listen if an endpoint is given. OSError if the address cannot be bound."""
         if endpoint is not None:
             is_plain = endpoint.security_protocol is SecurityProtocol.PLAINTEXT
             security = None if is_plain else ListenerSecurity(self._settings, endpoint, self._clock)
+            if security is not None and security.must_authenticate:
+                self._serve = self._authenticated(endpoint, security, await self._metastore.zone_secret())
+                self._refreshing = asyncio.create_task(security.run())
             self.port = await self._listener.start(endpoint.host, endpoint.port, endpoint.name, security=security)
         self.controller.start()
 
@@ -98,9 +108,27 @@ class ControllerEndpoint:
         """Answer requests in progress, and release the lease."""
         await self._listener.drain(grace_seconds)
         await self.controller.stop()
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+
+    def _authenticated(self, endpoint: Endpoint, security: ListenerSecurity, zone_secret: bytes) -> RequestHandler:
+        """Serves clients that have authenticated, as on the listeners of a broker."""
+        sealing = Sealing(self._settings.metadata_secret_keys)
+        return authenticated(
+            self._dispatcher,
+            self._settings,
+            {endpoint.name: security},
+            self._view,
+            zone_secret,
+            SealedKeys(sealing, self._metastore.cluster_id),
+            self._clock,
+            random.SystemRandom(),
+            self._registry,
+            self._audit,
+        )
 
     def _handle(self, request: Request) -> Awaitable[Response]:
-        return self._dispatcher.handle(request)
+        return self._serve(request)
 
 
 def controller_handlers(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from asyncio.sslproto import SSLProtocol
+from collections.abc import Callable
 from typing import Any
 
 from headrace.agent.security.tls import ReloadedContext
@@ -34,15 +35,20 @@ class HttpHandshakes:
         done = loop.create_future()
         inner, context = self._connection(**given), self._context.current()
         made = _Handshake(loop, inner, context, done, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS)
-        self._waiting[made] = None
+        made.on_begin = lambda: self._began(made)
         done.add_done_callback(lambda done: self._ended(made, done))
-        if len(self._waiting) > self._connection.connections_max:
-            self._connection.limits_reached.labels(LIMIT).inc()
-            next(iter(self._waiting)).abort()
         return made
 
+    def _began(self, made: _Handshake) -> None:
+        self._waiting[made] = None
+        if len(self._waiting) > self._connection.connections_max:
+            self._connection.limits_reached.labels(LIMIT).inc()
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.abort()
+
     def _ended(self, made: _Handshake, done: asyncio.Future[None]) -> None:
-        del self._waiting[made]
+        self._waiting.pop(made, None)
         error = None if done.cancelled() else done.exception()
         if error is not None:
             logger.debug("tls handshake failed: listener=http reason=%s", error)
@@ -51,7 +57,10 @@ class HttpHandshakes:
 class _Handshake(SSLProtocol):
     """A connection that can be closed before its handshake is complete."""
 
+    on_begin: Callable[[], None]
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.abort = transport.abort
         super().connection_made(transport)
+        self.on_begin()

@@ -24,6 +24,7 @@ from headrace.cli.process.shell import ProcessShell
 from headrace.cli.process.worker_thread import WorkerThread
 from headrace.compactor.worker import Worker, with_worker_pool
 from headrace.config.errors import ConfigError
+from headrace.config.exposure import exposures
 from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, roles
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
@@ -70,6 +71,9 @@ async def open_process(
     wanted = roles(settings)
     if wanted == {CONTROLLER} and settings.node_id is None:
         raise ConfigError("node.id is not set: a process that is only a controller cannot lease one")
+    if wanted != {COMPACTOR}:
+        for line in exposures(settings):
+            logger.warning("open to a network: %s", line)
     own = with_worker_pool(settings) if wanted == {COMPACTOR} else settings
     shared = await _connect(own, registry, decorate)
     try:

@@ -67,7 +67,7 @@ def test_a_process_that_cannot_register_in_time_exits(command: str, tmp_path: Pa
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines()[-1].startswith("error: ")
-    assert ended.stderr.count("metastore not available, trying again") == 2
+    assert ended.stderr.count("metastore not available, trying again") == 1, "lines that repeat are left out"
 
 
 @pytest.mark.requirement("C17")

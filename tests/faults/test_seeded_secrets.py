@@ -50,6 +50,7 @@ SECRETS = {
     "token key": b"planted-token-master-key",
     "key passphrase": b"planted-tls-passphrase",
     "s3 key": SECRET_KEY.encode(),
+    "bearer token": b"planted-bearer-token",
     "sealing key": b"planted-key-that-seals-32-bytes.",
 }
 
@@ -118,6 +119,8 @@ def planted(
     for name, value in files.items():
         (tmp_path / name).write_text(value + "\n")
         settings[name] = f"${{file:{tmp_path / name}}}"
+    (tmp_path / "tokens").write_text("planted-bearer-token")
+    settings["http.bearer.token.location"] = str(tmp_path / "tokens")
     settings["ssl.key.password"] = "${env:PASSPHRASE}"
     client, admin = (f"127.0.0.1:{port}" for port in free_ports(2))
     settings |= {
@@ -242,11 +245,14 @@ def _command_line(planted: Planted, evidence: Evidence) -> None:
 
 def _http(planted: Planted, evidence: Evidence) -> None:
     for path in ("/healthz", "/readyz?verbose", "/metrics", "/v1/status", "/openapi.json", "/nothing"):
-        try:
-            with urllib.request.urlopen(f"http://{planted.agent.http}{path}", timeout=SECONDS_MAX) as response:
-                evidence.add(f"HTTP {path}", response.read())
-        except urllib.error.HTTPError as error:
-            evidence.add(f"HTTP {path}", error.read())
+        for token in (SECRETS["bearer token"].decode(), "planted-wrong-password"):
+            headers = {"Authorization": f"Bearer {token}"}
+            request = urllib.request.Request(f"http://{planted.agent.http}{path}", headers=headers)
+            try:
+                with urllib.request.urlopen(request, timeout=SECONDS_MAX) as response:
+                    evidence.add(f"HTTP {path}", response.read())
+            except urllib.error.HTTPError as error:
+                evidence.add(f"HTTP {path}", error.read())
     assert evidence.texts["HTTP /metrics"]
 
 

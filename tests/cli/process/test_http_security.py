@@ -20,6 +20,7 @@ from headrace.agent.limit_metrics import limits_reached
 from headrace.agent.security.file_watch import LOOK_SECONDS
 from headrace.cli.bench.http_access import KEY, TOKEN, TRUST, HttpAccess
 from headrace.cli.bench.store_counts import StoreCounts, read_counts
+from headrace.cli.process import http_handshakes
 from headrace.cli.process.http_app import make_app
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_security import OPEN_PATHS, HttpSecurity
@@ -181,13 +182,18 @@ def test_nothing_is_served_in_clear_on_a_port_with_a_key(tmp_path: Path) -> None
             connection.getresponse()
 
 
-async def test_connections_without_a_handshake_do_not_keep_out_a_probe(tmp_path: Path) -> None:
+async def test_connections_without_a_handshake_do_not_keep_out_a_probe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with serving(tmp_path, key=True) as server:
+        monkeypatch.setattr(http_handshakes, "HANDSHAKE_SECONDS", 600)
         idle = [await asyncio.open_connection("127.0.0.1", server.server.port) for _ in range(30)]
         assert (await asyncio.to_thread(server.get, "/healthz"))[0] == 200
         ended = [asyncio.ensure_future(_end(reader)) for reader, _ in idle]
         done, _ = await asyncio.wait(ended[: 30 - MOST])
-        assert len(done) == 30 - MOST, "the oldest are closed"
+        assert done == set(ended[: 30 - MOST]), "the oldest are closed"
+        counted = server.registry.get_sample_value("headrace_limit_reached_total", {"limit": "http.max.connections"})
+        assert counted == 30 + 1 - MOST, "at once, not at the end of the time for a handshake"
         for _, writer in idle:
             writer.close()
         await asyncio.wait(ended)

@@ -1,0 +1,108 @@
+"""SASL on the listener for controllers, alone and next to a broker; and the warnings of a process on a network."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId
+from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
+from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
+
+from headrace.cli.client.transport import ask, client_config
+from headrace.cli.main import main
+from headrace.metastore.postgres.formatted import formatted_cluster_id
+from headrace.storage.errors import HeadraceError
+from tests.faults.shared_cluster import free_ports
+
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300), pytest.mark.requirement("X2")]
+SECONDS_MAX = 90
+
+
+@pytest.fixture
+def flags(metastore_url: str, tmp_path: Path) -> list[str]:
+    """Of a cluster with the user `ops`."""
+    (tmp_path / "password").write_text("open sesame")
+    places = ["--metastore-url", metastore_url, "--bucket", tmp_path.as_uri()]
+    cluster_id = formatted_cluster_id(metastore_url)
+    assert cluster_id is not None
+    user = f"SCRAM-SHA-256=[name=ops,password-file={tmp_path / 'password'}]"
+    assert main(["storage", "format", "-g", "-t", cluster_id, *places, "--add-scram", user]) == 0
+    return [*places, "--http-port", "0", "--log-level", "warning"]
+
+
+@contextmanager
+def running(flags: list[str], log: Path, *more: str) -> Iterator[None]:
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headrace.cli.main", "agent", *flags, *more],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("ready "), log.read_text()
+            yield
+        finally:
+            process.terminate()
+            process.wait(SECONDS_MAX)
+            process.stdout.close()  # type: ignore[union-attr]
+
+
+def _asked(address: str, directory: Path, mechanism: str = "", password: str = "open sesame") -> ErrorCode:
+    """The answer of an API that controllers serve; HeadraceError or OSError if there is none."""
+    path = None
+    if mechanism:
+        path = directory / "client.properties"
+        lines = ["security.protocol=SASL_PLAINTEXT", f"sasl.mechanism={mechanism}", "sasl.username=ops"]
+        path.write_text("\n".join([*lines, f"sasl.password={password}", "request.timeout.ms=60000"]))
+    answer = ask(
+        client_config(address, path), UnregisterBrokerRequest(broker_id=BrokerId(99)), UnregisterBrokerResponse
+    )
+    code: ErrorCode = answer.error_code
+    return code
+
+
+@pytest.mark.parametrize("roles", ["controller", "broker,controller"])
+def test_only_users_are_served_by_a_controllers_listener(roles: str, flags: list[str], tmp_path: Path) -> None:
+    port, client = free_ports(2)
+    address, listeners = f"127.0.0.1:{port}", f"CONTROLLER://127.0.0.1:{port}"
+    own = {
+        "process.roles": roles,
+        "node.id": "7",
+        "listeners": listeners if roles == "controller" else f"PLAINTEXT://127.0.0.1:{client},{listeners}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:SASL_PLAINTEXT",
+        "connection.failed.authentication.delay.ms": "1",
+    }
+    config = tmp_path / "agent.properties"
+    mechanisms = "listener.name.controller.sasl.enabled.mechanisms=SCRAM-SHA-256\n"
+    config.write_text("".join(f"{name}={value}\n" for name, value in own.items()) + mechanisms)
+    with running(flags, tmp_path / "log", "--config", str(config)):
+        assert _asked(address, tmp_path, "SCRAM-SHA-256") is ErrorCode.broker_id_not_registered
+        for mechanism, password in (("", ""), ("SCRAM-SHA-256", "guess"), ("SCRAM-SHA-512", "open sesame")):
+            with pytest.raises((HeadraceError, OSError)):
+                _asked(address, tmp_path, mechanism, password)
+    assert "open to a network" not in (tmp_path / "log").read_text()
+
+
+def test_what_is_open_to_a_network_is_said_once(flags: list[str], tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    config = tmp_path / "agent.properties"
+    config.write_text(
+        f"listeners=SASL_PLAINTEXT://0.0.0.0:{port}\nadvertised.listeners=SASL_PLAINTEXT://127.0.0.1:{port}\n"
+        "sasl.enabled.mechanisms=PLAIN\n"
+    )
+    with running(flags, tmp_path / "log", "--config", str(config)):
+        pass
+    told = re.findall("open to a network: (.*)", (tmp_path / "log").read_text())
+    assert len(told) == 3
+    for line, part in zip(told, ("PLAIN sends passwords", "encrypts nothing", "ACLs are not enforced"), strict=True):
+        assert part in line
