@@ -32,6 +32,11 @@ KNOWN: tuple[Known, ...] = (
     ),
     Known("confluent", r"test_transactions", _TRANSACTIONS),
     Known("kafkajs", r"(?i)transaction|control batches|TransactionManager", _TRANSACTIONS),
+    Known(
+        "kafkajs",
+        r"alter broker configs",
+        "it sets cleanup.policy of a broker, which no broker has: Kafka stores such a config, here it is refused",
+    ),
     Known("kafkajs", r"emits request timeout events", "it needs a broker that takes longer than 1 ms to answer"),
     Known(
         "kafkajs",
