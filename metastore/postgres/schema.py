@@ -304,7 +304,57 @@ partition_heads = Table(
     _column("appended_bytes", BigInteger(), default="0"),
     _column("updates", BigInteger(), default="0"),
     _column("update_block", BigInteger(), default="0", key=True),
+    _column("first_open_offset", BigInteger(), null=True),
     **_churning(0.05, 1000, fillfactor=30),
+)
+transactions = Table(
+    "transactions",
+    metadata,
+    _column("transactional_id", Text(), key=True),
+    _column("producer_id", BigInteger()),
+    _column("producer_epoch", SmallInteger()),
+    _column("state", SmallInteger()),
+    _column("timeout_ms", Integer()),
+    _column("previous_producer_id", BigInteger()),
+    _column("previous_epoch", SmallInteger()),
+    _column("groups", ARRAY(Text())),
+    _column("version", BigInteger()),
+    _column("begun_at", TIMESTAMP, null=True),
+    _column("changed_at", TIMESTAMP),
+    UniqueConstraint("producer_id"),
+    Index("transactions_open", "begun_at", postgresql_where=text("begun_at IS NOT NULL")),
+    **_churning(0.05, 1000, fillfactor=50),
+)
+transaction_partitions = Table(
+    "transaction_partitions",
+    metadata,
+    _column("producer_id", BigInteger(), key=True),
+    _column("partition_key", BigInteger(), key=True),
+    _column("first_offset", BigInteger(), null=True),
+    Index("transaction_partitions_first", "partition_key", "first_offset"),
+    **_churning(0.05, 1000, fillfactor=70),
+)
+pending_offsets = Table(
+    "pending_offsets",
+    metadata,
+    _column("producer_id", BigInteger(), key=True),
+    _column("group_id", Text(), key=True),
+    _column("partition_key", BigInteger(), key=True),
+    _column("committed_offset", BigInteger()),
+    _column("leader_epoch", Integer()),
+    _column("metadata", LargeBinary()),
+    Index("pending_offsets_group", "group_id", "partition_key"),
+    **_churning(0.05, 1000, fillfactor=70),
+)
+aborted_transactions = Table(
+    "aborted_transactions",
+    metadata,
+    _column("partition_key", BigInteger(), key=True),
+    _column("last_offset", BigInteger(), key=True),
+    _column("first_offset", BigInteger()),
+    _column("producer_id", BigInteger()),
+    _column("stable_offset", BigInteger()),
+    postgresql_with={"autovacuum_vacuum_insert_scale_factor": 0.05},
 )
 segment_files = Table(
     "segment_files",
