@@ -73,6 +73,8 @@ class OffsetKind(enum.IntEnum):
     LATEST = -1
     EARLIEST = -2
     MAX_TIMESTAMP = -3
+    LAST_STABLE = -1_000
+    """Not a timestamp of Kafka's: what LATEST is for read_committed."""
 
 
 class OffsetQuery(NamedTuple):

@@ -128,7 +128,6 @@ UNUSED_BUT_KEPT = {
             "end_transaction",
             "late_transactions",
             "marker_file_id",
-            "render_marker",
             "time_out_transaction",
         ),
         "transactions, which no agent offers yet (decisions/0060)",
