@@ -49,6 +49,7 @@ _BATCH_CODES: dict[BatchOutcome, int] = {
     BatchOutcome.PARTITION_MARKED: ErrorCode.not_leader_or_follower,  # every client asks for metadata again
     BatchOutcome.DUPLICATE_SEQUENCE: ErrorCode.duplicate_sequence_number,  # libraries report success without an offset
     BatchOutcome.SENT_BACK: ErrorCode.not_leader_or_follower,  # every client asks for metadata, and sends it again
+    BatchOutcome.INVALID_TXN_STATE: ErrorCode.invalid_txn_state,
     BatchOutcome.MOVED_KEY: ErrorCode.invalid_record,  # final; clients go on with the next batch
 }
 

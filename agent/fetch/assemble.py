@@ -13,6 +13,9 @@ from headrace.metastore.api.read import Extent
 from headrace.storage.records.header import LENGTH_PREFIX_BYTES
 from headrace.storage.records.patch import PATCHED_BYTES, patched_header
 
+NO_END = 1 << 62
+"""An offset behind all others."""
+
 
 class Batches:
     """Grows extent by extent. `buffers` hold `size_bytes` of complete batches, with `records` offsets."""
@@ -25,11 +28,19 @@ class Batches:
         self.records = 0
 
     def add(
-        self, extent: Extent, body: RangeBytes, start: BatchStart, *, max_bytes: int, at_least_one: bool
+        self,
+        extent: Extent,
+        body: RangeBytes,
+        start: BatchStart,
+        *,
+        max_bytes: int,
+        at_least_one: bool,
+        end_offset: int = NO_END,
     ) -> BatchStart:
         """Add the batches from `start` on, where `body` begins, while the result stays within `max_bytes`.
 
-        With `at_least_one` the result's first batch may exceed it. Returns where it stopped.
+        Batches from `end_offset` on are left out. With `at_least_one` the result's first batch may exceed `max_bytes`.
+        Returns where it stopped.
         CorruptError as walk.py, and then nothing was added.
         """
         buffers: list[bytes | memoryview] = []
@@ -38,6 +49,8 @@ class Batches:
         last = None
         for batch in walk(extent, body, start):
             data = batch.data
+            if batch.offset >= end_offset:
+                break
             if size + len(data) > max_bytes and not (at_least_one and size == 0):
                 break
             buffers.append(patched_header(len(data) - LENGTH_PREFIX_BYTES, batch.offset, extent.leader_epoch))

@@ -12,22 +12,22 @@ Source: KIP-74 (limits, one batch at least).
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from headrace.agent.fetch.assemble import Batches
+from headrace.agent.fetch.assemble import NO_END, Batches
 from headrace.agent.fetch.cache import ChunkCache
 from headrace.agent.fetch.file_range import FileRange, RangeBytes
 from headrace.agent.fetch.locate import Locator
-from headrace.agent.fetch.lookup import Lookup
+from headrace.agent.fetch.lookup import Lookup, stable_part
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.read import RangeReader
 from headrace.agent.fetch.seek import Seeker
 from headrace.agent.fetch.walk import BatchStart, first_size, start_of
 from headrace.metastore.api.read import Extent, ExtentQuery
+from headrace.metastore.transactions.markers import marker_of, render_marker
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError
 from headrace.storage.records.header import HEADER_BYTES
@@ -89,10 +89,11 @@ class Delivery:
         self._metrics = metrics
 
     async def deliver(
-        self, queries: Sequence[ExtentQuery], found: Sequence[Lookup], max_bytes: int
+        self, queries: Sequence[ExtentQuery], found: Sequence[Lookup], max_bytes: int, *, committed: bool = False
     ) -> list[tuple[Lookup, DeliveryOutcome]]:
         """One (what is known of the partition, its batches or the error) per query, in order.
 
+        `committed`: batches from the last stable offset on are left out (read_committed).
         `max_bytes` limits the response, each query's `max_bytes` its partition.
         """
         lookups = list(found)
@@ -101,16 +102,16 @@ class Delivery:
         )
         if not all(partition.lookup.recent for partition in partitions):
             max_bytes = min(max_bytes, HISTORICAL_BYTES)
-        outcomes = await self._attempt(partitions, max_bytes)
+        outcomes = await self._attempt(partitions, max_bytes, committed=committed)
         lost = [partition for partition in partitions if isinstance(outcomes.get(partition.number), _GONE_OR_UNSOUND)]
         if lost:
-            again = await self._ask_again(lost)
+            again = await self._ask_again(lost, committed=committed)
             lookups = [again.get(i, lookup) for i, lookup in enumerate(lookups)]
             partitions = [PartitionRead(i, query, lookups[i]) for i, query, _ in lost if lookups[i].extents]
             for partition in lost:
                 del outcomes[partition.number]
             left = max_bytes - sum(batches.size_bytes for batches in outcomes.values() if isinstance(batches, Batches))
-            outcomes |= await self._attempt(partitions, left, at_least_one=left == max_bytes)
+            outcomes |= await self._attempt(partitions, left, at_least_one=left == max_bytes, committed=committed)
         self._report(queries, outcomes)
         return [(lookup, outcomes.get(i) or Batches()) for i, lookup in enumerate(lookups)]
 
@@ -118,16 +119,18 @@ class Delivery:
         first = self._rng.randrange(len(partitions)) if len(partitions) > 1 else 0
         return partitions[first:] + partitions[:first]
 
-    async def _ask_again(self, lost: Sequence[PartitionRead]) -> dict[int, Lookup]:
+    async def _ask_again(self, lost: Sequence[PartitionRead], *, committed: bool) -> dict[int, Lookup]:
         """What the primary says now about partitions with missing or corrupt files, by number."""
         for partition in lost:
             for extent in partition.lookup.extents:
                 self._cache.forget(extent.file_id)
         lookups = await self._locator.locate_at_primary([partition.query for partition in lost])
+        if committed:
+            lookups = [stable_part(one.query, lookup) for one, lookup in zip(lost, lookups, strict=True)]
         return {partition.number: lookup for partition, lookup in zip(lost, lookups, strict=True)}
 
     async def _attempt(
-        self, partitions: Sequence[PartitionRead], max_bytes: int, *, at_least_one: bool = True
+        self, partitions: Sequence[PartitionRead], max_bytes: int, *, committed: bool, at_least_one: bool = True
     ) -> dict[int, DeliveryOutcome]:
         """Outcomes by number, in the order of `partitions` until `max_bytes` are full; the rest get none."""
         chosen = _within(partitions, max_bytes)
@@ -137,7 +140,13 @@ class Delivery:
             start if isinstance(start, HeadraceError) else self._extent_reads(partition.lookup, start, limit, files)
             for (partition, limit), start in zip(chosen, starts, strict=True)
         ]
-        ranges = [extent_read.file_range for plan in plans if isinstance(plan, list) for extent_read in plan]
+        ranges = [
+            extent_read.file_range
+            for plan in plans
+            if isinstance(plan, list)
+            for extent_read in plan
+            if marker_of(extent_read.extent.file_id) is None
+        ]
         bodies = iter(await self._reader.read(ranges))
         outcomes: dict[int, DeliveryOutcome] = {}
         left = max_bytes
@@ -145,8 +154,14 @@ class Delivery:
             try:
                 limit = max(min(partition.query.max_bytes, left), 0)
                 extent_reads = _sound(plan)
-                mine = list(itertools.islice(bodies, len(extent_reads)))
-                batches = await self._fill(extent_reads, mine, limit, at_least_one=at_least_one)
+                mine = [_marker_body(one.extent) or next(bodies) for one in extent_reads]
+                batches = await self._fill(
+                    extent_reads,
+                    mine,
+                    limit,
+                    at_least_one=at_least_one,
+                    end_offset=partition.lookup.last_stable_offset if committed else NO_END,
+                )
                 at_least_one = at_least_one and not batches.buffers
                 left -= batches.size_bytes
                 outcomes[partition.number] = batches
@@ -165,10 +180,12 @@ class Delivery:
                 start = start_of(extent)
             end = extent.position + extent.length
             stop = min(end, start.position + max(limit, HEADER_BYTES))
-            is_one_more = len(files) >= FILES_MAX and extent.file_id not in files
+            is_marker = marker_of(extent.file_id) is not None
+            is_one_more = not is_marker and len(files) >= FILES_MAX and extent.file_id not in files
             if is_one_more and self._cache.peek(extent.file_id, start.position, stop) is None:
                 break
-            files.add(extent.file_id)
+            if not is_marker:
+                files.add(extent.file_id)
             plan.append(ExtentRead(extent, start, FileRange(extent.file_id, start.position, stop, end, lookup.recent)))
             limit -= stop - start.position
             if limit < HEADER_BYTES:
@@ -194,6 +211,7 @@ class Delivery:
         limit: int,
         *,
         at_least_one: bool,
+        end_offset: int,
     ) -> Batches:
         """The batches that were read. What fails after the first extent ends it; the next fetch meets it."""
         batches = Batches()
@@ -203,7 +221,9 @@ class Delivery:
                 body = _sound(read)
                 if at_least_one and not batches.buffers:
                     body = await self._whole_first(extent, start, wanted, body)
-                end = batches.add(extent, body, start, max_bytes=limit, at_least_one=at_least_one)
+                end = batches.add(
+                    extent, body, start, max_bytes=limit, at_least_one=at_least_one, end_offset=end_offset
+                )
             except HeadraceError:
                 if batches.buffers:
                     break
@@ -257,6 +277,13 @@ def available_bytes(query: ExtentQuery, lookup: Lookup) -> int:
     first = lookup.extents[0]
     skipped = max(query.offset - first.base_offset, 0) * first.length // (first.last_offset - first.base_offset + 1)
     return min(sum(extent.length for extent in lookup.extents) - skipped, query.max_bytes)
+
+
+def _marker_body(extent: Extent) -> RangeBytes | None:
+    """The batch of a marker, which no file has; None for other extents."""
+    if marker_of(extent.file_id) is None:
+        return None
+    return RangeBytes(memoryview(render_marker(extent)), checked=True)
 
 
 def _within(partitions: Sequence[PartitionRead], max_bytes: int) -> list[tuple[PartitionRead, int]]:

@@ -4,8 +4,7 @@ Place: between the listener and the read path plan -> locate -> read -> assemble
 Invariant: the reply is sent when there is enough data, on an error, at the client's timeout or when the agent drains;
 never later. An error of one partition does not affect others. A waiting fetch sends no queries: it looks at the
 index when the feed brought something.
-Source: KIP-74 (limits), KIP-227 (sessions), KIP-392 (zones), KIP-516 (topic ids). There are no transactions yet, so
-the last stable offset is the high watermark and no transaction is aborted, for every isolation level.
+Source: KIP-74 (limits), KIP-227 (sessions), KIP-392 (zones), KIP-516 (topic ids), KIP-98 (read_committed).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from headrace.agent.fetch.assemble import Batches
 from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, available_bytes, largest_reply
 from headrace.agent.fetch.index import LOOK_AGAIN
 from headrace.agent.fetch.locate import Locator
-from headrace.agent.fetch.lookup import Lookup, LookupStatus
+from headrace.agent.fetch.lookup import Lookup, LookupStatus, stable_part
 from headrace.agent.fetch.plan import RequestedPartition, TopicRef, resolve, unknown_topic
 from headrace.agent.fetch.rendered_topics import RenderedTopic, RenderedTopics
 from headrace.agent.fetch.reply_claim import ReplyClaim
@@ -197,18 +196,18 @@ class FetchHandler:
         max_bytes = min(fetch.max_bytes, self._max_bytes)
         worth_waiting = bool(queries) and len(queries) == len(resolved)
         min_bytes = min(fetch.min_bytes, max_bytes) if worth_waiting else 0
-        lookups = await self._poll(queries, min_bytes, max_bytes, deadline)
+        committed = fetch.isolation_level == READ_COMMITTED
+        lookups = await self._poll(queries, min_bytes, max_bytes, deadline, committed=committed)
         await memory.claim(largest_reply(queries, lookups, max_bytes))
-        outcomes = await self._delivery.deliver(queries, lookups, max_bytes)
+        outcomes = await self._delivery.deliver(queries, lookups, max_bytes, committed=committed)
         self._on_sent(zone, sum(batches.size_bytes for _, batches in outcomes if isinstance(batches, Batches)))
         delivered = iter(outcomes)
-        aborted: list[AbortedTransaction] | None = [] if fetch.isolation_level == READ_COMMITTED else None
         return [
             (
                 ref,
                 FetchPartitionReply(ref[1], answer.error, preferred_read_replica=node_id)
                 if answer.error or node_id >= 0
-                else _reply(ref, *next(delivered), aborted),
+                else _reply(ref, *next(delivered), committed=committed),
             )
             for ref, answer, node_id in zip(wanted, resolved, elsewhere, strict=True)
         ]
@@ -234,10 +233,10 @@ class FetchHandler:
             await self._clock.sleep(min(left, METADATA_POLL_SECONDS))
 
     async def _poll(
-        self, queries: Sequence[ExtentQuery], min_bytes: int, max_bytes: int, deadline: float
+        self, queries: Sequence[ExtentQuery], min_bytes: int, max_bytes: int, deadline: float, *, committed: bool
     ) -> list[Lookup]:
         """The extents, when there are `min_bytes` of them, or an error, or at the timeout."""
-        lookups = await self._locator.locate(queries, max_bytes)
+        lookups = await self._locate(queries, max_bytes, committed=committed)
         if self._missing(queries, lookups, min_bytes, deadline) <= 0:
             if not any(
                 lookup.status is LookupStatus.FOUND and not lookup.extents and not lookup.cut for lookup in lookups
@@ -247,15 +246,19 @@ class FetchHandler:
                 return lookups  # other partitions have enough: the next fetch sees these
             # a fetch that does not wait shows at least what was acknowledged before it, on any agent
             await self._catch_up()
-            return await self._locator.locate(queries, max_bytes)
+            return await self._locate(queries, max_bytes, committed=committed)
         with self._waiters.watch(query.partition_key for query in queries) as waiter:
             while True:
                 waiter.reset()
-                lookups = await self._locator.locate(queries, max_bytes)
+                lookups = await self._locate(queries, max_bytes, committed=committed)
                 missing = self._missing(queries, lookups, min_bytes, deadline)
                 if missing <= 0:
                     return lookups
                 await waiter.wait(missing, self._clock, deadline - self._clock.monotonic())
+
+    async def _locate(self, queries: Sequence[ExtentQuery], max_bytes: int, *, committed: bool) -> list[Lookup]:
+        found = await self._locator.locate(queries, max_bytes)
+        return list(map(stable_part, queries, found)) if committed else found
 
     def _missing(
         self, queries: Sequence[ExtentQuery], lookups: Sequence[Lookup], min_bytes: int, deadline: float
@@ -268,9 +271,7 @@ class FetchHandler:
         return min_bytes - sum(map(available_bytes, queries, lookups))
 
 
-def _reply(
-    ref: Ref, lookup: Lookup, outcome: DeliveryOutcome, aborted: list[AbortedTransaction] | None
-) -> FetchPartitionReply:
+def _reply(ref: Ref, lookup: Lookup, outcome: DeliveryOutcome, *, committed: bool) -> FetchPartitionReply:
     topic, index = ref
     if lookup.status is LookupStatus.GONE:
         return FetchPartitionReply(index, unknown_topic(topic))
@@ -279,9 +280,11 @@ def _reply(
     reply = FetchPartitionReply(
         index,
         high_watermark=lookup.high_watermark,
-        last_stable_offset=lookup.high_watermark,
+        last_stable_offset=lookup.last_stable_offset,
         log_start_offset=lookup.log_start_offset,
-        aborted_transactions=aborted,
+        aborted_transactions=[AbortedTransaction(a.producer_id, a.first_offset) for a in lookup.aborted]
+        if committed
+        else None,
     )
     if lookup.status is LookupStatus.OUT_OF_RANGE:
         reply.error_code = ErrorCode.offset_out_of_range

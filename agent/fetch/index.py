@@ -17,7 +17,15 @@ from operator import attrgetter
 
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.segment_cache import SegmentCache
-from headrace.metastore.api.read import Extent, FeedKind, FeedPage, FeedRow, PartitionExtents
+from headrace.metastore.api.read import (
+    NONE_OPEN,
+    AbortedRange,
+    Extent,
+    FeedKind,
+    FeedPage,
+    FeedRow,
+    PartitionExtents,
+)
 from headrace.metastore.keys import commit_shard
 
 LOOK_AGAIN = 1 << 62
@@ -34,15 +42,48 @@ _last_offset = attrgetter("last_offset")
 
 
 class _Tail:
-    """One partition. Offsets are lower bounds until `confirmed`, by the primary or by the feed's very first row."""
+    """One partition. Offsets are lower bounds until `confirmed`, by the primary or by the feed's very first row.
 
-    __slots__ = ("confirmed", "extents", "high_watermark", "log_start_offset")
+    Each change of the first open offset comes with an append: `first_open_offset` is that of the log up to `known_to`,
+    and of what the feed and the primary say the one with the higher end is newer.
+    """
+
+    __slots__ = (
+        "aborted",
+        "confirmed",
+        "extents",
+        "first_open_offset",
+        "high_watermark",
+        "known_to",
+        "log_start_offset",
+    )
 
     def __init__(self) -> None:
         self.extents: list[Extent] = []
         self.high_watermark = 0
         self.log_start_offset = 0
         self.confirmed = False
+        self.first_open_offset: int | None = None
+        self.known_to = 0
+        self.aborted: list[AbortedRange] = []
+        """Those with a marker in `extents`, and maybe earlier ones."""
+
+    def note_open(self, first_open_offset: int | None, end: int) -> bool:
+        """What the log up to `end` says; None: what is open did not change. Whether offsets became stable."""
+        if end < self.known_to and self.first_open_offset is not None:
+            return False
+        before = self.first_open_offset
+        if first_open_offset is not None:
+            self.first_open_offset = first_open_offset
+        self.known_to = max(self.known_to, end)
+        return before not in (None, self.first_open_offset, NONE_OPEN)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """At most the partition's."""
+        if self.first_open_offset is None:
+            return 0
+        return self.high_watermark if self.first_open_offset == NONE_OPEN else self.first_open_offset
 
 
 class TailIndex:
@@ -70,12 +111,12 @@ class TailIndex:
         if tail is None or not tail.confirmed:
             return None
         if offset == tail.high_watermark:
-            return _found(tail, [])
+            return _found(tail, [], offset)
         extents = tail.extents
         if not extents or not max(extents[0].base_offset, tail.log_start_offset) <= offset <= extents[-1].last_offset:
             return None
         first = bisect_left(extents, offset, key=_last_offset)
-        return _found(tail, up_to(extents, first, max_bytes))
+        return _found(tail, up_to(extents, first, max_bytes), offset)
 
     def look_back(self, key: int, offset: int, max_bytes: int) -> Lookup | None:
         """As `look`, before the tail: from what the primary said earlier."""
@@ -86,7 +127,15 @@ class TailIndex:
         if not extents or extents[-1].last_offset + 1 >= tail.high_watermark:
             return None  # the primary knows whether there is more
         cut = sum(extent.length for extent in extents) < max_bytes
-        return Lookup(LookupStatus.FOUND, tail.log_start_offset, tail.high_watermark, extents, cut=cut)
+        return Lookup(
+            LookupStatus.FOUND,
+            tail.log_start_offset,
+            tail.high_watermark,
+            extents,
+            cut=cut,
+            last_stable_offset=tail.last_stable_offset,
+            aborted=[a for a in self.history.aborted(key) if a.last_offset >= offset],
+        )
 
     def high_watermark(self, key: int) -> int:
         """The newest known high watermark; 0 if none is known."""
@@ -113,6 +162,7 @@ class TailIndex:
         tail = self._tails.setdefault(key, _Tail())
         tail.high_watermark = max(tail.high_watermark, answer.high_watermark)
         tail.confirmed = True
+        tail.note_open(answer.first_open_offset, answer.high_watermark)
         self._move_log_start(tail, answer.log_start_offset)
 
     def move_log_start(self, generation: int, key: int, log_start_offset: int) -> None:
@@ -178,10 +228,11 @@ class TailIndex:
             self._forget_shard(row.shard, row.seq, heard)
         self.heads[row.shard] = row.seq
         self.history.apply(row)
-        if row.kind is FeedKind.COMMIT:
+        if row.kind in (FeedKind.COMMIT, FeedKind.TRANSACTION):
             for extent in row.extents:
                 self._append(extent)
                 heard[extent.partition_key] = heard.get(extent.partition_key, 0) + extent.length
+            self._note_transactions(row, heard)
         elif row.kind is FeedKind.LOG_START:
             for move in row.log_starts:
                 self._move_log_start(self._tails.setdefault(move.partition_key, _Tail()), move.log_start_offset)
@@ -191,6 +242,16 @@ class TailIndex:
         else:
             self._forget_keys(row.deleted_keys, heard)
 
+    def _note_transactions(self, row: FeedRow, heard: dict[int, int]) -> None:
+        """What is open after the row, in the partitions that it appended to."""
+        for key, end in {extent.partition_key: extent.last_offset + 1 for extent in row.extents}.items():
+            if self._tails[key].note_open(row.first_open_offsets.get(key), end):
+                heard[key] = LOOK_AGAIN
+        for aborted in row.aborted:
+            tail = self._tails[aborted.partition_key]
+            first = tail.extents[0].base_offset
+            tail.aborted = [*(a for a in tail.aborted if a.last_offset >= first), aborted]
+
     def _append(self, extent: Extent) -> None:
         key = extent.partition_key
         tail = self._tails.setdefault(key, _Tail())
@@ -199,7 +260,9 @@ class TailIndex:
             self.generation += 1
             tail = self._tails[key] = _Tail()
         tail.extents.append(extent)
-        tail.confirmed = tail.confirmed or extent.base_offset == 0  # known from its first record on
+        if extent.base_offset == 0:  # known from its first record on
+            tail.confirmed = True
+            tail.note_open(NONE_OPEN, 0)
         tail.high_watermark = max(tail.high_watermark, extent.last_offset + 1)
         self._arrivals.append(key)
         while len(self._arrivals) > self._extents_max:
@@ -223,8 +286,16 @@ class TailIndex:
         del tail.extents[: bisect_left(tail.extents, log_start_offset, key=_last_offset)]
 
 
-def _found(tail: _Tail, extents: list[Extent]) -> Lookup:
-    return Lookup(LookupStatus.FOUND, tail.log_start_offset, tail.high_watermark, extents, recent=True)
+def _found(tail: _Tail, extents: list[Extent], offset: int) -> Lookup:
+    return Lookup(
+        LookupStatus.FOUND,
+        tail.log_start_offset,
+        tail.high_watermark,
+        extents,
+        recent=True,
+        last_stable_offset=tail.last_stable_offset,
+        aborted=[a for a in tail.aborted if a.last_offset >= offset],
+    )
 
 
 def up_to(extents: list[Extent], first: int, max_bytes: int) -> list[Extent]:

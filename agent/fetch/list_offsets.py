@@ -3,7 +3,8 @@
 Place: between the listener and the metastore; opens extents only for timestamps.
 Invariant: every answer comes from the primary, because consumers start from it, and use it to decide whether they are
 caught up. An error of one partition does not affect others.
-Source: Kafka's ListOffsetsRequest.json; KIP-734 (-3), KIP-405 (-4), KIP-1005 (-5), KIP-1023 (-6).
+Source: Kafka's ListOffsetsRequest.json; KIP-734 (-3), KIP-405 (-4), KIP-1005 (-5), KIP-1023 (-6);
+KIP-98 (read_committed: the latest offset is the last stable one; a timestamp is looked up in the whole log).
 There is no tiered storage here: the local log start is the log start, and the tiered offsets are -1.
 """
 
@@ -18,12 +19,14 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.fetch.handler import READ_COMMITTED
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.newest_record import newest_record
 from headrace.agent.fetch.plan import RequestedPartition, resolve
 from headrace.agent.fetch.rendered_topics import RenderedTopics
 from headrace.agent.fetch.timestamps import TimestampSearch
 from headrace.metastore.api.read import OffsetAnswer, OffsetKind, OffsetQuery, ReadApi
+from headrace.metastore.transactions.markers import marker_of
 from headrace.protocol import typed
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.request import Request, Response
@@ -44,6 +47,9 @@ _FIRST_VERSION = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 """The first version with each special timestamp; Kafka refuses it in lower versions."""
+
+
+_WITHOUT_RECORD = (OffsetKind.LATEST, OffsetKind.LAST_STABLE, OffsetKind.EARLIEST)
 
 
 class Found(NamedTuple):
@@ -76,7 +82,8 @@ class ListOffsetsHandler:
         """Any version from 1 to 11. InvalidError for a body that is not a ListOffsets request."""
         schema, entity = typed.decode(request)
         asked = [(topic.name, partition) for topic in entity.topics for partition in topic.partitions]
-        found = iter(await self._find_all(asked, request.api_version))
+        committed = getattr(entity, "isolation_level", 0) == READ_COMMITTED
+        found = iter(await self._find_all(asked, request.api_version, committed=committed))
         topics = tuple(
             schema.make(
                 "ListOffsetsTopicResponse",
@@ -87,7 +94,7 @@ class ListOffsetsHandler:
         )
         return typed.reply(request, schema.response(throttle_time=typed.NO_THROTTLE, topics=topics))
 
-    async def _find_all(self, asked: Sequence[tuple[str, Any]], version: int) -> list[Found]:
+    async def _find_all(self, asked: Sequence[tuple[str, Any]], version: int, *, committed: bool) -> list[Found]:
         """One answer per requested partition, in order."""
         requested = [
             RequestedPartition(name, p.partition_index, getattr(p, "current_leader_epoch", -1)) for name, p in asked
@@ -104,7 +111,10 @@ class ListOffsetsHandler:
                 verdict = Found(*await rendered.offset(one.partition, _plain(partition.timestamp)))
             found.append(verdict)
             if verdict is None:
-                questions.append(OffsetQuery(resolved.key, _plain(partition.timestamp)))
+                timestamp = _plain(partition.timestamp)
+                if committed and timestamp == OffsetKind.LATEST:
+                    timestamp = OffsetKind.LAST_STABLE
+                questions.append(OffsetQuery(resolved.key, timestamp))
         answers = iter(await self._answer(questions))
         return [next(answers) if verdict is None else verdict for verdict in found]
 
@@ -126,7 +136,7 @@ class ListOffsetsHandler:
 
     async def _ask(self, questions: Sequence[OffsetQuery]) -> list[tuple[OffsetAnswer, int]]:
         """The primary's answers, each with the partition's log start if a record must be searched."""
-        by_record = [q for q in questions if q.timestamp not in (OffsetKind.LATEST, OffsetKind.EARLIEST)]
+        by_record = [q for q in questions if q.timestamp not in _WITHOUT_RECORD]
         starts = [OffsetQuery(q.partition_key, OffsetKind.EARLIEST) for q in by_record]
         answers = await self._metastore.list_offsets([*questions, *starts])
         log_starts = {s.partition_key: a.offset for s, a in zip(starts, answers[len(questions) :], strict=True)}
@@ -147,6 +157,8 @@ class ListOffsetsHandler:
     async def _first_record(self, question: OffsetQuery, answer: OffsetAnswer, log_start_offset: int) -> Found:
         if answer.extent is None:
             return _without_opening(answer)
+        if marker_of(answer.extent.file_id) is not None:  # all that is left; markers have no timestamp
+            return Found()
         if question.timestamp == OffsetKind.MAX_TIMESTAMP:
             record = await newest_record(self._metastore, self._search, answer.extent, log_start_offset)
         else:

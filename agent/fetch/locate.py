@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from headrace.agent.fetch.index import TailIndex, up_to
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.metastore.api.read import ALL_BYTES, EXTENTS_PER_CALL, ExtentQuery, PartitionExtents, ReadApi
+from headrace.metastore.api.read import ALL_BYTES, EXTENTS_PER_CALL, NONE_OPEN, ExtentQuery, PartitionExtents, ReadApi
 from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,9 @@ class Locator:
         for answer in answers:
             self._index.observe(answer, generation)
             if generation == self._index.generation:
-                self._index.history.keep(answer.partition_key, answer.extents, changes)
+                stable_end = _stable_end(answer)
+                stable = [extent for extent in answer.extents if extent.last_offset < stable_end]
+                self._index.history.keep(answer.partition_key, stable, changes, answer.aborted)
         return [self._judge(query, answer) for query, answer in zip(queries, answers, strict=True)]
 
     def _judge(self, query: ExtentQuery, answer: PartitionExtents) -> Lookup:
@@ -79,7 +81,12 @@ class Locator:
         # The feed may have brought more while the primary answered.
         high_watermark = max(answer.high_watermark, self._index.high_watermark(query.partition_key))
         if not answer.log_start_offset <= query.offset <= high_watermark:
-            return Lookup(LookupStatus.OUT_OF_RANGE, answer.log_start_offset, high_watermark)
+            return Lookup(
+                LookupStatus.OUT_OF_RANGE,
+                answer.log_start_offset,
+                high_watermark,
+                last_stable_offset=_stable_end(answer),
+            )
         extents = up_to(answer.extents, 0, query.max_bytes)
         if not extents and query.offset < high_watermark:
             found = self._index.look(*query)
@@ -88,4 +95,18 @@ class Locator:
         end = extents[-1].last_offset + 1 if extents else query.offset
         ends_early = end < answer.high_watermark and sum(extent.length for extent in extents) < query.max_bytes
         recent = bool(extents) and end >= answer.high_watermark
-        return Lookup(LookupStatus.FOUND, answer.log_start_offset, high_watermark, extents, recent, cut=ends_early)
+        return Lookup(
+            LookupStatus.FOUND,
+            answer.log_start_offset,
+            high_watermark,
+            extents,
+            recent,
+            cut=ends_early,
+            last_stable_offset=_stable_end(answer),
+            aborted=answer.aborted,
+        )
+
+
+def _stable_end(answer: PartitionExtents) -> int:
+    """The last stable offset as of the answer; the feed may have brought more, but this is what `aborted` fits."""
+    return answer.high_watermark if answer.first_open_offset == NONE_OPEN else answer.first_open_offset

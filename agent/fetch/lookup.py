@@ -11,7 +11,7 @@ import enum
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import AbortedRange, Extent, ExtentQuery
 
 
 class LookupStatus(enum.Enum):
@@ -37,3 +37,16 @@ class Lookup(NamedTuple):
     """These extents reach the high watermark or come from the index: other readers will need them too."""
     cut: bool = False
     """The budget of the look-up ended here: there is more to read now, and the next fetch finds it."""
+    last_stable_offset: int = -1
+    """No later than the partition's: below it, `aborted` has everything that a reader must skip."""
+    aborted: Sequence[AbortedRange] = ()
+    """Those with offsets in `extents`, and maybe later ones."""
+
+
+def stable_part(query: ExtentQuery, lookup: Lookup) -> Lookup:
+    """What a reader with isolation read_committed finds: the extents with stable offsets from its offset on."""
+    end = lookup.last_stable_offset
+    if lookup.status is not LookupStatus.FOUND or not lookup.extents or lookup.extents[-1].last_offset < end:
+        return lookup
+    extents = [extent for extent in lookup.extents if query.offset < end and extent.base_offset < end]
+    return lookup._replace(extents=extents, cut=False)

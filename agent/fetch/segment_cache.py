@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from operator import attrgetter
 
-from headrace.metastore.api.read import Extent, FeedKind, FeedRow
+from headrace.metastore.api.read import AbortedRange, Extent, FeedKind, FeedRow
 
 EXTENTS_MAX = 65_536
 """Over all partitions; about 20 MB."""
@@ -34,6 +34,8 @@ class SegmentCache:
         """Counts what the feed removed or may have removed. Read it before the primary is asked, pass it to `keep`."""
         self._extents_max = extents_max
         self._runs: OrderedDict[int, list[Extent]] = OrderedDict()
+        self._aborted: dict[int, dict[int, AbortedRange]] = {}
+        """Of the runs, by key and last offset."""
         self._held = 0
 
     def from_offset(self, key: int, offset: int) -> list[Extent]:
@@ -48,8 +50,16 @@ class SegmentCache:
         """The extent that holds the offset; None if it is not known here."""
         return next(iter(self.from_offset(key, offset)), None)
 
-    def keep(self, key: int, extents: Sequence[Extent], changes: int) -> None:
-        """Take over an answer of the primary that was asked for at `changes`."""
+    def aborted(self, key: int) -> list[AbortedRange]:
+        """The aborted transactions with offsets in the run of this partition, by last offset."""
+        known = self._aborted.get(key)
+        return [known[last] for last in sorted(known)] if known else []
+
+    def keep(self, key: int, extents: Sequence[Extent], changes: int, aborted: Sequence[AbortedRange] = ()) -> None:
+        """Take over an answer of the primary that was asked for at `changes`; `aborted` is all that will ever be in
+
+        `extents`: no transaction with an offset there is open.
+        """
         if changes != self.changes or not extents:
             return
         run = self._runs.get(key, [])
@@ -60,11 +70,13 @@ class SegmentCache:
                 joined += run[bisect_right(run, joined[-1].last_offset, key=_base_offset) :]
         else:
             joined = list(extents)
+        if aborted:
+            self._aborted.setdefault(key, {}).update((a.last_offset, a) for a in aborted)
         self._put(key, joined)
 
     def apply(self, row: FeedRow) -> None:
         """What the feed says of extents that may be held."""
-        if row.kind is FeedKind.COMMIT:
+        if row.kind in (FeedKind.COMMIT, FeedKind.TRANSACTION):
             return
         self.changes += 1
         if row.kind is FeedKind.SWAP:
@@ -98,5 +110,20 @@ class SegmentCache:
         if run:
             self._runs[key] = run[: self._extents_max]
             self._held -= len(run) - len(self._runs[key])
+        if key in self._aborted:
+            self._trim_aborted(key)
         while self._held > self._extents_max:
-            self._held -= len(self._runs.popitem(last=False)[1])
+            oldest, held = self._runs.popitem(last=False)
+            self._held -= len(held)
+            self._aborted.pop(oldest, None)
+
+    def _trim_aborted(self, key: int) -> None:
+        """Forget those without an offset in the run."""
+        run = self._runs.get(key)
+        if run is None:
+            del self._aborted[key]
+            return
+        first, last = run[0].base_offset, run[-1].last_offset
+        self._aborted[key] = {
+            end: a for end, a in self._aborted[key].items() if end >= first and a.first_offset <= last
+        }

@@ -13,6 +13,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 
+class BatchTransaction(enum.IntEnum):
+    """Whether a batch belongs to a transaction of its producer."""
+
+    NO_TRANSACTION = 0
+    ADDED = 1
+    """To one that its producer has added the partition to."""
+    ANY_PARTITION = 2
+    """And the batch may begin it, and add the partition (KIP-890)."""
+
+
 class StagedBatch(NamedTuple):
     """One batch of a stored segment file, waiting for its offset."""
 
@@ -30,6 +40,8 @@ class StagedBatch(NamedTuple):
     partition_count: int = -1
     """The topic's undeleted partition count that the client chose the partition by; if it sent none -1, one of
     MovedKeys, or via_alias."""
+    transaction: int = BatchTransaction.NO_TRANSACTION
+    """A BatchTransaction. A transactional batch has a producer epoch of at most EPOCH_MAX (metastore/transactions)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,8 @@ class BatchOutcome(enum.IntEnum):
     MOVED_KEY = 10
     """The topic has doubled or halved, and the batch comes behind newer records of its producer, or may do so: it is
     never appended."""
+    INVALID_TXN_STATE = 11
+    """No transaction of the producer is open here; or one is, and the batch does not belong to it."""
 
 
 class MovedKeys(enum.IntEnum):

@@ -57,6 +57,8 @@ class CommittedOffset(NamedTuple):
     offset: int
     leader_epoch: int
     metadata: str
+    is_pending: bool = False
+    """Whether an open transaction is about to commit another one. Then `offset` is -1 if none is committed."""
 
 
 class ParentPosition(NamedTuple):
@@ -103,7 +105,10 @@ class GroupApi(Protocol):
         """Store offsets, all in one transaction; False for a partition that is gone."""
 
     async def fetch_offsets(self, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
-        """Stored offsets of the asked partitions (all when None); those without one are left out."""
+        """Stored offsets of the asked partitions (all when None); those without one are left out, unless one is
+
+        pending.
+        """
 
     async def parent_positions(self, group_id: str, parent_keys: Sequence[int]) -> list[ParentPosition]:
         """Of the asked partitions that are there."""

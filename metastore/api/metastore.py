@@ -26,6 +26,7 @@ from headrace.metastore.api.segments import SegmentApi, SegmentCleanupApi
 from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.api.splits import SplitApi
 from headrace.metastore.api.topics import PartitionApi
+from headrace.metastore.api.transactions import TransactionApi
 
 
 class Metastore(
@@ -42,6 +43,7 @@ class Metastore(
     ClusterFacts,
     ControllerApi,
     GroupApi,
+    TransactionApi,
     JobApi,
     ReadPinApi,
     QuotaUseApi,

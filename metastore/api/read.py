@@ -16,6 +16,9 @@ EXTENTS_PER_CALL = 4_000
 """About how many extents one call of find_extents returns: enough for a response, and found in 0.1 s."""
 ALL_BYTES = 1 << 62
 """No limit."""
+NONE_OPEN = -1
+"""In place of a first open offset: the partition has no open transaction, and the last stable offset is the high
+watermark."""
 
 
 class Extent(NamedTuple):
@@ -39,6 +42,16 @@ class ExtentQuery(NamedTuple):
     max_bytes: int
 
 
+class AbortedRange(NamedTuple):
+    """A producer's aborted transaction in one partition: readers skip its batches between these offsets."""
+
+    partition_key: int
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Of the abort marker."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionExtents:
     """Answer to one ExtentQuery, read from the primary. `known` is False for a deleted partition."""
@@ -48,6 +61,10 @@ class PartitionExtents:
     log_start_offset: int
     high_watermark: int
     extents: list[Extent]
+    first_open_offset: int = NONE_OPEN
+    """The lowest first offset of an open transaction."""
+    aborted: list[AbortedRange] = field(default_factory=list)
+    """Those with offsets in `extents`, by last offset."""
 
 
 class OffsetKind(enum.IntEnum):
@@ -56,6 +73,8 @@ class OffsetKind(enum.IntEnum):
     LATEST = -1
     EARLIEST = -2
     MAX_TIMESTAMP = -3
+    LAST_STABLE = -1_000
+    """Not a timestamp of Kafka's: what LATEST is for read_committed."""
 
 
 class OffsetQuery(NamedTuple):
@@ -84,6 +103,8 @@ class FeedKind(enum.IntEnum):
     LOG_START = 1
     SWAP = 2
     TOPIC_DELETED = 3
+    TRANSACTION = 4
+    """A COMMIT that also says what is open or was aborted."""
 
 
 class LogStartMove(NamedTuple):
@@ -99,9 +120,13 @@ class FeedRow:
     seq: int
     kind: FeedKind
     extents: list[Extent] = field(default_factory=list)
-    """COMMIT: what it appended. SWAP: what now covers the same offsets."""
+    """COMMIT, TRANSACTION: what it appended. SWAP: what now covers the same offsets."""
     log_starts: list[LogStartMove] = field(default_factory=list)
     deleted_keys: list[int] = field(default_factory=list)
+    first_open_offsets: dict[int, int] = field(default_factory=dict)
+    """TRANSACTION: by partition key from this row on; NONE_OPEN. Partitions that are left out stay as they are."""
+    aborted: list[AbortedRange] = field(default_factory=list)
+    """TRANSACTION: those that ended with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,25 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 9;
 CREATE OR REPLACE FUNCTION batch_moved_key() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 10;
 
+CREATE OR REPLACE FUNCTION batch_invalid_txn_state() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 11;
+
+-- Of transactions.state: metastore.transactions.state.TransactionState
+CREATE OR REPLACE FUNCTION transaction_ongoing() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1::smallint;
+
+-- The transaction of a batch: metastore.api.commit.BatchTransaction
+CREATE OR REPLACE FUNCTION in_no_transaction() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 0;
+CREATE OR REPLACE FUNCTION in_added() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1;
+CREATE OR REPLACE FUNCTION in_any_partition() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 2;
+
+-- Bytes of a control batch: metastore.transactions.markers
+CREATE OR REPLACE FUNCTION marker_bytes() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 78;
+
 -- What an agent says of a batch that has no partition count: metastore.api.commit.MovedKeys
 CREATE OR REPLACE FUNCTION keys_stay() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN -3;
@@ -127,6 +146,8 @@ CREATE OR REPLACE FUNCTION feed_swap() RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 2::smallint;
 CREATE OR REPLACE FUNCTION feed_topic_deleted() RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 3::smallint;
+CREATE OR REPLACE FUNCTION feed_transaction() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 4::smallint;
 
 -- What became of a swap: metastore.api.compaction.SwapOutcome
 CREATE OR REPLACE FUNCTION swap_done() RETURNS smallint
@@ -141,6 +162,9 @@ CREATE OR REPLACE FUNCTION offset_earliest() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN -2;
 CREATE OR REPLACE FUNCTION offset_max_timestamp() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN -3;
+
+CREATE OR REPLACE FUNCTION offset_last_stable() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN -1000;
 
 -- configs.resource_type: Kafka's
 CREATE OR REPLACE FUNCTION topic_resource() RETURNS int

@@ -19,7 +19,7 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome
-from headrace.metastore.api.read import Extent, LogStartMove
+from headrace.metastore.api.read import AbortedRange, Extent, LogStartMove
 from headrace.storage.errors import CorruptError
 
 Column = npt.NDArray[Any]
@@ -30,6 +30,9 @@ _EXTENT = struct.Struct(">qqq16sqqiq")
 _ANSWER = struct.Struct(">hqq")
 _LOG_START = struct.Struct(">qq")
 _KEY = struct.Struct(">q")
+_COUNT = struct.Struct(">i")
+_FIRST_OPEN = struct.Struct(">qq")
+_ABORTED = struct.Struct(">qqqq")
 _OUTCOMES = {int(outcome): outcome for outcome in BatchOutcome}
 
 
@@ -121,6 +124,25 @@ def unpack_answers(packed: bytes) -> list[BatchAnswer]:
 def unpack_log_starts(packed: bytes) -> list[LogStartMove]:
     """int8 partition key, int8 log start offset, one after the other."""
     return [LogStartMove(*move) for move in _records(_LOG_START, packed)]
+
+
+def unpack_transaction_row(packed: bytes) -> tuple[list[Extent], dict[int, int], list[AbortedRange]]:
+    """A feed row of kind TRANSACTION: extents, first open offsets by partition key, aborted transactions."""
+    (count,) = _COUNT.unpack_from(packed)
+    opens_at = _COUNT.size + count * _EXTENT.size
+    (partitions,) = _COUNT.unpack_from(packed, opens_at)
+    opens_from = opens_at + _COUNT.size
+    aborted_at = opens_from + partitions * _FIRST_OPEN.size
+    return (
+        unpack_extents(packed[_COUNT.size : opens_at]),
+        dict(_records(_FIRST_OPEN, packed[opens_from:aborted_at])),
+        unpack_aborted(packed[aborted_at:]),
+    )
+
+
+def unpack_aborted(packed: bytes) -> list[AbortedRange]:
+    """What pack_aborted (SQL) made, one after the other."""
+    return [AbortedRange(*row) for row in _records(_ABORTED, packed)]
 
 
 def unpack_keys(packed: bytes) -> list[int]:

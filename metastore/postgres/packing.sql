@@ -17,6 +17,17 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN int8send(p_key) || int8send(p_base) || int8send(p_last) || uuid_send(p_file_id) || int8send(p_position)
        || int8send(p_length) || int4send(p_leader_epoch) || int8send(p_max_timestamp);
 
+-- A feed row of kind feed_transaction(): the number of extents, and these; the number of partitions, and of each its
+-- first open offset, -1 if none is open; then the transactions that were aborted.
+CREATE OR REPLACE FUNCTION pack_transaction_row(p_extents bytea, p_opens bytea, p_aborted bytea) RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN int4send(length(p_extents) / 68) || p_extents || int4send(length(p_opens) / 16) || p_opens || p_aborted;
+
+-- 32 bytes: metastore.api.read.AbortedRange in the order of its fields.
+CREATE OR REPLACE FUNCTION pack_aborted(p_key bigint, p_producer_id bigint, p_first bigint, p_last bigint) RETURNS bytea
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN int8send(p_key) || int8send(p_producer_id) || int8send(p_first) || int8send(p_last);
+
 -- A file's answer opens with a byte that says which of two it is. 0: every batch was appended; then one
 -- int8 per run of neighbours, the base offset of its first batch. 1: this for each batch, 18 bytes:
 -- metastore.api.commit.BatchAnswer. Both go by partition key, then by place in the file.

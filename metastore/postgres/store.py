@@ -41,6 +41,7 @@ from headrace.metastore.postgres.server_check import check_server
 from headrace.metastore.postgres.settings.settings import PostgresSettings
 from headrace.metastore.postgres.sql_files import sql_files
 from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.transactions.transactions import PostgresTransactions
 from headrace.storage.errors import InvalidError
 
 _DESCRIBE_CLUSTER = Statement("describe_cluster", writes=False)
@@ -59,6 +60,7 @@ class PostgresMetastore(
     PostgresClusterFacts,
     PostgresController,
     PostgresGroups,
+    PostgresTransactions,
     PostgresJobs,
     PostgresPins,
     PostgresQuotaUse,

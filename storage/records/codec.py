@@ -25,6 +25,7 @@ from headrace.storage.records.compression import MAX_EXPANSION, Codec, compress,
 from headrace.storage.records.errors import BatchTooLargeError
 from headrace.storage.records.header import (
     CODEC_MASK,
+    CONTROL_BIT,
     CRC_START,
     DELETE_HORIZON_BIT,
     HEADER,
@@ -32,6 +33,7 @@ from headrace.storage.records.header import (
     LENGTH_PREFIX_BYTES,
     LOG_APPEND_TIME_BIT,
     MAGIC,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     batch_crc,
     read_header,
@@ -197,6 +199,18 @@ def encode_batch(
             len(records),
         ),
         body,
+    )
+
+
+def encode_control_batch(record: Record, *, producer_id: int, producer_epoch: int, leader_epoch: int) -> bytes:
+    """A batch with one control record: a transaction's marker (KIP-98)."""
+    body = _encode_body([record], record.offset, record.timestamp)
+    length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body)
+    attributes = TRANSACTIONAL_BIT | CONTROL_BIT
+    times = record.timestamp, record.timestamp
+    producer = producer_id, producer_epoch, -1
+    return _sealed(
+        HEADER.pack(record.offset, length, leader_epoch, MAGIC, 0, attributes, 0, *times, *producer, 1), body
     )
 
 

@@ -117,7 +117,8 @@ FIXES = {
     ),
     "11 a fetch that does not wait shows what was acknowledged": Fix(
         "agent/fetch/handler.py",
-        "            await self._catch_up()\n            return await self._locator.locate(queries, max_bytes)\n",
+        "            await self._catch_up()\n"
+        "            return await self._locate(queries, max_bytes, committed=committed)\n",
         "            return lookups\n",
         "tests/agent/fetch/test_poll.py::test_a_fetch_that_does_not_wait_shows_what_was_acknowledged_before_it",
     ),

@@ -120,6 +120,18 @@ CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "conne
 }  # fmt: skip
 UNUSED_BUT_KEPT = {
     "send_and_wait": "for applications",
+    **dict.fromkeys(
+        (
+            "MARKER_BYTES",
+            "add_pending_offsets",
+            "add_to_transaction",
+            "end_transaction",
+            "late_transactions",
+            "marker_file_id",
+            "time_out_transaction",
+        ),
+        "transactions, which no agent offers yet (decisions/0060)",
+    ),
     "NO_BROKER": "what remote_segments holds for workers",
     "UNKNOWN": "Kafka's number for what is never stored",
     "segment_at": "a part of Projection",

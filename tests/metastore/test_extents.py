@@ -77,6 +77,7 @@ async def test_offsets_of_an_empty_and_of_a_deleted_partition(scene: Scene) -> N
         (True, 0, 0, None),
         (True, 0, 0, None),
         (True, -1, -1, None),
+        (True, 0, 0, None),
         (True, -1, -1, None),
     ]
     await delete(scene.store, scene.topic.topic_id)

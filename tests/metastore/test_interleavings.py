@@ -71,8 +71,8 @@ BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
         [
             (LOCK, EARLY_SEQ + LOCK),
             (
-                "shard, seq, feed_commit(), payload FROM numbered",
-                "shard, current_setting('bug.seq_' || shard)::bigint, feed_commit(), payload FROM numbered",
+                "SELECT feed_slot(), shard, seq, CASE",
+                "SELECT feed_slot(), shard, current_setting('bug.seq_' || shard)::bigint, CASE",
             ),
         ],
     ),

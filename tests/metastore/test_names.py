@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from headrace.metastore.api.bulk import BulkOutcome
-from headrace.metastore.api.commit import ALIAS_CODES, BatchOutcome, FileStatus, MovedKeys
+from headrace.metastore.api.commit import ALIAS_CODES, BatchOutcome, BatchTransaction, FileStatus, MovedKeys
 from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import JobState
@@ -33,6 +33,8 @@ from headrace.metastore.log.records import (
 )
 from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.postgres.sql_files import function_files
+from headrace.metastore.transactions.markers import MARKER_BYTES
+from headrace.metastore.transactions.state import TransactionState
 
 ENUMS: dict[str, type[enum.IntEnum]] = {
     "job": JobState,
@@ -50,9 +52,12 @@ ENUMS: dict[str, type[enum.IntEnum]] = {
     "removal": RemovalOutcome,
     "keys": MovedKeys,
     "merge": MergePhase,
+    "in": BatchTransaction,
 }
 NAMES = {f"{prefix}_{member.name.lower()}": int(member) for prefix, kind in ENUMS.items() for member in kind} | {
     "alias_codes": ALIAS_CODES,
+    "marker_bytes": MARKER_BYTES,
+    "transaction_ongoing": TransactionState.ONGOING,
     "topic_resource": TOPIC_RESOURCE,
     "broker_resource": BROKER_RESOURCE,
     "record_unregister_broker": UnregisterBrokerRecord.record_type,

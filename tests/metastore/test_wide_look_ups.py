@@ -32,7 +32,9 @@ LOOK_UPS = 24
 BLOCKED = """
 CREATE OR REPLACE FUNCTION find_extents(
     p_keys bigint[], p_offsets bigint[], p_max_bytes bigint[], p_extents int, p_total_bytes bigint
-) RETURNS TABLE (log_start_offset bigint, high_watermark bigint, extents bytea)
+) RETURNS TABLE (
+    log_start_offset bigint, high_watermark bigint, extents bytea, first_open_offset bigint, aborted bytea
+)
 LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(9, 9); END $$
 """
 

@@ -319,7 +319,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         if partition is None:
             return OffsetAnswer(False, -1, -1, None)
         extents = partition.visible_extents
-        if query.timestamp == OffsetKind.LATEST:
+        if query.timestamp in (OffsetKind.LATEST, OffsetKind.LAST_STABLE):
             return OffsetAnswer(True, partition.high_watermark, partition.leader_epoch, None)
         if query.timestamp == OffsetKind.EARLIEST:
             epoch = extents[0].leader_epoch if extents else partition.leader_epoch

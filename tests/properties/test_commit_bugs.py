@@ -88,8 +88,8 @@ BUGS = {
         "SET high_watermark = 0",
     ),
     "the feed forgets a row (W5)": (
-        *("commit_files", "seq, feed_commit(), payload FROM numbered"),
-        "seq, feed_commit(), payload FROM numbered LIMIT 1",
+        *("commit_files", "          FROM numbered\n"),
+        "          FROM numbered LIMIT 1\n",
     ),
 }
 """What is wrong -> (function, right text, wrong text)."""

@@ -125,6 +125,8 @@ class OffsetFetch:
             return stored, []
         by_topic: defaultdict[int, list[_PartitionAnswer]] = defaultdict(list)
         for offset in stored:
+            if offset.offset < 0:
+                continue
             topic_number, index = split_partition_key(offset.partition_key)
             by_topic[topic_number].append(_PartitionAnswer(index, offset))
         image = self._cluster.image

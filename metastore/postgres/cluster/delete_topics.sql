@@ -41,6 +41,8 @@ BEGIN
      WHERE p.partition_key = ANY (v_keys) GROUP BY p.partition_key;
     DELETE FROM partitions WHERE partition_key = ANY (v_keys);
     DELETE FROM partition_heads WHERE partition_key = ANY (v_keys);
+    DELETE FROM transaction_partitions WHERE partition_key = ANY (v_keys);
+    DELETE FROM pending_offsets WHERE partition_key = ANY (v_keys);
     DELETE FROM cleaned_partitions WHERE partition_key = ANY (v_keys);
     DELETE FROM split_producers WHERE parent_key = ANY (v_keys);
     DELETE FROM partition_splits WHERE topic_id = ANY (p_topic_ids);

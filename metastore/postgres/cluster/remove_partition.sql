@@ -64,6 +64,8 @@ BEGIN
     PERFORM append_feed(v_partition.shard, feed_topic_deleted(), int8send(v_key));
     DELETE FROM partitions WHERE partition_key = v_key;
     DELETE FROM partition_heads WHERE partition_key = v_key;
+    DELETE FROM transaction_partitions WHERE partition_key = v_key;
+    DELETE FROM aborted_transactions WHERE partition_key = v_key;
     DELETE FROM cleaned_partitions WHERE partition_key = v_key;
     RETURN removal_removed();
 END $$;

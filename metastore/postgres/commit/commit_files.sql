@@ -11,11 +11,13 @@
 --   p_prod_*    the distinct (partition, alias, producer id): first and last batch, and whether their
 --               batches continue each other in one epoch
 --   p_recent    the batches that a producer's ring will hold
+-- A transactional batch has -2 - its epoch for its epoch and, if it may add its partition to the transaction,
+-- -1 - its sequence for its sequence.
 -- Output: one row per file, in order: metastore.api.commit.FileStatus, and its answer (packing.sql)
 -- if it is COMMITTED.
 --
 -- Locks: the named partitions' commit shards, ascending; then the file ids, ascending; while a topic doubles, then its
--- splits, ascending.
+-- splits, ascending; before those, the transactions that get a partition, by producer id.
 -- A producer's state may have expired after the cluster's producer.id.expiration.ms; p_producer_expiration_ms counts
 -- while the cluster has no value.
 -- Idempotent by file id: a file that is committed already gets the answer that it got first.
@@ -63,8 +65,16 @@ DECLARE
     v_split        int[];      -- by batch: judge_splits and judge_merges; NULL: no partition splits or merges
     v_merges       boolean := false;
     v_prod_key     bigint[];   -- by producer: the partition with its state; NULL: its batches' own
+    v_part_open    bigint[];   -- by partition: its first open offset; NULL: no transaction is open
+    v_kind         int[];      -- by batch: metastore.api.commit.BatchTransaction; NULL: none is transactional
+    v_txn          int[];      -- by batch: judge_transactions; NULL: it lets all pass
+    v_is_txn       boolean := -2 >= ANY (p_batch_epoch);
 BEGIN
     PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_part_key) AS key;
+    IF v_is_txn THEN
+        SELECT t.kind, t.epoch, t.sequence INTO v_kind, p_batch_epoch, p_batch_sequence
+          FROM transactional_batches(p_batch_epoch, p_batch_sequence) AS t;
+    END IF;
 
     -- Which files are ours to commit?
     v_fenced := NOT EXISTS (SELECT FROM agents
@@ -77,14 +87,15 @@ BEGIN
 
     -- Are the partitions what their batches expect?
     SELECT array_agg(p.leader_epoch ORDER BY part), array_agg(h.high_watermark ORDER BY part),
-           array_agg(h.row ORDER BY part),
+           array_agg(h.row ORDER BY part), array_agg(h.first_open_offset ORDER BY part),
            coalesce(bool_and(p.partition_key IS NOT NULL AND p.state = state_takes_records() AND k.leader_epoch IN (-1, p.leader_epoch)
                              AND (count = -1 OR count = (SELECT undeleted_partition_count FROM topics
                                                           WHERE topic_number = key >> 24))), true)
-      INTO v_part_epoch, v_part_head, v_part_row, v_part_regular
+      INTO v_part_epoch, v_part_head, v_part_row, v_part_open, v_part_regular
       FROM unnest(p_part_key, p_part_leader_epoch, p_part_count) WITH ORDINALITY AS k (key, leader_epoch, count, part)
       LEFT JOIN partitions p ON p.partition_key = key
-      LEFT JOIN LATERAL (SELECT ctid AS row, high_watermark FROM partition_heads WHERE partition_key = key
+      LEFT JOIN LATERAL (SELECT ctid AS row, high_watermark, first_open_offset
+                           FROM partition_heads WHERE partition_key = key
                           ORDER BY update_block DESC LIMIT 1) AS h ON true;
 
     -- Do the producers go on exactly where their rows end, or start (over) at sequence 0?
@@ -99,7 +110,11 @@ BEGIN
                           WHERE partition_key = p_part_key[p_batch_part[first]] AND producer_id = id
                           ORDER BY update_block DESC LIMIT 1) AS s ON true;
 
-    IF v_part_regular AND true = ALL (v_ours) AND true = ALL (coalesce(v_prod_regular, '{}')) THEN
+    IF v_is_txn OR cardinality(p_prod_id) > 0 AND 0 <= ANY (v_part_open) THEN
+        v_txn := judge_transactions(p_part_key, p_batch_part, p_batch_prod, p_batch_epoch, v_kind, p_prod_id);
+    END IF;
+
+    IF v_part_regular AND v_txn IS NULL AND true = ALL (v_ours) AND true = ALL (coalesce(v_prod_regular, '{}')) THEN
         v_answer := array(
             SELECT string_agg(base, '' ORDER BY first)
               FROM (SELECT file, 0 AS first, '\x00'::bytea AS base FROM generate_subscripts(p_file_id, 1) AS file
@@ -131,7 +146,7 @@ BEGIN
           FROM judge_batches(v_ours, coalesce(cluster_setting('producer.id.expiration.ms')::bigint, p_producer_expiration_ms),
                              p_part_key, v_part_epoch, v_part_head, p_batch_file, p_batch_part, p_batch_prod, p_batch_records, p_batch_time, p_batch_epoch,
                              p_batch_sequence, p_batch_leader_epoch, p_batch_count, p_batch_run,
-                             p_prod_id, v_prod_regular, v_split) AS j;
+                             p_prod_id, v_prod_regular, either_refusal(v_split, v_txn)) AS j;
         IF v_split IS NOT NULL THEN
             PERFORM note_splits(v_split_ms, p_part_key, p_batch_part, p_batch_prod, p_prod_id, p_batch_count, v_split,
                                 array(SELECT last IS NOT NULL FROM unnest(p_prod_last) WITH ORDINALITY AS p (last, prod)
@@ -153,6 +168,10 @@ BEGIN
     END IF;
 
     -- What readers see: extents, the feed, heads.
+    IF v_is_txn THEN
+        v_part_open := note_transactions(p_part_key, v_part_head, v_part_open, p_batch_part, p_batch_prod,
+                                         p_batch_before, v_kind, p_run_first, p_run_last, p_prod_id);
+    END IF;
     WITH run AS MATERIALIZED (
         SELECT part, p_part_key[part] AS key, base, base + records - 1 AS last, p_file_id[file] AS file_id,
                position, length, v_part_epoch[part] AS leader_epoch, time
@@ -179,7 +198,11 @@ BEGIN
         RETURNING c.shard, c.seq, r.payload
     ), announced AS (
         INSERT INTO commit_log (slot, shard, seq, kind, payload)
-        SELECT feed_slot(), shard, seq, feed_commit(), payload FROM numbered
+        SELECT feed_slot(), shard, seq, CASE WHEN v_is_txn THEN feed_transaction() ELSE feed_commit() END,
+               CASE WHEN v_is_txn
+                    THEN pack_transaction_row(payload, pack_open_offsets(shard, v_shards, p_part_key, v_part_open), '')
+                    ELSE payload END
+          FROM numbered
     ), moved AS (
         UPDATE partition_heads h
            SET high_watermark = r.last + 1,
@@ -187,6 +210,7 @@ BEGIN
                open_extents = h.open_extents + r.extents,
                open_max_timestamp = greatest(h.open_max_timestamp, r.time),
                appended_bytes = h.appended_bytes + r.bytes,
+               first_open_offset = v_part_open[part],
                updates = h.updates + 1, update_block = update_block(h.updates + 1)
           FROM (SELECT part, max(last) AS last, max(time) AS time, count(*) AS extents, sum(length) AS bytes
                   FROM run GROUP BY part) AS r

@@ -5,7 +5,7 @@
 -- tests/model/producer_model.py says the same in plain Python.
 --
 -- outcome comes as appended, or with the refusal that a batch gets unless it is a duplicate (partition count,
--- leader epoch, marked partition), or with one that is final (-1, unknown partition). original and append_time are a duplicate's
+-- leader epoch, marked partition, transaction), or with one that is final (-1, unknown partition). original and append_time are a duplicate's
 -- first base offset and time; original -n names batch n of this call: its offset is not known yet.
 -- A producer that a partition does not know may start above 0 only if the partition may have forgotten it: both are
 -- older than the expiration (docs/decisions/0012). An id that was never leased belongs to no producer of that age.
@@ -37,7 +37,8 @@ BEGIN
                WITH ORDINALITY AS b (prod, records, epoch, sequence, i)
          WHERE prod > 0 AND NOT p_prod_regular[prod]
            AND outcome[i] IN (batch_appended(), batch_partition_count_mismatch(), batch_leader_epoch_mismatch(),
-                              batch_partition_marked(), batch_sent_back(), batch_moved_key())
+                              batch_partition_marked(), batch_sent_back(), batch_moved_key(), batch_producer_fenced(),
+                              batch_invalid_txn_state())
          ORDER BY prod, i
     LOOP
         IF b.prod <> v_prod THEN

@@ -9,7 +9,7 @@ CREATE OR REPLACE FUNCTION judge_batches(
     p_batch_file int[], p_batch_part int[], p_batch_prod int[], p_batch_records int[], p_batch_time bigint[],
     p_batch_epoch smallint[], p_batch_sequence int[], p_batch_leader_epoch int[], p_batch_count int[],
     p_batch_run int[], p_prod_id bigint[], p_prod_regular boolean[],
-    p_split int[],              -- by batch: judge_splits and judge_merges; NULL: no partition splits or merges
+    p_split int[],              -- by batch: judge_splits, judge_merges, judge_transactions; NULL: they let all pass
     OUT batch_before bigint[], OUT run_first int[], OUT run_last int[], OUT run_time bigint[],
     OUT prod_last int[],        -- NULL: nothing of it was accepted
     OUT recent int[], OUT answer bytea[]

@@ -20,6 +20,7 @@ from headrace.metastore.api.commit import (
     ALIAS_CODES,
     BatchAnswer,
     BatchOutcome,
+    BatchTransaction,
     FileCommit,
     MovedKeys,
     StagedBatch,
@@ -36,6 +37,7 @@ from headrace.metastore.postgres.packing import (
     pack_uuids,
     unpack_answers,
 )
+from headrace.metastore.transactions.state import EPOCH_MAX
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import born_ms
 
@@ -98,8 +100,10 @@ class Staged:
             "batch_length": pack_int4(batch.length),
             "batch_records": pack_int4(batch.record_count),
             "batch_time": pack_int8(batch.max_timestamp),
-            "batch_epoch": pack_int2(batch.producer_epoch),
-            "batch_sequence": pack_int4(batch.base_sequence),
+            "batch_epoch": pack_int2(np.where(batch.transaction, -2 - batch.producer_epoch, batch.producer_epoch)),
+            "batch_sequence": pack_int4(
+                np.where(batch.transaction == BatchTransaction.ANY_PARTITION, ~batch.base_sequence, batch.base_sequence)
+            ),
             "batch_leader_epoch": pack_int4(batch.leader_epoch),
             "batch_count": pack_int4(batch.partition_count),
             "batch_before": pack_int8(self._before),
@@ -215,6 +219,9 @@ def _check(files: Sequence[FileCommit], file: Column, table: Column) -> None:
         & (batch.partition_count > via_alias(1 << PARTITION_BITS))
         & (batch.partition_count != _DIFFERENT)
         & (batch.partition_count <= _INT4_MAX)
+        & (batch.transaction >= 0)
+        & (batch.transaction <= max(BatchTransaction))
+        & ((batch.transaction == 0) | (idempotent & (batch.producer_epoch <= EPOCH_MAX)))
     )
     if not right.all():
         row = int(np.argmin(right))

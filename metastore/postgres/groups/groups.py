@@ -104,7 +104,9 @@ class PostgresGroups:
     async def fetch_offsets(self, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
         keys = None if partition_keys is None else list(partition_keys)
         rows = await _FETCH_OFFSETS.rows(self.readers, group_id=group_id, keys=keys)
-        return [CommittedOffset(key, offset, epoch, text.decode()) for key, offset, epoch, text in rows]
+        return [
+            CommittedOffset(key, offset, epoch, text.decode(), pending) for key, offset, epoch, text, pending in rows
+        ]
 
     async def parent_positions(self, group_id: str, parent_keys: Sequence[int]) -> list[ParentPosition]:
         rows = await _PARENT_POSITIONS.rows(self.readers, group_id=group_id, parent_keys=list(parent_keys))

@@ -13,7 +13,7 @@ BEGIN
     RETURN forget_producers(greatest((wall_ms() - v_silent) / 3600000, 0)::int, p_limit);
 END $$;
 
--- Forget up to p_limit producers that were last heard of before this hour (of wall_ms()); returns how many. All are
+-- Forget up to p_limit producers without an open transaction in the partition that were last heard of before this hour (of wall_ms()); returns how many. All are
 -- of one commit shard, that of the first one: a call that waits for one shard holds up the commits of no other.
 -- Locks: that shard's, for the time of one chunk; so no commit judges by a row that is being deleted.
 -- Idempotent: repeating goes on with the next chunk, until a call returns 0.
@@ -36,8 +36,12 @@ BEGIN
       FROM (SELECT *, first_value(shard) OVER (ORDER BY place) AS chosen
               FROM (SELECT partition_key, producer_id, commit_shard(partition_key, v_shards) AS shard,
                            row_number() OVER (ORDER BY touched_hour) AS place
-                      FROM (SELECT partition_key, producer_id, touched_hour FROM producer_state
-                             WHERE touched_hour < p_hour ORDER BY touched_hour LIMIT p_limit) AS oldest) AS placed
+                      FROM (SELECT partition_key, producer_id, touched_hour FROM producer_state s
+                             WHERE touched_hour < p_hour
+                               AND NOT EXISTS (SELECT FROM transaction_partitions t
+                                                WHERE t.producer_id = s.producer_id
+                                                  AND t.partition_key = s.partition_key)
+                             ORDER BY touched_hour LIMIT p_limit) AS oldest) AS placed
            ) AS expired
      WHERE shard = chosen;
     IF v_shard IS NULL THEN
@@ -47,6 +51,8 @@ BEGIN
     DELETE FROM producer_state s
      USING unnest(v_keys, v_ids) AS e (partition_key, producer_id)
      WHERE s.partition_key = e.partition_key AND s.producer_id = e.producer_id
+       AND NOT EXISTS (SELECT FROM transaction_partitions t
+                        WHERE t.producer_id = s.producer_id AND t.partition_key = s.partition_key)
        AND s.touched_hour < p_hour;  -- heard of while we waited
     GET DIAGNOSTICS v_expired = ROW_COUNT;
     RETURN v_expired;

@@ -18,6 +18,7 @@ DECLARE
     v_bytes     bigint[];
     v_extents   int;
     v_blocks    int;
+    v_aborted   int;
     v_producers int;
     v_ends      bigint[];  -- by removed extent
     v_epochs    int[];
@@ -55,9 +56,15 @@ BEGIN
                                      ORDER BY level, last_offset LIMIT p_limit);
     GET DIAGNOSTICS v_blocks = ROW_COUNT;
 
-    IF greatest(v_extents, v_producers, v_blocks) < p_limit THEN
+    DELETE FROM aborted_transactions
+     WHERE partition_key = v_key
+       AND last_offset IN (SELECT last_offset FROM aborted_transactions WHERE partition_key = v_key
+                            ORDER BY last_offset LIMIT p_limit);
+    GET DIAGNOSTICS v_aborted = ROW_COUNT;
+
+    IF greatest(v_extents, v_producers, v_blocks, v_aborted) < p_limit THEN
         DELETE FROM deleted_partitions WHERE partition_key = v_key;
-        RETURN v_extents + v_producers + v_blocks + 1;
+        RETURN v_extents + v_producers + v_blocks + v_aborted + 1;
     END IF;
-    RETURN v_extents + v_producers + v_blocks;
+    RETURN v_extents + v_producers + v_blocks + v_aborted;
 END $$;

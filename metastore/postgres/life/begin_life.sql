@@ -2,10 +2,11 @@
 -- the metadata log moved on since the caller made its snapshot. All numbers rise to the life's (life_numbers.sql),
 -- and the metadata log goes on at the life's first offset from a snapshot: every follower begins there.
 -- Leases of the old life end: controller and group coordinators are claimed again, under epochs of the new life.
+-- Open transactions are aborted, and all transactional ids forgotten: what was acknowledged may be lost (decisions/0060).
 -- Nothing else is lost: producer state, offsets and jobs stay, and a file that was stored before commits now.
 --
 -- Locks: advisory (7203, 0), exclusive: no writing call is under way; then what it changes.
--- Idempotent: yes, a life that has begun stays as it is. Cost: one update per partition.
+-- Idempotent: yes, a life that has begun stays as it is. Cost: one update per partition, and the ends of open transactions.
 CREATE OR REPLACE FUNCTION begin_life(
     p_life            int,
     p_incarnation_id  uuid,
@@ -46,5 +47,6 @@ BEGIN
     PERFORM setval('segment_epochs', greatest(last_value + life_floor32(1), life_floor32(p_life))) FROM segment_epochs;
     UPDATE remote_log_heads SET next_offset = next_offset + life_floor32(1), next_audit_offset = next_audit_offset + life_floor32(1);
     UPDATE partitions SET leader_epoch = life_floor32(p_life) WHERE leader_epoch < life_floor32(p_life);
+    PERFORM forget_transactions();
     RETURN true;
 END $$;

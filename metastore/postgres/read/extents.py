@@ -15,6 +15,7 @@ import numpy as np
 from headrace.metastore.api.read import (
     ALL_BYTES,
     EXTENTS_PER_CALL,
+    NONE_OPEN,
     EpochEnd,
     EpochQuery,
     ExtentQuery,
@@ -22,7 +23,7 @@ from headrace.metastore.api.read import (
     OffsetQuery,
     PartitionExtents,
 )
-from headrace.metastore.postgres.packing import pack_int8, unpack_extents
+from headrace.metastore.postgres.packing import pack_int8, unpack_aborted, unpack_extents
 from headrace.metastore.postgres.statement import Pool, Statement
 
 _FIND_EXTENTS = Statement("find_extents", writes=False)
@@ -52,8 +53,16 @@ class PostgresExtents:
         return [
             PartitionExtents(query.partition_key, False, -1, -1, [])
             if high_watermark is None
-            else PartitionExtents(query.partition_key, True, log_start, high_watermark, unpack_extents(packed or b""))
-            for query, (log_start, high_watermark, packed) in zip(queries, rows, strict=True)
+            else PartitionExtents(
+                query.partition_key,
+                True,
+                log_start,
+                high_watermark,
+                unpack_extents(packed or b""),
+                NONE_OPEN if first_open is None else first_open,
+                unpack_aborted(aborted or b""),
+            )
+            for query, (log_start, high_watermark, packed, first_open, aborted) in zip(queries, rows, strict=True)
         ]
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:

@@ -18,6 +18,7 @@ from headrace.metastore.postgres.packing import (
     unpack_extents,
     unpack_keys,
     unpack_log_starts,
+    unpack_transaction_row,
 )
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import InvalidError
@@ -65,6 +66,9 @@ def _row(shard: int, seq: int, kind: int, payload: bytes) -> FeedRow:
     match kind:
         case FeedKind.LOG_START:
             return row(log_starts=unpack_log_starts(payload))
+        case FeedKind.TRANSACTION:
+            extents, first_open_offsets, aborted = unpack_transaction_row(payload)
+            return row(extents=extents, first_open_offsets=first_open_offsets, aborted=aborted)
         case FeedKind.TOPIC_DELETED:
             return row(deleted_keys=unpack_keys(payload))
         case _:

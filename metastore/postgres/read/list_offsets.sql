@@ -17,12 +17,14 @@ BEGIN
     RETURN QUERY
     SELECT p.partition_key IS NOT NULL,
            CASE q.stamp WHEN offset_latest() THEN h.high_watermark
+                        WHEN offset_last_stable() THEN coalesce(h.first_open_offset, h.high_watermark)
                         WHEN offset_earliest() THEN p.log_start_offset
                         ELSE coalesce(e.base_offset, -1) END,
            CASE q.stamp WHEN offset_latest() THEN p.leader_epoch
+                        WHEN offset_last_stable() THEN p.leader_epoch
                         WHEN offset_earliest() THEN coalesce(e.leader_epoch, p.leader_epoch)
                         ELSE coalesce(e.leader_epoch, -1) END,
-           CASE WHEN q.stamp NOT IN (offset_latest(), offset_earliest()) AND e.partition_key IS NOT NULL THEN
+           CASE WHEN q.stamp NOT IN (offset_latest(), offset_last_stable(), offset_earliest()) AND e.partition_key IS NOT NULL THEN
                pack_extent(e.partition_key, e.base_offset, e.last_offset, e.file_id, e.position, e.length,
                            e.leader_epoch, e.max_timestamp) END
       FROM unnest(p_keys, p_timestamps) WITH ORDINALITY AS q (key, stamp, number)
@@ -37,7 +39,7 @@ BEGIN
            WHERE q.stamp = offset_max_timestamp()
           UNION ALL
           SELECT * FROM find_timestamp(p.partition_key, p.log_start_offset, q.stamp)
-           WHERE q.stamp NOT IN (offset_latest(), offset_earliest(), offset_max_timestamp())
+           WHERE q.stamp NOT IN (offset_latest(), offset_last_stable(), offset_earliest(), offset_max_timestamp())
       ) AS e ON true
      ORDER BY q.number;
 END $$;

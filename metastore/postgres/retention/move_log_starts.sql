@@ -113,6 +113,11 @@ BEGIN
     )
     DELETE FROM time_blocks b USING expired x WHERE b.ctid = x.row;
 
+    DELETE FROM aborted_transactions a
+     USING unnest(v_keys, v_from) AS t (key, first)
+      JOIN partitions p ON p.partition_key = key
+     WHERE a.partition_key = key AND a.last_offset >= first AND a.last_offset < p.extents_from;
+
     PERFORM announce_log_starts(v_keys, v_starts, v_moved);
     RETURN QUERY
         SELECT t.start, t.head, coalesce(g.extents, 0), coalesce(g.bytes, 0)::bigint, p.extents_from < t.start

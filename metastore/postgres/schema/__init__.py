@@ -8,7 +8,16 @@ The meaning of tables and columns is in migrations/.
 
 from __future__ import annotations
 
-from headrace.metastore.postgres.schema import cluster, commits, files, groups, jobs, remote_segments, topics
+from headrace.metastore.postgres.schema import (
+    cluster,
+    commits,
+    files,
+    groups,
+    jobs,
+    remote_segments,
+    topics,
+    transactions,
+)
 from headrace.metastore.postgres.schema.columns import metadata
 
-__all__ = ["cluster", "commits", "files", "groups", "jobs", "metadata", "remote_segments", "topics"]
+__all__ = ["cluster", "commits", "files", "groups", "jobs", "metadata", "remote_segments", "topics", "transactions"]

@@ -39,6 +39,7 @@ partition_heads = Table(
     column("appended_bytes", BigInteger(), default="0"),
     column("updates", BigInteger(), default="0"),
     column("update_block", BigInteger(), default="0", key=True),
+    column("first_open_offset", BigInteger(), null=True),
     **churning(0.05, 1000, fillfactor=30),
 )
 

@@ -283,9 +283,29 @@ class World:
         return FetchResult(reply, self)
 
     async def list_offsets(
-        self, timestamps: Sequence[tuple[str, int, int]], *, version: int = 11, leader_epoch: int = -1
+        self,
+        timestamps: Sequence[tuple[str, int, int]],
+        *,
+        version: int = 11,
+        leader_epoch: int = -1,
+        isolation_level: int = 0,
     ) -> list[Any]:
         """The partition responses to (topic, index, timestamp), in order."""
+        return await self.clock.run(
+            self.request_offsets(
+                timestamps, version=version, leader_epoch=leader_epoch, isolation_level=isolation_level
+            )
+        )
+
+    async def request_offsets(
+        self,
+        timestamps: Sequence[tuple[str, int, int]],
+        *,
+        version: int = 11,
+        leader_epoch: int = -1,
+        isolation_level: int = 0,
+    ) -> list[Any]:
+        """The same without moving the clock."""
         schema = typed.schema(2, version)
         module = __import__(schema.request_type.__module__, fromlist=["ListOffsetsRequest"])
         topics = tuple(
@@ -304,9 +324,13 @@ class World:
             for name, index, timestamp in timestamps
         )
         entity = make(
-            module.ListOffsetsRequest, replica_id=-1, isolation_level=0, topics=topics, timeout=datetime.timedelta(0)
+            module.ListOffsetsRequest,
+            replica_id=-1,
+            isolation_level=isolation_level,
+            topics=topics,
+            timeout=datetime.timedelta(0),
         )
-        reply = await self.clock.run(self.exchange(2, version, entity, self.service.handle_list_offsets))
+        reply = await self.exchange(2, version, entity, self.service.handle_list_offsets)
         return [partition for topic in reply.topics for partition in topic.partitions]
 
     async def exchange(self, api_key: int, version: int, entity: Any, handle: Callable[[Request], Any]) -> Any:

@@ -10,13 +10,15 @@ import pytest
 
 from headrace.agent.fetch.service import FetchService
 from headrace.metastore.api.agents import AgentRegistration
-from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
+from headrace.metastore.api.commit import BatchOutcome, BatchTransaction, FileCommit, StagedBatch
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.transactions.state import NO_PRODUCER
 from headrace.storage.clock import SystemClock
 from headrace.storage.file_id import new_file_id, object_key
-from headrace.storage.records.header import read_header
+from headrace.storage.records.codec import decode_records
+from headrace.storage.records.header import TRANSACTIONAL_BIT, read_header
 from headrace.storage.segment.writer import SegmentWriter
 from tests.agent.cluster.standing_view import StandingView
 from tests.agent.fetch.fetch_world import BROKER_EPOCH, NEVER_SEEN, NODE_ID, Live, World, expected, split_sent
@@ -63,7 +65,10 @@ class PostgresWorld(World):
             topic_id = self.view.image.topics_by_number[key >> 24].topic_id
             position = writer.add(topic_id, key & 0xFFFFFF, key, memoryview(batch), header)
             producer = (header.producer_id, header.producer_epoch, header.base_sequence)
-            staged.append(StagedBatch(key, position, len(batch), header.record_count, header.max_timestamp, *producer))
+            plain = StagedBatch(key, position, len(batch), header.record_count, header.max_timestamp, *producer)
+            staged.append(
+                plain._replace(transaction=BatchTransaction.ANY_PARTITION) if header.is_transactional else plain
+            )
         data = writer.finish()
         file_id = new_file_id(self.service.database_now_ms(), self.rng)
         await self.store.put(object_key(file_id), data)
@@ -131,3 +136,47 @@ async def test_a_deleted_topic_ends_a_wait_and_is_unknown(world: PostgresWorld) 
     result = await asyncio.wait_for(waiting, 60)
 
     assert result.code(key) == 100  # UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_a_transaction_is_delivered_with_its_marker_once_it_ended(world: PostgresWorld, commits: bool) -> None:
+    """Through the whole read path: an end wakes readers, and cold agents answer the same."""
+    (key,) = await world.topic("t", 1)
+    who = (await world.postgres.init_producer("copy", 60_000, NO_PRODUCER, 4711)).producer
+    fields = {"attributes": TRANSACTIONAL_BIT, "producer_id": who.producer_id, "producer_epoch": who.epoch}
+    await world.commit((key, plain_batch(1, b"plain")))
+    await world.commit((key, plain_batch(2, b"data", base_sequence=0, **fields)))
+    await world.commit((key, plain_batch(1, b"behind")))
+
+    await world.request_fetch({key: 3}, max_wait_ms=60_000)  # until the feed brought the last commit
+    open_for = await world.request_fetch({key: 0}, isolation_level=1)
+    waiting = asyncio.ensure_future(world.request_fetch({key: 1}, isolation_level=1, max_wait_ms=30_000))
+    assert await _latest(world, isolation_level=1) == 1
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    assert split_sent(open_for.records(key)) == expected(world.live[key], 0)[:1]
+    assert (open_for.partitions[key].last_stable_offset, open_for.partitions[key].high_watermark) == (1, 4)
+
+    await world.postgres.end_transaction("copy", who, commits=commits, bumps=True, new_producer_id=4712)
+    woken = await asyncio.wait_for(waiting, 60)
+    assert split_sent(woken.records(key))[0] == expected(world.live[key], 1)[0]
+    assert await _latest(world, isolation_level=1) == await _latest(world) == 5
+    for service in (world.service, world.new_service()):
+        await world.request_fetch({key: 4}, max_wait_ms=60_000, service=service)
+        for isolation_level in (0, 1):
+            result = await world.request_fetch({key: 1}, isolation_level=isolation_level, service=service)
+            *data, marker = split_sent(result.records(key))
+            assert data == expected(world.live[key], 1)
+            header = read_header(marker)
+            assert (header.base_offset, header.is_control, header.producer_epoch) == (4, True, who.epoch + 1)
+            (record,) = decode_records(memoryview(marker))
+            assert record.key == bytes([0, 0, 0, commits])
+            partition = result.partitions[key]
+            assert (partition.last_stable_offset, partition.high_watermark) == (5, 5)
+            aborted = [(a.producer_id, a.first_offset) for a in partition.aborted_transactions or ()]
+            assert aborted == ([] if commits or not isolation_level else [(who.producer_id, 1)])
+
+
+async def _latest(world: PostgresWorld, isolation_level: int = 0) -> int:
+    (found,) = await world.request_offsets([("t", 0, -1)], isolation_level=isolation_level)
+    return int(found.offset)

@@ -13,15 +13,18 @@ import msgspec
 import pytest
 
 from headrace.config.settings import Settings
-from headrace.metastore.api.read import EpochQuery, OffsetKind, OffsetQuery
+from headrace.metastore.api.commit import BatchOutcome, BatchTransaction
+from headrace.metastore.api.read import NONE_OPEN, EpochQuery, ExtentQuery, OffsetKind, OffsetQuery
 from headrace.metastore.life import keeper as keeper_module
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.numbers import epoch_floor, log_floor
 from headrace.metastore.life.verdict import LifeVerdict, judge
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.transactions.state import NO_PRODUCER, TransactionVerdict
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock
+from tests.metastore.commit_scenes import batch, file_of
 from tests.metastore.life.test_verdict import PRIMARY, REACHED, RECORD, newer
 from tests.metastore.sessions import create, join, new_topic, session
 from tests.metastore.sql_sources import source_of
@@ -46,6 +49,10 @@ async def nothing_again(url: str) -> None:
         topic = (await create(old, new_topic("old", 2))).topics_by_name["old"]
         ids, agent = await old.allocate_producer_ids(10), await join(old)
         claim = await old.claim_group("g", *agent)
+        who = (await old.init_producer("copy", 60_000, NO_PRODUCER, ids.start)).producer
+        data = batch(topic.key(1) or 0, 0, producer=who.producer_id, transaction=BatchTransaction.ANY_PARTITION)
+        (answer,) = await old.commit_files(*agent, [file_of([data])])
+        assert answer.batches[0].outcome is BatchOutcome.APPENDED
         assert await keeper.begin_anew("restored") == 1
         with pytest.raises(UnavailableError):
             await old.allocate_producer_ids(10)
@@ -59,6 +66,10 @@ async def nothing_again(url: str) -> None:
         ends = await new.find_epoch_ends([EpochQuery(topic.key(0) or 0, 0)])
         assert (ends[0].leader_epoch, ends[0].end_offset) == (0, 0), "readers of the old epoch are sent back"
         assert (await new.allocate_producer_ids(10)).start >= 1 << 40 > ids.start
+        (found,) = await new.find_extents([ExtentQuery(topic.key(1) or 0, 0, 1 << 40)])
+        assert (found.first_open_offset, len(found.aborted)) == (NONE_OPEN, 1), "an open transaction is aborted"
+        ended = await new.end_transaction("copy", who, commits=True, bumps=False, new_producer_id=ids.start + 1)
+        assert ended.verdict is TransactionVerdict.UNKNOWN_PRODUCER
         again = await new.claim_group("g", *agent)
         assert claim is not None
         assert again is not None
@@ -81,6 +92,8 @@ SQL_BUGS = {
     ),
     "the log goes on where it was": ("begin_life", "bigint := life_floor_log(p_life)", "bigint := p_expected_head"),
     "leader epochs stay": ("begin_life", "WHERE leader_epoch < life_floor32(p_life)", "WHERE false"),
+    "transactions stay": ("begin_life", "    PERFORM forget_transactions();", ""),
+    "open transactions are forgotten": ("forget_transactions", "PERFORM append_markers(", "PERFORM concat("),
     "claims go on where they were": ("begin_life", "PERFORM setval(", "PERFORM concat("),
 }
 

@@ -1,0 +1,83 @@
+"""Transactions: what a coordinator asks for its producers (KIP-98).
+
+Place: under agent/transactions; the rules are metastore/transactions/policy.py.
+Invariant: each call decides on the stored row and writes the result in one statement, if the row is still the
+same; so any agent may coordinate any transactional id. A call with an unknown outcome can be repeated: what
+happened is in the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import NamedTuple, Protocol
+
+from headrace.metastore.api.groups import CommittedOffset
+from headrace.metastore.transactions.state import NO_PRODUCER, ProducerEpoch, Transaction, TransactionVerdict
+
+
+class TransactionAnswer(NamedTuple):
+    """`producer`: how the client goes on, if the verdict is DONE."""
+
+    verdict: TransactionVerdict
+    producer: ProducerEpoch = NO_PRODUCER
+
+
+class PendingOffsetsAnswer(NamedTuple):
+    """`stored`: by offset of the call, whether its partition is there; empty unless the verdict is DONE."""
+
+    verdict: TransactionVerdict
+    stored: list[bool]
+
+
+class LateTransaction(NamedTuple):
+    """A transaction that is open for longer than its timeout, as of `now_ms` of the database's clock."""
+
+    transactional_id: str
+    now_ms: int
+
+
+class TransactionApi(Protocol):
+    """Reading and changing what is stored of transactional ids.
+
+    UnavailableError from a changing call if others changed the row at each of many attempts: nothing happened.
+    """
+
+    async def init_producer(
+        self, transactional_id: str, timeout_ms: int, asked: ProducerEpoch, new_producer_id: int
+    ) -> TransactionAnswer:
+        """policy.init_producer. `new_producer_id` is an id that nothing else uses, whether it is taken or not."""
+
+    async def add_to_transaction(
+        self, transactional_id: str, asked: ProducerEpoch, keys: Set[int] = frozenset(), groups: Set[str] = frozenset()
+    ) -> TransactionAnswer:
+        """policy.add. The partitions `keys` exist, or are skipped when the transaction ends."""
+
+    async def add_pending_offsets(
+        self,
+        transactional_id: str,
+        asked: ProducerEpoch,
+        group_id: str,
+        coordinator_epoch: int,
+        offsets: Sequence[CommittedOffset],
+        *,
+        adds_group: bool,
+    ) -> PendingOffsetsAnswer:
+        """Positions that the open transaction commits. FencedError if the group has another coordinator.
+
+        `adds_group`: the group becomes part of the transaction, which may begin with it (KIP-890). Otherwise it has to
+        be part of it: INVALID_STATE.
+        """
+
+    async def end_transaction(
+        self, transactional_id: str, asked: ProducerEpoch, *, commits: bool, bumps: bool, new_producer_id: int
+    ) -> TransactionAnswer:
+        """policy.end."""
+
+    async def time_out_transaction(self, late: LateTransaction) -> bool:
+        """Abort it and fence its producer, if it is still late. Whether that happened."""
+
+    async def late_transactions(self, most: int) -> list[LateTransaction]:
+        """Up to `most` of them, the oldest first."""
+
+    async def find_transactions(self, transactional_ids: Sequence[str] | None = None) -> list[Transaction]:
+        """Those that are known of these ids, or all, by id."""

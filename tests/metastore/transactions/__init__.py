@@ -1,0 +1,1 @@
+"""Tests of transactions: rules, statements on real Postgres, and planted bugs."""

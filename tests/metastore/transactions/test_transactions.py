@@ -1,0 +1,292 @@
+"""Transactions on real Postgres, one rule at a time; test_interleavings.py has them at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.metastore.api.commit import BatchOutcome
+from headrace.metastore.api.read import NONE_OPEN, ExtentQuery, FeedKind
+from headrace.metastore.api.retention import LogStartTarget
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.transactions.markers import Marker
+from headrace.metastore.transactions.state import (
+    EPOCH_MAX,
+    NO_PRODUCER,
+    ProducerEpoch,
+    TransactionState,
+    TransactionVerdict,
+)
+from headrace.storage.errors import FencedError
+from tests.metastore.commit_scenes import appended, batch
+from tests.metastore.sessions import delete, join, move_time, rows, session
+from tests.metastore.transactions.transaction_scenes import (
+    RECORDS,
+    TIMEOUT_MS,
+    Producer,
+    aborted,
+    aborts,
+    claimed_group,
+    log_of,
+    new_producer_id,
+    open_transactions,
+    position,
+    read,
+)
+
+DONE, FENCED = TransactionVerdict.DONE, TransactionVerdict.FENCED
+INVALID, UNKNOWN = TransactionVerdict.INVALID_STATE, TransactionVerdict.UNKNOWN_PRODUCER
+REFUSED = [(BatchOutcome.INVALID_TXN_STATE, -1)]
+ZOMBIE = [(BatchOutcome.PRODUCER_FENCED, -1)]
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("bumps", [True, False])
+async def test_an_end_is_a_marker_in_each_partition_with_data(
+    metastore: PostgresMetastore, bumps: bool, commits: bool
+) -> None:
+    producer = await open_transactions(metastore, 3, bumps=bumps)
+    begun = producer.who
+    assert bumps or await producer.add(0, 1, 2) is DONE
+    assert await producer.send(0, 1) == appended(0, 0)
+    assert await producer.send(0) == appended(RECORDS)
+    assert (await read(producer.scene)).first_open_offset == 0
+    assert await producer.end(commits=commits) is DONE
+    marker = Marker(begun.producer_id, begun.epoch + bumps, commits)
+    scene = producer.scene
+    assert [await log_of(scene, p) for p in range(3)] == [["data", "data", marker], ["data", marker], []]
+    for partition, end in ((0, 2 * RECORDS), (1, RECORDS)):
+        found = await read(scene, partition)
+        assert (found.first_open_offset, found.high_watermark) == (NONE_OPEN, end + 1)
+        assert aborts(found) == ([] if commits else [(begun.producer_id, 0, end)])
+    assert producer.who == ProducerEpoch(begun.producer_id, begun.epoch + bumps)
+    assert await producer.send(0) == (appended(2 * RECORDS + 1) if bumps else REFUSED)
+
+
+async def test_the_feed_says_with_each_append_what_is_open_and_what_was_aborted(metastore: PostgresMetastore) -> None:
+    producer = await open_transactions(metastore, 1)
+    (key,), shard = producer.scene.keys, producer.scene.shard(0)
+    heads = (await metastore.poll_feed({})).heads
+    await producer.send(0)
+    await producer.scene.outcomes(batch(key))
+    await producer.send(0)
+    zombie = producer.who
+    await producer.end(commits=False)
+    found = [row for row in (await metastore.poll_feed(heads)).rows if row.shard == shard]
+    assert [row.kind for row in found] == [FeedKind.TRANSACTION, FeedKind.COMMIT, *[FeedKind.TRANSACTION] * 2]
+    assert [row.first_open_offsets for row in found] == [{key: 0}, {}, {key: 0}, {key: NONE_OPEN}]
+    assert [row.aborted for row in found] == [[], [], [], [aborted(key, zombie.producer_id, 0, 3 * RECORDS)]]
+    assert [row.extents for row in found] == [[extent] for extent in (await read(producer.scene)).extents]
+
+
+async def test_the_stable_offset_is_the_lowest_of_the_open_transactions(metastore: PostgresMetastore) -> None:
+    first = await open_transactions(metastore, 1)
+    scene = first.scene
+    second = Producer(scene, "other")
+    await second.init()
+    await scene.outcomes(batch(scene.keys[0]))
+    await first.send(0)
+    await second.send(0)
+    assert (await read(scene)).first_open_offset == RECORDS
+    await first.end(commits=False)
+    assert (await read(scene)).first_open_offset == 2 * RECORDS
+    await scene.outcomes(batch(scene.keys[0]))
+    await second.end()
+    assert (await read(scene)).first_open_offset == NONE_OPEN
+
+
+async def test_a_reader_hears_of_those_aborted_transactions_that_it_meets(metastore: PostgresMetastore) -> None:
+    """Also of one that ended far behind what it reads, and of none before it."""
+    long = await open_transactions(metastore, 1)
+    scene = long.scene
+    short = Producer(scene, "short")
+    await short.init()
+    ends = []
+    await long.send(0)
+    for _ in range(4):
+        await short.send(0)
+        ends.append((await read(scene)).high_watermark)
+        await short.end(commits=False)
+    at_long = (await read(scene)).high_watermark
+    loser = long.who.producer_id
+    await long.end(commits=False)
+    everything = [(short.who.producer_id, end - RECORDS, end) for end in ends] + [(loser, 0, at_long)]
+    assert aborts(await read(scene)) == everything
+    assert aborts(await read(scene, offset=ends[1])) == everything[1:]
+    assert aborts(await read(scene, offset=ends[1] + 1)) == everything[2:]
+    (first,) = await metastore.find_extents([ExtentQuery(scene.keys[0], 0, 1)])
+    assert len(first.extents) == 1
+    assert aborts(first) == [(loser, 0, at_long)]
+
+
+async def test_only_the_batches_of_the_open_transaction_are_appended(metastore: PostgresMetastore) -> None:
+    producer = await open_transactions(metastore, 2, bumps=False)
+    assert await producer.send(0) == REFUSED
+    await producer.add(0)
+    assert await producer.send(0, 1) == [*appended(0), *REFUSED]
+    assert await producer.send(0, transactional=False) == REFUSED
+    producer.sequences[0] = 0
+    assert await producer.send(0) == [(BatchOutcome.DUPLICATE, 0)]
+    await producer.end()
+    producer.sequences[0] = 0
+    assert await producer.send(0) == [(BatchOutcome.DUPLICATE, 0)], "duplicates come first"
+    producer.sequences[0] = RECORDS
+    assert await producer.send(0) == REFUSED
+    assert await producer.send(0, transactional=False) == appended(RECORDS + 1)
+
+
+async def test_a_zombie_is_fenced_at_the_commit_and_by_each_request(metastore: PostgresMetastore) -> None:
+    zombie = await open_transactions(metastore, 2)
+    scene = zombie.scene
+    await zombie.send(0)
+    heir = Producer(scene, "copy")
+    await heir.init()
+    assert await log_of(scene) == ["data", Marker(zombie.who.producer_id, zombie.who.epoch + 1, False)]
+    assert await zombie.send(0) == ZOMBIE
+    assert await zombie.send(1) == ZOMBIE
+    assert await zombie.add(1) is FENCED
+    assert await zombie.end() is FENCED
+    assert await zombie.end(commits=False) is FENCED
+    assert await heir.send(0) == appended(RECORDS + 1)
+    assert await heir.end() is DONE
+    stranger = Producer(scene, "nobody", who=ProducerEpoch(77, 0))
+    assert await stranger.send(0) == ZOMBIE
+    assert await stranger.end() is UNKNOWN
+
+
+async def test_a_repeated_end_gets_the_first_answer(metastore: PostgresMetastore) -> None:
+    producer = await open_transactions(metastore, 1)
+    before = producer.who
+    await producer.send(0)
+    await producer.end()
+    again = await producer.ask_end(before, commits=True)
+    assert (again.verdict, again.producer) == (DONE, producer.who)
+    assert (await producer.ask_end(before, commits=False)).verdict is INVALID
+    assert await log_of(producer.scene) == ["data", Marker(before.producer_id, before.epoch + 1, True)]
+    await producer.send(0)
+    assert (await producer.ask_end(before, commits=True)).verdict is FENCED, "another transaction is open"
+
+
+async def test_epochs_that_are_used_up_bring_another_producer_id(metastore: PostgresMetastore) -> None:
+    producer = await open_transactions(metastore, 1)
+    async with metastore.pool.connection() as connection:
+        await connection.execute("UPDATE transactions SET producer_epoch = %s", (EPOCH_MAX,))
+    last = producer.who._replace(epoch=EPOCH_MAX)
+    producer.who = last
+    await producer.send(0)
+    await producer.end()
+    assert producer.who.epoch == 0
+    assert producer.who.producer_id != last.producer_id
+    assert await log_of(producer.scene) == ["data", Marker(last.producer_id, EPOCH_MAX + 1, True)]
+    assert (await producer.ask_end(last, commits=True)).producer == producer.who
+    assert await producer.send(0) == appended(RECORDS + 1)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_offsets_of_a_group_are_stored_with_the_end(metastore: PostgresMetastore, commits: bool) -> None:
+    producer = await open_transactions(metastore, 2)
+    scene, (a, b) = producer.scene, producer.scene.keys
+    epoch = await claimed_group(scene, "g")
+    await metastore.commit_offsets("g", epoch, [position(a, 1)])
+    answer = await metastore.add_pending_offsets(
+        "copy", producer.who, "g", epoch, [position(a, 7), position(b, 8), position(999, 9)], adds_group=True
+    )
+    assert answer == (DONE, [True, True, False])
+    found = await metastore.fetch_offsets("g", None)
+    assert [(o.partition_key, o.offset, o.is_pending) for o in found] == [(a, 1, True), (b, -1, True)]
+    await producer.end(commits=commits)
+    found = await metastore.fetch_offsets("g", None)
+    stored = [(a, 7, False), (b, 8, False)] if commits else [(a, 1, False)]
+    assert [(o.partition_key, o.offset, o.is_pending) for o in found] == stored
+
+
+async def test_offsets_need_the_group_in_the_transaction_and_its_coordinator(metastore: PostgresMetastore) -> None:
+    producer = await open_transactions(metastore, 1, bumps=False)
+    scene = producer.scene
+    epoch, offsets = await claimed_group(scene, "g"), [position(scene.keys[0], 7)]
+
+    async def add(coordinator_epoch: int = epoch, who: ProducerEpoch = producer.who) -> TransactionVerdict:
+        answer = await metastore.add_pending_offsets("copy", who, "g", coordinator_epoch, offsets, adds_group=False)
+        return answer.verdict
+
+    assert await add() is INVALID
+    await metastore.add_to_transaction("copy", producer.who, groups={"g"})
+    assert await add() is DONE
+    assert await add(who=producer.who._replace(epoch=9)) is FENCED
+    with pytest.raises(FencedError):
+        await add(coordinator_epoch=epoch - 1)
+
+
+async def test_a_late_transaction_is_aborted_once_and_its_producer_fenced(
+    metastore: PostgresMetastore, metastore_url: str
+) -> None:
+    producer = await open_transactions(metastore, 1)
+    await producer.send(0)
+    assert await metastore.late_transactions(10) == []
+    async with session(metastore_url) as clock:
+        await move_time(clock, TIMEOUT_MS / 1000 + 1)
+    (late,) = await metastore.late_transactions(10)
+    assert await metastore.time_out_transaction(late)
+    assert not await metastore.time_out_transaction(late)
+    assert await metastore.late_transactions(10) == []
+    assert await log_of(producer.scene) == ["data", Marker(producer.who.producer_id, producer.who.epoch + 1, False)]
+    assert await producer.end() is FENCED
+    assert await producer.send(0) == ZOMBIE
+    await producer.init()
+    assert await producer.send(0) == appended(RECORDS + 1)
+
+
+async def test_a_transaction_survives_its_deleted_topic(metastore: PostgresMetastore, metastore_url: str) -> None:
+    producer = await open_transactions(metastore, 1)
+    await producer.send(0)
+    await delete(metastore, producer.scene.topic.topic_id)
+    assert await producer.end() is DONE
+    while await metastore.purge_deleted_partitions(100):
+        pass
+    async with session(metastore_url) as auditor:
+        for table in ("extents", "transaction_partitions", "aborted_transactions", "pending_offsets"):
+            assert await rows(auditor, f"SELECT count(*) FROM {table}") == [(0,)], table
+
+
+async def test_a_log_start_takes_aborted_transactions_along(metastore: PostgresMetastore, metastore_url: str) -> None:
+    producer = await open_transactions(metastore, 1)
+    for _ in range(2):
+        await producer.send(0)
+        await producer.end(commits=False)
+    (key,) = producer.scene.keys
+    await metastore.move_log_starts([LogStartTarget(key, RECORDS + 1)], max_extents=100)
+    async with session(metastore_url) as auditor:
+        kept = await rows(auditor, "SELECT first_offset FROM aborted_transactions")
+    assert kept == [(RECORDS + 1,)]
+
+
+async def test_what_is_known_of_a_transaction(metastore: PostgresMetastore) -> None:
+    producer = await open_transactions(metastore, 2)
+    await producer.send(1)
+    (found,) = await metastore.find_transactions(["copy", "unknown"])
+    assert (found.producer, found.state, found.timeout_ms) == (producer.who, TransactionState.ONGOING, TIMEOUT_MS)
+    assert found.partition_keys == {producer.scene.keys[1]}
+    assert found.begun_ms > 0
+    await producer.end()
+    (found,) = await metastore.find_transactions()
+    assert (found.state, found.partition_keys, found.begun_ms) == (TransactionState.COMPLETE_COMMIT, frozenset(), -1)
+
+
+async def test_a_producer_that_keeps_its_id_recovers(metastore: PostgresMetastore) -> None:
+    """KIP-360, also if the first answer is lost."""
+    producer = await open_transactions(metastore, 1)
+    before = producer.who
+    await producer.send(0)
+    after = await producer.init(before)
+    assert after == before._replace(epoch=before.epoch + 1)
+    again = await metastore.init_producer("copy", TIMEOUT_MS, before, new_producer_id())
+    assert again.producer == after
+    other = await metastore.init_producer("copy", TIMEOUT_MS, NO_PRODUCER, new_producer_id())
+    assert other.producer.epoch > after.epoch
+    assert (await metastore.init_producer("copy", TIMEOUT_MS, before, new_producer_id())).verdict is FENCED
+
+
+async def test_another_agent_may_commit_the_next_batch(metastore: PostgresMetastore) -> None:
+    producer = await open_transactions(metastore, 1)
+    await producer.send(0)
+    producer.scene.agent = await join(metastore)
+    assert await producer.send(0) == appended(RECORDS)
