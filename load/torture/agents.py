@@ -120,7 +120,7 @@ class ProxiedAgent:
         samples: Counter[str] = Counter()
         for line in text.splitlines():
             if not line.startswith("#"):
-                name, _, value = line.partition(" ")
+                name, _, value = line.rpartition(" ")  # a label's value may have spaces
                 samples[name.partition("{")[0]] += float(value)  # type: ignore[assignment]
         self._latest = Counter({name: int(samples[name]) for name in COUNTED})
         return dict(samples)

@@ -34,7 +34,7 @@ def zones(agent_settings: dict[str, object]) -> Iterator[tuple[AgentUnderTest, A
 def _bytes(agent: AgentUnderTest, name: str) -> float:
     with urllib.request.urlopen(f"http://{agent.http}/metrics", timeout=SECONDS_MAX) as response:
         lines = response.read().decode().splitlines()
-    return sum(float(line.split()[1]) for line in lines if line.startswith(name))
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
 
 def _traffic(path: str, zone: str) -> str:

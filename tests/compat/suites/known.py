@@ -31,6 +31,16 @@ KNOWN: tuple[Known, ...] = (
         "a race of the client's own, when its coordinator answers within 10 ms",
     ),
     Known("confluent", r"test_transactions", _TRANSACTIONS),
+    Known(
+        "confluent",
+        r"test_basic_operations",
+        "file.delete.delay.ms of a topic: files hold batches of many topics, so there is one value for the cluster",
+    ),
+    Known(
+        "confluent",
+        r"test_incremental_alter_configs",
+        "it expects min.insync.replicas=1 among the set configs: Kafka sets it for a cluster when that is formatted",
+    ),
     Known("kafkajs", r"(?i)transaction|control batches|TransactionManager", _TRANSACTIONS),
     Known(
         "kafkajs",

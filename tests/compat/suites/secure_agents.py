@@ -25,13 +25,16 @@ from tests.faults.shared_cluster import free_ports
 
 KEY_PASSWORD = "abcdefgh"
 """Of the clients' key: aiokafka's tests know it."""
+AUTHORITY_FILES = ("ca.crt", "ca-cert")
+CLIENT_FILES = ("client.crt", "client.key", "cl_client.pem", "cl_client.key")
+"""Names in aiokafka's tests, and in kafka-python's; both certificate and key are in each."""
 _MECHANISMS = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
 
 
 @dataclass(frozen=True)
 class SecureAgents:
-    """`addresses`: of each agent, by protocol. `certificates`: a folder with ca-cert, cl_client.pem and
-    cl_client.key."""
+    """`addresses`: of each agent, by protocol. `certificates`: a folder with AUTHORITY_FILES and
+    CLIENT_FILES."""
 
     addresses: list[dict[str, str]]
     certificates: Path
@@ -86,10 +89,11 @@ def _chosen(ports: tuple[int, ...]) -> list[int]:
 
 def _for_clients(authority: Authority, folder: Path) -> None:
     """What the tests of aiokafka and kafka-python read: the authority, and a client's certificate and key."""
-    (folder / "ca-cert").write_bytes(authority.path.read_bytes())
     pem = authority.issue("client", "client.both", KEY_PASSWORD).read_bytes()
-    (folder / "cl_client.pem").write_bytes(pem)
-    (folder / "cl_client.key").write_bytes(pem)
+    for name in AUTHORITY_FILES:
+        (folder / name).write_bytes(authority.path.read_bytes())
+    for name in CLIENT_FILES:
+        (folder / name).write_bytes(pem)
 
 
 def _make(address: str, user: User) -> None:
