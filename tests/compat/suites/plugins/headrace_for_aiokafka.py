@@ -20,6 +20,9 @@ from confluent_kafka.admin import (
     AdminClient,
     ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
 _SECONDS = 60
@@ -60,6 +63,19 @@ class _Acls:
             self.remove_acl(**acl)
 
 
+class _Configs:
+    """What aiokafka's KafkaConfig does by kafka-configs.sh in its container."""
+
+    def add_scram_user(self, username: str, password: str) -> None:
+        admin = AdminClient({"bootstrap.servers": os.environ["HEADRACE_BOOTSTRAP"]})
+        changes = [
+            UserScramCredentialUpsertion(username, ScramCredentialInfo(mechanism, 4096), password.encode())
+            for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+        ]
+        for future in admin.alter_user_scram_credentials(changes).values():
+            future.result(_SECONDS)
+
+
 def _described(acl: dict[str, Any]) -> tuple[Any, ...]:
     kind, name = next(
         ((_RESOURCES[key], acl[key]) for key in _RESOURCES if key in acl), (ResourceType.BROKER, "kafka-cluster")
@@ -91,7 +107,7 @@ _VALUES = {
     "docker": lambda: None,
     "kerberos_utils": lambda: None,
     "acl_manager": _Acls,
-    "kafka_config": lambda: None,
+    "kafka_config": _Configs,
     "ssl_folder": lambda: pathlib.Path(os.environ["HEADRACE_CERTIFICATES"]),
     "kafka_server": _server,
 }
