@@ -3,8 +3,9 @@
 Place: `headrace migrate` and `headrace dev`, before any agent of this version starts.
 Invariant: one run is one transaction: agents that run meanwhile see the old tables and functions, or all new ones.
 Files are applied in order, once, and never change after that (their checksums are recorded). Functions
-carry no state and are replaced each time. Two processes that migrate at once wait for each other. Under load a run may
-not get its tables, or agents wait for it while it waits for them: it undoes itself and tries again.
+carry no state and are replaced each time. Two processes that migrate at once wait for each other. A run takes all its
+tables first. Under load it may not get them, or agents wait for it while it waits for them: it undoes itself and tries
+again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import count
@@ -20,11 +21,13 @@ from types import MappingProxyType
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from headrace.metastore.api.agents import SUPPORTED_FEATURES
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE, WHOLE_CLUSTER, setting_record
 from headrace.metastore.log.records import FeatureLevelRecord, encode_record
 from headrace.metastore.postgres.errors import translated
+from headrace.metastore.postgres.migration_locks import NONE, locks
 from headrace.metastore.postgres.server_check import check_version
 from headrace.metastore.postgres.sql_files import SqlFile, function_files, sql_files
 from headrace.storage.cluster_properties import random_cluster_id
@@ -39,6 +42,10 @@ LOCK_TIMEOUT_MS = 500
 ATTEMPTS_MAX = 20
 PAUSE_S_MAX = 1.0
 """Between attempts, at most; an attempt that does not get a table undoes what it did."""
+
+_TABLES = """SELECT relname::text FROM pg_class
+ WHERE relname = ANY (%s) AND relkind IN ('r', 'p') AND relnamespace = current_schema()::regnamespace
+ ORDER BY relname"""
 
 NO_VALUES: Mapping[str, str] = MappingProxyType({})
 
@@ -94,11 +101,27 @@ def _apply_missing(connection: Connection) -> tuple[str, ...]:
     recorded = _recorded(connection)
     _refuse_unknown(recorded)
     connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())
-    applied = [file.name for file in sql_files(MIGRATIONS) if _apply(connection, file, recorded)]
+    files = sql_files(MIGRATIONS)
+    _lock_tables(connection, [file for file in files if file.name not in recorded])
+    applied = [file.name for file in files if _apply(connection, file, recorded)]
     connection.execute("SET LOCAL check_function_bodies = off")  # they call each other in any order
     for file in function_files():
         _execute_file(connection, file)
     return tuple(applied)
+
+
+def _lock_tables(connection: Connection, files: Sequence[SqlFile]) -> None:
+    """Lock all tables that the files touch before the first change. A run that took them one by one, between its
+    statements, would nearly always find an agent under load that has one of them and waits for another."""
+    named = {table for file in files for _, table, lock in locks(file) if lock != NONE}
+    rows = connection.execute(_TABLES, (list(named),)).fetchall()
+    if rows:
+        tables = sql.SQL(", ").join(sql.Identifier(name) for (name,) in rows)
+        try:
+            connection.execute(sql.SQL("LOCK TABLE {}").format(tables))
+        except psycopg.Error as error:
+            error.add_note(f"at the lock of {', '.join(name for (name,) in rows)}")
+            raise
 
 
 def _apply(connection: Connection, file: SqlFile, recorded: Mapping[str, str]) -> bool:

@@ -1,13 +1,12 @@
 """What `headrace migrate` would do to a database: the files that it lacks, their statements, and the locks.
 
 Place: `headrace migrate --plan`; reads the database, changes nothing, and waits for no lock.
-Invariant: it names a lock for every statement of a migration; a statement that it does not know is an error, so that a
-plan never says less than the migration does.
+Invariant: a statement of which the lock is not known is an error, so that a plan never says less than the migration
+does.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,33 +14,10 @@ import psycopg
 
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.migrate import ATTEMPTS_MAX, LOCK_TIMEOUT_MS, MIGRATIONS
+from headrace.metastore.postgres.migration_locks import locks
 from headrace.metastore.postgres.server_check import check_version
-from headrace.metastore.postgres.sql_files import SqlFile, function_files, sql_files
+from headrace.metastore.postgres.sql_files import function_files, sql_files
 from headrace.storage.errors import InvalidError
-
-ACCESS_EXCLUSIVE, SHARE, ROW_EXCLUSIVE, NONE = "ACCESS EXCLUSIVE", "SHARE", "ROW EXCLUSIVE", "none"
-_KINDS = (
-    (re.compile(r"(ALTER TABLE)(?: IF EXISTS)?(?: ONLY)? (\w+)", re.I), ACCESS_EXCLUSIVE),
-    (re.compile(r"(DROP TABLE)(?: IF EXISTS)? (\w+)", re.I), ACCESS_EXCLUSIVE),
-    (re.compile(r"(TRUNCATE)(?: TABLE)? (\w+)", re.I), ACCESS_EXCLUSIVE),
-    (re.compile(r"(DROP INDEX)(?: IF EXISTS)? (\w+)", re.I), ACCESS_EXCLUSIVE),
-    (re.compile(r"(ALTER INDEX) (\w+)", re.I), ACCESS_EXCLUSIVE),
-    (re.compile(r"(CREATE (?:UNIQUE )?INDEX)(?: IF NOT EXISTS)? \w+ ON (\w+)", re.I), SHARE),
-    (re.compile(r"(UPDATE) (\w+)", re.I), ROW_EXCLUSIVE),
-    (re.compile(r"(INSERT INTO) (\w+)", re.I), ROW_EXCLUSIVE),
-    (re.compile(r"(DELETE FROM) (\w+)", re.I), ROW_EXCLUSIVE),
-    (re.compile(r"(WITH) (\w+)", re.I), ROW_EXCLUSIVE),
-    (re.compile(r"(CREATE (?:UNLOGGED )?TABLE)(?: IF NOT EXISTS)? (\w+)", re.I), NONE),
-    (re.compile(r"(CREATE SEQUENCE)(?: IF NOT EXISTS)? (\w+)", re.I), NONE),
-    (re.compile(r"(CREATE TYPE) (\w+)", re.I), NONE),
-    (re.compile(r"(DROP TYPE)(?: IF EXISTS)? (\w+)", re.I), NONE),
-    (re.compile(r"(CREATE (?:OR REPLACE )?(?:FUNCTION|VIEW)) (\w+)", re.I), NONE),
-    (re.compile(r"(DROP (?:FUNCTION|VIEW))(?: IF EXISTS)? (\w+)", re.I), NONE),
-    (re.compile(r"(COMMENT ON \w+) (\w+)", re.I), NONE),
-    (re.compile(r"(SELECT) (\w+)", re.I), ROW_EXCLUSIVE),
-    (re.compile(r"(DO) (\$\w*\$)", re.I), ROW_EXCLUSIVE),
-)
-_TEXT = re.compile(r"--[^\n]*|(\$\w*\$).*?\1|'(?:[^']|'')*'|;", re.S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,33 +68,6 @@ def plan_migration(url: str) -> MigrationPlan:
             for statement, table, lock in locks(file)
         )
         return MigrationPlan(steps, sum(len(file.signatures) for file in function_files()))
-
-
-def locks(file: SqlFile) -> list[tuple[str, str, str]]:
-    """(statement, table, lock) for each statement of a migration. InvalidError for a statement that is not known."""
-    return [_lock(file.name, statement) for statement in _statements(file.text)]
-
-
-def _statements(text: str) -> list[str]:
-    """Without comments; what is quoted may contain semicolons."""
-    found, start, kept = [], 0, list[str]()
-    for match in _TEXT.finditer(text):
-        kept.append(text[start : match.start()])
-        start = match.end()
-        if match[0] == ";":
-            found.append("".join(kept))
-            kept = []
-        elif not match[0].startswith("--"):
-            kept.append(match[0])
-    found.append("".join(kept) + text[start:])
-    return [" ".join(statement.split()) for statement in found if statement.strip()]
-
-
-def _lock(migration: str, statement: str) -> tuple[str, str, str]:
-    for pattern, lock in _KINDS:
-        if match := pattern.match(statement):
-            return match[1].upper(), match[2], lock
-    raise InvalidError(f"no lock is known for a statement: migration={migration} statement={statement[:60]!r}")
 
 
 def _recorded(connection: psycopg.Connection[tuple[Any, ...]]) -> set[str]:

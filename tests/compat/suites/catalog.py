@@ -109,18 +109,19 @@ SUITES: tuple[Suite, ...] = (
         copied=("tests", "docker"),
         requirements=(
             "aiokafka[zstd]==0.14.0", "pytest==9.0.2", "pytest-asyncio==1.3.0", "pytest-mock", "pytest-timeout",
-            "docker",
+            "docker", "confluent-kafka==2.15.0",
         ),
         command=(
             *_PYTEST, "-p", "headrace_for_aiokafka", "--docker-image=headrace:2.13_4.0.0", "--no-pull",
             "tests/test_consumer.py", "tests/test_coordinator.py", "tests/test_producer.py", "tests/test_admin.py",
             "tests/test_client.py", "tests/test_fetcher.py", "tests/test_sender.py", "tests/test_pep492.py",
+            "tests/test_sasl.py",
         ),
         environment={
             "HEADRACE_BOOTSTRAP": "{bootstrap}", "HEADRACE_SSL": "{ssl}", "HEADRACE_SASL_PLAINTEXT": "{sasl_plaintext}",
             "HEADRACE_SASL_SSL": "{sasl_ssl}", "HEADRACE_CERTIFICATES": "{certificates}", "PYTHONPATH": str(PLUGINS),
         },
-        settings={"num.partitions": 2},
+        settings={"num.partitions": 2, "super.users": "User:ANONYMOUS"},
         users=(User("SCRAM-SHA-256", "test", "test"),),
     ),
     _CONFLUENT,

@@ -30,6 +30,8 @@ KNOWN: tuple[Known, ...] = (
         r"test_consumer_fast_unsubscribe",
         "a race of the client's own, when its coordinator answers within 10 ms",
     ),
+    Known("aiokafka", r"test_sasl.*transaction", _TRANSACTIONS),
+    Known("aiokafka", r"gssapi", "GSSAPI is not supported (docs/operate/SECURITY.md)"),
     Known("confluent", r"test_transactions", _TRANSACTIONS),
     Known(
         "confluent",
