@@ -77,7 +77,7 @@ async def test_fetch_counts_what_it_sends() -> None:
     a, b = world.create_topic("t", 2)
     await world.write([(a, plain_batch(3)), (a, plain_batch(2)), (b, plain_batch(1))])
     sent = await world.fetch({a: 0, b: 0})
-    assert sorted(world.counted) == sorted([(a, len(sent.records(a)), 5), (b, len(sent.records(b)), 1)]), (
+    assert sorted(world.sent_counts) == sorted([(a, len(sent.records(a)), 5), (b, len(sent.records(b)), 1)]), (
         "a partition is counted once per answer"
     )
     await world.service.close()

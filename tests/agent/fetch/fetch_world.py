@@ -137,7 +137,7 @@ class World:
         self.settings = Settings(cache_bytes=cache_bytes, authorizer_class_name=authorizer)
         self.authorizer = Authorizer(self.settings, self.view)
         self.metadata_moves = 0
-        self.counted: list[tuple[int, int, int]] = []
+        self.sent_counts: list[tuple[int, int, int]] = []
         """Partition key, bytes and records of each partition of an answer."""
         self.live: dict[int, list[Live]] = {}
         self.names: dict[int, str] = {}
@@ -155,7 +155,7 @@ class World:
             registry or CollectorRegistry(),
             on_metadata_moved=self._count_move,
             authorizer=self.authorizer.enforced,
-            count_sent=lambda *counted: self.counted.append(counted),
+            count_sent=lambda *counted: self.sent_counts.append(counted),
         )
 
     def metric(self, name: str, **labels: str) -> float:
