@@ -42,7 +42,7 @@ class AgentCost(NamedTuple):
 
     cpu_seconds: float
     look_ups: float
-    """Calls of find_extents, from the agents' metrics."""
+    """Calls of look_up_extents, from the agents' metrics."""
     epoch_look_ups: float
     """Calls of find_epoch_ends: librdkafka checks each position in a separate request."""
 
@@ -50,7 +50,7 @@ class AgentCost(NamedTuple):
 def cost_of(agents: list[AgentChild]) -> AgentCost:
     """Read now."""
     metrics = [agent.metrics() for agent in agents]
-    calls = [sum(_calls(text, name) for text in metrics) for name in ("find_extents", "find_epoch_ends")]
+    calls = [sum(_calls(text, name) for text in metrics) for name in ("look_up_extents", "find_epoch_ends")]
     return AgentCost(sum(agent.cpu_seconds() for agent in agents), *calls)
 
 

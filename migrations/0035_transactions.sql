@@ -44,5 +44,3 @@ CREATE TABLE aborted_transactions (
 ) WITH (autovacuum_vacuum_insert_scale_factor = 0.05);
 -- The lowest first offset of an open transaction of the partition; NULL: none is open.
 ALTER TABLE partition_heads ADD COLUMN first_open_offset bigint;
--- It returns these now, too.
-DROP FUNCTION IF EXISTS find_extents(bigint[], bigint[], bigint[], int, bigint);

@@ -19,7 +19,15 @@ from headrace.metastore.postgres.signature import Field, Signature
 from headrace.metastore.postgres.sql_files import signatures
 
 SCHEMA = "headrace_planning"
-FUNCTIONS = ("assert_life", "find_extents", "list_offsets", "pin_reads", "release_pins", "server_timeline", "wall_ms")
+FUNCTIONS = (
+    "assert_life",
+    "look_up_extents",
+    "list_offsets",
+    "pin_reads",
+    "release_pins",
+    "server_timeline",
+    "wall_ms",
+)
 """What a scan calls on its driver, and what its statements call by name."""
 VIEWS = {
     "cluster": "cluster_id, incarnation_id, commit_shards, life, system_identifier, timeline",

@@ -50,7 +50,7 @@ FIXES = {
         f"{COST}::test_a_held_snapshot_costs_a_commit_a_few_pages",
     ),
     "3 one budget for a look-up over all its partitions": Fix(
-        "metastore/postgres/read/find_extents.sql",
+        "metastore/postgres/read/look_up_extents.sql",
         "AND w.step < 500 AND w.found < p_extents AND w.bytes < p_total_bytes",
         "AND w.step < 500",
         f"{WIDE}::test_a_look_up_of_thousands_of_lagging_partitions_reads_a_bounded_number_of_extents",

@@ -54,7 +54,7 @@ async def costs(scene: Scene, pages: dict[str, int]) -> dict[str, int]:
     measured = {}
     for name, offset in (("tail", high - 1), ("middle", high // 2), ("start", 0)):
         await store.find_extents([ExtentQuery(key, offset, 300)])
-        measured[f"find_extents at the {name}"] = pages["find_extents"]
+        measured[f"find_extents at the {name}"] = pages["look_up_extents"]
     stamps = {kind.name: int(kind) for kind in OffsetKind} | {"first": 0, "a third": high // 3, "beyond": 1 << 40}
     for name, stamp in stamps.items():
         await store.list_offsets([OffsetQuery(key, stamp)])
@@ -147,7 +147,7 @@ async def test_a_held_snapshot_costs_a_commit_a_few_pages(
         await reader.execute("SELECT 1")
         after = await commits(41, HELD_COMMITS)
     print({name: (before[name], after[name]) for name in before})
-    for name in ("commit_files", "find_extents", "list_offsets", "poll_feed", "partition_sizes"):
+    for name in ("commit_files", "look_up_extents", "list_offsets", "poll_feed", "partition_sizes"):
         assert after[name] <= before[name] * 5 // 4 + 8, name
 
 

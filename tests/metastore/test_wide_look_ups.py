@@ -30,7 +30,7 @@ WITH made AS (
 ROWS_READ = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'extents'"
 LOOK_UPS = 24
 BLOCKED = """
-CREATE OR REPLACE FUNCTION find_extents(
+CREATE OR REPLACE FUNCTION look_up_extents(
     p_keys bigint[], p_offsets bigint[], p_max_bytes bigint[], p_extents int, p_total_bytes bigint
 ) RETURNS TABLE (
     log_start_offset bigint, high_watermark bigint, extents bytea, first_open_offset bigint, aborted bytea
@@ -51,7 +51,7 @@ async def test_a_look_up_of_thousands_of_lagging_partitions_reads_a_bounded_numb
     assert {len(answer.extents) for answer in found} == {EXTENTS_PER_CALL // PARTITIONS}, "some have more than others"
     parameters = (scene.keys, [0] * PARTITIONS, [1 << 20] * PARTITIONS, EXTENTS_PER_CALL)
     async with session(metastore_url) as raw, raw.transaction():
-        query = "SELECT count(*) FROM find_extents(%s::bigint[], %s::bigint[], %s::bigint[], %s, 1::bigint << 62)"
+        query = "SELECT count(*) FROM look_up_extents(%s::bigint[], %s::bigint[], %s::bigint[], %s, 1::bigint << 62)"
         assert await rows(raw, query, *parameters) == [(PARTITIONS,)]
         ((read,),) = await rows(raw, ROWS_READ)
     assert EXTENTS_PER_CALL <= read <= 2 * EXTENTS_PER_CALL

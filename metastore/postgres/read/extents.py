@@ -26,7 +26,7 @@ from headrace.metastore.api.read import (
 from headrace.metastore.postgres.packing import pack_int8, unpack_aborted, unpack_extents
 from headrace.metastore.postgres.statement import Pool, Statement
 
-_FIND_EXTENTS = Statement("find_extents", writes=False)
+_LOOK_UP_EXTENTS = Statement("look_up_extents", writes=False)
 _LIST_OFFSETS = Statement("list_offsets", writes=False)
 _FIND_EPOCH_ENDS = Statement("find_epoch_ends", writes=False)
 _GONE = EpochEnd(False, -1, -1)
@@ -42,7 +42,7 @@ class PostgresExtents:
         if not queries:
             return []
         keys, offsets, wanted = np.array(queries, dtype=np.int64).T
-        rows = await _FIND_EXTENTS.rows(
+        rows = await _LOOK_UP_EXTENTS.rows(
             self.readers,
             keys=pack_int8(keys),
             offsets=pack_int8(offsets),

@@ -7,9 +7,10 @@
 -- the extents, packed (packing.py), all as of one instant; the first offset of an open transaction, NULL if none is open;
 -- and the aborted transactions with offsets in these extents, packed, NULL if there are none.
 -- Locks: none; one snapshot for all. Idempotent: reads only.
--- Cost: two index probes per query, two for aborted transactions, and one per extent in the answer (less than p_extents and one per query), independent
+-- Cost: two index probes per query, two for aborted transactions, and one per extent in the answer (less than p_extents
+-- and one per query), independent
 -- of the history.
-CREATE OR REPLACE FUNCTION find_extents(
+CREATE OR REPLACE FUNCTION look_up_extents(
     p_keys bigint[], p_offsets bigint[], p_max_bytes bigint[], p_extents int, p_total_bytes bigint
 ) RETURNS TABLE (log_start_offset bigint, high_watermark bigint, extents bytea, first_open_offset bigint,
                  aborted bytea)
