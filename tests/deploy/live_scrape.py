@@ -5,7 +5,6 @@ Place: what the page of metrics, the dashboards and the alert rules are compared
 
 from __future__ import annotations
 
-import itertools
 import time
 import urllib.request
 import uuid
@@ -26,7 +25,6 @@ from tests.agent_process import SECONDS_MAX, AgentUnderTest
 
 TOPIC, GROUP = "orders", "billing"
 RECORDS, COMMITTED = 200, 150
-_numbers = itertools.count(1)
 
 
 class Scrape:
@@ -50,17 +48,18 @@ class Scrape:
         return found[0] if found else None
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def scrape(
     postgres_server: EmbeddedPostgres, metastore_template: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scrape]:
     """Taken when the consumer's lag is on the page: the active controller asks for it twice a minute."""
-    name = f"scraped_{next(_numbers)}"
+    name = "scraped"
     with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name} TEMPLATE {metastore_template}")
         with AgentUnderTest(_settings(postgres_server.url(name), tmp_path_factory.mktemp("bucket"))) as agent:
             _load(agent)
-            yield _scrape_with_lag(agent)
+            scraped = _scrape_with_lag(agent)
+        yield scraped
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 

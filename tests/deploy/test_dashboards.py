@@ -9,12 +9,11 @@ import pytest
 import yaml
 
 from tests.deploy.dashboards import FOLDER, boards, texts
-from tests.deploy.live_scrape import Scrape, scrape
+from tests.deploy.live_scrape import Scrape
 from tests.deploy.metrics_page import declared_metrics
 from tests.deploy.rendering import NEWEST, needs, objects, one
 from tests.deploy.test_rules import GROUPS, RULES, promtool
 
-__all__ = ["scrape"]
 BOARDS = boards()
 QUERIES = [query.expr for panels in BOARDS.values() for panel in panels for query in panel.queries]
 METRIC = re.compile(r"\b(?:headrace|process)_\w+")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.deploy.live_scrape import COMMITTED, GROUP, RECORDS, TOPIC, Scrape, scrape
+from tests.deploy.live_scrape import COMMITTED, GROUP, RECORDS, TOPIC, Scrape
 from tests.deploy.metrics_page import PAGE, DeclaredMetric, declared_metrics, page
 
-__all__ = ["scrape"]
 NOT_HEADRACE = ("process_", "python_")
 """prometheus-client's own."""
 pytestmark = [pytest.mark.xdist_group("scrape"), pytest.mark.timeout(300)]

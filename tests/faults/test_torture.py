@@ -48,6 +48,7 @@ def test_nothing_is_lost_doubled_or_out_of_order() -> None:
     assert reports.keys() == FOUR
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("torture")
 @pytest.mark.timeout(900)
 def test_one_record_that_is_stored_twice_fails_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,7 @@ async def test_spark_leaves_what_the_local_worker_leaves(world: SparkCleaningWor
     assert [await world.records(key) for key in large] == before
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("W10", "R6")
 async def test_a_part_under_an_id_that_was_not_reserved_is_refused(world: SparkCleaningWorld) -> None:
     from tests.spark.flaky_source import UnreservedSource

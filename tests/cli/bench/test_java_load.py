@@ -92,6 +92,7 @@ def test_kafkas_settings_name_its_addresses_and_nothing_of_other_folders(tmp_pat
 
 
 @pytest.mark.skipif(bool(why_missing("kafka")), reason=str(why_missing("kafka")))
+@pytest.mark.slow
 def test_kafka_is_measured_by_its_own_load_generator(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     words = ["--rows", "java-1p", "--quick", "--records", "600", "--kafka", str(KAFKA_JARS), "--json", str(result)]
