@@ -66,9 +66,8 @@ class PostgresWorld(World):
             position = writer.add(topic_id, key & 0xFFFFFF, key, memoryview(batch), header)
             producer = (header.producer_id, header.producer_epoch, header.base_sequence)
             plain = StagedBatch(key, position, len(batch), header.record_count, header.max_timestamp, *producer)
-            staged.append(
-                plain._replace(transaction=BatchTransaction.ANY_PARTITION) if header.is_transactional else plain
-            )
+            begins = header.is_transactional and header.producer_id >= 0  # agents refuse others before the commit
+            staged.append(plain._replace(transaction=BatchTransaction.ANY_PARTITION) if begins else plain)
         data = writer.finish()
         file_id = new_file_id(self.service.database_now_ms(), self.rng)
         await self.store.put(object_key(file_id), data)
