@@ -6,7 +6,7 @@ first (DoubleTopicRecord), and takes place when all agents that may answer have 
 (admin/topic_doubling.py). From then on they read the log's head before each answer about this topic; without an answer
 from the metastore they do not describe it. An agent that holds no lease may lack the announcement, so it catches up
 with the log first, for each topic; if the metastore does not answer soon, it describes what it knows: then it can
-commit nothing, and clients that have seen the new count were not told of this agent.
+commit nothing, and clients that have seen the new count do not know this agent.
 """
 
 from __future__ import annotations

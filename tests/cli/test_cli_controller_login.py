@@ -102,7 +102,9 @@ def test_what_is_open_to_a_network_is_said_once(flags: list[str], tmp_path: Path
     )
     with running(flags, tmp_path / "log", "--config", str(config)):
         pass
-    told = re.findall("open to a network: (.*)", (tmp_path / "log").read_text())
-    assert len(told) == 3
-    for line, part in zip(told, ("PLAIN sends passwords", "encrypts nothing", "ACLs are not enforced"), strict=True):
+    warnings = re.findall("open to a network: (.*)", (tmp_path / "log").read_text())
+    assert len(warnings) == 3
+    for line, part in zip(
+        warnings, ("PLAIN sends passwords", "encrypts nothing", "ACLs are not enforced"), strict=True
+    ):
         assert part in line

@@ -184,6 +184,6 @@ def test_the_command_needs_a_key(place: Place, capsys: pytest.CaptureFixture[str
     assert place.run("storage", "seal-secrets") == 1
     assert "metadata.secret.keys is not set" in capsys.readouterr().err
     assert place.run("storage", "seal-secrets", keys="secret-but-no-key") == 1
-    told = capsys.readouterr().err
-    assert "32 bytes in base64" in told
-    assert "secret-but-no-key" not in told
+    message = capsys.readouterr().err
+    assert "32 bytes in base64" in message
+    assert "secret-but-no-key" not in message

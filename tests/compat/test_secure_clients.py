@@ -74,9 +74,9 @@ def test_kafkajs_with_each_login(cluster: SecureCluster) -> None:
         timeout=TIMEOUT_SECONDS,
         check=False,
     )
-    told = done.stdout.splitlines()
-    assert told[: len(EVERY_LOGIN)] == [f"{login} works" for login in EVERY_LOGIN], done.stderr
-    for login, line in zip(PASSWORD_MECHANISMS, told[len(EVERY_LOGIN) :], strict=True):
+    lines = done.stdout.splitlines()
+    assert lines[: len(EVERY_LOGIN)] == [f"{login} works" for login in EVERY_LOGIN], done.stderr
+    for login, line in zip(PASSWORD_MECHANISMS, lines[len(EVERY_LOGIN) :], strict=True):
         assert line.startswith(f"wrong-{login} ")
         assert "authentication failed" in line
 

@@ -155,7 +155,7 @@ def _tokens(tools: Tools) -> None:
     tools.until(lambda printed: hmac not in printed, TOKENS, *described)
 
 
-TOLD = """\
+EXPECTED = """\
 createAcls: ClusterAuthorizationException
 createTopics: TopicAuthorizationException
 producer: TopicAuthorizationException
@@ -185,5 +185,5 @@ def test_java_clients_without_rights_and_after_the_grant(cluster: SecureCluster,
     ]
     command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARIES}/*", str(HERE / "AccessRights.java")]
     run = subprocess.run([*command, str(ruler), *clients], capture_output=True, text=True, timeout=250, check=False)
-    expected = [f"{name} {line}" for name in ("password", "certificate") for line in TOLD.splitlines()]
+    expected = [f"{name} {line}" for name in ("password", "certificate") for line in EXPECTED.splitlines()]
     assert run.stdout.splitlines() == expected, run.stderr[-4000:]

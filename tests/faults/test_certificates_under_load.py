@@ -136,8 +136,8 @@ async def test_kafkas_own_client_goes_on_while_certificates_are_replaced(renewal
         process.stdin.write(b"\n")
         assert await process.stdout.readline() == b"written\n"
     process.stdin.close()
-    told = (await process.stdout.readline()).decode()
+    said = (await process.stdout.readline()).decode()
     assert await process.wait() == 0
-    found = re.fullmatch(r"sent (\d+) read (\d+) in order true errors \[\]\n", told)
-    assert found is not None, told
+    found = re.fullmatch(r"sent (\d+) read (\d+) in order true errors \[\]\n", said)
+    assert found is not None, said
     assert int(found[1]) == int(found[2]) > RECORDS

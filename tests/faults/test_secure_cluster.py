@@ -109,8 +109,8 @@ def test_kafkas_own_client_by_each_mechanism_with_certificates_and_tokens(
     arguments = [f"{name}={path}" for name, path in files.items()]
     before = {name: cluster.logins(name) for name in ("SCRAM-SHA-512", "OAUTHBEARER")}
     run = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=200, check=False)
-    told = sorted(line for line in run.stdout.splitlines() if line.startswith("read "))
-    assert told == sorted(f"read {name} true" for name in files), run.stdout + run.stderr[-4000:]
+    shown = sorted(line for line in run.stdout.splitlines() if line.startswith("read "))
+    assert shown == sorted(f"read {name} true" for name in files), run.stdout + run.stderr[-4000:]
     for name, logins in before.items():
         assert cluster.logins(name) - logins > 8, "six connections, and those that authenticated again"
 

@@ -42,7 +42,7 @@ def _facts(url: str) -> set[tuple[str, ...]]:
 
 @pytest.fixture
 def described_url(postgres_server: EmbeddedPostgres) -> Iterator[str]:
-    """A database made from schema.py alone."""
+    """A database made from schema/ alone."""
     with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
         connection.execute("CREATE DATABASE described")
         url = postgres_server.url("described")
@@ -56,8 +56,8 @@ def described_url(postgres_server: EmbeddedPostgres) -> Iterator[str]:
 
 def test_the_migrated_database_is_the_described_one(metastore_url: str, described_url: str) -> None:
     migrated, described = _facts(metastore_url), _facts(described_url)
-    assert migrated - described == set(), "migrations/ has what schema.py lacks"
-    assert described - migrated == set(), "schema.py has what migrations/ lacks"
+    assert migrated - described == set(), "migrations/ has what schema/ lacks"
+    assert described - migrated == set(), "schema/ has what migrations/ lacks"
 
 
 def test_the_comparison_would_see_a_difference(metastore_url: str, described_url: str) -> None:

@@ -148,7 +148,7 @@ async def test_a_zombie_is_fenced_at_the_commit_and_by_each_request(metastore: P
     assert await zombie.end(commits=False) is FENCED
     assert await heir.send(0) == appended(RECORDS + 1)
     assert await heir.end() is DONE
-    stranger = Producer(scene, "nobody", who=ProducerEpoch(77, 0))
+    stranger = Producer(scene, "foreign", who=ProducerEpoch(77, 0))
     assert await stranger.send(0) == ZOMBIE
     assert await stranger.end() is UNKNOWN
 
