@@ -59,7 +59,7 @@ class SettingReporter:
         node_id: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._api, self._settings, self._roles = api, settings, tuple(sorted(roles))
-        self._clock, self._node_id = clock, node_id
+        self._clock, self.node_id = clock, node_id
         self._incarnation_id = uuid.UUID(int=rng.getrandbits(128), version=4)
         self._process = f"{socket.gethostname()}-{os.getpid()}"
         self._proposals = proposed(settings)
@@ -114,7 +114,7 @@ class SettingReporter:
         """Renew the report and look at what applies. An error is logged: the next report tries again."""
         try:
             await self._api.report_settings(
-                SettingReport(self._incarnation_id, self._process, self._roles, self._node_id(), self._proposals)
+                SettingReport(self._incarnation_id, self._process, self._roles, self.node_id(), self._proposals)
             )
             self._show(await self._api.cluster_configs(), await self._api.setting_proposals())
         except HeadraceError as error:

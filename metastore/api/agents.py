@@ -36,8 +36,12 @@ SEALED_SECRETS = "metadata.secrets"
 """The feature of agents that have metadata.secret.keys: at level 1 the cluster's secrets are sealed (decisions/0058).
 Its level only rises, and no cluster has it before `headrace storage seal-secrets`."""
 
+TRANSACTION_VERSION = "transaction.version"
+"""Kafka's feature: from level 1 on there are transactions, from 2 on with another epoch for each (KIP-890). Below 1 no
+agent begins one, so that none is read by an agent that does not know them (decisions/0060)."""
+
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
-    {METADATA_FORMAT: FeatureRange(1, 4), SEGMENT_KEYS: FeatureRange(1, 1)}
+    {METADATA_FORMAT: FeatureRange(1, 4), SEGMENT_KEYS: FeatureRange(1, 1), TRANSACTION_VERSION: FeatureRange(0, 2)}
 )
 """What this version of the software supports, of the features that a cluster can use at a level. A new cluster has the
 highest levels."""

@@ -4,9 +4,9 @@
         │   clean part     │      dirty part      │  too young     │  active part    │
 
 Place: called by the compactor's cleaning planner and by its jobs (compactor/cleaning/).
-Invariant: nothing at or above the roll offset is cleaned. The cleaned offset moves on only when every live extent below
-it was cleaned against all keys below it, and a swap names the cleaned offset that it relies on: so a delete marker
-never goes while an earlier record of its key is live. Both offsets only grow.
+Invariant: nothing at or above the roll offset, or the last stable offset, is cleaned. The cleaned offset moves on only
+when every live extent below it was cleaned against all keys below it, and a swap names the cleaned offset that it
+relies on: so a delete marker never goes while an earlier record of its key is live. Both offsets only grow.
 Units: bytes, and milliseconds on the database's clock.
 """
 
@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.compaction import LivePartition, NewFile, Swap, SwapInput, SwapOutcome
 from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.api.read import AbortedRange
 
 PLAN_CLEANING_JOB = "plan-cleaning"
 """The kind of the periodic job."""
@@ -65,10 +66,14 @@ class RollTarget(NamedTuple):
 
 
 class CleanablePartition(NamedTuple):
-    """What a pass reads: the extents from the log start on, below its end and the roll offset."""
+    """What a pass reads: the extents from the log start on, below its end, the roll offset and the last stable
+    offset."""
 
     live: LivePartition
     cleaned_offset: int
+    aborted: tuple[AbortedRange, ...] = ()
+    """With offsets in these extents."""
+    log_start_offset: int = 0
 
 
 class CleanedPartition(NamedTuple):

@@ -89,6 +89,8 @@ class BatchOutcome(enum.IntEnum):
     never appended."""
     INVALID_TXN_STATE = 11
     """No transaction of the producer is open here; or one is, and the batch does not belong to it."""
+    UNKNOWN_PRODUCER = 12
+    """No transactional id has the producer id of a transactional batch any more."""
 
 
 class MovedKeys(enum.IntEnum):

@@ -16,6 +16,7 @@ from headrace.metastore.api.halvings import HalvingApi
 from headrace.metastore.api.housekeeping import HousekeepingApi
 from headrace.metastore.api.jobs import JobApi
 from headrace.metastore.api.life import LifeApi
+from headrace.metastore.api.outcomes import OutcomeApi
 from headrace.metastore.api.pins import ReadPinApi
 from headrace.metastore.api.quotas import QuotaUseApi
 from headrace.metastore.api.read import LeaderEpochApi, ReadApi
@@ -44,6 +45,7 @@ class Metastore(
     ControllerApi,
     GroupApi,
     TransactionApi,
+    OutcomeApi,
     JobApi,
     ReadPinApi,
     QuotaUseApi,

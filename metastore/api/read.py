@@ -66,6 +66,13 @@ class PartitionExtents:
     aborted: list[AbortedRange] = field(default_factory=list)
     """Those with offsets in `extents`, by last offset."""
 
+    @property
+    def last_stable_offset(self) -> int:
+        """Of a known partition: below it every transaction has ended. Never below the log start."""
+        if self.first_open_offset == NONE_OPEN:
+            return self.high_watermark
+        return max(self.first_open_offset, self.log_start_offset)
+
 
 class OffsetKind(enum.IntEnum):
     """The special timestamps of ListOffsets."""

@@ -1,6 +1,6 @@
 """The read side for people and tools: jobs, files, partitions, producers and agents as they are now.
 
-Place: `headrace audit` and `jobs`, metrics, DescribeLogDirs, DescribeProducers, DescribeQuorum; on no path of
+Place: `headrace audit` and `console`, metrics, DescribeLogDirs, DescribeProducers, DescribeQuorum; on no path of
 records. metastore/postgres/reports/ builds the queries.
 Invariant: reads only.
 """
@@ -78,6 +78,8 @@ class ProducerStatus(NamedTuple):
     producer_epoch: int
     last_sequence: int
     last_timestamp: int
+    transaction_start: int = -1
+    """The first offset of its open transaction in the partition; -1: none is open."""
 
 
 class AgentLease(NamedTuple):
@@ -107,6 +109,16 @@ class Statistics(NamedTuple):
     extents: int
 
 
+class FileLevel(NamedTuple):
+    """Segment files of one level in one state. `bytes - live_bytes` is dead: no extent names it."""
+
+    level: int
+    state: FileState
+    files: int
+    bytes: int
+    live_bytes: int
+
+
 class JobReports(Protocol):
     """Jobs as people and metrics see them."""
 
@@ -128,6 +140,9 @@ class FileReports(Protocol):
 
     async def statistics(self) -> Statistics:
         """Counted by a scan of files and extents."""
+
+    async def file_levels(self) -> list[FileLevel]:
+        """By level and state; counted by a scan of segment_files."""
 
 
 class PartitionReports(Protocol):

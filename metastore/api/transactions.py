@@ -76,8 +76,14 @@ class TransactionApi(Protocol):
     async def time_out_transaction(self, late: LateTransaction) -> bool:
         """Abort it and fence its producer, if it is still late. Whether that happened."""
 
+    async def abort_transaction(self, transactional_id: str, asked: ProducerEpoch) -> TransactionVerdict:
+        """policy.abort."""
+
     async def late_transactions(self, most: int) -> list[LateTransaction]:
         """Up to `most` of them, the oldest first."""
+
+    async def expire_transactional_ids(self, expiration_ms: int, most: int) -> int:
+        """Forget up to `most` ids that were unused for so long, without an open transaction; how many."""
 
     async def find_transactions(self, transactional_ids: Sequence[str] | None = None) -> list[Transaction]:
         """Those that are known of these ids, or all, by id."""

@@ -22,6 +22,7 @@ from headrace.metastore.api.agents import (
     SEALED_SECRETS,
     SEGMENT_KEYS,
     SUPPORTED_FEATURES,
+    TRANSACTION_VERSION,
 )
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import (
@@ -104,6 +105,10 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
         return None
     if level < current and name in (SEGMENT_KEYS, SEALED_SECRETS):
         raise InvalidError(f"level cannot go down: feature={name} active={current}")
+    if level < 1 <= current and name == TRANSACTION_VERSION:
+        raise InvalidError(
+            f"level cannot go to 0, as older agents show aborted records: feature={name} active={current}"
+        )
     if level < current and name == METADATA_FORMAT and level < PARTITION_CHANGES_FORMAT and _changed_topics(image):
         raise InvalidError(
             f"level cannot go down, as older agents do not know changed partitions: feature={name} active={current}"

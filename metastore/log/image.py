@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from headrace.metastore.api.agents import METADATA_FORMAT, FeatureRange, Listener
+from headrace.metastore.api.agents import METADATA_FORMAT, TRANSACTION_VERSION, FeatureRange, Listener
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.records import (
     TOPIC_RESOURCE,
@@ -226,6 +226,12 @@ class MetadataImage:
         """Which records may be written (metastore/log/features.py)."""
         active = self.features.get(METADATA_FORMAT)
         return OLDEST_METADATA_FORMAT if active is None else active.max_level
+
+    @property
+    def transaction_version(self) -> int:
+        """Kafka's feature of this name; 0: there are no transactions."""
+        active = self.features.get(TRANSACTION_VERSION)
+        return 0 if active is None else active.max_level
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """The settings that were given to the topic itself."""

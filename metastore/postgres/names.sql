@@ -99,6 +99,9 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 10;
 CREATE OR REPLACE FUNCTION batch_invalid_txn_state() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 11;
 
+CREATE OR REPLACE FUNCTION batch_unknown_producer() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 12;
+
 -- Of transactions.state: metastore.transactions.state.TransactionState
 CREATE OR REPLACE FUNCTION transaction_ongoing() RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1::smallint;

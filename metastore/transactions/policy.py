@@ -127,6 +127,21 @@ def time_out(found: Transaction | None, now_ms: int) -> TransactionStep:
     """Abort a transaction that is open for longer than its timeout, and fence its producer."""
     if found is None or found.state is not TransactionState.ONGOING or now_ms - found.begun_ms < found.timeout_ms:
         return TransactionStep(TransactionVerdict.INVALID_STATE)
+    return _fenced(found)
+
+
+def abort(found: Transaction | None, asked: ProducerEpoch) -> TransactionStep:
+    """Abort the open transaction of this producer without asking it, and fence it."""
+    if found is None:
+        return TransactionStep(TransactionVerdict.UNKNOWN_PRODUCER)
+    if (refused := _refusal(found, asked)) is not None:
+        return TransactionStep(refused)
+    if found.state is not TransactionState.ONGOING:
+        return TransactionStep(TransactionVerdict.INVALID_STATE)
+    return _fenced(found)
+
+
+def _fenced(found: Transaction) -> TransactionStep:
     fencing = ProducerEpoch(found.producer.producer_id, found.producer.epoch + 1)
     after = replace(_closed(found, TransactionState.COMPLETE_ABORT), producer=fencing, previous=NO_PRODUCER)
     return TransactionStep(TransactionVerdict.DONE, after, _fencing_end(found), fencing)

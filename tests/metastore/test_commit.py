@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.agent.admin.init_producer_id import ProducerIds
+from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, FileStatus
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.postgres.store import PostgresMetastore

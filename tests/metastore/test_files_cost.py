@@ -7,7 +7,6 @@ import uuid
 import pytest
 
 from headrace.metastore.api.jobs import NewJob
-from headrace.metastore.postgres.reports.queries import audit_files
 from headrace.metastore.postgres.reports.report_query import ReportQuery
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.sessions import rows, session
@@ -66,7 +65,7 @@ async def test_condemning_and_auditing_touch_what_they_return(metastore: Postgre
                 wanted,
                 [1_000] * LIMIT,
             )
-            page = await raw.execute(ReportQuery(audit_files).sql, {"after": uuid.UUID(int=0), "limit": LIMIT})
+            page = await raw.execute(ReportQuery("audit_files").sql, {"after": uuid.UUID(int=0), "limit": LIMIT})
             audited = await page.fetchall()
             ((scans, fetched),) = await rows(
                 raw, "SELECT seq_scan, idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'segment_files'"

@@ -54,12 +54,12 @@ async def test_it_plans_and_pins(metastore: PostgresMetastore, metastore_url: st
     try:
         partitions = select(Subscribe((scene.topic.name,)), await TopicCatalog(planner).refresh())
         kinds = dict.fromkeys(partitions, int(OffsetKind.LATEST))
-        ends = await special_offsets(planner, kinds)
+        ends = await special_offsets(planner, kinds, committed=True)
         assert set(ends.values()) == {5}
         pins: ReadPinApi = planner
         token = await pin(pins, "test", 60_000)
         ranges = {partition: WantedOffsets(0, end) for partition, end in ends.items()}
-        planned = await plan(planner, ranges, fail_on_data_loss=True)
+        planned = await plan(planner, ranges, fail_on_data_loss=True, committed=True)
         assert [each.slices[0].offsets for each in planned] == [5, 5]
         assert [job.job_id for job in await metastore.list_jobs(9)] == [token.job_id]
         await planner.release_pins([token])

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from headrace.config.settings import Settings
 from headrace.metastore.log.loading import load_image
@@ -20,6 +20,7 @@ from headrace.metastore.postgres import pool as module
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.pool import open_pool
+from headrace.metastore.postgres.pool_metrics import PoolMetrics
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import AlreadyExistsError, InvalidError, OutcomeUnknownError, UnavailableError
@@ -71,24 +72,27 @@ async def test_a_wait_for_a_lock_ends_and_did_nothing(hasty: Pool, metastore_url
             await Inline("SELECT lock_metadata_head()", writes=True).rows(hasty)
 
 
-def _shown(metric: str) -> float:
-    """Of all pools that are open; other tests may have left some, which are idle."""
-    return REGISTRY.get_sample_value(f"headrace_metastore_pool_{metric}", {"pool": "main"}) or 0.0
-
-
 async def test_metrics_show_that_a_pool_is_full(hasty: Pool) -> None:
-    assert _shown("max_connections") == 1
+    metrics, own = PoolMetrics(), CollectorRegistry()
+    metrics.watch(hasty, "main")
+    own.register(metrics)
+
+    def shown(metric: str, registry: CollectorRegistry = own) -> float:
+        return registry.get_sample_value(f"headrace_metastore_pool_{metric}", {"pool": "main"}) or 0.0
+
+    assert shown("max_connections") == 1
+    assert shown("max_connections", REGISTRY) >= 1, "opening a pool shows it, and other tests may have left some open"
     async with hasty.connection():
         waiting = asyncio.create_task(Inline("SELECT 1", writes=False).rows(hasty))
-        while not _shown("waiting"):
+        while not shown("waiting"):
             assert not waiting.done()
             await asyncio.sleep(0)
-        assert _shown("busy_connections") == 1
+        assert shown("busy_connections") == 1
         with pytest.raises(UnavailableError):
             await waiting
-    assert (_shown("failed_waits_total"), _shown("waiting"), _shown("busy_connections")) == (1, 0, 0)
+    assert (shown("failed_waits_total"), shown("waiting"), shown("busy_connections")) == (1, 0, 0)
     await hasty.close()
-    assert _shown("max_connections") == 0
+    assert shown("max_connections") == 0
 
 
 async def test_a_full_pool_is_unavailable_and_says_so(hasty: Pool) -> None:

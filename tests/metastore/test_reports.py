@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Select
 
+from headrace.metastore.api.files import FileState
 from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.api.reports import (
     AgentLease,
     AuditedFile,
     ConsumerLag,
+    FileLevel,
     FileTotals,
     JobCount,
     JobStatus,
@@ -33,6 +35,7 @@ VALUES: list[tuple[Callable[[], Select[Any]], type]] = [
     (queries.audit_files, AuditedFile),
     (queries.file_totals, FileTotals),
     (queries.statistics, Statistics),
+    (queries.file_levels, FileLevel),
     (queries.list_agent_leases, AgentLease),
     (queries.consumer_lags, ConsumerLag),
 ]
@@ -61,6 +64,7 @@ async def test_totals_say_what_was_committed(metastore: PostgresMetastore) -> No
     await scene.commit(file)
     batches = sum(staged.length for staged in file.batches)
     assert await metastore.statistics() == Statistics(1, file.size, batches, 2)
+    assert await metastore.file_levels() == [FileLevel(0, FileState.LIVE, 1, file.size, batches)]
     totals = await metastore.file_totals()
     assert (totals.live, totals.total) == (1, 1)
     (audited,) = await metastore.audit_files(uuid.UUID(int=0), 10)
@@ -98,7 +102,7 @@ async def test_a_page_of_the_audit_probes_the_files_extents(metastore: PostgresM
         await rows(raw, EXTENTS)
         await raw.execute("ANALYZE extents")
         cursor = await raw.execute(
-            b"EXPLAIN " + ReportQuery(queries.audit_files).sql, {"after": uuid.UUID(int=0), "limit": 50}
+            b"EXPLAIN " + ReportQuery("audit_files").sql, {"after": uuid.UUID(int=0), "limit": 50}
         )
         plan = "\n".join(line for (line,) in await cursor.fetchall())
     assert "extents_file" in plan
@@ -107,4 +111,4 @@ async def test_a_page_of_the_audit_probes_the_files_extents(metastore: PostgresM
 
 async def test_a_report_refuses_a_parameter_that_it_does_not_have(metastore: PostgresMetastore) -> None:
     with pytest.raises(InvalidError, match="list_jobs refused: missing=limit unknown=count"):
-        await ReportQuery(queries.list_jobs).rows(metastore.pool, count=1)
+        await ReportQuery("list_jobs").rows(metastore.pool, count=1)

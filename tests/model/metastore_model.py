@@ -33,6 +33,7 @@ from headrace.metastore.api.topics import RemovalOutcome
 from headrace.metastore.keys import commit_shard, partition_key, split_partition_key
 from headrace.metastore.life.numbers import NUMBER_BITS
 from headrace.metastore.partitions.changes import Expansion, Shrinking
+from headrace.metastore.transactions.state import Transaction
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import born_ms
@@ -258,6 +259,10 @@ class ModelMetastore(ModelRetention, ModelCompaction):
             leader_epoch=partition.leader_epoch,
             max_timestamp=batch.max_timestamp,
         )
+
+    async def find_transactions(self, transactional_ids: Sequence[str] | None = None) -> list[Transaction]:
+        """There are none here."""
+        return []
 
     async def allocate_producer_ids(self, count: int) -> range:
         """See metastore.api.commit.CommitApi."""

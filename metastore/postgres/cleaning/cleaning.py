@@ -21,12 +21,13 @@ from headrace.metastore.api.cleaning import (
 from headrace.metastore.api.compaction import LivePartition, NewFile, Swap, SwapOutcome
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.postgres.compaction.compaction import swap_outcomes, swap_parameters
-from headrace.metastore.postgres.packing import pack_bools, pack_int8, pack_uuids, unpack_extents
+from headrace.metastore.postgres.packing import pack_bools, pack_int8, pack_uuids, unpack_aborted, unpack_extents
 from headrace.metastore.postgres.statement import Pool, Statement
 
 _DESCRIBE_CLEANING = Statement("describe_cleaning", writes=False)
 _ROLL_PARTITIONS = Statement("roll_partitions", writes=True)
 _CLEANABLE_EXTENTS = Statement("find_cleanable_extents", writes=False)
+_ABORTED_RANGES = Statement("aborted_ranges", writes=False)
 _SWAP_CLEANED_EXTENTS = Statement("swap_cleaned_extents", writes=True)
 _FINISH_CLEANING = Statement("finish_cleaning", writes=True)
 _MARK_UNCLEANABLE = Statement("mark_uncleanable", writes=True)
@@ -65,6 +66,9 @@ class PostgresCleaning:
     async def cleanable_extents(self, ends: Sequence[tuple[int, int]]) -> tuple[int, list[CleanablePartition]]:
         keys, wanted = np.array(ends, dtype=np.int64).reshape(-1, 2).T
         rows = await _CLEANABLE_EXTENTS.rows(self.pool, keys=pack_int8(keys), ends=pack_int8(wanted))
+        known = [row[1] for row in rows if row[1] is not None]
+        # Read afterwards: of each transaction that had ended before, the range is there, or no batch is.
+        ended = {key: (log_start, packed) for key, log_start, packed in await self._aborted(known)}
         return rows[0][0], [
             CleanablePartition(
                 LivePartition(
@@ -77,10 +81,16 @@ class PostgresCleaning:
                     roll_offset,
                 ),
                 cleaned_offset,
+                tuple(unpack_aborted(ended[key][1] or b"")) if key in ended else (),
+                ended[key][0] if key in ended else 0,
             )
             for _, key, topic_id, index, compression_type, max_bytes, packed, roll_offset, cleaned_offset in rows
             if key is not None
         ]
+
+    async def _aborted(self, keys: Sequence[int]) -> list[tuple[int, int, bytes | None]]:
+        """(partition, its log start, its aborted transactions)."""
+        return await _ABORTED_RANGES.rows(self.pool, keys=list(keys)) if keys else []
 
     async def swap_cleaned_extents(
         self, token: JobToken, file: NewFile, swaps: Sequence[Swap], cleaned_offsets: Sequence[int]

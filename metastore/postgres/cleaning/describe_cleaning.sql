@@ -1,7 +1,7 @@
 -- What the policy of cleaning by key decides by, for partitions of compacted topics. p_min_lag_ms[i]: the topic's
 -- min.compaction.lag.ms. One row per query, in order: NULLs for a partition that is gone.
--- The cleanable part ends at the roll offset, or before the first dirty extent that is too young. An extent that crosses
--- the roll offset is not cleanable. The newest time of an extent is as in oldest_extents.
+-- The cleanable part ends at the roll offset, at the first offset of an open transaction, or before the first dirty extent
+-- that is too young. An extent that crosses the roll offset is not cleanable. The newest time of an extent is as in oldest_extents.
 -- active_since: as stored; else when the first active extent was committed, or the time in its records if it was merged.
 -- Locks: none. Idempotent: reads only. Cost: a few index probes per query, one or two per extent between cleaned and
 -- roll offset; if there are any, one row per extent below.
@@ -52,11 +52,13 @@ BEGIN
       LEFT JOIN LATERAL (
           SELECT coalesce(min(x.base_offset) FILTER (WHERE q.lag_ms > 0 AND x.newest_ms > v_now - q.lag_ms),
                           max(x.last_offset) + 1) AS cleanable_end
-            FROM newest_of_extents(p.partition_key, greatest(c.cleaned_offset, p.log_start_offset), c.roll_offset) AS x
+            FROM newest_of_extents(p.partition_key, greatest(c.cleaned_offset, p.log_start_offset),
+                                  least(c.roll_offset, h.first_open_offset)) AS x
           ) AS d ON true
       LEFT JOIN LATERAL (
           SELECT sum(x.length) AS dirty_bytes, (array_agg(x.newest_ms ORDER BY x.last_offset))[1] AS oldest_ms
-            FROM newest_of_extents(p.partition_key, greatest(c.cleaned_offset, p.log_start_offset), c.roll_offset) AS x
+            FROM newest_of_extents(p.partition_key, greatest(c.cleaned_offset, p.log_start_offset),
+                                  least(c.roll_offset, h.first_open_offset)) AS x
            WHERE x.last_offset < d.cleanable_end) AS b ON true
      ORDER BY q.number;
 END $$;

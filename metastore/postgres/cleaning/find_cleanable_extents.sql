@@ -1,5 +1,6 @@
 -- What a pass of cleaning by key reads: the extents of some partitions from the log start to p_ends[i], packed in offset
--- order. Only of topics that are compacted now, and only extents that are whole below the roll offset.
+-- order. Only of topics that are compacted now, and only extents that are whole below the roll offset and the last
+-- stable offset.
 -- One row per such partition, and one with the time and NULLs if there is none.
 -- Locks: none; one snapshot for all. Idempotent: reads only. Cost: one index probe per extent.
 CREATE OR REPLACE FUNCTION find_cleanable_extents(p_keys bigint[], p_ends bigint[])
@@ -28,10 +29,12 @@ BEGIN
                                     ORDER BY e.last_offset), ''::bytea)
                     FROM extents e
                    WHERE e.partition_key = p.partition_key AND e.last_offset >= p.log_start_offset
-                     AND e.last_offset < least(t.wanted, c.roll_offset)) AS packed
+                     AND e.last_offset < least(t.wanted, c.roll_offset, h.first_open_offset)) AS packed
             FROM unnest(p_keys, p_ends) AS t (key, wanted)
             JOIN partitions p ON p.partition_key = t.key
             JOIN cleaned_partitions c ON c.partition_key = p.partition_key
+           CROSS JOIN LATERAL (SELECT first_open_offset FROM partition_heads
+                                WHERE partition_key = p.partition_key ORDER BY update_block DESC LIMIT 1) AS h
            WHERE is_compacted(p.topic_id)) AS l ON true
      ORDER BY l.partition_key;
 END $$;

@@ -1,6 +1,8 @@
 -- swap_extents for a pass of cleaning by key. p_cleaned[i]: the cleaned offset that the pass relied on when it removed
--- delete markers from swap i. If a partition's stored one is lower, no swap of the call is done: an earlier record
--- of such a marker's key may be live.
+-- delete markers, or ends of transactions, from swap i. If a partition's stored one is lower, no swap of the call is done:
+-- an earlier record of such a marker's key, or one of such a transaction, may be live.
+-- With its end an aborted transaction is forgotten: a reader that heard of it, and does not meet its marker, would skip
+-- all that its producer wrote later.
 -- Locks: the job's row, shared; the partitions' rows, ascending; then as swap_extents. Idempotent and cost: as that.
 CREATE OR REPLACE FUNCTION swap_cleaned_extents(
     p_job_id bigint, p_epoch bigint,
@@ -16,6 +18,8 @@ SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
+DECLARE
+    v_outcomes smallint[];
 BEGIN
     PERFORM assert_job(p_job_id, p_epoch);
     PERFORM FROM partitions WHERE partition_key = ANY (p_key) ORDER BY partition_key FOR NO KEY UPDATE;
@@ -25,6 +29,12 @@ BEGIN
     IF FOUND THEN
         RETURN array_fill(swap_lost(), ARRAY[cardinality(p_key)]);
     END IF;
-    RETURN swap_extents(p_job_id, p_epoch, p_file_id, p_born_ms, p_level, p_size, p_body_bytes, p_key, p_base, p_last,
-                        p_position, p_length, p_leader_epoch, p_time, p_input_swap, p_input_last, p_input_file);
+    v_outcomes := swap_extents(p_job_id, p_epoch, p_file_id, p_born_ms, p_level, p_size, p_body_bytes, p_key, p_base,
+                               p_last, p_position, p_length, p_leader_epoch, p_time, p_input_swap, p_input_last,
+                               p_input_file);
+    DELETE FROM aborted_transactions a
+     USING unnest(p_input_swap, p_input_last, p_input_file) AS i (swap, last, file_id)
+     WHERE get_byte(uuid_send(i.file_id), 6) < 16  -- a marker: metastore/transactions/markers.py
+       AND v_outcomes[i.swap] = swap_done() AND a.partition_key = p_key[i.swap] AND a.last_offset = i.last;
+    RETURN v_outcomes;
 END $$;

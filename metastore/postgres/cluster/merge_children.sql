@@ -86,7 +86,8 @@ BEGIN
 END $$;
 
 -- Make paused children aliases of their parents. False, and nothing happened, when one is not paused, when a group has
--- not committed all of it, when a decided bulk write will append to it, or when the log has moved on; NULL for a stale
+-- not committed all of it, when an open transaction has records in it (its end is yet to come), when a decided bulk write
+-- will append to it, or when the log has moved on; NULL for a stale
 -- controller epoch. A child that was opened again by the time of its pause may be merged all the same: what counts is
 -- that no commit runs, and that the groups have committed its end.
 -- The aliases of a child go to its parent.
@@ -118,10 +119,21 @@ BEGIN
                    CROSS JOIN LATERAL child_lags(child, e.high_watermark, v_excluded) AS g
                    WHERE g.lag > 0)
        OR EXISTS (SELECT FROM bulk_write_chunks c JOIN bulk_writes w USING (attempt)
-                   WHERE c.chunk >= w.next_chunk AND c.run_key && p_child_keys) THEN
+                   WHERE c.chunk >= w.next_chunk AND c.run_key && p_child_keys)
+       OR EXISTS (SELECT FROM transaction_partitions
+                   WHERE partition_key = ANY (p_child_keys) AND first_offset IS NOT NULL) THEN
         RETURN false;
     END IF;
     PERFORM append_metadata(p_expected_head, p_records);
+    -- who added a child, and has sent nothing to it yet, has added its parent
+    UPDATE transactions SET version = version + 1
+     WHERE producer_id IN (SELECT producer_id FROM transaction_partitions WHERE partition_key = ANY (p_child_keys));
+    INSERT INTO transaction_partitions (producer_id, partition_key)
+    SELECT t.producer_id, m.parent_key
+      FROM transaction_partitions t JOIN partition_merges m ON m.child_key = t.partition_key
+     WHERE t.partition_key = ANY (p_child_keys)
+     ORDER BY 1, 2
+    ON CONFLICT DO NOTHING;
     UPDATE partition_merges a SET parent_key = m.parent_key
       FROM partition_merges m WHERE m.child_key = ANY (p_child_keys) AND a.parent_key = m.child_key;
     UPDATE partition_merges SET phase = merge_merged(), since_ms = wall_ms() WHERE child_key = ANY (p_child_keys);

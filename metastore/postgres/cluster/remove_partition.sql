@@ -65,6 +65,7 @@ BEGIN
     DELETE FROM partitions WHERE partition_key = v_key;
     DELETE FROM partition_heads WHERE partition_key = v_key;
     DELETE FROM transaction_partitions WHERE partition_key = v_key;
+    DELETE FROM pending_offsets WHERE partition_key = v_key;
     DELETE FROM aborted_transactions WHERE partition_key = v_key;
     DELETE FROM cleaned_partitions WHERE partition_key = v_key;
     RETURN removal_removed();

@@ -38,7 +38,7 @@ BEGIN
          WHERE prod > 0 AND NOT p_prod_regular[prod]
            AND outcome[i] IN (batch_appended(), batch_partition_count_mismatch(), batch_leader_epoch_mismatch(),
                               batch_partition_marked(), batch_sent_back(), batch_moved_key(), batch_producer_fenced(),
-                              batch_invalid_txn_state())
+                              batch_invalid_txn_state(), batch_unknown_producer())
          ORDER BY prod, i
     LOOP
         IF b.prod <> v_prod THEN

@@ -1,5 +1,5 @@
 -- What becomes of the batches of a call because of transactions, unless they are duplicates: by batch batch_appended(),
--- batch_producer_fenced() or batch_invalid_txn_state(). NULL: all may be appended.
+-- batch_unknown_producer(), batch_producer_fenced() or batch_invalid_txn_state(). NULL: all may be appended.
 -- A transactional batch needs the producer epoch of its transactional id, and an open transaction with its partition;
 -- of kind in_any_partition() it begins the transaction or adds the partition (KIP-890). A producer with an open
 -- transaction in a partition sends no other batches there.
@@ -31,6 +31,7 @@ BEGIN
     v_verdict := array(
         SELECT CASE WHEN kind = in_no_transaction() THEN
                         CASE WHEN known.first_offset IS NULL THEN batch_appended() ELSE batch_invalid_txn_state() END
+                    WHEN known.producer_epoch IS NULL THEN batch_unknown_producer()
                     WHEN known.producer_epoch IS DISTINCT FROM epoch THEN batch_producer_fenced()
                     WHEN kind = in_any_partition() OR (known.state = transaction_ongoing() AND known.is_added)
                          THEN batch_appended()

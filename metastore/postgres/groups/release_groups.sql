@@ -15,11 +15,12 @@ BEGIN
     PERFORM forget_empty_groups(v_released);
 END $$;
 
--- The caller has locked these groups' rows. Remove those without members, offsets and live holder.
+-- The caller has locked these groups' rows. Remove those without members, offsets (also pending ones) and live holder.
 CREATE OR REPLACE FUNCTION forget_empty_groups(p_group_ids text[]) RETURNS void
 LANGUAGE sql VOLATILE AS $$
     DELETE FROM consumer_groups g
      WHERE g.group_id = ANY (p_group_ids) AND g.state = 'Empty'
        AND NOT is_live_agent(g.node_id, g.broker_epoch)
        AND NOT EXISTS (SELECT FROM group_offsets o WHERE o.group_id = g.group_id)
+       AND NOT EXISTS (SELECT FROM pending_offsets o WHERE o.group_id = g.group_id)
 $$;

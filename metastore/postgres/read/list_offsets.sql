@@ -17,7 +17,7 @@ BEGIN
     RETURN QUERY
     SELECT p.partition_key IS NOT NULL,
            CASE q.stamp WHEN offset_latest() THEN h.high_watermark
-                        WHEN offset_last_stable() THEN coalesce(h.first_open_offset, h.high_watermark)
+                        WHEN offset_last_stable() THEN greatest(p.log_start_offset, coalesce(h.first_open_offset, h.high_watermark))
                         WHEN offset_earliest() THEN p.log_start_offset
                         ELSE coalesce(e.base_offset, -1) END,
            CASE q.stamp WHEN offset_latest() THEN p.leader_epoch

@@ -21,14 +21,16 @@ BEGIN
     SELECT c.incarnation_id, wall_ms(), m.next_offset, c.commit_shards
       INTO incarnation_id, now_ms, metadata_offset, v_shards
       FROM cluster c, metadata_head m;
-    SELECT array_agg(c.shard ORDER BY c.shard), array_agg(c.seq ORDER BY c.shard),
-           array_agg(q.shard ORDER BY q.shard) FILTER (WHERE c.seq > q.seq),
-           array_agg(q.seq ORDER BY q.shard) FILTER (WHERE c.seq > q.seq)
-      INTO shards, heads, p_shards, p_seqs
+    SELECT array_agg(c.shard ORDER BY c.shard), array_agg(c.seq ORDER BY c.shard)
+      INTO shards, heads
       FROM generate_series(0, v_shards - 1) AS number
      CROSS JOIN LATERAL (SELECT shard, seq FROM commit_shards WHERE shard = number::smallint
-                          ORDER BY seq_block DESC LIMIT 1) AS c
-      LEFT JOIN unnest(p_shards, p_seqs) AS q (shard, seq) ON q.shard = c.shard;
+                          ORDER BY seq_block DESC LIMIT 1) AS c;
+    -- heads[1] is shard 0's, and so on: a join would compare each shard with each.
+    SELECT array_agg(q.shard ORDER BY q.shard), array_agg(q.seq ORDER BY q.shard)
+      INTO p_shards, p_seqs
+      FROM unnest(p_shards, p_seqs) AS q (shard, seq)
+     WHERE heads[q.shard + 1] > q.seq;
     IF p_shards IS NOT NULL THEN
         SELECT array_agg(q.shard ORDER BY q.shard, l.seq), array_agg(l.seq ORDER BY q.shard, l.seq),
                array_agg(l.kind ORDER BY q.shard, l.seq), array_agg(l.payload ORDER BY q.shard, l.seq)

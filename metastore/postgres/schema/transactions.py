@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    Boolean,
     Index,
     Integer,
     LargeBinary,
@@ -68,4 +69,17 @@ aborted_transactions = Table(
     column("producer_id", BigInteger()),
     column("stable_offset", BigInteger()),
     postgresql_with={"autovacuum_vacuum_insert_scale_factor": 0.05},
+)
+
+transaction_outcomes = Table(
+    "transaction_outcomes",
+    metadata,
+    column("partition_key", BigInteger(), key=True),
+    column("marker_offset", BigInteger(), key=True),
+    column("producer_id", BigInteger()),
+    column("epoch", SmallInteger()),
+    column("end_sequence", Integer()),
+    column("ended_ms", BigInteger()),
+    column("commits", Boolean()),
+    **churning(0.05, 1000),
 )

@@ -50,7 +50,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- A marker in each partition with data of the producer's open transaction, and what readers must know of it.
+-- A marker in each partition with data of the producer's open transaction, what readers must know of it, and what the
+-- bucket has to say of it.
 -- Locks: none; the caller holds the shards. Idempotent: no. Cost: a few index probes per partition.
 CREATE OR REPLACE FUNCTION append_markers(p_producer_id bigint, p_commits boolean, p_epoch smallint) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -80,6 +81,22 @@ BEGIN
     ), aborted AS (
         INSERT INTO aborted_transactions (partition_key, last_offset, first_offset, producer_id, stable_offset)
         SELECT key, marker, first, p_producer_id, coalesce(open, marker + 1) FROM part WHERE NOT p_commits
+    ), result AS (
+        -- its batches are those before the sequence that its producer goes on with; what came by way of an alias has
+        -- other sequences, and then only an end that ends the epoch says which batches are meant: all
+        INSERT INTO transaction_outcomes (partition_key, marker_offset, producer_id, epoch, end_sequence, ended_ms,
+                                          commits)
+        SELECT key, marker, p_producer_id, greatest(s.epoch, a.epoch),
+               CASE WHEN a.epoch IS NULL THEN s.next_sequence ELSE 2147483647 END, v_now, p_commits
+          FROM part
+          LEFT JOIN LATERAL (SELECT epoch, next_sequence FROM producer_state
+                              WHERE partition_key = key AND producer_id = p_producer_id
+                              ORDER BY update_block DESC LIMIT 1) AS s ON true
+         CROSS JOIN LATERAL (SELECT max(o.epoch) AS epoch
+                               FROM partition_merges m
+                               JOIN producer_state o ON o.partition_key = m.child_key AND o.producer_id = p_producer_id
+                              WHERE m.parent_key = key) AS a
+         WHERE a.epoch IS NULL AND s.epoch IS NOT NULL OR p_epoch > greatest(s.epoch, a.epoch)
     ), announced AS (
         SELECT append_feed(shard, feed_transaction(), pack_transaction_row(extents, opens, aborts))
           FROM (SELECT commit_shard(key, v_shards) AS shard,

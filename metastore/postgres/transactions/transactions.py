@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import Any
 
 from headrace.metastore.api.groups import CommittedOffset
+from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.api.outcomes import EndedTransaction, TransactionOutcome
 from headrace.metastore.api.transactions import LateTransaction, PendingOffsetsAnswer, TransactionAnswer
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.metastore.transactions import policy
@@ -29,7 +31,11 @@ _FIND = Statement("find_transactions", writes=False)
 _LATE = Statement("late_transactions", writes=False)
 _WRITE = Statement("write_transaction", writes=True)
 _END = Statement("end_transaction", writes=True)
+_EXPIRE = Statement("expire_transactional_ids", writes=True)
 _ADD_OFFSETS = Statement("add_pending_offsets", writes=True)
+_ENDED = Statement("ended_transactions", writes=False)
+_FORGET_OUTCOMES = Statement("forget_outcomes", writes=True)
+_MARKERS_IN_LOG = Statement("markers_in_log", writes=False)
 _CHANGED = [-1]
 """What add_pending_offsets answers if the transaction's row is not what it was."""
 
@@ -108,8 +114,37 @@ class PostgresTransactions:
         answer = await self._change(late.transactional_id, lambda found: policy.time_out(found, late.now_ms))
         return answer.verdict is TransactionVerdict.DONE
 
+    async def abort_transaction(self, transactional_id: str, asked: ProducerEpoch) -> TransactionVerdict:
+        return (await self._change(transactional_id, lambda found: policy.abort(found, asked))).verdict
+
     async def late_transactions(self, most: int) -> list[LateTransaction]:
         return [LateTransaction(*row) for row in await _LATE.rows(self.pool, most=most)]
+
+    async def expire_transactional_ids(self, expiration_ms: int, most: int) -> int:
+        (forgotten,) = await _EXPIRE.row(self.pool, expiration_ms=expiration_ms, most=most)
+        return int(forgotten)
+
+    async def ended_transactions(self, most: int) -> list[EndedTransaction]:
+        return [
+            EndedTransaction(key, offset, None if topic_id is None else TransactionOutcome(topic_id, *row))
+            for key, offset, topic_id, *row in await _ENDED.rows(self.pool, most=most)
+        ]
+
+    async def forget_outcomes(self, token: JobToken, ended: Sequence[EndedTransaction]) -> None:
+        keys, offsets = [one.partition_key for one in ended], [one.marker_offset for one in ended]
+        await _FORGET_OUTCOMES.row(self.pool, job_id=token.job_id, epoch=token.epoch, keys=keys, offsets=offsets)
+
+    async def markers_in_log(self, outcomes: Sequence[TransactionOutcome]) -> list[bool]:
+        rows = await _MARKERS_IN_LOG.rows(
+            self.pool,
+            topics=[one.topic_id for one in outcomes],
+            partitions=[one.partition_index for one in outcomes],
+            offsets=[one.marker_offset for one in outcomes],
+            producers=[one.producer_id for one in outcomes],
+            epochs=[one.epoch for one in outcomes],
+            commits=[one.commits for one in outcomes],
+        )
+        return [is_there for (is_there,) in rows]
 
     async def find_transactions(self, transactional_ids: Sequence[str] | None = None) -> list[Transaction]:
         ids = None if transactional_ids is None else list(transactional_ids)

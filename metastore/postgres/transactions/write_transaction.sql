@@ -1,5 +1,6 @@
 -- Store what metastore/transactions/policy.py decided on the row of p_version (0: there was none), without an end of a
 -- transaction: a new producer, or more partitions and groups. False, and nothing happened, if the row has changed.
+-- An alias is added as its parent, to which its batches are appended (decisions/0052).
 -- A transaction begins when the state becomes transaction_ongoing().
 -- Locks: the transaction's row. Idempotent: a repeated call finds another version.
 -- Cost: one upsert, and one insert per partition.
@@ -27,7 +28,10 @@ BEGIN
         RETURN false;
     END IF;
     INSERT INTO transaction_partitions (producer_id, partition_key)
-    SELECT p_producer_id, key FROM unnest(p_keys) AS key ORDER BY key
+    SELECT p_producer_id, coalesce(m.parent_key, key)
+      FROM unnest(p_keys) AS key
+      LEFT JOIN partition_merges m ON m.child_key = key AND m.phase IN (merge_merged(), merge_settled())
+     ORDER BY 2
     ON CONFLICT DO NOTHING;
     RETURN true;
 END $$;

@@ -34,6 +34,7 @@ from headrace.metastore.lifecycle.records import (
 )
 from headrace.storage.errors import CorruptError, InvalidError
 from load.tools import KAFKA_JARS, why_missing
+from tests.java_program import java_command
 
 pytestmark = pytest.mark.requirement("R9")
 HERE = Path(__file__).parent
@@ -49,7 +50,7 @@ def golden(name: str) -> list[list[str]]:
 
 def ask_kafka(mode: str, lines: Sequence[str] = ()) -> list[str]:
     done = subprocess.run(
-        ["java", "-cp", f"{KAFKA_JARS}/*", str(HERE / "LifecycleRecords.java"), mode],
+        [*java_command(HERE / "LifecycleRecords.java", f"{KAFKA_JARS}/*"), mode],
         input="".join(f"{line}\n" for line in lines),
         capture_output=True,
         text=True,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS
+from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS, TRANSACTION_VERSION
 from headrace.metastore.log.features import change_feature, required_format
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.records import (
@@ -109,3 +109,25 @@ def test_the_format_stays_while_a_topic_has_partitions_that_older_agents_would_m
     image = apply(MetadataImage(), [encode_record(record) for record in records])
     with pytest.raises(InvalidError, match=r"level cannot go down.*topics=\['orders'\]"):
         change_feature(image, METADATA_FORMAT, 3, allow_downgrade=True)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_transactions_cannot_be_given_up(level: int) -> None:
+    """An agent that knows none would show aborted records."""
+    begun = apply(MetadataImage(), [encode_record(_transactions(level))])
+    assert begun.transaction_version == level
+    other = 3 - level
+    assert change_feature(begun, TRANSACTION_VERSION, other, allow_downgrade=True) == _transactions(other)
+    with pytest.raises(InvalidError, match="aborted records"):
+        change_feature(begun, TRANSACTION_VERSION, 0, allow_downgrade=True)
+
+
+def test_transactions_wait_for_the_last_agent_of_an_older_release() -> None:
+    image = apply(MetadataImage(), [encode_record(agent_record(1, 1))])
+    assert image.transaction_version == 0
+    with pytest.raises(UnsupportedFeatureError, match="an agent does not support"):
+        change_feature(image, TRANSACTION_VERSION, 2, allow_downgrade=False)
+
+
+def _transactions(level: int) -> FeatureLevelRecord:
+    return FeatureLevelRecord(name=TRANSACTION_VERSION, min_feature_level=0, max_feature_level=level)

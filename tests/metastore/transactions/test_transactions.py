@@ -149,7 +149,7 @@ async def test_a_zombie_is_fenced_at_the_commit_and_by_each_request(metastore: P
     assert await heir.send(0) == appended(RECORDS + 1)
     assert await heir.end() is DONE
     stranger = Producer(scene, "foreign", who=ProducerEpoch(77, 0))
-    assert await stranger.send(0) == ZOMBIE
+    assert await stranger.send(0) == [(BatchOutcome.UNKNOWN_PRODUCER, -1)]
     assert await stranger.end() is UNKNOWN
 
 
@@ -259,6 +259,28 @@ async def test_a_log_start_takes_aborted_transactions_along(metastore: PostgresM
     assert kept == [(RECORDS + 1,)]
 
 
+async def test_records_of_an_open_transaction_are_deleted(metastore: PostgresMetastore, metastore_url: str) -> None:
+    """DeleteRecords up to the high watermark: nothing waits, and its rows go with the log start."""
+    producer = await open_transactions(metastore, 1)
+    scene, (key,) = producer.scene, producer.scene.keys
+    await producer.send(0)
+    await metastore.move_log_starts([LogStartTarget(key, RECORDS)], max_extents=100)
+    assert (await read(scene)).last_stable_offset == RECORDS
+    assert await producer.send(0) == appended(RECORDS)
+    assert (await read(scene)).last_stable_offset == RECORDS, "never below the log start"
+    assert await producer.end(commits=False) is DONE
+    found = await read(scene)
+    assert found.last_stable_offset == found.high_watermark == 2 * RECORDS + 1
+    (ended,) = await metastore.ended_transactions(10)
+    assert ended.outcome is not None
+    assert await metastore.markers_in_log([ended.outcome]) == [True]
+    await metastore.move_log_starts([LogStartTarget(key, found.high_watermark)], max_extents=100)
+    assert await metastore.markers_in_log([ended.outcome]) == [False]
+    async with session(metastore_url) as auditor:
+        for table in ("aborted_transactions", "transaction_partitions", "extents"):
+            assert await rows(auditor, f"SELECT count(*) FROM {table}") == [(0,)], table
+
+
 async def test_what_is_known_of_a_transaction(metastore: PostgresMetastore) -> None:
     producer = await open_transactions(metastore, 2)
     await producer.send(1)
@@ -290,3 +312,60 @@ async def test_another_agent_may_commit_the_next_batch(metastore: PostgresMetast
     await producer.send(0)
     producer.scene.agent = await join(metastore)
     assert await producer.send(0) == appended(RECORDS)
+
+
+async def test_unused_transactional_ids_are_forgotten(metastore: PostgresMetastore, metastore_url: str) -> None:
+    """Never one with an open transaction, and no more than asked for."""
+    idle = await open_transactions(metastore, 1)
+    scene = idle.scene
+    await idle.send(0)
+    await idle.end()
+    others = [Producer(scene, f"idle-{number}") for number in range(3)]
+    busy = Producer(scene, "busy")
+    for producer in (*others, busy):
+        await producer.init()
+    await busy.send(0)
+    assert await metastore.expire_transactional_ids(1_000, 10) == 0
+    async with session(metastore_url) as clock:
+        await move_time(clock, 2)
+    assert [await metastore.expire_transactional_ids(1_000, 3) for _ in range(3)] == [3, 1, 0]
+    assert [found.transactional_id for found in await metastore.find_transactions()] == ["busy"]
+    assert await idle.send(0) == [(BatchOutcome.UNKNOWN_PRODUCER, -1)]
+    assert await busy.end() is DONE
+
+
+async def test_a_tool_aborts_what_is_open_and_fences_its_producer(metastore: PostgresMetastore) -> None:
+    producer = await open_transactions(metastore, 1)
+    name, begun = producer.transactional_id, producer.who
+    assert await metastore.abort_transaction(name, begun) is INVALID
+    await producer.send(0)
+    assert await metastore.abort_transaction(name, ProducerEpoch(begun.producer_id, begun.epoch + 1)) is FENCED
+    assert await metastore.abort_transaction("unknown", begun) is UNKNOWN
+    ((status,),) = await metastore.describe_producers(producer.scene.keys)
+    assert (status.producer_id, status.transaction_start) == (begun.producer_id, 0)
+    assert await metastore.abort_transaction(name, begun) is DONE
+    ((status,),) = await metastore.describe_producers(producer.scene.keys)
+    assert (status.producer_id, status.transaction_start) == (begun.producer_id, -1)
+    assert await log_of(producer.scene) == ["data", Marker(begun.producer_id, begun.epoch + 1, False)]
+    assert await producer.end() is FENCED
+
+
+async def test_a_released_group_stays_for_its_pending_offsets(metastore: PostgresMetastore) -> None:
+    """A group without members and offsets is forgotten when its agent stops. Then the end would lose these."""
+    producer = await open_transactions(metastore, 1)
+    scene = producer.scene
+    claim = await metastore.claim_group("g", *scene.agent)
+    assert claim is not None
+    answer = await metastore.add_pending_offsets(
+        producer.transactional_id,
+        producer.who,
+        "g",
+        claim.coordinator_epoch,
+        [position(scene.keys[0], 7)],
+        adds_group=True,
+    )
+    assert (answer.verdict, answer.stored) == (DONE, [True])
+    await metastore.release_groups({"g": claim.coordinator_epoch})
+    assert await producer.end() is DONE
+    (committed,) = await metastore.fetch_offsets("g", [scene.keys[0]])
+    assert (committed.offset, committed.is_pending) == (7, False)

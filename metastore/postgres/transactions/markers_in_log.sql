@@ -1,0 +1,14 @@
+-- By (topic, partition, offset, producer, epoch of its batches, outcome): whether that marker is in the log.
+-- Locks: none. Idempotent: reads only. Cost: two index probes each.
+CREATE OR REPLACE FUNCTION markers_in_log(
+    p_topics uuid[], p_partitions int[], p_offsets bigint[], p_producers bigint[], p_epochs int[], p_commits boolean[]
+) RETURNS SETOF boolean
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM partitions p JOIN extents e USING (partition_key)
+                    WHERE p.topic_id = t.topic AND p.partition_index = t.index AND e.last_offset = t.marker
+                      AND e.file_id IN (marker_file_id(producer, epoch::smallint, commits),
+                                        marker_file_id(producer, (epoch + 1)::smallint, commits)))
+      FROM unnest(p_topics, p_partitions, p_offsets, p_producers, p_epochs, p_commits)
+           WITH ORDINALITY AS t (topic, index, marker, producer, epoch, commits, number)
+     ORDER BY number
+$$;
