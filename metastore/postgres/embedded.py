@@ -99,7 +99,10 @@ class EmbeddedPostgres:
         tcp: bool = False,
         password: str | None = None,
         installation: Installation | None = None,
+        max_connections: int | None = None,
     ) -> None:
+        """`max_connections` None: 200."""
+        self._max_connections = max_connections
         self.data_dir = data_dir.absolute()
         self.fsync = fsync
         self._password = password or (secrets.token_urlsafe(24) if tcp else None)
@@ -261,6 +264,8 @@ class EmbeddedPostgres:
         )
         if not self.fsync:
             settings.update(_THROW_AWAY)
+        if self._max_connections is not None:
+            settings["max_connections"] = str(self._max_connections)
         postgres = [str(installation.bin_dir / "postgres"), "-D", str(pgdata)]
         for name, value in settings.items():
             postgres += ["-c", f"{name}={value}"]

@@ -1,6 +1,6 @@
 """The read side for people and tools, as SQLAlchemy Core queries over schema/.
 
-Place: behind reports.py, compiled by report.py; on no path of records.
+Place: behind reports.py, compiled for report_query.py; on no path of records.
 Invariant: reads only, of one snapshot, without locks. Columns have the names and the order of the value that
 reports.py makes of a row. A number that has a name in names.sql is written by that name.
 """
@@ -29,6 +29,7 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from headrace.metastore.api.pins import READ_PIN
 from headrace.metastore.postgres.schema.cluster import agent_leases, agents
@@ -37,7 +38,9 @@ from headrace.metastore.postgres.schema.files import extents, segment_files
 from headrace.metastore.postgres.schema.groups import group_offsets
 from headrace.metastore.postgres.schema.jobs import jobs
 from headrace.metastore.postgres.schema.topics import partitions, topics
+from headrace.metastore.postgres.schema.transactions import transaction_partitions
 
+_DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 LIMIT = bindparam("limit", type_=Integer())
 KEYS = bindparam("keys", type_=ARRAY(BigInteger()))
 ZERO = literal_column("0", Integer())
@@ -45,6 +48,12 @@ UNFINISHED = jobs.c.state.in_((func.job_waiting(), func.job_leased()))
 FINISHED = jobs.c.state.in_((func.job_done(), func.job_given_up()))
 PIN = literal_column(f"'{READ_PIN}'", Text())
 IS_LIVE_FILE = segment_files.c.state == func.file_live()
+
+
+def compiled(name: str) -> str:
+    """The text of the query that the function `name` of this module makes."""
+    query: Select[Any] = globals()[name]()
+    return str(query.compile(dialect=_DIALECT))
 
 
 def list_jobs() -> Select[Any]:
@@ -127,6 +136,17 @@ def statistics() -> Select[Any]:
     ).where(IS_LIVE_FILE)
 
 
+def file_levels() -> Select[Any]:
+    """How many files and bytes each level has, by state. Cost: a scan of segment_files."""
+    file = segment_files.c
+    size, live = (cast(func.sum(what), BigInteger()) for what in (file.size, file.live_bytes))
+    return (
+        select(file.level, file.state, func.count().label("files"), size.label("bytes"), live.label("live_bytes"))
+        .group_by(file.level, file.state)
+        .order_by(file.level, file.state)
+    )
+
+
 def partition_names() -> Select[Any]:
     """By key; keys of deleted partitions are left out. Cost: an index probe per key."""
     partition = partitions.c
@@ -166,8 +186,9 @@ def consumer_lags() -> Select[Any]:
 
 
 def describe_producers() -> Select[Any]:
-    """What partitions remember of their producers; the append time is the newest of the ring."""
-    producer = producer_state.c
+    """What partitions remember of their producers; the append time is the newest of the ring. The offset is where the
+    producer's open transaction begins in the partition, -1 if there is none."""
+    producer, begun = producer_state.c, transaction_partitions.c
     last_sequence = case(
         (producer.next_sequence == ZERO, literal_column("2147483647")),
         else_=producer.next_sequence - literal_column("1"),
@@ -177,8 +198,13 @@ def describe_producers() -> Select[Any]:
             *(producer.partition_key, producer.producer_id, producer.epoch.label("producer_epoch")),
             last_sequence.label("last_sequence"),
             func.ring_number(producer.ring, literal_column("16")).label("last_timestamp"),
+            func.coalesce(begun.first_offset, literal_column("-1")).label("transaction_start"),
         )
         .join(partitions, partitions.c.partition_key == producer.partition_key)
+        .outerjoin(
+            transaction_partitions,
+            and_(begun.partition_key == producer.partition_key, begun.producer_id == producer.producer_id),
+        )
         .where(producer.partition_key == any_(KEYS))
         .order_by(producer.partition_key, producer.producer_id)
     )

@@ -1,6 +1,6 @@
 """The read side for people and tools: rows of queries.py as values of metastore/api/reports.py.
 
-Place: `headrace audit` and `jobs`, metrics, DescribeLogDirs, DescribeProducers, DescribeQuorum.
+Place: `headrace audit` and `console`, metrics, DescribeLogDirs, DescribeProducers, DescribeQuorum.
 Invariant: reads only.
 """
 
@@ -17,6 +17,7 @@ from headrace.metastore.api.reports import (
     AgentLease,
     AuditedFile,
     ConsumerLag,
+    FileLevel,
     FileTotals,
     JobCount,
     JobStatus,
@@ -25,20 +26,20 @@ from headrace.metastore.api.reports import (
     Statistics,
 )
 from headrace.metastore.postgres.packing import pack_int8, unpack_extents
-from headrace.metastore.postgres.reports import queries
 from headrace.metastore.postgres.reports.report_query import ReportQuery
 from headrace.metastore.postgres.statement import Pool
 
-_LIST_JOBS = ReportQuery(queries.list_jobs)
-_COUNT_JOBS = ReportQuery(queries.count_jobs)
-_AUDIT_FILES = ReportQuery(queries.audit_files)
-_PARTITION_NAMES = ReportQuery(queries.partition_names)
-_FILE_TOTALS = ReportQuery(queries.file_totals)
-_PARTITION_SIZES = ReportQuery(queries.partition_sizes)
-_CONSUMER_LAGS = ReportQuery(queries.consumer_lags)
-_DESCRIBE_PRODUCERS = ReportQuery(queries.describe_producers)
-_STATISTICS = ReportQuery(queries.statistics)
-_AGENT_LEASES = ReportQuery(queries.list_agent_leases)
+_LIST_JOBS = ReportQuery("list_jobs")
+_COUNT_JOBS = ReportQuery("count_jobs")
+_AUDIT_FILES = ReportQuery("audit_files")
+_PARTITION_NAMES = ReportQuery("partition_names")
+_FILE_TOTALS = ReportQuery("file_totals")
+_PARTITION_SIZES = ReportQuery("partition_sizes")
+_CONSUMER_LAGS = ReportQuery("consumer_lags")
+_DESCRIBE_PRODUCERS = ReportQuery("describe_producers")
+_STATISTICS = ReportQuery("statistics")
+_FILE_LEVELS = ReportQuery("file_levels")
+_AGENT_LEASES = ReportQuery("list_agent_leases")
 
 
 class PostgresReports:
@@ -89,6 +90,10 @@ class PostgresReports:
 
     async def statistics(self) -> Statistics:
         return Statistics(*await _STATISTICS.row(self.readers))
+
+    async def file_levels(self) -> list[FileLevel]:
+        rows = await _FILE_LEVELS.rows(self.readers)
+        return [FileLevel(level, FileState(state), *rest) for level, state, *rest in rows]
 
     async def agent_leases(self) -> list[AgentLease]:
         return [AgentLease(*row) for row in await _AGENT_LEASES.rows(self.readers)]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import psycopg
 
-from headrace.metastore.postgres.reports import queries
 from headrace.metastore.postgres.reports.report_query import ReportQuery
 
-_COUNT_TOPIC_EXTENTS = ReportQuery(queries.count_topic_extents)
+_COUNT_TOPIC_EXTENTS = ReportQuery("count_topic_extents")
 
 
 def count_topic_extents(url: str, topic: str) -> int:
