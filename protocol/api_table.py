@@ -19,7 +19,6 @@ END = "<!-- end of generated part -->\n"
 HEAD = "| key | API | versions |\n| --- | --- | --- |\n"
 MISSING = "\n| key | not served | why |\n| --- | --- | --- |\n"
 
-_TRANSACTIONS = "transactions are not supported yet"
 _NO_QUORUM = "between Kafka's controllers and brokers; here both use the metastore"
 _NO_REPLICAS = "agents have no replicas and no local disks"
 _SHARE = "share groups are not supported"
@@ -27,7 +26,6 @@ _STREAMS = "streams groups are not supported: Kafka Streams uses classic groups"
 _TELEMETRY = "if it were advertised, clients would send telemetry that is not used"
 
 WHY_NOT: dict[int, str] = {
-    **dict.fromkeys((24, 25, 26, 27, 28, 65, 66), _TRANSACTIONS),
     34: _NO_REPLICAS,
     **dict.fromkeys((52, 53, 54, 56, 58, 67, 70, 80, 81, 82), _NO_QUORUM),
     **dict.fromkeys((71, 72), _TELEMETRY),

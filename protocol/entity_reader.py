@@ -32,6 +32,8 @@ _FORMATS = {
     "float64": ">d",
 }
 _MILLISECONDS = {"timedelta_i32": "int32", "timedelta_i64": "int64"}
+_MILLISECONDS_MAX = 1000 * 86_400 * 999_999_998
+"""Beyond it a timedelta overflows: 2.7 million years."""
 
 
 @functools.cache
@@ -112,9 +114,11 @@ def _fixed_reader(pattern: str) -> EntityReader:
 
 
 def _milliseconds_reader(read_number: EntityReader) -> EntityReader:
+    """Clients send Java's Long.MAX_VALUE for "as long as possible"; a timedelta holds less."""
+
     def read(data: memoryview, position: int) -> tuple[datetime.timedelta, int]:
         value, position = read_number(data, position)
-        return datetime.timedelta(milliseconds=value), position
+        return datetime.timedelta(milliseconds=min(max(value, -_MILLISECONDS_MAX), _MILLISECONDS_MAX)), position
 
     return read
 

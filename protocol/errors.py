@@ -11,6 +11,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from headrace.metastore.api.commit import BatchOutcome, FileStatus
+from headrace.metastore.transactions.state import TransactionVerdict
 from headrace.storage.errors import (
     AlreadyExistsError,
     CorruptError,
@@ -50,7 +51,24 @@ _BATCH_CODES: dict[BatchOutcome, int] = {
     BatchOutcome.DUPLICATE_SEQUENCE: ErrorCode.duplicate_sequence_number,  # libraries report success without an offset
     BatchOutcome.SENT_BACK: ErrorCode.not_leader_or_follower,  # every client asks for metadata, and sends it again
     BatchOutcome.INVALID_TXN_STATE: ErrorCode.invalid_txn_state,
+    BatchOutcome.UNKNOWN_PRODUCER: ErrorCode.invalid_producer_id_mapping,
     BatchOutcome.MOVED_KEY: ErrorCode.invalid_record,  # final; clients go on with the next batch
+}
+
+FIRST_PRODUCE_WITH_ABORTABLE = 11
+"""The version of Produce from which on clients know TRANSACTION_ABORTABLE, as Kafka answers it."""
+
+_TRANSACTION_CODES: dict[TransactionVerdict, int] = {
+    TransactionVerdict.DONE: ErrorCode.none,
+    TransactionVerdict.UNKNOWN_PRODUCER: ErrorCode.invalid_producer_id_mapping,
+    TransactionVerdict.FENCED: ErrorCode.producer_fenced,
+    TransactionVerdict.INVALID_STATE: ErrorCode.invalid_txn_state,
+}
+
+_TRANSACTION_FAILURES: dict[int, int] = {
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,  # a repeated request gets the first answer
+    ErrorCode.kafka_storage_error: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.coordinator_not_available,
 }
 
 _FILE_CODES: dict[FileStatus, int] = {
@@ -103,9 +121,29 @@ _COORDINATOR_CODES: dict[int, int] = {
 }
 
 
-def batch_error(outcome: BatchOutcome) -> int:
-    """The error code for one batch of a committed file."""
+def batch_error(outcome: BatchOutcome, transactional_version: int = -1) -> int:
+    """The error code for one batch of a committed file. `transactional_version`: of Produce, for a batch in a
+    transaction."""
+    if outcome is BatchOutcome.INVALID_TXN_STATE and transactional_version >= FIRST_PRODUCE_WITH_ABORTABLE:
+        return int(ErrorCode.transaction_abortable)
     return int(_BATCH_CODES[outcome])
+
+
+def transaction_error(verdict: TransactionVerdict, *, knows_fenced: bool, knows_abortable: bool = False) -> int:
+    """The code for a request of a transactional producer. Old clients know neither PRODUCER_FENCED (KIP-588) nor
+    TRANSACTION_ABORTABLE (KIP-890)."""
+    if verdict is TransactionVerdict.FENCED and not knows_fenced:
+        return int(ErrorCode.invalid_producer_epoch)
+    if verdict is TransactionVerdict.INVALID_STATE and knows_abortable:
+        return int(ErrorCode.transaction_abortable)
+    return int(_TRANSACTION_CODES[verdict])
+
+
+def transaction_failure(error: BaseException) -> int:
+    """As `error_code`, for requests of transactional producers: each client finds the coordinator again and repeats
+    the request, also if the outcome is unknown."""
+    code = error_code(error)
+    return int(_TRANSACTION_FAILURES.get(code, code))
 
 
 def file_error(status: FileStatus) -> int:

@@ -28,6 +28,7 @@ from headrace.protocol.wire import MALFORMED, allow_elements
 from headrace.storage.errors import InvalidError, TooManyElementsError
 
 NO_THROTTLE = datetime.timedelta(0)
+UNIX_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 API_VERSIONS_KEY = 18
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import struct
 import tracemalloc
 from typing import Any
 
@@ -54,6 +56,12 @@ def test_unknown_tags_inside_a_struct_are_skipped() -> None:
     plain = b"\x03" + (topic + b"\0") * 2 + settings_and_tags + b"\0"
     newer = b"\x03" + (topic + unknown) * 2 + settings_and_tags + unknown
     assert schema(3, 12).decode(newer) == schema(3, 12).decode(plain)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_longest_period_of_java_is_read(sign: int) -> None:
+    renewal = schema(ApiKey.RENEW_DELEGATION_TOKEN, 2).decode(b"\x01" + struct.pack(">q", sign * (2**63 - 1)) + b"\0")
+    assert renewal.renew_period // datetime.timedelta(days=365_000_000) in (2, -3)
 
 
 @pytest.mark.parametrize("count", [2**32 - 2, 2**31 - 2, 2**24, 300])
