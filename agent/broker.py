@@ -37,6 +37,7 @@ from headrace.agent.listener.descriptors import connections_possible
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.loop_lag import watch_loop_lag
+from headrace.agent.memory_metrics import watch_memory
 from headrace.agent.peer_health.reports import AgentReports
 from headrace.agent.peer_health.wire import API_KEY as PEER_HEALTH_KEY
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
@@ -319,6 +320,7 @@ class Broker:
             self._metastore, cluster, settings, clock, rng, self._registry, authorizer.enforced
         )
         self._forward = self._compose_forwarding(cluster, shared, zone_secret, connect)
+        watch_memory(settings, self._memory_in_use(), self._registry)
         parts = Parts(
             settings=settings,
             clock=clock,
@@ -342,6 +344,10 @@ class Broker:
         register_handlers(self._dispatcher, parts)
         self._serve = self._authenticated(cluster, zone_secret, sealed_keys)
         self._report(cluster, zone_secret, connect)
+
+    def _memory_in_use(self) -> dict[str, Callable[[], float]]:
+        groups: dict[str, Callable[[], float]] = {"groups": lambda: self._groups.memory.in_use_bytes}
+        return self._listener.memory_in_use() | self._produce.memory_in_use() | self._fetch.memory_in_use() | groups
 
     def _callbacks(self, cluster: Cluster) -> Callbacks:
         """What the produce path tells the others."""

@@ -28,6 +28,7 @@ from headrace.agent.cluster.controller import Controller, ControllerTimes
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.schedules import schedules
+from headrace.agent.cluster.transaction_ends import EndingTimes, TransactionEnds
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.listener.host import Limits
@@ -76,6 +77,7 @@ class ControllerEndpoint:
             connect=partial(open_link, tls=link_context(settings, clock)),
             listener=listeners(settings).inter_broker,
             lags=ConsumerLags(metastore, follower, settings.consumer_lag_metrics_max, clock, registry),
+            transactions=TransactionEnds(metastore, lambda: EndingTimes.of(in_force.current()), clock),
         )
         self.port = 0
         self._metastore, self._view, self._settings, self._clock = metastore, view, settings, clock

@@ -8,7 +8,7 @@ version closes its connection, as in Kafka: the client could not read a response
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from kio.schema.errors import ErrorCode
 
@@ -17,7 +17,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS, Api, ApiVersionsHandler
 from headrace.protocol.produce_codec import decode_produce, encode_produce_response, refuse
 from headrace.protocol.request import CloseConnection, Request, RequestHandler, Response
-from headrace.protocol.typed import schema
+from headrace.protocol.typed import Schema, schema
 
 FIRST_PRODUCE_VERSION = 3
 """Record batches v2. Lower versions have formats that Kafka 4 does not support either."""
@@ -55,11 +55,8 @@ class Dispatcher:
     async def warm_up(self) -> None:
         """Load the schemas of everything served, one at a time: each blocks the loop for some milliseconds, as
         would the first request that needs it."""
-        for api in self.served():
-            for version in range(api.min_version, api.max_version + 1):
-                if api.key != ApiKey.PRODUCE or version >= FIRST_PRODUCE_VERSION:
-                    schema(api.key, version)
-                    await asyncio.sleep(0)
+        for _ in loaded_schemas(self.served()):
+            await asyncio.sleep(0)
 
     def handle(self, request: Request) -> Awaitable[Response]:
         """The handler's result: a coroutine or a Promise. CloseConnection for an unsupported API or version."""
@@ -76,6 +73,14 @@ class Dispatcher:
         if version < FIRST_PRODUCE_VERSION and api_key == _PRODUCE:
             return _refuse_old_produce(request)
         return handler(request)
+
+
+def loaded_schemas(apis: Iterable[Api]) -> Iterator[Schema]:
+    """The schemas of their requests, each loaded when it is asked for."""
+    for api in apis:
+        for version in range(api.min_version, api.max_version + 1):
+            if api.key != ApiKey.PRODUCE or version >= FIRST_PRODUCE_VERSION:
+                yield schema(api.key, version)
 
 
 async def _refuse_old_produce(request: Request) -> Response:

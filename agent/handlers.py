@@ -25,7 +25,6 @@ from headrace.agent.admin.describe_topic_partitions import DescribeTopicPartitio
 from headrace.agent.admin.elect_leaders import ElectLeaders
 from headrace.agent.admin.fetch_snapshot import FetchSnapshot
 from headrace.agent.admin.find_coordinator import FindCoordinator
-from headrace.agent.admin.init_producer_id import InitProducerId, ProducerIds
 from headrace.agent.admin.log_change import LogChange
 from headrace.agent.admin.metadata import Metadata
 from headrace.agent.admin.partition_counts import PartitionCounts
@@ -55,6 +54,12 @@ from headrace.agent.security.audit import AuditLog
 from headrace.agent.security.audited_changes import audited
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.gate import gate
+from headrace.agent.transactions.add_request import AddOffsetsToTxn, AddPartitionsToTxn
+from headrace.agent.transactions.end_request import EndTxn
+from headrace.agent.transactions.init_producer_id import InitProducerId
+from headrace.agent.transactions.list_request import DescribeTransactions, ListTransactions
+from headrace.agent.transactions.markers_request import WriteTxnMarkers
+from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
@@ -111,9 +116,11 @@ def register_handlers(dispatcher: Dispatcher, parts: Parts) -> None:
     )
     counts = PartitionCounts(parts.cluster, parts.metastore, parts.clock, creation.defaults, parts.on_limit)
     unadvertised = _unadvertised(parts, configs, in_force, counts)
+    refusals = RefusalLog()
     advertised = {
         **_records(parts),
-        **_topics(parts, configs, in_force, creation, counts),
+        **_topics(parts, configs, in_force, creation, counts, refusals),
+        **_transactions(parts, in_force, refusals),
         **_cluster(parts, configs, in_force),
         **parts.groups.handlers,
     }
@@ -137,10 +144,14 @@ def _records(parts: Parts) -> dict[int, RequestHandler]:
 
 
 def _topics(
-    parts: Parts, configs: EffectiveConfigs, in_force: SettingsInForce, creation: TopicCreation, counts: PartitionCounts
+    parts: Parts,
+    configs: EffectiveConfigs,
+    in_force: SettingsInForce,
+    creation: TopicCreation,
+    counts: PartitionCounts,
+    refusals: RefusalLog,
 ) -> dict[int, RequestHandler]:
     cluster, metastore, shared, enforced = parts.cluster, parts.metastore, parts.shared, parts.authorizer.enforced
-    refusals = RefusalLog()
     return {
         ApiKey.METADATA: Metadata(
             cluster,
@@ -161,7 +172,28 @@ def _topics(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitions(cluster, shared, enforced),
         ApiKey.ELECT_LEADERS: ElectLeaders(cluster),
         ApiKey.FIND_COORDINATOR: FindCoordinator(cluster, shared, refusals.refused),
-        ApiKey.INIT_PRODUCER_ID: InitProducerId(ProducerIds(metastore, parts.clock), refusals.refused),
+    }
+
+
+def _transactions(parts: Parts, in_force: SettingsInForce, refusals: RefusalLog) -> dict[int, RequestHandler]:
+    """What producers ask before they write, and what tools ask about them."""
+    cluster, metastore, on_ended = parts.cluster, parts.metastore, parts.fetch.on_committed
+    producer_ids = ProducerIds(metastore, parts.clock)
+    return {
+        ApiKey.INIT_PRODUCER_ID: InitProducerId(
+            producer_ids,
+            cluster,
+            metastore,
+            lambda: in_force.current().transaction_max_timeout_ms,
+            refusals.refused,
+            on_ended,
+        ),
+        ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxn(cluster, metastore),
+        ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxn(metastore),
+        ApiKey.END_TXN: EndTxn(metastore, producer_ids, on_ended),
+        ApiKey.WRITE_TXN_MARKERS: WriteTxnMarkers(cluster, metastore, on_ended),
+        ApiKey.DESCRIBE_TRANSACTIONS: DescribeTransactions(cluster, metastore, parts.authorizer.enforced),
+        ApiKey.LIST_TRANSACTIONS: ListTransactions(cluster, metastore, parts.fetch.database_now_ms, parts.shared),
     }
 
 

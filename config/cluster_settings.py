@@ -23,6 +23,26 @@ class ClusterSettings(ClientLimits, frozen=True, kw_only=True, forbid_unknown_fi
     producer_id_expiration_ms: Annotated[
         PositiveInt, Meta(description="Producer state that is unused for this time is removed.")
     ] = field(default=86_400_000, name="producer.id.expiration.ms")
+    transaction_max_timeout_ms: Annotated[
+        PositiveInt,
+        Meta(
+            description="The longest transaction.timeout.ms that a producer may ask for; beyond it"
+            " INVALID_TRANSACTION_TIMEOUT."
+        ),
+    ] = field(default=900_000, name="transaction.max.timeout.ms")
+    transactional_id_expiration_ms: Annotated[
+        PositiveInt,
+        Meta(
+            description="A transactional id that is unused for this time is forgotten, but never one with an open"
+            " transaction."
+        ),
+    ] = field(default=604_800_000, name="transactional.id.expiration.ms")
+    transaction_timed_out_interval_ms: Annotated[
+        PositiveInt, Meta(description="How often the active controller looks for transactions to abort.")
+    ] = field(default=10_000, name="transaction.abort.timed.out.transaction.cleanup.interval.ms")
+    transaction_expired_interval_ms: Annotated[
+        PositiveInt, Meta(description="How often the active controller looks for transactional ids to forget.")
+    ] = field(default=3_600_000, name="transaction.remove.expired.transaction.cleanup.interval.ms")
     file_delete_delay_ms: Annotated[
         NonNegativeInt,
         Meta(

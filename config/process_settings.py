@@ -115,7 +115,13 @@ class ProcessSettings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fi
         PositiveInt, Meta(description="Postgres stops waiting for a lock after this time.")
     ] = field(default=5_000, name="metastore.lock.timeout.ms")
     commit_shards: Annotated[
-        int, Meta(ge=1, le=1024, description="Commit shards of a new cluster; fixed by its first migration.")
+        int,
+        Meta(
+            ge=1,
+            le=1024,
+            description="Commit shards of a new cluster; fixed by its first migration. At least as many as a zone will"
+            " have agents: those of one shard wait for each other.",
+        ),
     ] = field(default=8, name="commit.shards")
     bucket: Annotated[
         str, Meta(description="Where segment files are stored: s3://name/prefix or file:///directory.")

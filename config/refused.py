@@ -31,7 +31,9 @@ _NO_LOG_SEGMENTS = (
     "a partition has no log segments: its batches are stored in files shared with other topics; see flush.bytes"
 )
 _NO_OFFSETS_TOPIC = "there is no topic __consumer_offsets: groups and their offsets are stored in metastore.url"
-_NO_TRANSACTIONS = "transactions are not supported yet"
+_NO_STATE_TOPIC = "there is no topic __transaction_state: transactions are stored in metastore.url"
+_ALWAYS_VERIFIED = "each transactional batch is checked when it is committed"
+_NO_TWO_PHASES = "two-phase commit with an external coordinator (KIP-939) is not supported"
 _NO_SHARE_GROUPS = "share groups are not supported"
 _NO_STREAMS_GROUPS = "streams groups are not supported: Kafka Streams uses classic groups"
 _NO_PLUGINS = "Java classes cannot be loaded"
@@ -137,8 +139,9 @@ _REFUSED = {
     "ssl.keystore.": _NO_STORE,
     "ssl.truststore.": _NO_STORE,
     "telemetry.": "client telemetry is not supported",
-    "transaction.": _NO_TRANSACTIONS,
-    "transactional.": _NO_TRANSACTIONS,
+    "transaction.partition.verification.enable": _ALWAYS_VERIFIED,
+    "transaction.state.log.": _NO_STATE_TOPIC,
+    "transaction.two.phase.commit.enable": _NO_TWO_PHASES,
     "unclean.leader.election.interval.ms": "no leader can lose data, so there is no unclean election",
     "unstable.": "there are no unstable API or feature versions",
     "zookeeper.": "there is no ZooKeeper: set metastore.url",

@@ -2,7 +2,7 @@
 
 Place: between the listener and the metastore; any agent answers for any partition.
 Invariant: this is the state that the next commit uses. An error of one partition does not affect others.
-Source: KIP-664. There are no transactions yet: no coordinator epoch and no transaction start offset.
+Source: KIP-664.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 
-NO_TRANSACTION = -1
+NO_EPOCH = -1
+"""As Kafka says it of a producer without a marker; coordinators have no epochs here."""
 
 
 class _Found(NamedTuple):
@@ -81,8 +82,8 @@ def _partition(schema: Schema, index: int, found: _Found) -> Any:
                 producer_epoch=producer.producer_epoch,
                 last_sequence=producer.last_sequence,
                 last_timestamp=producer.last_timestamp,
-                coordinator_epoch=NO_TRANSACTION,
-                current_txn_start_offset=NO_TRANSACTION,
+                coordinator_epoch=NO_EPOCH,
+                current_txn_start_offset=producer.transaction_start,
             )
             for producer in found.producers
         ),

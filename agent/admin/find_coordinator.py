@@ -1,6 +1,7 @@
-"""FindCoordinator (key 10, versions 0-6): the agent that coordinates a consumer group.
+"""FindCoordinator (key 10, versions 0-6): the agent that coordinates a consumer group, or transactions.
 
-Place: before a consumer's first group request, and after every NOT_COORDINATOR.
+Place: before a consumer's first group request, and after every NOT_COORDINATOR; before a transactional producer's first
+request.
 Invariant: all agents with the same image give the same answer.
 Source: KIP-699 (several keys, version 4).
 """
@@ -11,15 +12,17 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.cluster.routing import transaction_coordinator
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.refusal_log import OnRefused, unheard
+from headrace.agent.transactions.init_producer_id import NO_TRANSACTIONS
+from headrace.metastore.log.image import AgentImage
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 
 GROUP = 0
 TRANSACTION = 1
-NO_TRANSACTIONS = "transactions are not supported"
 
 
 class FindCoordinator:
@@ -35,7 +38,7 @@ class FindCoordinator:
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
         key_type = getattr(entity, "key_type", GROUP)
-        if key_type == TRANSACTION:
+        if key_type == TRANSACTION and not self._cluster.image.transaction_version:
             self._on_refused(request, NO_TRANSACTIONS)
         if request.api_version < 4:
             found = self._find(schema, "FindCoordinatorResponse", key_type, entity.key, request.connection.listener)
@@ -46,14 +49,19 @@ class FindCoordinator:
         )
         return reply(request, schema.response(throttle_time=NO_THROTTLE, coordinators=coordinators))
 
+    def _coordinator(self, key_type: int, key: str) -> AgentImage | None:
+        if key_type == GROUP:
+            return self._cluster.coordinator(key)
+        return transaction_coordinator(self._cluster.image, key)
+
     def _find(self, schema: Schema, cls: str, key_type: int, key: str, listener: str) -> Any:
         agent, code, message = None, ErrorCode.none, None
-        if key_type == TRANSACTION:
+        if key_type == TRANSACTION and not self._cluster.image.transaction_version:
             # The only code that every client library treats as final at once; others are retried.
             code, message = ErrorCode.transactional_id_authorization_failed, NO_TRANSACTIONS
-        elif key_type != GROUP:
+        elif key_type not in (GROUP, TRANSACTION):
             code, message = ErrorCode.invalid_request, f"unsupported coordinator key type: {key_type}"
-        elif (agent := self._cluster.coordinator(key)) is None:
+        elif (agent := self._coordinator(key_type, key)) is None:
             code, message = ErrorCode.coordinator_not_available, "no live agent"
         if agent is not None:
             agent = virtual_node(self._shared, listener) or agent

@@ -14,7 +14,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.log_change import LogChange, Verdict
-from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS
+from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS, TRANSACTION_VERSION
 from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT, change_feature
 from headrace.metastore.log.image import MetadataImage
@@ -25,7 +25,7 @@ from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 from headrace.storage.errors import HeadraceError, InvalidError, UnsupportedFeatureError
 
 UPGRADE = 1
-_COMPACTORS_NEED = {SEGMENT_KEYS: 1, METADATA_FORMAT: PARTITION_CHANGES_FORMAT}
+_COMPACTORS_NEED = {SEGMENT_KEYS: 1, METADATA_FORMAT: PARTITION_CHANGES_FORMAT, TRANSACTION_VERSION: 1}
 """The lowest levels for which running compactors are looked at."""
 
 

@@ -4,7 +4,8 @@ Place: two tasks, with four rounds each per controller.lease.ms: one acquires an
 lease, the other does the work, so that slow work cannot cost the lease. Standbys follow the log, so that a new active
 controller has the state of the previous one: all state is in the log.
 The active controller hides agents that are gone, fences agents with expired leases, completes reassignments,
-removes expired delegation tokens and emptied partitions, writes snapshots and truncates the log. Clients do not see it.
+removes expired delegation tokens and emptied partitions, aborts late transactions, writes snapshots and truncates the
+log. Clients do not see it.
 Invariant: every action is fenced by the controller epoch in SQL, so a controller that was paused and resumes
 after a takeover changes nothing. It considers itself active only until its lease, counted from before
 the request was sent, has expired. After a crash, a standby takes over within the lease; at once if it finds that the
@@ -30,6 +31,7 @@ from headrace.agent.cluster.partition_removal import PartitionRemover, RemovalAp
 from headrace.agent.cluster.setting_agreement import SettingRecorder, SettingRecorderApi
 from headrace.agent.cluster.split_boundaries import BoundaryApi, SplitBoundaries
 from headrace.agent.cluster.topic_halvings import TopicHalvings
+from headrace.agent.cluster.transaction_ends import TransactionEnds
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.cluster import ClusterApi
@@ -117,9 +119,11 @@ class Controller:
         connect: Connect = open_link,
         listener: str | None = None,
         lags: ConsumerLags | None = None,
+        transactions: TransactionEnds | None = None,
     ) -> None:
         """`times`: as they are now. `schedules`: the periodic jobs of a cluster; None: none are scheduled here.
-        `listener`: inter.broker.listener.name, for the links to agents. `lags`: None if they are not exported."""
+        `listener`: inter.broker.listener.name, for the links to agents. `lags`: None if they are not exported.
+        `transactions`: None if none are ended."""
         self._api = api
         self._follower = follower
         self._times = times
@@ -142,6 +146,7 @@ class Controller:
         self._next_schedule = 0.0
         self._links = AgentLinks(self._on_gone, clock, connect, listener)
         self._lags = lags
+        self._transactions = transactions
         self._tasks: list[asyncio.Task[None]] = []
         self._snapshotting: asyncio.Task[None] | None = None
 
@@ -208,6 +213,8 @@ class Controller:
             await self._boundaries.step(lease.controller_epoch)
             await self._halvings.step(lease.controller_epoch)
             self._keep_snapshots(lease.controller_epoch)
+            if self._transactions is not None:
+                await self._transactions.step()
             await self._keep_schedules(lease.controller_epoch, image)
 
     async def _fence_silent(self, epoch: int) -> None:

@@ -43,6 +43,11 @@ def preferred(role: str, agents: Iterable[AgentImage]) -> AgentImage | None:
     return max(agents, key=lambda agent: (score(agent.node_id, role), agent.node_id), default=None)
 
 
+def transaction_coordinator(image: MetadataImage, transactional_id: str) -> AgentImage | None:
+    """The live agent that clients are sent to with requests about this transactional id: any other would do as well."""
+    return preferred(f"transaction:{transactional_id}", image.live_agents())
+
+
 class Routes:
     """The decisions for one image; each is computed on first use."""
 

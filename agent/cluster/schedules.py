@@ -9,6 +9,7 @@ from __future__ import annotations
 from headrace.metastore.api.cleaning import PLAN_CLEANING_JOB
 from headrace.metastore.api.files import DELETE_DEAD_FILES, SWEEP_ORPHANS
 from headrace.metastore.api.jobs import JobSchedule
+from headrace.metastore.api.outcomes import RECORD_OUTCOMES
 from headrace.metastore.api.retention import RETENTION_JOB
 from headrace.metastore.api.segments import CLEAN_UP_SEGMENTS_JOB
 from headrace.metastore.log.effective_configs import EffectiveConfigs, set_for_all_brokers
@@ -33,4 +34,5 @@ def schedules(configs: EffectiveConfigs, image: MetadataImage) -> list[JobSchedu
         JobSchedule(CLEAN_UP_SEGMENTS_JOB, segments_ms),
         DELETE_DEAD_FILES,
         SWEEP_ORPHANS,
+        RECORD_OUTCOMES,
     ]

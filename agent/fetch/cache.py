@@ -48,6 +48,11 @@ class ChunkCache:
         self._loads: dict[_Entry, asyncio.Task[memoryview]] = {}
         self._forgotten: OrderedDict[uuid.UUID, None] = OrderedDict()
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all entries."""
+        return self._held
+
     def put_file(self, file_id: uuid.UUID, data: bytes | memoryview) -> None:
         """Keep a file that this agent has just written, without copying it."""
         self._keep((file_id, _WHOLE), memoryview(data).toreadonly())

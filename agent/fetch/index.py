@@ -44,18 +44,22 @@ _last_offset = attrgetter("last_offset")
 class _Tail:
     """One partition. Offsets are lower bounds until `confirmed`, by the primary or by the feed's very first row.
 
-    Each change of the first open offset comes with an append: `first_open_offset` is that of the log up to `known_to`,
-    and of what the feed and the primary say the one with the higher end is newer.
+    Each change of the first open offset comes with an append, so what is open is a function of a log's end.
+    `first_open_offset` is that of the log up to `fed_to`, as far as the feed brought it: of a transaction that the
+    primary says is over, the feed may not have brought the end, and then `aborted` does not have it. So what the
+    primary says counts only when the feed has come as far (`known_to`).
     """
 
     __slots__ = (
         "aborted",
         "confirmed",
         "extents",
+        "fed_to",
         "first_open_offset",
         "high_watermark",
         "known_to",
         "log_start_offset",
+        "open_at_primary",
     )
 
     def __init__(self) -> None:
@@ -64,26 +68,40 @@ class _Tail:
         self.log_start_offset = 0
         self.confirmed = False
         self.first_open_offset: int | None = None
+        self.fed_to: int | None = None
+        """None: the feed has brought nothing."""
+        self.open_at_primary: int | None = None
         self.known_to = 0
         self.aborted: list[AbortedRange] = []
         """Those with a marker in `extents`, and maybe earlier ones."""
 
-    def note_open(self, first_open_offset: int | None, end: int) -> bool:
-        """What the log up to `end` says; None: what is open did not change. Whether offsets became stable."""
-        if end < self.known_to and self.first_open_offset is not None:
-            return False
-        before = self.first_open_offset
+    def note_fed(self, first_open_offset: int | None, end: int) -> bool:
+        """What a row of the feed says; None: what is open did not change. Whether offsets became stable."""
+        before, was_fed, self.fed_to = self.first_open_offset, self.fed_to is not None, end
         if first_open_offset is not None:
             self.first_open_offset = first_open_offset
-        self.known_to = max(self.known_to, end)
-        return before not in (None, self.first_open_offset, NONE_OPEN)
+        elif before is None and end >= self.known_to:
+            self.first_open_offset = self.open_at_primary
+        if before is None:
+            return was_fed and self.first_open_offset is not None
+        return before not in (self.first_open_offset, NONE_OPEN)
+
+    def note_primary(self, first_open_offset: int, end: int) -> None:
+        """What the primary says of the log up to `end`."""
+        if end >= self.known_to:
+            self.open_at_primary, self.known_to = first_open_offset, end
+        if self.first_open_offset is None and self.fed_to is not None and self.fed_to >= end:
+            self.first_open_offset = first_open_offset  # the rows since then said nothing else
 
     @property
     def last_stable_offset(self) -> int:
-        """At most the partition's."""
-        if self.first_open_offset is None:
-            return 0
-        return self.high_watermark if self.first_open_offset == NONE_OPEN else self.first_open_offset
+        """At most the partition's, and as far as `aborted` goes."""
+        open_offset, end = self.first_open_offset, self.fed_to
+        if end is None:
+            open_offset, end = self.open_at_primary, self.known_to
+        if open_offset is None:
+            return self.log_start_offset
+        return max(end if open_offset == NONE_OPEN else open_offset, self.log_start_offset)
 
 
 class TailIndex:
@@ -104,6 +122,11 @@ class TailIndex:
         self._tails: dict[int, _Tail] = {}
         self._arrivals: deque[int] = deque()  # keys of the cached extents, oldest first
         self._file_ends: OrderedDict[uuid.UUID, int] = OrderedDict()
+
+    @property
+    def held_extents(self) -> int:
+        """Here and in the history, at most: those that swaps removed are counted until they are the oldest."""
+        return len(self._arrivals) + self.history.held_extents
 
     def look(self, key: int, offset: int, max_bytes: int) -> Lookup | None:
         """Extents from `offset` on, about `max_bytes` of them; None if the primary must be asked."""
@@ -133,7 +156,7 @@ class TailIndex:
             tail.high_watermark,
             extents,
             cut=cut,
-            last_stable_offset=tail.last_stable_offset,
+            last_stable_offset=max(tail.last_stable_offset, extents[-1].last_offset + 1),  # only stable ones are kept
             aborted=[a for a in self.history.aborted(key) if a.last_offset >= offset],
         )
 
@@ -162,7 +185,7 @@ class TailIndex:
         tail = self._tails.setdefault(key, _Tail())
         tail.high_watermark = max(tail.high_watermark, answer.high_watermark)
         tail.confirmed = True
-        tail.note_open(answer.first_open_offset, answer.high_watermark)
+        tail.note_primary(answer.first_open_offset, answer.high_watermark)
         self._move_log_start(tail, answer.log_start_offset)
 
     def move_log_start(self, generation: int, key: int, log_start_offset: int) -> None:
@@ -245,7 +268,7 @@ class TailIndex:
     def _note_transactions(self, row: FeedRow, heard: dict[int, int]) -> None:
         """What is open after the row, in the partitions that it appended to."""
         for key, end in {extent.partition_key: extent.last_offset + 1 for extent in row.extents}.items():
-            if self._tails[key].note_open(row.first_open_offsets.get(key), end):
+            if self._tails[key].note_fed(row.first_open_offsets.get(key), end):
                 heard[key] = LOOK_AGAIN
         for aborted in row.aborted:
             tail = self._tails[aborted.partition_key]
@@ -262,7 +285,7 @@ class TailIndex:
         tail.extents.append(extent)
         if extent.base_offset == 0:  # known from its first record on
             tail.confirmed = True
-            tail.note_open(NONE_OPEN, 0)
+            tail.note_primary(NONE_OPEN, 0)
         tail.high_watermark = max(tail.high_watermark, extent.last_offset + 1)
         self._arrivals.append(key)
         while len(self._arrivals) > self._extents_max:

@@ -4,7 +4,8 @@ Place: between the listener and the metastore; opens extents only for timestamps
 Invariant: every answer comes from the primary, because consumers start from it, and use it to decide whether they are
 caught up. An error of one partition does not affect others.
 Source: Kafka's ListOffsetsRequest.json; KIP-734 (-3), KIP-405 (-4), KIP-1005 (-5), KIP-1023 (-6);
-KIP-98 (read_committed: the latest offset is the last stable one; a timestamp is looked up in the whole log).
+KIP-98 (read_committed: the latest offset is the last stable one, and a record at or after it is not found; as in Kafka,
+the newest record is that of the whole log, also if it is there, and aborted records are found).
 There is no tiered storage here: the local log start is the log start, and the tiered offsets are -1.
 """
 
@@ -50,6 +51,14 @@ _FIRST_VERSION = {
 
 
 _WITHOUT_RECORD = (OffsetKind.LATEST, OffsetKind.LAST_STABLE, OffsetKind.EARLIEST)
+NO_END = 1 << 62
+
+
+class SearchedOffsets(NamedTuple):
+    """The offsets [start, end) in which a record may be found."""
+
+    start: int
+    end: int
 
 
 class Found(NamedTuple):
@@ -115,55 +124,67 @@ class ListOffsetsHandler:
                 if committed and timestamp == OffsetKind.LATEST:
                     timestamp = OffsetKind.LAST_STABLE
                 questions.append(OffsetQuery(resolved.key, timestamp))
-        answers = iter(await self._answer(questions))
+        answers = iter(await self._answer(questions, committed=committed))
         return [next(answers) if verdict is None else verdict for verdict in found]
 
-    async def _answer(self, questions: Sequence[OffsetQuery]) -> list[Found]:
+    async def _answer(self, questions: Sequence[OffsetQuery], *, committed: bool) -> list[Found]:
         """One call for all questions; then extents are opened in parallel."""
         if not questions:
             return []
         try:
-            answers = await self._ask(questions)
+            answers = await self._ask(questions, committed=committed)
         except HeadraceError as error:
             log.warning("cannot list offsets: partitions=%d error=%s", len(questions), error)
             return [Found(READ_FAILED)] * len(questions)
         opened = iter(
             await asyncio.gather(
-                *(self._open(q, *answer) for q, answer in zip(questions, answers, strict=True) if answer[0].extent)
+                *(
+                    self._open(q, *answer, committed=committed)
+                    for q, answer in zip(questions, answers, strict=True)
+                    if answer[0].extent
+                )
             )
         )
         return [next(opened) if answer.extent else _without_opening(answer) for answer, _ in answers]
 
-    async def _ask(self, questions: Sequence[OffsetQuery]) -> list[tuple[OffsetAnswer, int]]:
-        """The primary's answers, each with the partition's log start if a record must be searched."""
+    async def _ask(
+        self, questions: Sequence[OffsetQuery], *, committed: bool
+    ) -> list[tuple[OffsetAnswer, SearchedOffsets]]:
+        """The primary's answers, each with where a record is searched, if one must be; all as of one instant."""
         by_record = [q for q in questions if q.timestamp not in _WITHOUT_RECORD]
         starts = [OffsetQuery(q.partition_key, OffsetKind.EARLIEST) for q in by_record]
-        answers = await self._metastore.list_offsets([*questions, *starts])
-        log_starts = {s.partition_key: a.offset for s, a in zip(starts, answers[len(questions) :], strict=True)}
-        return [(answers[i], log_starts.get(q.partition_key, -1)) for i, q in enumerate(questions)]
+        ends = [OffsetQuery(q.partition_key, OffsetKind.LAST_STABLE) for q in by_record] if committed else []
+        answers = await self._metastore.list_offsets([*questions, *starts, *ends])
+        after = iter(answers[len(questions) :])
+        bounds = {start.partition_key: SearchedOffsets(next(after).offset, NO_END) for start in starts}
+        for end in ends:
+            bounds[end.partition_key] = bounds[end.partition_key]._replace(end=next(after).offset)
+        return [(answers[i], bounds.get(q.partition_key, SearchedOffsets(-1, NO_END))) for i, q in enumerate(questions)]
 
-    async def _open(self, question: OffsetQuery, answer: OffsetAnswer, log_start_offset: int) -> Found:
+    async def _open(
+        self, question: OffsetQuery, answer: OffsetAnswer, bounds: SearchedOffsets, *, committed: bool
+    ) -> Found:
         """The requested record. For a missing or corrupt file the primary is asked once more."""
         try:
             try:
-                return await self._first_record(question, answer, log_start_offset)
+                return await self._first_record(question, answer, bounds)
             except (NotFoundError, CorruptError):
-                ((answer, log_start_offset),) = await self._ask([question])
-                return await self._first_record(question, answer, log_start_offset)
+                ((answer, bounds),) = await self._ask([question], committed=committed)
+                return await self._first_record(question, answer, bounds)
         except HeadraceError as error:
             self._metrics.report_unreadable(question.partition_key, f"timestamp={question.timestamp}", error)
             return Found(READ_FAILED)
 
-    async def _first_record(self, question: OffsetQuery, answer: OffsetAnswer, log_start_offset: int) -> Found:
+    async def _first_record(self, question: OffsetQuery, answer: OffsetAnswer, bounds: SearchedOffsets) -> Found:
         if answer.extent is None:
             return _without_opening(answer)
         if marker_of(answer.extent.file_id) is not None:  # all that is left; markers have no timestamp
             return Found()
         if question.timestamp == OffsetKind.MAX_TIMESTAMP:
-            record = await newest_record(self._metastore, self._search, answer.extent, log_start_offset)
+            record = await newest_record(self._metastore, self._search, answer.extent, bounds.start)
         else:
-            record = await self._search.first_record(answer.extent, log_start_offset, question.timestamp)
-        return Found() if record is None else Found(ErrorCode.none, *record)
+            record = await self._search.first_record(answer.extent, bounds.start, question.timestamp)
+        return Found() if record is None or record.offset >= bounds.end else Found(ErrorCode.none, *record)
 
 
 def _without_asking(timestamp: int, version: int, error: int, *, duplicate: bool) -> Found | None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from headrace.agent.fetch.index import TailIndex, up_to
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.metastore.api.read import ALL_BYTES, EXTENTS_PER_CALL, NONE_OPEN, ExtentQuery, PartitionExtents, ReadApi
+from headrace.metastore.api.read import ALL_BYTES, EXTENTS_PER_CALL, ExtentQuery, PartitionExtents, ReadApi
 from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Locator:
         for answer in answers:
             self._index.observe(answer, generation)
             if generation == self._index.generation:
-                stable_end = _stable_end(answer)
+                stable_end = answer.last_stable_offset
                 stable = [extent for extent in answer.extents if extent.last_offset < stable_end]
                 self._index.history.keep(answer.partition_key, stable, changes, answer.aborted)
         return [self._judge(query, answer) for query, answer in zip(queries, answers, strict=True)]
@@ -85,7 +85,7 @@ class Locator:
                 LookupStatus.OUT_OF_RANGE,
                 answer.log_start_offset,
                 high_watermark,
-                last_stable_offset=_stable_end(answer),
+                last_stable_offset=answer.last_stable_offset,
             )
         extents = up_to(answer.extents, 0, query.max_bytes)
         if not extents and query.offset < high_watermark:
@@ -102,11 +102,6 @@ class Locator:
             extents,
             recent,
             cut=ends_early,
-            last_stable_offset=_stable_end(answer),
+            last_stable_offset=answer.last_stable_offset,  # the feed may have brought more, but `aborted` fits this
             aborted=answer.aborted,
         )
-
-
-def _stable_end(answer: PartitionExtents) -> int:
-    """The last stable offset as of the answer; the feed may have brought more, but this is what `aborted` fits."""
-    return answer.high_watermark if answer.first_open_offset == NONE_OPEN else answer.first_open_offset

@@ -38,6 +38,11 @@ class SegmentCache:
         """Of the runs, by key and last offset."""
         self._held = 0
 
+    @property
+    def held_extents(self) -> int:
+        """Over all partitions."""
+        return self._held
+
     def from_offset(self, key: int, offset: int) -> list[Extent]:
         """The extents from the one that holds the offset to the run's end; empty if none holds it."""
         run = self._runs.get(key)

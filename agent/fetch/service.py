@@ -40,6 +40,7 @@ from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.fetch.zone_cache.service import ZoneCache
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.listeners import listeners
+from headrace.config.memory_budget import EXTENT_BYTES, SESSION_PARTITION_BYTES
 from headrace.config.settings import Settings
 from headrace.metastore.api.read import ReadApi
 from headrace.protocol.request import Request, Response
@@ -102,7 +103,9 @@ class FetchService:
         locator = Locator(index, metastore, rng, metrics)
         delivery = Delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent)
         most = settings.fetch_session_max_partitions
-        sessions = FetchSessions(clock, rng, metrics, partitions_max=most, node_id=lambda: view.node_id)
+        self._sessions = sessions = FetchSessions(
+            clock, rng, metrics, partitions_max=most, node_id=lambda: view.node_id
+        )
         rendered = None if rendered_logs is None else rendered_topics(rendered_logs, view, clock)
         self._fetch = FetchHandler(
             view,
@@ -142,6 +145,14 @@ class FetchService:
             connect=self._connect,
             listener=listeners(settings).inter_broker,
         )
+
+    def memory_in_use(self) -> dict[str, Callable[[], float]]:
+        """Bytes by part of the memory budget."""
+        return {
+            "fetch_cache": lambda: self._cache.held_bytes,
+            "extents": lambda: self._index.held_extents * EXTENT_BYTES,
+            "fetch_sessions": lambda: self._sessions.partitions * SESSION_PARTITION_BYTES,
+        }
 
     def life_is_over(self) -> None:
         """Another server is the metastore by now: record what only this one may have had."""

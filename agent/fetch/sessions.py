@@ -123,6 +123,11 @@ class FetchSessions:
         self._total_partitions = 0
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
 
+    @property
+    def partitions(self) -> int:
+        """In all sessions."""
+        return self._total_partitions
+
     def open(
         self, request: FetchRequest, *, by_id: bool, client: str = "", session_max: int = PARTITIONS_MAX
     ) -> Exchange:

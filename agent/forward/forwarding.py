@@ -39,7 +39,7 @@ OF_ONE_GROUP = frozenset(
     }
 )
 """Their first field is the group's id."""
-FORWARDED = OF_ONE_GROUP | BY_ELEMENT.keys() | {ApiKey.LIST_GROUPS}
+FORWARDED = OF_ONE_GROUP | BY_ELEMENT.keys() | {ApiKey.LIST_GROUPS, ApiKey.TXN_OFFSET_COMMIT}
 _FIRST_OFFSET_FETCH_OF_SEVERAL_GROUPS = 8
 
 
@@ -62,6 +62,8 @@ class Forwarding:
             serve: Callable[[Request, RequestHandler], Awaitable[Response]] = self._of_all
         elif api_key in OF_ONE_GROUP:
             serve = self._of_one_group
+        elif api_key == ApiKey.TXN_OFFSET_COMMIT:
+            serve = self._of_transaction
         else:
             serve = self._of_several
 
@@ -81,6 +83,12 @@ class Forwarding:
         except wire.MALFORMED:
             return local(request)  # which refuses it
         agent = self._other(self._view.coordinator(group_id))
+        return local(request) if agent is None else self._to(agent, request, local)
+
+    def _of_transaction(self, request: Request, local: RequestHandler) -> Awaitable[Response]:
+        """TxnOffsetCommit: the transactional id comes before the group's."""
+        _, entity = decode(request)
+        agent = self._other(self._view.coordinator(entity.group_id))
         return local(request) if agent is None else self._to(agent, request, local)
 
     def _of_several(self, request: Request, local: RequestHandler) -> Awaitable[Response]:

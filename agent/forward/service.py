@@ -23,9 +23,9 @@ from headrace.agent.forward.metrics import ForwardMetrics
 from headrace.agent.forward.serving import ForwardServer
 from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY
 from headrace.agent.groups.handlers import GroupHandlers
+from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener
-from headrace.metastore.api.groups import GroupApi
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.protocol.ordered_requests import GROUP_POSITION_KEY
 from headrace.protocol.request import RequestHandler
@@ -40,7 +40,7 @@ class ForwardService:
         secret: bytes,
         view: ClusterView,
         shared: SharedAddress,
-        api: GroupApi,
+        api: GroupOffsetApi,
         dispatcher: Dispatcher,
         settings: Settings,
         now_ms: Callable[[], int],

@@ -27,13 +27,14 @@ from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.offsets.commit_request import OffsetCommit
 from headrace.agent.groups.offsets.fetch_request import OffsetFetch
-from headrace.agent.groups.offsets.group_offsets import GroupOffsets
+from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi, GroupOffsets
+from headrace.agent.groups.offsets.transactional_request import TxnOffsetCommit
 from headrace.agent.groups.positions import ConsumerGroupPosition
 from headrace.agent.groups.values import GroupEffect
 from headrace.agent.limit_metrics import limits_reached
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
-from headrace.metastore.api.groups import GroupApi, GroupKind, GroupRecord
+from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import RequestHandler
@@ -45,7 +46,7 @@ class GroupHandlers:
 
     def __init__(
         self,
-        api: GroupApi,
+        api: GroupOffsetApi,
         cluster: ClusterView,
         settings: Settings,
         clock: Clock,
@@ -72,7 +73,9 @@ class GroupHandlers:
             GroupKind.CONSUMER: consumer_groups.restore,
         }
         metrics = GroupMetrics(registry)
-        memory = GroupMemory(settings.group_memory_bytes, settings.group_member_max_bytes, limits_reached(registry))
+        self.memory = memory = GroupMemory(
+            settings.group_memory_bytes, settings.group_member_max_bytes, limits_reached(registry)
+        )
         self.groups = HeldGroups(api, cluster, clock, restore, metrics, memory)
         metrics.watch_late(lambda: late_groups(self.groups, clock.monotonic(), in_force.current().group_late_parent_ms))
         coordinator = ClassicCoordinator(self.groups, clock, restore_classic)
@@ -84,6 +87,7 @@ class GroupHandlers:
         """Not advertised."""
         self.handlers: dict[int, RequestHandler] = {
             ApiKey.OFFSET_COMMIT: OffsetCommit(offsets, cluster, in_force),
+            ApiKey.TXN_OFFSET_COMMIT: TxnOffsetCommit(offsets, cluster, in_force),
             ApiKey.OFFSET_FETCH: OffsetFetch(offsets, cluster),
             ApiKey.JOIN_GROUP: JoinGroup(coordinator, in_force),
             ApiKey.HEARTBEAT: Heartbeat(coordinator),

@@ -22,6 +22,7 @@ from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.listener.proxied import ProxiedConnection
 from headrace.agent.quotas.enforcement import QuotaEnforcer
 from headrace.agent.security.listener_security import ListenerSecurity
+from headrace.config.memory_budget import CONNECTION_BYTES
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError
@@ -57,6 +58,16 @@ class KafkaListener:
     def produce_bytes(self) -> ProduceBytes:
         """What the listener sees of Produce requests before they are whole."""
         return self._host.produce_bytes
+
+    def memory_in_use(self) -> dict[str, Callable[[], float]]:
+        """Bytes by part of the memory budget."""
+        host = self._host
+        return {
+            "produce_requests": lambda: host.budget.in_use_bytes,
+            "requests": lambda: host.requests.in_use_bytes,
+            "replies": lambda: host.replies.in_use_bytes,
+            "connections": lambda: len(host.connections) * CONNECTION_BYTES,
+        }
 
     def limit_clients(self, quotas: QuotaEnforcer | None) -> None:
         """Enforce these quotas on requests from now on; None: there are none."""

@@ -167,7 +167,7 @@ class Acknowledger:
 
 
 def _refusal_of(outcome: BatchOutcome, entry: PlacedBatch) -> Refusal:
-    code = batch_error(outcome)
+    code = batch_error(outcome, entry.request.version if entry.batch.transaction else -1)
     if outcome is BatchOutcome.UNKNOWN_PARTITION and entry.request.by_id:
         code = int(ErrorCode.unknown_topic_id)
     batch = entry.batch

@@ -11,7 +11,7 @@ import uuid
 from typing import NamedTuple
 
 from headrace.agent.produce.pending import PendingRequest
-from headrace.metastore.api.commit import StagedBatch
+from headrace.metastore.api.commit import BatchTransaction, StagedBatch
 from headrace.protocol.produce_codec import ProducePartitionReply
 from headrace.storage.records.header import BatchHeader
 
@@ -36,6 +36,8 @@ class Arrival(NamedTuple):
     reply: ProducePartitionReply
     partition_count: int = -1
     """By which the client chose the partition; -1 if it sent none; else as in StagedBatch."""
+    transaction: int = BatchTransaction.NO_TRANSACTION
+    """As in StagedBatch."""
 
     @property
     def stream(self) -> Stream:

@@ -51,6 +51,7 @@ def _place(writer: SegmentWriter, laid: Laid, leader_epoch: int) -> list[PlacedB
         *producer,
         leader_epoch,
         members[0][1].partition_count,
+        members[0][1].transaction,
     )
     return [
         PlacedBatch(batch, before, arrival.owner, header.is_log_append_time, arrival.request, arrival.reply)

@@ -59,11 +59,11 @@ class PendingRequest(Promise):
         "_correlation_id",
         "_is_aborted",
         "_unjudged",
-        "_version",
         "appended_at",
         "before_answer",
         "deadline",
         "reply",
+        "version",
     )
 
     def __init__(
@@ -74,7 +74,7 @@ class PendingRequest(Promise):
         self.appended_at = appended_at
         self.deadline = deadline
         self._correlation_id = correlation_id
-        self._version = version
+        self.version = version
         self._acks = produce.acks
         self._is_aborted = False
         self.before_answer: Callable[[], None] | None = None
@@ -86,7 +86,7 @@ class PendingRequest(Promise):
     @property
     def by_id(self) -> bool:
         """Whether the client names topics by id, so that errors speak of ids too."""
-        return self._version >= FIRST_BY_ID
+        return self.version >= FIRST_BY_ID
 
     @property
     def wants_answer(self) -> bool:
@@ -125,7 +125,7 @@ class PendingRequest(Promise):
         if self._is_aborted:
             raise CloseConnection("produce request abandoned: its outcome is unknown")
         if self._acks != 0:
-            return Response(encode_produce_response(self._correlation_id, self._version, self.reply))
+            return Response(encode_produce_response(self._correlation_id, self.version, self.reply))
         failed = sum(1 for topic in self.reply.topics for partition in topic.partitions if partition.error_code)
         if failed:
             raise CloseConnection(f"produce with acks=0 failed: batches={failed}")

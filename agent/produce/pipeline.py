@@ -13,9 +13,9 @@ import logging
 import math
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
@@ -31,6 +31,7 @@ from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.pending import not_stored
 from headrace.agent.produce.receive import Received, Receiver, refusal_of
 from headrace.agent.produce.trace import FileTrace, FlushReason
+from headrace.agent.produce.transactional import ProducerNames
 from headrace.agent.produce.upload import Uploader
 from headrace.agent.produce.validate import RuleBook
 from headrace.agent.security.authorization.authorizer import Authorizer
@@ -38,6 +39,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.commit import CommitApi
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.transactions.state import Transaction
 from headrace.protocol.produce_codec import ProduceRequest, decode_produce
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
 from headrace.storage.clock import Clock
@@ -54,6 +56,13 @@ EXPIRY_TICK_S = 0.1
 
 def _nothing() -> None:
     """The default of a callback that is not needed."""
+
+
+class ProduceMetastore(CommitApi, Protocol):
+    """The metastore operations of the write path."""
+
+    async def find_transactions(self, transactional_ids: Sequence[str] | None = None) -> list[Transaction]:
+        """See metastore.api.transactions.TransactionApi."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +105,7 @@ class ProducePipeline:
     def __init__(
         self,
         store: ObjectStore,
-        metastore: CommitApi,
+        metastore: ProduceMetastore,
         view: ClusterView,
         settings: Settings,
         clock: Clock,
@@ -127,6 +136,7 @@ class ProducePipeline:
             clock,
             RuleBook(EffectiveConfigs(settings)),
             on_refused=self._metrics.count_refused,
+            names=ProducerNames(lambda names: metastore.find_transactions(names)),
             authorizer=authorizer,
         )
         self._uploader = Uploader(
@@ -163,6 +173,10 @@ class ProducePipeline:
         self.stopped: str | None = "not started"
         """Why requests are refused; None while they are served."""
 
+    def memory_in_use(self) -> dict[str, Callable[[], float]]:
+        """Bytes by part of the memory budget."""
+        return {"uploads": lambda: self._uploader.in_flight_bytes}
+
     async def start(self) -> None:
         """Begin to serve."""
         self.stopped = None
@@ -180,7 +194,7 @@ class ProducePipeline:
         produce = decode_produce(request.body, request.api_version, request.connection.request_elements_max)
         refusal = refusal_of(produce)
         if produce.transactional_id is not None:
-            refusal = self._receiver.refusal_of_transaction(request, produce) or refusal
+            refusal = self._receiver.refusal_of_transaction(request, produce.transactional_id) or refusal
         if refusal:
             self._metrics.count_refused(refusal, sum(len(topic.partitions) for topic in produce.topics))
             return self._receiver.refuse(request, produce, refusal)

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -22,8 +23,13 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.moved_keys import with_moved_keys
 from headrace.agent.produce.pending import PendingRequest, Refusal
-from headrace.agent.produce.validate import (
+from headrace.agent.produce.transactional import (
     NO_TRANSACTIONS,
+    ProducerNames,
+    judge_transactional,
+    transaction_of,
+)
+from headrace.agent.produce.validate import (
     Accepted,
     LoopWork,
     RuleBook,
@@ -66,7 +72,7 @@ def refusal_of(produce: ProduceRequest) -> Refusal | None:
     """Why the request as a whole is refused, if it is."""
     if produce.acks not in ACKS:
         return Refusal(int(ErrorCode.invalid_required_acks), f"acks must be -1, 0 or 1: acks={produce.acks}")
-    return NO_TRANSACTIONS if produce.transactional_id is not None else None
+    return None
 
 
 class Received(NamedTuple):
@@ -89,9 +95,11 @@ class Receiver:
         rules: RuleBook,
         *,
         on_refused: Callable[[Refusal], None],
+        names: ProducerNames,
         authorizer: Authorizer | None = None,
     ) -> None:
         """`authorizer`: None if ACLs are not enforced."""
+        self._names = names
         self._authorizer = authorizer
         self._view = view
         self._clock = clock
@@ -105,13 +113,14 @@ class Receiver:
         pending.refuse(produce, refusal)
         return pending
 
-    def refusal_of_transaction(self, request: Request, produce: ProduceRequest) -> Refusal | None:
-        """Why the client may not use the transactional id of the request, if it has one."""
-        name, authorizer = produce.transactional_id, self._authorizer
-        if name is None or authorizer is None:
-            return None
-        allowed = authorizer.require(request, _WRITE, AclResource.TRANSACTIONAL_ID, name)
-        return None if allowed else DENIED_TRANSACTION
+    def refusal_of_transaction(self, request: Request, transactional_id: str) -> Refusal | None:
+        """Why the client may not use the transactional id of its request, if it may not."""
+        authorizer = self._authorizer
+        if authorizer is not None and not authorizer.require(
+            request, _WRITE, AclResource.TRANSACTIONAL_ID, transactional_id
+        ):
+            return DENIED_TRANSACTION
+        return None if self._view.image.transaction_version else NO_TRANSACTIONS
 
     def receive(self, request: Request, produce: ProduceRequest) -> Received | None:
         """Judge every batch of a request that `refusal_of` let pass. Answered at once when none of them does.
@@ -122,6 +131,8 @@ class Receiver:
         topics = _find_all(image, produce)
         if not _has_all(topics, produce) or self._to_open(image, topics) or _moving(topics):
             return None
+        if not self._names.has_all(produce):
+            return None
         return self._judge(request, produce, image, topics)
 
     async def receive_later(self, request: Request, produce: ProduceRequest) -> Received:
@@ -129,6 +140,8 @@ class Receiver:
         image, missing = await self._look_up(produce, by_id=request.api_version >= FIRST_BY_ID)
         topics = _find_all(image, produce)
         received = self._judge(request, produce, image, topics, missing)
+        if produce.transactional_id is not None:
+            received = await self._check_producers(received, produce.transactional_id)
         if received.unread:
             received = await self.read_records(request, received)
         if moving := _moving(topics):
@@ -148,6 +161,23 @@ class Receiver:
             else:
                 self._refuse(refusal, arrival.request, arrival.reply)
         return received._replace(arrivals=arrivals)
+
+    async def _check_producers(self, received: Received, transactional_id: str) -> Received:
+        """Refuse transactional batches if a producer of the request does not have this transactional id."""
+        producers = {arrival.header.producer_id for arrival in received.arrivals if arrival.transaction}
+        refusal = await self._names.look_up(transactional_id, producers)
+        if refusal is None:
+            return received
+        unread, kept = received.unread, []
+        for index, arrival in enumerate(received.arrivals):
+            if arrival.transaction:
+                self._refuse(refusal, arrival.request, arrival.reply)
+            else:
+                kept.append(index)
+        return received._replace(
+            arrivals=[received.arrivals[index] for index in kept],
+            unread=frozenset(place for place, index in enumerate(kept) if index in unread),
+        )
 
     async def read_records(self, request: Request, received: Received) -> Received:
         """Check the records that were too many for the event loop, and refuse batches for them."""
@@ -196,6 +226,9 @@ class Receiver:
         unread: list[int] = []
         work = LoopWork()
         access = None if self._authorizer is None else self._authorizer.access(request.connection)
+        transactional = partial(
+            judge_transactional, transactional_id=produce.transactional_id, is_offered=image.transaction_version > 0
+        )
         for topic, wanted, replies in zip(topics, produce.topics, pending.reply.topics, strict=True):
             # a topic with an unknown id is unknown to all clients
             name = wanted.name if topic is None else topic.name
@@ -212,7 +245,8 @@ class Receiver:
                 if topic is None or not topic.has(partition.index):
                     self._refuse(_why_missing(wanted.topic_id or wanted.name) or missing, pending, reply)
                     continue
-                verdict = judge(partition.records, self._rules.rules(image, topic), version, now_ms, work)
+                rules = self._rules.rules(image, topic)
+                verdict = judge(partition.records, rules, version, now_ms, work, transactional)
                 if isinstance(verdict, Accepted):
                     if not verdict.is_read:
                         unread.append(len(arrivals))
@@ -310,6 +344,7 @@ def _arrival(
         pending,
         reply,
         partition_count,
+        transaction_of(header, request.api_version),
     )
 
 

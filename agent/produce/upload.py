@@ -47,6 +47,8 @@ class Uploader:
         self._merge_max_bytes = merge_max_bytes
         self._database_now_ms = database_now_ms
         self._on_flushed = on_flushed
+        self.in_flight_bytes = 0
+        """Of files that are laid out and not stored yet."""
 
     async def upload(self, file: FlushedFile, is_unwanted: Callable[[FlushedFile], bool]) -> None:
         """Store the file, unless it is unwanted by the time it has a place. Raises what the store raises.
@@ -61,7 +63,11 @@ class Uploader:
             file_id = new_file_id(self._database_now_ms(), self._rng)
             body, placed = lay_out(file.stage.runs, self._merge_max_bytes)
             laid_out = file.stage = file.stage.lay_out(file_id, len(body), placed)
-            stored = await self._store.put(object_key(file_id), body)
+            self.in_flight_bytes += len(body)
+            try:
+                stored = await self._store.put(object_key(file_id), body)
+            finally:
+                self.in_flight_bytes -= len(body)
             if stored.size != len(body):
                 raise CorruptError(f"stored length differs: key={stored.key} sent={len(body)} stored={stored.size}")
         file.trace.stored_at = self._clock.monotonic()

@@ -11,6 +11,7 @@ Source: Kafka's ProduceRequest.validateRecords and LogValidator; KIP-32, KIP-98,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,8 +48,10 @@ _PACKED_BYTES_PER_ITEM = {Codec.GZIP: 2, Codec.SNAPPY: 2, Codec.LZ4: 64, Codec.Z
 KEYLESS = "compacted topics take no record without a key"
 RECORD_ERRORS_MAX = 1_000
 """Wrong records of one batch that the answer names; Kafka names all."""
-NO_TRANSACTIONS = Refusal(int(ErrorCode.invalid_txn_state), "transactions are not supported")
-"""INVALID_TXN_STATE: final in every client, and blames neither the user's rights nor the network."""
+
+
+JudgeTransactional = Callable[[BatchHeader], Refusal | None]
+"""Why a transactional batch of this header is refused, if it is (transactional.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +137,20 @@ class LoopWork:
 
 
 def judge(
-    records: memoryview | None, rules: TopicRules, api_version: int, now_ms: int, work: LoopWork
+    records: memoryview | None,
+    rules: TopicRules,
+    api_version: int,
+    now_ms: int,
+    work: LoopWork,
+    transactional: JudgeTransactional,
 ) -> Accepted | Refusal:
     """The one batch that `records` must be, or its own Kafka error. `now_ms` is what LogAppendTime stamps."""
     try:
         data, header, is_read = _sound_batch(records, rules, api_version, work)
     except HeadraceError as error:
         return Refusal(error_code(error), str(error))
-    if header.is_transactional:
-        return NO_TRANSACTIONS
+    if header.is_transactional and (refusal := transactional(header)) is not None:
+        return refusal
     if rules.stamps_append_time:
         copy = bytearray(data)
         stamp_log_append_time(copy, now_ms)

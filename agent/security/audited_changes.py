@@ -70,6 +70,16 @@ def _deleted_records(request: Any, response: Any) -> Iterator[Change]:
             yield Change(f"TOPIC:{topic.name}", partition.error_code, f"partition {partition.partition_index} {before}")
 
 
+def _written_markers(request: Any, response: Any) -> Iterator[Change]:
+    for marker in response.markers:
+        for topic in marker.topics:
+            for partition in topic.partitions:
+                detail = (
+                    f"partition {partition.partition_index} transaction of producer id {marker.producer_id} aborted"
+                )
+                yield Change(f"TOPIC:{topic.name}", partition.error_code, detail)
+
+
 def _partitions(request: Any, response: Any) -> Iterator[Change]:
     counts = {topic.name: topic.count for topic in request.topics}
     for topic in response.results:
@@ -181,6 +191,7 @@ CHANGES: dict[int, Changes] = {
     ApiKey.CREATE_TOPICS: _topics,
     ApiKey.DELETE_TOPICS: _deleted_topics,
     ApiKey.DELETE_RECORDS: _deleted_records,
+    ApiKey.WRITE_TXN_MARKERS: _written_markers,
     ApiKey.CREATE_PARTITIONS: _partitions,
     ApiKey.CREATE_ACLS: _created_acls,
     ApiKey.DELETE_ACLS: _deleted_acls,

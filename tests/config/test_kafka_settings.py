@@ -68,7 +68,7 @@ KAFKAS = [
     "ssl.provider",
     "transaction.state.log.min.isr",
     "transaction.state.log.replication.factor",
-    "transactional.id.expiration.ms",
+    "transaction.two.phase.commit.enable",
     "unclean.leader.election.enable",
 ]
 """What a server.properties of Kafka's is likely to say."""
@@ -86,6 +86,8 @@ SERVED = [
     "log.cleaner.io.max.bytes.per.second",
     "node.id",
     "process.roles",
+    "transaction.max.timeout.ms",
+    "transactional.id.expiration.ms",
 ]
 
 

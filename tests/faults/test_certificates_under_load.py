@@ -26,6 +26,7 @@ from tests.agent.security.certificates import Authority
 from tests.agent_process import SECONDS_MAX
 from tests.faults.secure_cluster import SecureCluster, secure_cluster
 from tests.faults.steady_load import PARTITIONS, Load
+from tests.java_program import java_command
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 RECORDS = 40
@@ -126,7 +127,7 @@ async def test_kafkas_own_client_goes_on_while_certificates_are_replaced(renewal
     )
     source = Path(compat.__file__).with_name("ProducerAndConsumer.java")
     process = await asyncio.create_subprocess_exec(
-        "java", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARIES}/*", str(source), str(settings), "renewed",
+        *java_command(source, f"{JAVA_LIBRARIES}/*"), str(settings), "renewed",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdin is not None

@@ -25,6 +25,7 @@ SEEDS_THAT_PAUSE = (6, 7, 8)
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("W4", "W7")
 def test_retries_through_other_agents_keep_the_order() -> None:
     outcome = asyncio.run(

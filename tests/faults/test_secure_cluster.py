@@ -27,6 +27,7 @@ from tests.faults.secure_cluster import (
     java_settings,
     secure_cluster,
 )
+from tests.java_program import java_command
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 EVERY_MECHANISM = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
@@ -105,7 +106,7 @@ def test_kafkas_own_client_by_each_mechanism_with_certificates_and_tokens(
     libraries = ":".join(map(str, [JAVA_LIBRARIES / "*", *its_own]))
     source = Path(compat.__file__).with_name("SecureClient.java")
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={(tmp_path / 'token').as_uri()}"
-    command = ["java", "-XX:TieredStopAtLevel=1", allowed, "-cp", libraries, str(source)]
+    command = java_command(source, libraries, allowed)
     arguments = [f"{name}={path}" for name, path in files.items()]
     before = {name: cluster.logins(name) for name in ("SCRAM-SHA-512", "OAUTHBEARER")}
     run = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=200, check=False)

@@ -20,6 +20,7 @@ from tests.compat import go_clients
 from tests.compat.clients import CLIENTS, pairs
 from tests.confluent_records import read
 from tests.faults.shared_cluster import SharedCluster, shared_cluster
+from tests.java_program import java_command
 
 GROUPS = 20
 PARTITIONS = 4
@@ -98,7 +99,7 @@ def test_each_client_library_writes_and_reads_in_a_group(cluster: SharedCluster)
 def _read_by_java(address: str, topic: str, protocol: str) -> list[int]:
     """What Kafka's own consumer reads as the only member of a group."""
     source = Path(compat.__file__).with_name("GroupMember.java")
-    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARIES}/*", str(source)]
+    command = java_command(source, f"{JAVA_LIBRARIES}/*")
     process = subprocess.Popen(
         [*command, address, f"java-{protocol}", topic, protocol],
         stdin=subprocess.PIPE,

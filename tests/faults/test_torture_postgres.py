@@ -44,6 +44,7 @@ def test_what_only_kills_and_promotes_with_synchronous_replication_loses_nothing
     assert outcome.snapshots_held > 1
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("torture")
 @pytest.mark.requirement("W1", "W3", "W7", "X4")
 def test_a_synchronous_promotion_loses_nothing_and_what_a_split_primary_loses_is_listed() -> None:

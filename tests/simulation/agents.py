@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from headrace.agent.admin.init_producer_id import InitProducerId, ProducerIds
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
+from headrace.agent.transactions.init_producer_id import InitProducerId
+from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.verdict import LifeVerdict
 from headrace.protocol.api_keys import ApiKey
@@ -62,6 +63,9 @@ class _Unregistered(CollectorRegistry):
 
     def register(self, collector: Collector) -> None:
         pass
+
+
+TRANSACTION_TIMEOUT_MAX_MS = 900_000
 
 
 class Process:
@@ -121,7 +125,12 @@ class Process:
         if self.fetch.zone_cache is not None:
             self.dispatcher.register_unadvertised(ZONE_CACHE, self.fetch.zone_cache.handle)
         self.dispatcher.register(ApiKey.LIST_OFFSETS, self.fetch.handle_list_offsets)
-        self.dispatcher.register(ApiKey.INIT_PRODUCER_ID, InitProducerId(ProducerIds(self._metastore, self.clock)))
+        self.dispatcher.register(
+            ApiKey.INIT_PRODUCER_ID,
+            InitProducerId(
+                ProducerIds(self._metastore, self.clock), self.view, self._metastore, lambda: TRANSACTION_TIMEOUT_MAX_MS
+            ),
+        )
 
     def _seen_bytes(self) -> ProduceBytes:
         """As a listener's, for which memory is short at times."""

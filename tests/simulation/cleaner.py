@@ -61,9 +61,9 @@ class CleaningDatabase(ModelCleaningApi):
         """cleanable_extents, for the holder with that epoch."""
         now_ms, found = run_at_once(self.cleanable_extents(ends))
         self._begun_ms[epoch] = now_ms
-        for number, (live, cleaned_offset) in enumerate(found):
-            topic_id = self._world.metadata.place(live.partition_key).topic.topic_id
-            found[number] = CleanablePartition(live._replace(topic_id=topic_id), cleaned_offset)
+        for number, partition in enumerate(found):
+            topic_id = self._world.metadata.place(partition.live.partition_key).topic.topic_id
+            found[number] = partition._replace(live=partition.live._replace(topic_id=topic_id))
         return now_ms, found
 
     async def swap_cleaned_extents(

@@ -2,9 +2,7 @@
 
 Place: asked by group.py, which judges a group by one picture of the topics at a time. A group may not read children
 behind closed gates (gates.py): to it they are not there.
-Patterns come from clients. RE2 matches any pattern in time linear in the name, and a
-pattern's program is bounded (`PROGRAM_BYTES`), so neither can be used to stop the agent; Kafka uses
-the same syntax. Matches are kept per pattern until topics come or go, and are made on a thread.
+Matches are kept per pattern until topics come or go, and are made on a thread.
 If ACLs are enforced, a pattern matches only topics that its member may describe, from the address it last had.
 Invariant: two pictures have the same `by_name` only if no topic came, went or changed its partitions between them.
 Source: KIP-848 (SubscribedTopicRegex).
@@ -18,8 +16,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import re2
-
+from headrace.agent.client_pattern import compile_pattern
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
 from headrace.agent.groups.consumer.gates import Gate, GroupGates, gates_of
@@ -30,9 +27,6 @@ from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.rendered_topics import RENDERED_TOPICS, rendered_topic
 from headrace.metastore.log.topic_counts import undeleted_count
 
-PATTERN_CHARACTERS_MAX = 4_096
-PROGRAM_BYTES = 256 * 1024
-"""Memory that one pattern's program and its automaton may take."""
 PATTERNS_MAX = 1_000
 MATCHES_MAX = 4_000_000
 """Topic numbers and characters of patterns. Clients may ask for any number of patterns: beyond this all are dropped."""
@@ -158,23 +152,13 @@ def _is_full(matches: Mapping[str, frozenset[int]]) -> bool:
 
 def is_valid(pattern: str) -> bool:
     """Whether it is RE2 syntax, and small enough."""
-    if len(pattern) > PATTERN_CHARACTERS_MAX:
-        return False
     try:
-        _compile(pattern)
-    except re2.error:
+        compile_pattern(pattern)
+    except ValueError:
         return False
     return True
 
 
 def _matching(pattern: str, by_name: Mapping[str, TopicImage]) -> list[TopicImage]:
-    compiled = _compile(pattern.partition("\0")[0])
+    compiled = compile_pattern(pattern.partition("\0")[0])
     return [topic for name, topic in by_name.items() if compiled.fullmatch(name) is not None]
-
-
-def _compile(pattern: str) -> re2._Regexp:
-    options = re2.Options()
-    options.max_mem = PROGRAM_BYTES
-    options.never_capture = True  # else each pair of parentheses costs memory that max_mem does not count
-    options.log_errors = False
-    return re2.compile(pattern, options)

@@ -9,7 +9,6 @@ Source: Kafka's message schemas, KIP-848 (topic ids).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -17,40 +16,14 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.names import storable
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets
-from headrace.agent.groups.offsets.topics import ResolvedTopics, name_or_id, resolve
+from headrace.agent.groups.offsets.judged_offsets import JudgedOffsets
+from headrace.agent.groups.offsets.topics import resolve
 from headrace.agent.groups.values import MemberRef
-from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
 
 _FIRST_BY_ID = 10
-
-
-@dataclass(slots=True)
-class _Commit:
-    """What is to be stored, and each partition's code in request order."""
-
-    codes: list[ErrorCode] = field(default_factory=list)
-    offsets: list[CommittedOffset] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    """Where in `codes` each of `offsets` belongs."""
-
-    def add(self, judged: CommittedOffset | ErrorCode) -> None:
-        if isinstance(judged, ErrorCode):
-            self.codes.append(judged)
-            return
-        self.places.append(len(self.codes))
-        self.offsets.append(judged)
-        self.codes.append(ErrorCode.none)
-
-    def settle(self, stored: list[bool] | ErrorCode, gone: ErrorCode) -> None:
-        """Put the coordinator's answer in the right places."""
-        for number, place in enumerate(self.places):
-            if isinstance(stored, ErrorCode):
-                self.codes[place] = stored
-            elif not stored[number]:
-                self.codes[place] = gone
 
 
 class OffsetCommit:
@@ -65,10 +38,7 @@ class OffsetCommit:
         schema, entity = decode(request)
         by_id = request.api_version >= _FIRST_BY_ID
         topics = await resolve(self._cluster, entity.topics, by_id=by_id)
-        commit = _Commit()
-        for topic in entity.topics:
-            for partition in topic.partitions:
-                commit.add(self._judge(topics, name_or_id(topic, by_id=by_id), partition))
+        commit = JudgedOffsets.of(topics, entity, self._in_force.current().offset_metadata_max_bytes, by_id=by_id)
         stored: list[bool] | ErrorCode = ErrorCode.invalid_group_id
         if storable(entity.group_id):
             member = MemberRef(
@@ -77,20 +47,6 @@ class OffsetCommit:
             stored = await self._offsets.commit(entity.group_id, member, commit.offsets, version=request.api_version)
         commit.settle(stored, ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition)
         return reply(request, _response(schema, entity, commit.codes))
-
-    def _judge(self, topics: ResolvedTopics, wanted: Any, partition: Any) -> CommittedOffset | ErrorCode:
-        topic = topics.found.get(wanted)
-        if topic is None:
-            return topics.missing
-        key = topic.key(partition.partition_index)
-        if key is None:
-            return ErrorCode.unknown_topic_or_partition
-        metadata = partition.committed_metadata or ""
-        if len(metadata.encode()) > self._in_force.current().offset_metadata_max_bytes:
-            return ErrorCode.offset_metadata_too_large
-        return CommittedOffset(
-            key, partition.committed_offset, getattr(partition, "committed_leader_epoch", -1), metadata
-        )
 
 
 def _response(schema: Schema, entity: Any, codes: list[ErrorCode]) -> Any:

@@ -2,8 +2,8 @@
 
 Place: request fields to partition keys and back, around group_offsets.py.
 Invariant: keys carry the topic's number, so a deleted topic's offsets are never shown for its
-successor of the same name. Without transactions every stored offset is stable: require_stable
-changes nothing.
+successor of the same name. With require_stable a partition with an offset that an open transaction may commit is
+UNSTABLE_OFFSET_COMMIT: the client asks again, instead of reading what the transaction has processed (KIP-447).
 Source: Kafka's message schemas, KIP-709 (several groups), KIP-848 (topic ids).
 """
 
@@ -56,10 +56,11 @@ class OffsetFetch:
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
+        stable = getattr(entity, "require_stable", False)
         if request.api_version >= _FIRST_OF_SEVERAL_GROUPS:
-            groups = tuple([await self._group(schema, group) for group in entity.groups])
+            groups = tuple([await self._group(schema, group, stable=stable) for group in entity.groups])
             return reply(request, schema.response(throttle_time=NO_THROTTLE, groups=groups))
-        code, topics = await self._fetch(entity.group_id, entity.topics, None, by_id=False)
+        code, topics = await self._fetch(entity.group_id, entity.topics, None, by_id=False, stable=stable)
         if code is not ErrorCode.none and request.api_version < _FIRST_WITH_GROUP_ERROR:
             topics = [
                 _Topic(t.name, None, [_PartitionAnswer(i, None, code) for i in t.partition_indexes])
@@ -72,9 +73,9 @@ class OffsetFetch:
         )
         return reply(request, response)
 
-    async def _group(self, schema: Schema, group: Any) -> Any:
+    async def _group(self, schema: Schema, group: Any, *, stable: bool) -> Any:
         by_id = schema.version >= _FIRST_BY_ID
-        code, topics = await self._fetch(group.group_id, group.topics, _member(group), by_id=by_id)
+        code, topics = await self._fetch(group.group_id, group.topics, _member(group), by_id=by_id, stable=stable)
         return schema.make(
             "OffsetFetchResponseGroup",
             group_id=group.group_id,
@@ -83,16 +84,16 @@ class OffsetFetch:
         )
 
     async def _fetch(
-        self, group_id: str, asked: Any, member: MemberRef | None, *, by_id: bool
+        self, group_id: str, asked: Any, member: MemberRef | None, *, by_id: bool, stable: bool
     ) -> tuple[ErrorCode, list[_Topic]]:
         if not storable(group_id):
             return ErrorCode.invalid_group_id, []
         if asked is None:
-            return await self._fetch_all(group_id, member)
-        return await self._fetch_some(group_id, asked, member, by_id=by_id)
+            return await self._fetch_all(group_id, member, stable=stable)
+        return await self._fetch_some(group_id, asked, member, by_id=by_id, stable=stable)
 
     async def _fetch_some(
-        self, group_id: str, asked: Any, member: MemberRef | None, *, by_id: bool
+        self, group_id: str, asked: Any, member: MemberRef | None, *, by_id: bool, stable: bool
     ) -> tuple[ErrorCode, list[_Topic]]:
         topics = await resolve(self._cluster, asked, by_id=by_id)
         if not by_id and topics.missing is ErrorCode.unknown_topic_or_partition:
@@ -114,21 +115,23 @@ class OffsetFetch:
             _Topic(
                 getattr(topic, "name", None),
                 getattr(topic, "topic_id", None),
-                [_PartitionAnswer(index, by_key.get(key), code) for index, key in keys],
+                [_answer(index, by_key.get(key), code, stable=stable) for index, key in keys],
             )
             for topic, keys, code in wanted
         ]
 
-    async def _fetch_all(self, group_id: str, member: MemberRef | None) -> tuple[ErrorCode, list[_Topic]]:
+    async def _fetch_all(
+        self, group_id: str, member: MemberRef | None, *, stable: bool
+    ) -> tuple[ErrorCode, list[_Topic]]:
         stored = await self._offsets.fetch(group_id, None, member)
         if isinstance(stored, ErrorCode):
             return stored, []
         by_topic: defaultdict[int, list[_PartitionAnswer]] = defaultdict(list)
         for offset in stored:
-            if offset.offset < 0:
+            if offset.offset < 0 and not stable:
                 continue
             topic_number, index = split_partition_key(offset.partition_key)
-            by_topic[topic_number].append(_PartitionAnswer(index, offset))
+            by_topic[topic_number].append(_answer(index, offset, ErrorCode.none, stable=stable))
         image = self._cluster.image
         if any(topic_by_number(image, number) is None for number in by_topic):
             try:
@@ -137,6 +140,13 @@ class OffsetFetch:
                 return ErrorCode.coordinator_load_in_progress, []
         known = [(topic_by_number(image, number), partitions) for number, partitions in by_topic.items()]
         return ErrorCode.none, [_Topic(topic.name, topic.topic_id, each) for topic, each in known if topic is not None]
+
+
+def _answer(index: int, stored: CommittedOffset | None, code: ErrorCode, *, stable: bool) -> _PartitionAnswer:
+    """`stable`: UNSTABLE_OFFSET_COMMIT instead of an offset that changes if a transaction commits."""
+    if stable and stored is not None and stored.is_pending:
+        return _PartitionAnswer(index, None, ErrorCode.unstable_offset_commit)
+    return _PartitionAnswer(index, stored, code)
 
 
 def _member(group: Any) -> MemberRef | None:

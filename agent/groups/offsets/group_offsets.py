@@ -8,25 +8,55 @@ of one group are stored in order, and a fetch shows every commit that came here 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.held_groups import HeldGroups
+from headrace.agent.groups.consumer.group import FIRST_COMMIT_WITH_MEMBER_EPOCH
+from headrace.agent.groups.coordinated import CoordinatedGroup
+from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.values import MemberRef
 from headrace.metastore.api.groups import CommittedOffset, GroupApi
-from headrace.protocol.errors import coordinator_error
+from headrace.metastore.api.transactions import PendingOffsetsAnswer
+from headrace.metastore.transactions.state import ProducerEpoch
+from headrace.protocol.errors import coordinator_error, transaction_error
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError
 
 logger = logging.getLogger(__name__)
 
 
+class GroupOffsetApi(GroupApi, Protocol):
+    """The metastore operations of groups and of the offsets of transactions."""
+
+    async def add_pending_offsets(
+        self,
+        transactional_id: str,
+        asked: ProducerEpoch,
+        group_id: str,
+        coordinator_epoch: int,
+        offsets: Sequence[CommittedOffset],
+        *,
+        adds_group: bool,
+    ) -> PendingOffsetsAnswer:
+        """See metastore.api.transactions.TransactionApi."""
+
+
+class PendingCommit(NamedTuple):
+    """For which transaction offsets are committed. `adds_group`: they make the group a part of it."""
+
+    transactional_id: str
+    producer: ProducerEpoch
+    adds_group: bool
+    knows_abortable: bool
+
+
 class GroupOffsets:
     """All groups' committed offsets. Every answer carries a code."""
 
-    def __init__(self, api: GroupApi, groups: HeldGroups, clock: Clock, metrics: GroupMetrics) -> None:
+    def __init__(self, api: GroupOffsetApi, groups: HeldGroups, clock: Clock, metrics: GroupMetrics) -> None:
         self._api = api
         self._groups = groups
         self._clock = clock
@@ -36,20 +66,41 @@ class GroupOffsets:
         self, group_id: str, member: MemberRef, offsets: Sequence[CommittedOffset], *, version: int
     ) -> list[bool] | ErrorCode:
         """Per offset whether it was stored (False: its partition is gone); a code when none was."""
+        return await self._store(
+            group_id,
+            lambda held: held.group.check_commit(self._clock.monotonic(), member, version),
+            lambda held: self._commit(group_id, held.epoch, offsets),
+        )
+
+    async def commit_pending(
+        self, group_id: str, member: MemberRef, offsets: Sequence[CommittedOffset], pending: PendingCommit
+    ) -> list[bool] | ErrorCode:
+        """As `commit`, for offsets that the transaction commits when it ends."""
+        return await self._store(
+            group_id,
+            lambda held: _check_pending(held.group, self._clock.monotonic(), member),
+            lambda held: self._add_pending(group_id, held.epoch, offsets, pending),
+        )
+
+    async def _store(
+        self,
+        group_id: str,
+        check: Callable[[Held], ErrorCode],
+        store: Callable[[Held], Awaitable[list[bool] | ErrorCode]],
+    ) -> list[bool] | ErrorCode:
+        """In turn with the group's other commits."""
         held = await self._groups.find(group_id)
         if isinstance(held, ErrorCode):
             return held
         async with held.commits:
             code = self._groups.lost(held)
             if code is ErrorCode.none:
-                code = held.group.check_commit(self._clock.monotonic(), member, version)
+                code = check(held)
             if code is not ErrorCode.none:
                 self._metrics.commit_refused.inc()
                 return code
-            if not offsets:
-                return []
             try:
-                stored = await self._api.commit_offsets(group_id, held.epoch, offsets)
+                stored = await store(held)
             except FencedError:
                 self._metrics.commit_failed.inc()
                 self._groups.drop(held)
@@ -58,9 +109,24 @@ class GroupOffsets:
                 self._metrics.commit_failed.inc()
                 logger.warning("offset commit failed: group=%s error=%s", group_id, error)
                 return ErrorCode(coordinator_error(error))
-        self._metrics.committed.inc()
-        self._metrics.committed_partitions.inc(sum(stored))
+        if isinstance(stored, ErrorCode):
+            self._metrics.commit_refused.inc()
+        elif stored:
+            self._metrics.committed.inc()
+            self._metrics.committed_partitions.inc(sum(stored))
         return stored
+
+    async def _commit(self, group_id: str, epoch: int, offsets: Sequence[CommittedOffset]) -> list[bool]:
+        return await self._api.commit_offsets(group_id, epoch, offsets) if offsets else []
+
+    async def _add_pending(
+        self, group_id: str, epoch: int, offsets: Sequence[CommittedOffset], pending: PendingCommit
+    ) -> list[bool] | ErrorCode:
+        verdict, stored = await self._api.add_pending_offsets(
+            pending.transactional_id, pending.producer, group_id, epoch, offsets, adds_group=pending.adds_group
+        )
+        code = transaction_error(verdict, knows_fenced=False, knows_abortable=pending.knows_abortable)
+        return ErrorCode(code) if code else stored
 
     async def fetch(
         self, group_id: str, partition_keys: Sequence[int] | None, member: MemberRef | None = None
@@ -85,3 +151,14 @@ class GroupOffsets:
         except HeadraceError as error:
             logger.warning("offset fetch failed: group=%s error=%s", group_id, error)
             return ErrorCode.coordinator_load_in_progress  # the one that consumers of any age ask again for
+
+
+def _check_pending(group: CoordinatedGroup, now: float, member: MemberRef) -> ErrorCode:
+    """As check_commit, with Kafka's differences: a producer may not say for whom it commits, and a member may commit
+    while the group rebalances."""
+    if member == MemberRef(""):
+        return ErrorCode.none
+    code = group.check_commit(now, member, FIRST_COMMIT_WITH_MEMBER_EPOCH)
+    if code is ErrorCode.stale_member_epoch:
+        return ErrorCode.illegal_generation
+    return ErrorCode.none if code is ErrorCode.rebalance_in_progress else code

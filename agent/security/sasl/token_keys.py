@@ -11,11 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-import aiohttp
 import jwt
 
 from headrace.agent.security.file_watch import FileWatch
@@ -27,10 +25,8 @@ from headrace.storage.clock import Clock
 logger = logging.getLogger(__name__)
 
 UNKNOWN_KEY_SECONDS = 10.0
-FETCH_SECONDS = 10.0
-LARGEST_BYTES = 1024 * 1024
 _SETTING = "sasl.oauthbearer.jwks.endpoint.url"
-_UNUSABLE = (OSError, ValueError, AttributeError, jwt.PyJWTError, aiohttp.ClientError, TimeoutError)
+_UNUSABLE = (OSError, ValueError, AttributeError, jwt.PyJWTError, TimeoutError)
 Fetch = Callable[[str], Awaitable[bytes]]
 
 
@@ -49,6 +45,8 @@ def token_keys(settings: SecuritySettings, clock: Clock) -> TokenKeys:
     url = settings.sasl_oauthbearer_jwks_endpoint_url
     if url.startswith("file://"):
         return FileKeys(url.removeprefix("file://"), clock)
+    from headrace.agent.security.sasl.key_request import fetch  # here: no other agent needs an HTTP client
+
     return FetchedKeys(settings, clock, fetch)
 
 
@@ -125,24 +123,6 @@ class FetchedKeys:
             logger.info("keys of tokens: url=%s ids=%s", self._url, [key.key_id for key in keys])
         self._keys = keys
         return True
-
-
-async def fetch(url: str) -> bytes:
-    """The body at an HTTPS address with a certificate that the authorities of the system (SSL_CERT_FILE) signed."""
-    context = await asyncio.to_thread(ssl.create_default_context)
-    timeout = aiohttp.ClientTimeout(total=FETCH_SECONDS)
-    async with (
-        aiohttp.ClientSession(timeout=timeout, trust_env=True) as session,
-        session.get(url, ssl=context, allow_redirects=False, raise_for_status=True) as response,
-    ):
-        if response.status != 200:
-            raise ValueError(f"status {response.status}")
-        body = b""
-        async for chunk in response.content.iter_any():
-            body += chunk
-            if len(body) > LARGEST_BYTES:
-                raise ValueError(f"more than {LARGEST_BYTES} bytes")
-        return body
 
 
 def _key_set(text: bytes) -> list[Any]:

@@ -15,12 +15,13 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.describe_cluster import DescribeCluster
 from headrace.agent.admin.find_coordinator import FindCoordinator
-from headrace.agent.admin.init_producer_id import BLOCK_IDS, BLOCK_SECONDS, InitProducerId, ProducerIds
 from headrace.agent.admin.metadata import Metadata
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.refusal_log import RefusalLog
+from headrace.agent.transactions.init_producer_id import InitProducerId
+from headrace.agent.transactions.producer_ids import BLOCK_IDS, BLOCK_SECONDS, ProducerIds
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.records import FenceBrokerRecord, RemoveTopicRecord
 from headrace.metastore.postgres.sql_files import function_files
@@ -47,9 +48,13 @@ class World:
         self.handlers: dict[int, RequestHandler] = {
             METADATA: Metadata(self.cluster, creation, lambda: auto_create_topics, on_refused=RefusalLog().refused),
             FIND_COORDINATOR: FindCoordinator(self.cluster),
-            INIT_PRODUCER_ID: InitProducerId(self.producer_ids()),
+            INIT_PRODUCER_ID: self.init_producer_id(),
             DESCRIBE_CLUSTER: DescribeCluster(self.cluster),
         }
+
+    def init_producer_id(self) -> InitProducerId:
+        """With new blocks of ids."""
+        return InitProducerId(self.producer_ids(), self.cluster, self.api, lambda: 900_000)  # type: ignore[arg-type]
 
     def producer_ids(self) -> ProducerIds:
         return ProducerIds(self.api, self.clock)  # type: ignore[arg-type]
@@ -327,7 +332,7 @@ async def test_every_idempotent_producer_gets_a_fresh_id(world: World, version: 
 @pytest.mark.requirement("W7")
 async def test_producer_ids_stay_fresh_across_agents_blocks_and_lost_answers(fake_clock: ManualClock) -> None:
     world = World(fake_clock)
-    one, two = InitProducerId(world.producer_ids()), InitProducerId(world.producer_ids())
+    one, two = world.init_producer_id(), world.init_producer_id()
     world.api.fail_after["allocate_producer_ids"] = [OutcomeUnknownError("lost")]
     message = InitProducerIdRequest(transactional_id=None)
     refused = await call(one, message, 4)

@@ -12,6 +12,7 @@ import pytest
 from kafka.protocol import consumer as consumer_api
 from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.producer import TxnOffsetCommitRequest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.forward.forwarding import FORWARDED, Forwarding
@@ -117,6 +118,10 @@ def _answer(request: Request, node_id: int) -> Any:
             return found.response(
                 throttle_time=_ZERO, error_code=code if broken else none, groups=() if broken else (listed,)
             )
+        case 28:
+            refused = found.make("TxnOffsetCommitResponsePartition", partition_index=0, error_code=code)
+            topic = found.make("TxnOffsetCommitResponseTopic", name="t", partitions=(refused,))
+            return found.response(throttle_time=_ZERO, topics=(topic,))
     assert request.api_key == 9
     if request.api_version < 8:
         return found.response(throttle_time=_ZERO, topics=(), error_code=code)
@@ -227,6 +232,26 @@ async def test_a_malformed_request_is_refused_here(cluster: Cluster) -> None:
     assert served == [request]
 
 
+@pytest.mark.parametrize("version", range(6))
+@pytest.mark.parametrize(("group", "node_id"), COORDINATORS.items())
+async def test_offsets_of_a_transaction_go_to_the_groups_coordinator(
+    cluster: Cluster, version: int, group: str, node_id: int
+) -> None:
+    """Their first field is the transactional id."""
+    topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    partition = topic.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
+    message = TxnOffsetCommitRequest(
+        transactional_id="other",
+        group_id=group,
+        producer_id=1,
+        producer_epoch=0,
+        topics=[topic(name="t", partitions=[partition])],
+    )
+    answer = await cluster.ask(message, version)
+    assert cluster.served == [(node_id, 28)]
+    assert answer.topics[0].partitions[0].error_code == CODES[node_id]
+
+
 def test_every_group_request_is_forwarded() -> None:
     assert OffsetCommitRequest.API_KEY in FORWARDED
-    assert {8, 9, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69} <= FORWARDED
+    assert {8, 9, 11, 12, 13, 14, 15, 16, 28, 42, 47, 68, 69} <= FORWARDED

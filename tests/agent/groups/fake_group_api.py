@@ -23,6 +23,8 @@ from headrace.metastore.api.groups import (
     GroupRecord,
     ParentPosition,
 )
+from headrace.metastore.api.transactions import PendingOffsetsAnswer
+from headrace.metastore.transactions.state import ProducerEpoch, TransactionVerdict
 from headrace.storage.errors import FencedError, HeadraceError
 
 NOBODY = (-1, -1)
@@ -44,6 +46,10 @@ class FakeGroupApi:
     is_live: Callable[[int, int], bool]
     groups: dict[str, FakeGroup] = field(default_factory=dict)
     offsets: dict[str, dict[int, CommittedOffset]] = field(default_factory=lambda: defaultdict(dict))
+    verdict: TransactionVerdict = TransactionVerdict.DONE
+    """On pending offsets."""
+    pending_calls: list[tuple[str, ProducerEpoch, bool]] = field(default_factory=list)
+    """(transactional id, producer, whether the group is added) of each."""
     deleted_keys: set[int] = field(default_factory=set)
     log_starts: dict[int, int] = field(default_factory=dict)
     child_begins: dict[int, int] = field(default_factory=dict)
@@ -129,6 +135,29 @@ class FakeGroupApi:
                 self.offsets[group_id][offset.partition_key] = offset
         self._end("commit_offsets")
         return [offset.partition_key not in self.deleted_keys for offset in offsets]
+
+    async def add_pending_offsets(
+        self,
+        transactional_id: str,
+        asked: ProducerEpoch,
+        group_id: str,
+        coordinator_epoch: int,
+        offsets: Sequence[CommittedOffset],
+        *,
+        adds_group: bool,
+    ) -> PendingOffsetsAnswer:
+        """`verdict` says what becomes of it; the offsets that were committed before stay."""
+        await self._begin("add_pending_offsets")
+        self._held(group_id, coordinator_epoch)
+        self.pending_calls.append((transactional_id, asked, adds_group))
+        if self.verdict is not TransactionVerdict.DONE:
+            return PendingOffsetsAnswer(self.verdict, [])
+        stored = self.offsets[group_id]
+        for offset in offsets:
+            before = stored.get(offset.partition_key, offset._replace(offset=-1))
+            stored[offset.partition_key] = before._replace(is_pending=True)
+        self._end("add_pending_offsets")
+        return PendingOffsetsAnswer(self.verdict, [True for _ in offsets])
 
     async def fetch_offsets(self, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
         await self._begin("fetch_offsets")

@@ -13,12 +13,13 @@ from kafka.protocol.consumer import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
+from kafka.protocol.producer import TxnOffsetCommitRequest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.groups.handlers import GroupHandlers
+from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
 from headrace.config.settings import Settings
-from headrace.metastore.api.groups import GroupApi
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
 from tests.agent.client_calls import call
@@ -33,7 +34,7 @@ JOIN_VERSIONS = range(10)
 class Coordinating:
     """One agent with its group handlers."""
 
-    def __init__(self, cluster: Cluster, groups: GroupApi, clock: Clock, seed: int) -> None:
+    def __init__(self, cluster: Cluster, groups: GroupOffsetApi, clock: Clock, seed: int) -> None:
         self.cluster = cluster
         settings = Settings(group_initial_rebalance_delay_ms=0, offset_metadata_max_bytes=20)
         self.registry = CollectorRegistry()
@@ -110,6 +111,26 @@ class Coordinating:
             t.topic_id if version >= 10 else t.name: {p.partition_index: p.error_code for p in t.partitions}
             for t in answer.topics
         }
+
+    async def commit_pending(
+        self, group: str, topic: str, offset: int, *, version: int = 5, epoch: int = 0, **member: Any
+    ) -> int:
+        """TxnOffsetCommit of one partition by producer 7; its code."""
+        topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        partition = topic_class.TxnOffsetCommitRequestPartition(
+            partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata="m"
+        )
+        message = TxnOffsetCommitRequest(
+            transactional_id="tx",
+            group_id=group,
+            producer_id=7,
+            producer_epoch=epoch,
+            generation_id=member.get("generation", -1),
+            member_id=member.get("member_id", ""),
+            topics=[topic_class(name=topic, partitions=[partition])],
+        )
+        answer = await call(self.handlers[28], message, version)
+        return int(answer.topics[0].partitions[0].error_code)
 
     async def fetch(self, group: str, topics: dict[Any, list[int]] | None, *, version: int = 5) -> Any:
         """(the group's code, name or id -> partition -> (offset, leader epoch, metadata, code))."""

@@ -12,8 +12,9 @@ from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.client_pattern import PATTERN_CHARACTERS_MAX, compile_pattern
 from headrace.agent.groups import held_groups
-from headrace.agent.groups.consumer.topics import PATTERN_CHARACTERS_MAX, _compile, is_valid
+from headrace.agent.groups.consumer.topics import is_valid
 from headrace.agent.groups.group_memory import GROUP_BYTES, NO_ADDRESS, PROMISED_BYTES, GroupMemory, sizes_of_group
 from headrace.agent.limit_metrics import limits_reached
 from tests.agent.client_calls import call
@@ -127,7 +128,7 @@ async def test_requests_about_thousands_of_unknown_groups_claim_none(world: Grou
 def test_a_pattern_has_no_groups_and_a_largest_length() -> None:
     """Each pair of parentheses of a pattern with groups costs memory that its limit does not count."""
     assert is_valid("(" * 500 + ")" * 500)
-    assert _compile("(a)" * 1_000).groups == 0
+    assert compile_pattern("(a)" * 1_000).groups == 0
     assert is_valid("a" * PATTERN_CHARACTERS_MAX)
     assert not is_valid("a" * (PATTERN_CHARACTERS_MAX + 1))
 

@@ -1,0 +1,78 @@
+"""Ends what producers left: late transactions are aborted, unused transactional ids are forgotten.
+
+Place: in each round of the active controller; looks at its own intervals.
+Invariant: an end changes only the version of the transaction that was seen late, so neither a second controller nor the
+producer's own EndTxn is in its way: one of them ends it. An id with an open transaction is never forgotten.
+Source: Kafka's transaction.abort.timed.out.transaction.cleanup.interval.ms and transactional.id.expiration.ms.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from headrace.config.settings import Settings
+from headrace.metastore.api.transactions import LateTransaction
+from headrace.storage.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+PER_ROUND = 100
+"""A call ends one transaction: the others wait for the next round, so that the controller's other work goes on."""
+FORGOTTEN_PER_CALL = 1_000
+
+
+class TransactionEndApi(Protocol):
+    """What it asks of the metastore: see metastore.api.transactions.TransactionApi."""
+
+    async def late_transactions(self, most: int) -> list[LateTransaction]:
+        """The oldest first."""
+
+    async def time_out_transaction(self, late: LateTransaction) -> bool:
+        """Whether it was aborted."""
+
+    async def expire_transactional_ids(self, expiration_ms: int, most: int) -> int:
+        """How many were forgotten."""
+
+
+class EndingTimes(NamedTuple):
+    """In ms, as they are now."""
+
+    late_interval_ms: int
+    expired_interval_ms: int
+    expiration_ms: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> EndingTimes:
+        """From the settings of these names."""
+        return cls(
+            settings.transaction_timed_out_interval_ms,
+            settings.transaction_expired_interval_ms,
+            settings.transactional_id_expiration_ms,
+        )
+
+
+class TransactionEnds:
+    """One per candidate; `step` is called in each round of the active controller."""
+
+    def __init__(self, api: TransactionEndApi, times: Callable[[], EndingTimes], clock: Clock) -> None:
+        self._api, self._times, self._clock = api, times, clock
+        self._looked_at = self._forgot_at = clock.monotonic()
+
+    async def step(self) -> None:
+        """Do what is due."""
+        now, times = self._clock.monotonic(), self._times()
+        if (now - self._looked_at) * 1000 >= times.late_interval_ms:
+            late = await self._api.late_transactions(PER_ROUND)
+            for each in late:
+                if await self._api.time_out_transaction(each):
+                    logger.warning("transaction timed out: transactional_id=%s", each.transactional_id)
+            if len(late) < PER_ROUND:
+                self._looked_at = now
+        if (now - self._forgot_at) * 1000 >= times.expired_interval_ms:
+            forgotten = await self._api.expire_transactional_ids(times.expiration_ms, FORGOTTEN_PER_CALL)
+            if forgotten:
+                logger.info("transactional ids forgotten: ids=%d", forgotten)
+            if forgotten < FORGOTTEN_PER_CALL:
+                self._forgot_at = now

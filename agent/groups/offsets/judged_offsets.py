@@ -1,0 +1,65 @@
+"""The offsets of a request that commits some: which may be stored, and each partition's code.
+
+Place: under commit_request.py and transactional_request.py. Pure.
+Invariant: a partition that is refused for itself does not keep the offsets of others from being stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.groups.offsets.topics import NameOrId, ResolvedTopics, name_or_id
+from headrace.metastore.api.groups import CommittedOffset
+
+
+@dataclass(slots=True)
+class JudgedOffsets:
+    """What is to be stored, and each partition's code in request order."""
+
+    codes: list[ErrorCode] = field(default_factory=list)
+    offsets: list[CommittedOffset] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    """Where in `codes` each of `offsets` belongs."""
+
+    @classmethod
+    def of(cls, topics: ResolvedTopics, entity: Any, metadata_max_bytes: int, *, by_id: bool = False) -> Self:
+        """Of a request with an array `topics`."""
+        judged = cls()
+        for topic in entity.topics:
+            for partition in topic.partitions:
+                judged._add(_judge(topics, name_or_id(topic, by_id=by_id), partition, metadata_max_bytes))
+        return judged
+
+    def _add(self, judged: CommittedOffset | ErrorCode) -> None:
+        if isinstance(judged, ErrorCode):
+            self.codes.append(judged)
+            return
+        self.places.append(len(self.codes))
+        self.offsets.append(judged)
+        self.codes.append(ErrorCode.none)
+
+    def settle(self, stored: list[bool] | ErrorCode, gone: ErrorCode) -> None:
+        """Put the coordinator's answer in the right places."""
+        for number, place in enumerate(self.places):
+            if isinstance(stored, ErrorCode):
+                self.codes[place] = stored
+            elif not stored[number]:
+                self.codes[place] = gone
+
+
+def _judge(
+    topics: ResolvedTopics, wanted: NameOrId, partition: Any, metadata_max_bytes: int
+) -> CommittedOffset | ErrorCode:
+    topic = topics.found.get(wanted)
+    if topic is None:
+        return topics.missing
+    key = topic.key(partition.partition_index)
+    if key is None:
+        return ErrorCode.unknown_topic_or_partition
+    metadata = partition.committed_metadata or ""
+    if len(metadata.encode()) > metadata_max_bytes:
+        return ErrorCode.offset_metadata_too_large
+    return CommittedOffset(key, partition.committed_offset, getattr(partition, "committed_leader_epoch", -1), metadata)

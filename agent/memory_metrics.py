@@ -1,0 +1,35 @@
+"""The memory of an agent by part: what is in use, and what its settings allow.
+
+Place: composed by broker.py; the parts are counted where they are used and read when Prometheus asks.
+Invariant: the label `part` is one of config/memory_budget.py's. `python` and `compaction` have a limit only: nothing
+counts their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from headrace.config.memory_budget import memory_budget
+from headrace.config.settings import Settings
+
+Used = Callable[[], float]
+"""Bytes in use now."""
+
+
+def watch_memory(settings: Settings, parts: Mapping[str, Used], registry: CollectorRegistry) -> None:
+    """Show these parts and all limits."""
+    used = Gauge("headrace_memory_bytes", "Bytes in use, by part of the memory budget", ["part"], registry=registry)
+    limit = Gauge(
+        "headrace_memory_limit_bytes",
+        "Bytes that the settings allow, by part; the sum is the budget of the process (LIMITS.md)",
+        ["part"],
+        registry=registry,
+    )
+    budget = memory_budget(settings)
+    for part, in_use in parts.items():
+        assert part in budget, part
+        used.labels(part).set_function(in_use)
+    for part, size in budget.items():
+        limit.labels(part).set(size)

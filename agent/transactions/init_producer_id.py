@@ -1,0 +1,109 @@
+"""InitProducerId (key 22, versions 0-5): the identity under which a producer writes.
+
+Place: before a producer's first batch; the commit uses the ids as key of the producer state.
+Invariant: without a transactional id a producer gets a new id with epoch 0, also if it asks to keep its id with a
+higher epoch (KIP-360): a new id cannot conflict with the sequences of the old one. With one it keeps the id, and the
+new epoch fences all that it had before; its open transaction is aborted.
+Source: KIP-98, KIP-360.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Callable
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.refusal_log import OnRefused, unheard
+from headrace.agent.transactions.names import is_legal_transactional_id
+from headrace.agent.transactions.producer_ids import ProducerIds
+from headrace.metastore.api.transactions import TransactionApi
+from headrace.metastore.transactions.state import NO_PRODUCER, ProducerEpoch
+from headrace.protocol.errors import transaction_error, transaction_failure
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.storage.errors import HeadraceError, OutcomeUnknownError, UnavailableError
+
+logger = logging.getLogger(__name__)
+
+NO_TRANSACTIONS = "transactions are not supported while transaction.version is 0: kafka-features.sh upgrade"
+_FIRST_WITH_FENCED = 4
+
+Given = tuple[int, ProducerEpoch]
+"""An error code, and the producer's identity if it is none."""
+
+
+class InitProducerId:
+    """The handler."""
+
+    def __init__(
+        self,
+        producer_ids: ProducerIds,
+        cluster: ClusterView,
+        transactions: TransactionApi,
+        timeout_max_ms: Callable[[], int],
+        on_refused: OnRefused = unheard,
+        on_ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_ended`: a transaction may have ended."""
+        self._producer_ids = producer_ids
+        self._cluster = cluster
+        self._transactions = transactions
+        self._timeout_max_ms = timeout_max_ms
+        self._on_refused = on_refused
+        self._on_ended = on_ended
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        asked = ProducerEpoch(getattr(entity, "producer_id", -1), getattr(entity, "producer_epoch", -1))
+        if (asked.producer_id == -1) != (asked.epoch == -1):
+            code, producer = int(ErrorCode.invalid_request), NO_PRODUCER  # as in Kafka
+        elif entity.transactional_id is None:
+            code, producer = await self._idempotent()
+        else:
+            code, producer = await self._transactional(
+                request, entity.transactional_id, _milliseconds(entity.transaction_timeout), asked
+            )
+        response = schema.response(
+            throttle_time=NO_THROTTLE,
+            error_code=ErrorCode(code),
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+        )
+        return reply(request, response)
+
+    async def _idempotent(self) -> Given:
+        try:
+            return int(ErrorCode.none), ProducerEpoch(await self._producer_ids.next(), 0)
+        except (UnavailableError, OutcomeUnknownError) as error:
+            # As Kafka answers while it waits for a block; clients retry.
+            logger.warning("cannot allocate producer ids: error=%s", error)
+            return int(ErrorCode.coordinator_load_in_progress), NO_PRODUCER
+
+    async def _transactional(
+        self, request: Request, transactional_id: str, timeout_ms: int, asked: ProducerEpoch
+    ) -> Given:
+        if not self._cluster.image.transaction_version:
+            # The only code that every client library treats as final at once; others are retried.
+            self._on_refused(request, NO_TRANSACTIONS)
+            return int(ErrorCode.transactional_id_authorization_failed), NO_PRODUCER
+        if not is_legal_transactional_id(transactional_id):
+            return int(ErrorCode.invalid_request), NO_PRODUCER
+        if not 0 < timeout_ms <= self._timeout_max_ms():
+            return int(ErrorCode.invalid_transaction_timeout), NO_PRODUCER
+        try:
+            answer = await self._transactions.init_producer(
+                transactional_id, timeout_ms, asked, await self._producer_ids.next()
+            )
+        except HeadraceError as error:
+            logger.warning("cannot initialise a producer: transactional_id=%s error=%s", transactional_id, error)
+            return transaction_failure(error), NO_PRODUCER
+        self._on_ended()
+        knows_fenced = request.api_version >= _FIRST_WITH_FENCED
+        return transaction_error(answer.verdict, knows_fenced=knows_fenced), answer.producer
+
+
+def _milliseconds(timeout: datetime.timedelta) -> int:
+    return timeout // datetime.timedelta(milliseconds=1)

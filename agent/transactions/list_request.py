@@ -1,0 +1,191 @@
+"""ListTransactions (key 66, versions 0-2) and DescribeTransactions (key 65, version 0), for Kafka's tools.
+
+Place: asked of every agent, and of the coordinator that FindCoordinator names.
+Invariant: a tool that asks every agent gets each transactional id once: from the agent that coordinates it, or from the
+one address that all agents share. Any agent describes any transaction.
+Source: KIP-664, KIP-994 (duration), KIP-1152 (pattern).
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import re2
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.client_pattern import compile_pattern
+from headrace.agent.cluster.routing import transaction_coordinator
+from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.names import storable
+from headrace.agent.security.authorization.authorizer import Authorizer
+from headrace.agent.security.authorization.operations import AclOperation, AclResource
+from headrace.metastore.api.transactions import TransactionApi
+from headrace.metastore.keys import split_partition_key
+from headrace.metastore.transactions.state import Transaction, TransactionState
+from headrace.protocol.errors import transaction_failure
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import NO_THROTTLE, UNIX_EPOCH, Schema, decode, reply
+from headrace.storage.errors import HeadraceError
+
+logger = logging.getLogger(__name__)
+
+STATE_NAMES = {
+    TransactionState.EMPTY: "Empty",
+    TransactionState.ONGOING: "Ongoing",
+    TransactionState.COMPLETE_COMMIT: "CompleteCommit",
+    TransactionState.COMPLETE_ABORT: "CompleteAbort",
+}
+DENIED = int(ErrorCode.transactional_id_authorization_failed)
+_KAFKAS_OTHERS = frozenset({"PrepareCommit", "PrepareAbort", "Dead", "PrepareEpochFence"})
+"""Of Kafka's coordinator; no transaction is in one of them here."""
+
+
+class ListTransactions:
+    """The handler."""
+
+    def __init__(
+        self,
+        cluster: ClusterView,
+        transactions: TransactionApi,
+        now_ms: Callable[[], int],
+        shared: SharedAddress | None = None,
+    ) -> None:
+        """`now_ms`: the database's clock."""
+        self._cluster = cluster
+        self._transactions = transactions
+        self._now_ms = now_ms
+        self._shared = shared
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        known = {*STATE_NAMES.values(), *_KAFKAS_OTHERS}
+        unknown = tuple(name for name in entity.state_filters if name not in known)
+        code, found = await self._find(request, entity)
+        states = tuple(
+            schema.make(
+                "TransactionState",
+                transactional_id=each.transactional_id,
+                producer_id=each.producer.producer_id,
+                transaction_state=STATE_NAMES[each.state],
+            )
+            for each in found
+        )
+        return reply(
+            request,
+            schema.response(
+                throttle_time=NO_THROTTLE, error_code=code, unknown_state_filters=unknown, transaction_states=states
+            ),
+        )
+
+    async def _find(self, request: Request, entity: Any) -> tuple[ErrorCode, list[Transaction]]:
+        """Those that pass the request's filters, and are this agent's to list."""
+        try:
+            pattern = compile_pattern(getattr(entity, "transactional_id_pattern", None) or "")
+        except ValueError:
+            return ErrorCode.invalid_regular_expression, []
+        try:
+            now_ms = self._now_ms() if getattr(entity, "duration_filter", -1) >= 0 else 0
+            stored = await self._transactions.find_transactions()
+        except HeadraceError as error:
+            logger.warning("cannot list transactions: error=%s", error)
+            return ErrorCode(transaction_failure(error)), []
+        listed = [each for each in stored if self._is_listed_here(request, each)]
+        return ErrorCode.none, [each for each in listed if _passes(each, entity, pattern, now_ms)]
+
+    def _is_listed_here(self, request: Request, found: Transaction) -> bool:
+        if virtual_node(self._shared, request.connection.listener) is not None:
+            return True
+        agent = transaction_coordinator(self._cluster.image, found.transactional_id)
+        return agent is None or agent.node_id == self._cluster.node_id
+
+
+def _passes(found: Transaction, entity: Any, pattern: re2._Regexp, now_ms: int) -> bool:
+    """The filters of a request; an empty one lets all pass. A duration asks for open transactions only."""
+    duration_ms = getattr(entity, "duration_filter", -1)
+    return (
+        (not entity.state_filters or STATE_NAMES[found.state] in entity.state_filters)
+        and (not entity.producer_id_filters or found.producer.producer_id in entity.producer_id_filters)
+        and (duration_ms < 0 or (found.begun_ms >= 0 and now_ms - found.begun_ms > duration_ms))
+        and (not pattern.pattern or pattern.fullmatch(found.transactional_id) is not None)
+    )
+
+
+class DescribeTransactions:
+    """The handler."""
+
+    def __init__(
+        self, cluster: ClusterView, transactions: TransactionApi, authorizer: Authorizer | None = None
+    ) -> None:
+        """`authorizer`: None if ACLs are not enforced."""
+        self._cluster = cluster
+        self._transactions = transactions
+        self._authorizer = authorizer
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        failed = int(ErrorCode.transactional_id_not_found)
+        found: dict[str, Transaction] = {}
+        asked = list(dict.fromkeys(entity.transactional_ids))
+        denied = {name for name in asked if not self._allows(request, name)}
+        try:
+            stored = [name for name in asked if name not in denied and storable(name)]
+            found = {each.transactional_id: each for each in await self._transactions.find_transactions(stored)}
+        except HeadraceError as error:
+            logger.warning("cannot describe transactions: error=%s", error)
+            failed = transaction_failure(error)
+        states = tuple(
+            self._described(request, schema, name, found.get(name), DENIED if name in denied else failed)
+            for name in asked
+        )
+        return reply(request, schema.response(throttle_time=NO_THROTTLE, transaction_states=states))
+
+    def _allows(self, request: Request, name: str) -> bool:
+        authorizer = self._authorizer
+        return authorizer is None or authorizer.require(
+            request, AclOperation.DESCRIBE, AclResource.TRANSACTIONAL_ID, name
+        )
+
+    def _described(self, request: Request, schema: Schema, name: str, found: Transaction | None, failed: int) -> Any:
+        if found is None:
+            return schema.make(
+                "TransactionState",
+                error_code=ErrorCode(failed if name else int(ErrorCode.invalid_request)),
+                transactional_id=name,
+                transaction_state="",
+                transaction_timeout=NO_THROTTLE,
+                transaction_start_time=UNIX_EPOCH,
+                producer_id=-1,
+                producer_epoch=-1,
+                topics=(),
+            )
+        return schema.make(
+            "TransactionState",
+            error_code=ErrorCode.none,
+            transactional_id=name,
+            transaction_state=STATE_NAMES[found.state],
+            transaction_timeout=datetime.timedelta(milliseconds=found.timeout_ms),
+            transaction_start_time=UNIX_EPOCH + datetime.timedelta(milliseconds=found.begun_ms),
+            producer_id=found.producer.producer_id,
+            producer_epoch=found.producer.epoch,
+            topics=tuple(
+                schema.make("TopicData", topic=topic, partitions=tuple(indexes))
+                for topic, indexes in self._by_topic(request, found.partition_keys).items()
+            ),
+        )
+
+    def _by_topic(self, request: Request, keys: Iterable[int]) -> dict[str, list[int]]:
+        """Without those of deleted topics, and of topics that the client may not describe."""
+        by_topic: dict[str, list[int]] = {}
+        access = None if self._authorizer is None else self._authorizer.access(request.connection)
+        for key in sorted(keys):
+            number, index = split_partition_key(key)
+            topic = self._cluster.image.topics_by_number.get(number)
+            if topic is not None and (
+                access is None or access.allows(AclOperation.DESCRIBE, AclResource.TOPIC, topic.name)
+            ):
+                by_topic.setdefault(topic.name, []).append(index)
+        return by_topic

@@ -1,0 +1,61 @@
+"""The memory that a process may use by its settings, part by part.
+
+Place: pure; shown in /metrics by agent/memory_metrics.py, compared with the container's limit when a process starts.
+Invariant: each part that grows with clients or data has a limit here, but for what docs/operate/LIMITS.md says is not
+bounded. Sizes of Python objects are measured ones, rounded up; what a setting counts in bytes is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.config.listeners import BROKER, COMPACTOR, roles
+from headrace.config.settings import Settings
+
+MIB = 1024 * 1024
+PYTHON_BYTES = 192 * MIB
+"""Interpreter, libraries, code and an image of few topics: an idle agent has 150 MiB (load/bench_memory.py)."""
+EXTENT_BYTES = 320
+"""One extent in an index."""
+EXTENTS_MAX = 2 * 65_536
+"""In the tail index and the segment cache together (agent/fetch/)."""
+CONNECTION_BYTES = 8 * 1024
+"""A connection without TLS; 2,000 idle ones took 6.7 KB each."""
+SESSION_PARTITION_BYTES = 512
+"""A partition of a fetch session."""
+MERGE_COPIES = 3
+"""A job holds inputs, records and output of a merge."""
+
+
+def memory_budget(settings: Settings) -> Mapping[str, int]:
+    """Bytes by part, for the roles of the process."""
+    parts = {"python": PYTHON_BYTES}
+    if BROKER in roles(settings):
+        largest_file = settings.segment_bytes + settings.socket_request_max_bytes
+        parts |= {
+            "produce_requests": settings.buffer_memory_bytes,
+            # Its batches are in requests that wait for their answer.
+            "uploads": min(settings.upload_parallelism * largest_file, settings.buffer_memory_bytes),
+            "requests": settings.request_memory_bytes,
+            "replies": settings.reply_memory_bytes,
+            "fetch_cache": settings.cache_bytes,
+            "extents": EXTENTS_MAX * EXTENT_BYTES,
+            "fetch_sessions": settings.fetch_session_max_partitions * SESSION_PARTITION_BYTES,
+            "groups": settings.group_memory_bytes,
+            "connections": settings.max_connections * CONNECTION_BYTES,
+        }
+    if COMPACTOR in roles(settings):
+        parts["compaction"] = settings.compactor_threads * MERGE_COPIES * settings.compaction_file_bytes
+    return parts
+
+
+def over_container(settings: Settings, limit_bytes: int | None, processes: int = 1) -> str | None:
+    """What to say when `processes` of them do not fit into the container; None if they do, or if it has no limit."""
+    budget = sum(memory_budget(settings).values()) * processes
+    if limit_bytes is None or budget <= limit_bytes:
+        return None
+    largest = sorted(memory_budget(settings).items(), key=lambda part: -part[1])[:3]
+    return (
+        f"memory may exceed the container's limit: budget={budget // MIB} MiB limit={limit_bytes // MIB} MiB"
+        f" processes={processes}; lower the settings of {', '.join(name for name, _ in largest)}, or raise the limit"
+    )

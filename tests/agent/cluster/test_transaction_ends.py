@@ -1,0 +1,61 @@
+"""The active controller's rounds for transactions: what is late, what is unused, and how often it looks."""
+
+from __future__ import annotations
+
+from headrace.agent.cluster.transaction_ends import FORGOTTEN_PER_CALL, PER_ROUND, EndingTimes, TransactionEnds
+from headrace.config.settings import Settings
+from headrace.metastore.api.transactions import LateTransaction
+from tests.manual_clock import ManualClock
+
+
+class Rows:
+    """What the metastore has: late transactions, of which some end by themselves, and unused ids."""
+
+    def __init__(self) -> None:
+        self.late: list[str] = []
+        self.gone: set[str] = set()
+        self.unused = 0
+        self.looks: list[tuple[str, int]] = []
+
+    async def late_transactions(self, most: int) -> list[LateTransaction]:
+        self.looks.append(("late", most))
+        return [LateTransaction(name, 0) for name in self.late[:most]]
+
+    async def time_out_transaction(self, late: LateTransaction) -> bool:
+        self.late.remove(late.transactional_id)
+        return late.transactional_id not in self.gone
+
+    async def expire_transactional_ids(self, expiration_ms: int, most: int) -> int:
+        self.looks.append(("unused", expiration_ms))
+        forgotten = min(most, self.unused)
+        self.unused -= forgotten
+        return forgotten
+
+
+async def test_it_looks_at_kafkas_intervals(fake_clock: ManualClock) -> None:
+    rows = Rows()
+    ends = TransactionEnds(rows, lambda: EndingTimes.of(Settings()), fake_clock)
+    rows.late, rows.gone = ["a", "b"], {"b"}
+    await ends.step()
+    assert rows.looks == []
+    await fake_clock.advance(10.0)
+    await ends.step()
+    await ends.step()
+    assert rows.looks == [("late", PER_ROUND)]
+    assert rows.late == []
+    await fake_clock.advance(3_590.0)
+    await ends.step()
+    assert rows.looks[1:] == [("late", PER_ROUND), ("unused", 604_800_000)]
+
+
+async def test_what_is_left_is_done_in_the_next_round(fake_clock: ManualClock) -> None:
+    rows = Rows()
+    ends = TransactionEnds(rows, lambda: EndingTimes(10, 10, 1), fake_clock)
+    rows.late, rows.unused = [str(number) for number in range(PER_ROUND + 1)], FORGOTTEN_PER_CALL + 1
+    await fake_clock.advance(1.0)
+    await ends.step()
+    assert (len(rows.late), rows.unused) == (1, 1)
+    await ends.step()
+    assert (len(rows.late), rows.unused) == (0, 0)
+    await ends.step()
+    assert len(rows.looks) == 4
