@@ -17,10 +17,13 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.compactor.audit import AuditMetastore, OnProgress
 from headrace.compactor.listing import pages
+from headrace.metastore.api.read import ExtentQuery, ReadApi
 from headrace.metastore.life.forgotten import OffsetRange, read_forgotten
+from headrace.metastore.transactions.markers import Marker, marker_of
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import born_ms, level_of, object_key
 from headrace.storage.objects.store import ObjectStore
@@ -105,6 +108,32 @@ async def find_lost(
             await _count(store, file_id, page.files[file_id].size, fed.get(file_id, set()), found)
         on_progress("objects", seen, 0)
     return found
+
+
+class LostEnd(NamedTuple):
+    """The end of a transaction in one partition that agents had heard of."""
+
+    partition_key: int
+    offset: int
+    marker: Marker
+
+
+async def find_lost_ends(api: ReadApi, store: ObjectStore) -> list[LostEnd]:
+    """Ends of transactions that agents recorded, and that the log does not have: what the new life aborted, although
+    its end was acknowledged or about to be."""
+    recorded = [
+        LostEnd(place.partition_key, place.base_offset, marker)
+        for file_id, places in (await read_forgotten(store)).items()
+        if (marker := marker_of(file_id)) is not None
+        for place in places
+    ]
+    answers = await api.find_extents([ExtentQuery(end.partition_key, end.offset, 1) for end in recorded])
+    return sorted(
+        end
+        for end, answer in zip(recorded, answers, strict=True)
+        if answer.log_start_offset <= end.offset
+        and not any(e.base_offset == end.offset and marker_of(e.file_id) == end.marker for e in answer.extents)
+    )
 
 
 async def export(store: ObjectStore, file_ids: Sequence[uuid.UUID], directory: Path) -> None:

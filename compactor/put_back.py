@@ -4,7 +4,8 @@ Place: `headrace audit --lost --put-back`; the plan here, the produce requests i
 Invariant: only flushed files with recorded extents are used, and of these only the partitions that have as many records
 as those extents: then every batch was appended, and acknowledged or about to be. If a file has more records of a
 partition, the commit dropped a batch, as a duplicate or because it refused it, and what is recorded does not say which:
-this partition's part is left out. Merged files are copies and are left out. If the log has the producer id, epoch and
+this partition's part is left out. So are batches of transactions: each of these was aborted by the life that lost it.
+Merged files are copies and are left out. If the log has the producer id, epoch and
 sequence of a batch after the loss, its client sent it again, and it is left out; so is its second copy among the lost
 files. The plan of a life, and the producer that carries it out, are one object in the bucket, written before the first
 batch is sent: a run that was interrupted goes on with the same sequences, and a finished one is never repeated.
@@ -22,6 +23,7 @@ import msgspec
 from headrace.metastore.api.read import Extent, ExtentQuery, PartitionExtents
 from headrace.metastore.life.forgotten import OffsetRange
 from headrace.metastore.log.image import TopicImage
+from headrace.metastore.transactions.markers import marker_of
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange, ObjectStore
@@ -56,7 +58,8 @@ class PutBack(msgspec.Struct):
 
 
 class Planned(NamedTuple):
-    """`left_out`: records by (topic, partition index) of parts of files in which the commit dropped a batch."""
+    """`left_out`: records by (topic, partition index) of parts of files in which the commit dropped a batch, and of
+    transactions."""
 
     batches: list[PlannedBatch]
     left_out: Counter[tuple[str, int]]
@@ -98,6 +101,9 @@ async def plan_put_back(
                 left_out[topic.name, entry.partition_index] += entry.record_count
                 continue
             for position, header in walk_batches(memoryview(body)[: entry.position + entry.length], entry.position):
+                if header.is_transactional:
+                    left_out[topic.name, entry.partition_index] += header.record_count
+                    continue
                 if (who := _identity(entry.partition_key, header)) is not None:
                     if who in known:
                         continue
@@ -145,7 +151,8 @@ async def _identities_from(api: ExtentApi, store: ObjectStore, key: int, offset:
         if not answer.extents:
             return found
         for extent in answer.extents:
-            found |= await _identities_in(store, extent)
+            if marker_of(extent.file_id) is None:
+                found |= await _identities_in(store, extent)
         offset = answer.extents[-1].last_offset + 1
 
 

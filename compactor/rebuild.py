@@ -1,7 +1,8 @@
 """Rebuilds a metastore's index from the bucket alone: what is possible after the last backup is lost.
 
 Place: `headrace audit --rebuild-index`, on an empty metastore, while no agent runs.
-Invariant: every batch of a readable file is readable again, once: at the offset that a merged file contains, else at
+Invariant: every batch of a readable file is readable again, once, unless it is of a transaction that is not known to be
+committed (rebuild_transactions.py): at the offset that a merged file contains, else at
 an estimated offset, which is counted (rebuild_place.py); LOST lists what cannot be recovered. The bucket is not
 changed. Every byte is read once, and about 400 bytes per batch stay in memory. If the process crashes, format a new
 metastore and run it again.
@@ -18,6 +19,7 @@ from typing import Protocol
 from headrace.compactor.audit import OnProgress
 from headrace.compactor.rebuild_place import Placement, guess, settle
 from headrace.compactor.rebuild_scan import Scan, recognise_records, scan
+from headrace.compactor.rebuild_transactions import NONE_KNOWN, all_outcomes, visible
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.files import FileApi, FoundFile, RebuildApi
 from headrace.metastore.api.read import Extent
@@ -26,6 +28,7 @@ from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
+from headrace.metastore.transactions.markers import marker_of
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import level_of
 from headrace.storage.objects.store import ObjectStore
@@ -41,6 +44,9 @@ LOST = (
     "topic names and configs: a topic that the metastore does not know is called recovered-<its id>",
     "batches that commits dropped: readable again, except duplicates of idempotent producers",
     "records that retention and DeleteRecords removed: readable again if their object still exists",
+    "records of transactions that were open, or that ended less than about 20 s before the loss: left out, as counted"
+    " above; records of aborted transactions are left out, too, also for readers with read_uncommitted",
+    "transactional ids: producers begin again with InitProducerId",
     "producer state: a retry of a batch stored before the rebuild is appended again",
     "ACLs, quotas, SCRAM credentials",
 )
@@ -63,6 +69,10 @@ class Rebuilt:
     """Of these: records with an unknown original offset, because no merged file contains them."""
     repeated_batches: int = 0
     """Flushed batches with records that are also in merged files, or that an idempotent producer sent before."""
+    aborted_records: int = 0
+    """Of transactions that were aborted: left out."""
+    unknown_records: int = 0
+    """Of transactions that were open, or that ended just before the metastore was lost: left out."""
     topics: list[str] = field(default_factory=list)
     """Topics created with generated names."""
     unsound: list[tuple[uuid.UUID, str]] = field(default_factory=list)
@@ -83,6 +93,7 @@ async def rebuild_index(
     await keeper.begin_anew("rebuilt from the bucket")
     read = await scan(store, on_progress)
     found = Rebuilt(files=len(read.files), unsound=read.unsound)
+    outcomes = await all_outcomes(store)
     image = await _with_topics(metastore, read, found)
     extents: list[Extent] = []
     for name in sorted(read.partitions):
@@ -90,10 +101,13 @@ async def rebuild_index(
         if key is None:
             found.homeless += 1
             continue
-        placement = settle(read.partitions.pop(name))
+        shown = visible(read.partitions.pop(name), outcomes.get(name, NONE_KNOWN))
+        found.aborted_records += shown.aborted
+        found.unknown_records += shown.unknown
+        placement = settle(shown.batches)
         await recognise_records(store, read, placement)
         guess(placement)
-        found.records += sum(batch.records for batch in placement.batches.values())
+        found.records += sum(batch.records for batch in placement.batches.values() if batch.marker is None)
         found.guessed_records += placement.guessed_records
         found.repeated_batches += placement.repeated_batches
         extents += _extents(key, placement, read)
@@ -125,6 +139,11 @@ def _extents(key: int, placement: Placement, read: Scan) -> Iterator[Extent]:
     last: Extent | None = None
     for offset in placement.offsets:
         batch = placement.batches[offset]
+        if batch.marker is not None:
+            if last is not None:  # before the first record nothing is left to be ended
+                yield last
+                last = Extent(key, offset, offset, batch.marker, batch.position, batch.length, 0, -1)
+            continue
         file_id = read.files[batch.file].file_id
         new = Extent(
             key, offset, offset + batch.records - 1, file_id, batch.position, batch.length, 0, batch.max_timestamp
@@ -146,6 +165,7 @@ def _extents(key: int, placement: Placement, read: Scan) -> Iterator[Extent]:
 def _joins(last: Extent, new: Extent) -> bool:
     return (
         new.file_id == last.file_id
+        and marker_of(last.file_id) is None
         and new.position == last.position + last.length
         and new.base_offset == last.last_offset + 1
         and last.length + new.length <= EXTENT_BYTES

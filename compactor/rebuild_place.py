@@ -10,11 +10,14 @@ producer by the producer's sequence. All others are estimated (`guess`).
 
 from __future__ import annotations
 
+import uuid
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from headrace.metastore.transactions.outcomes import BatchOwner
 
 _AGE_BITS = 64
 
@@ -35,6 +38,10 @@ class ScannedBatch(NamedTuple):
     is_idempotent: bool
     content: bytes
     """Equal for copies of the same batch, in any file and with any broker timestamp."""
+    owner: BatchOwner | None = None
+    """Of a batch of a transaction."""
+    marker: uuid.UUID | None = None
+    """The file id of a marker, which is in no file: then `position` is its time."""
 
     @property
     def end_offset(self) -> int:

@@ -19,6 +19,7 @@ from headrace.compactor.audit import OnProgress
 from headrace.compactor.listing import pages
 from headrace.compactor.rebuild_place import Placement, ScannedBatch
 from headrace.metastore.api.reports import PartitionName
+from headrace.metastore.transactions.outcomes import BatchOwner
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import born_ms, level_of, object_key
 from headrace.storage.objects.store import ByteRange, ObjectStore
@@ -103,6 +104,9 @@ def _batches(file_id: uuid.UUID, body: memoryview) -> dict[PartitionName, list[S
                     header.highest_timestamp,
                     header.producer_id >= 0,
                     _content(run[position : position + header.size]),
+                    BatchOwner(header.producer_id, header.producer_epoch, header.base_sequence)
+                    if header.is_transactional
+                    else None,
                 )
             )
         if sum(batch.records for batch in batches) != entry.record_count:

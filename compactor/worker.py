@@ -18,7 +18,7 @@ from typing import Self
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor import compact, janitor, planner, segment_cleanup, sweeper
+from headrace.compactor import compact, janitor, outcomes, planner, segment_cleanup, sweeper
 from headrace.compactor.cleaning import job as cleaning
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.planner import CleaningPlanner
@@ -31,6 +31,7 @@ from headrace.compactor.job_metrics import JobMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
+from headrace.compactor.outcomes import OutcomeRecorder
 from headrace.compactor.pace import Pace, follow_pace
 from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
@@ -175,6 +176,7 @@ class Worker:
             janitor.KIND: Janitor(self.metastore, self._throttled, deletions),
             segment_cleanup.KIND: self._clean_up_segments,
             sweeper.KIND: Sweeper(self.metastore, self._throttled, deletions),
+            outcomes.KIND: OutcomeRecorder(self.metastore, self._throttled, self._rng),
         }
 
     async def _plan(self, job: Job, lease: Lease) -> None:

@@ -29,6 +29,7 @@ async def find_offsets(
     *,
     name: str,
     latest_if_unmatched: bool,
+    committed: bool,
 ) -> Offsets:
     """The bound's offset in each partition. `name`: "starting" or "ending", for errors.
 
@@ -37,10 +38,11 @@ async def find_offsets(
     """
     match bound:
         case OffsetKind():
-            return await special_offsets(metastore, dict.fromkeys(partitions, int(bound)))
+            return await special_offsets(metastore, dict.fromkeys(partitions, int(bound)), committed=committed)
         case AtOffset(offsets):
             given = _for_each(partitions, offsets, f"{name}Offsets")
-            special = await special_offsets(metastore, {p: offset for p, offset in given.items() if offset < 0})
+            kinds = {p: offset for p, offset in given.items() if offset < 0}
+            special = await special_offsets(metastore, kinds, committed=committed)
             return given | special
         case AtTimestamp(timestamp):
             wanted = dict.fromkeys(partitions, timestamp)
@@ -48,7 +50,9 @@ async def find_offsets(
         case AtTimestamps(timestamps):
             option = f"{name}OffsetsByTimestamp"
             wanted = _for_each(partitions, timestamps, option)
-    found = await asyncio.gather(*(first_offset_since(metastore, store, p, t) for p, t in wanted.items()))
+    found = await asyncio.gather(
+        *(first_offset_since(metastore, store, p, t, committed=committed) for p, t in wanted.items())
+    )
     unmatched = [partition for partition, offset in zip(wanted, found, strict=True) if offset is None]
     if unmatched and not latest_if_unmatched:
         names = ", ".join(f"{partition} ({wanted[partition]})" for partition in unmatched)
@@ -56,13 +60,20 @@ async def find_offsets(
             f"{option}: no record is so new: {names}."
             " Set startingOffsetsByTimestampStrategy=latest to begin at the end of such partitions"
         )
-    latest = await special_offsets(metastore, dict.fromkeys(unmatched, int(OffsetKind.LATEST)))
+    kinds = dict.fromkeys(unmatched, int(OffsetKind.LATEST))
+    latest = await special_offsets(metastore, kinds, committed=committed)
     return {p: latest[p] if offset is None else offset for p, offset in zip(wanted, found, strict=True)}
 
 
-async def special_offsets(metastore: ReadApi, kinds: Mapping[ScanPartition, int]) -> Offsets:
-    """The earliest or latest offset of each partition. NotFoundError for a deleted one."""
-    answers = await metastore.list_offsets([OffsetQuery(partition.key, kind) for partition, kind in kinds.items()])
+async def special_offsets(metastore: ReadApi, kinds: Mapping[ScanPartition, int], *, committed: bool) -> Offsets:
+    """The earliest or latest offset of each partition. NotFoundError for a deleted one.
+
+    `committed`: the latest one is the last stable offset.
+    """
+    latest = OffsetKind.LAST_STABLE if committed else OffsetKind.LATEST
+    answers = await metastore.list_offsets(
+        [OffsetQuery(p.key, latest if kind == OffsetKind.LATEST else kind) for p, kind in kinds.items()]
+    )
     found = {}
     for partition, answer in zip(kinds, answers, strict=True):
         if not answer.known:

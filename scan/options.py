@@ -29,6 +29,10 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 HEADERS = "headers"
 BOOTSTRAP = "kafka.bootstrap.servers"
 """Finds the cluster (bootstrap.py); no record is read or written by way of an agent."""
+ISOLATION = "isolation.level"
+_KAFKA_ISOLATION = "kafka.isolation.level"
+"""As Spark's Kafka source calls it."""
+IS_COMMITTED = {"read_committed": True, "read_uncommitted": False}
 _SETTINGS = ("bucket", "metastore.", "s3.", "store.")
 """Settings that may be given as options, by the beginnings of their names."""
 _LONG_MAX = 2**63 - 1
@@ -64,6 +68,11 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "failOnDataLoss": Option(
         "both", "`true` (default): offsets that are not in the log (any more) are an error; `false`: they are left out"
+    ),
+    ISOLATION: Option(
+        "both",
+        "`read_committed` (default): no record of a transaction that was aborted or is open, and none after the first"
+        " open one; `read_uncommitted`: all records. `kafka.isolation.level` is the same",
     ),
     "includeHeaders": Option("both", "`true`: a column `headers`; default `false`"),
     "columns": Option("both", "columns to read, separated by commas; others are not decoded. Default: all"),
@@ -118,6 +127,8 @@ class ScanOptions:
     latest_if_unmatched: bool
     """If no record is as new as a starting timestamp: begin at the end."""
     fail_on_data_loss: bool
+    committed: bool
+    """Isolation: read_committed."""
     columns: tuple[str, ...]
     min_partitions: int | None
     split_bytes: int
@@ -198,6 +209,9 @@ def parse_options(options: Mapping[str, str], *, streaming: bool | None) -> Scan
             "startingOffsetsByTimestampStrategy", {"error": False, "latest": True}, default=False
         ),
         fail_on_data_loss=given.choice("failOnDataLoss", booleans, default=True),
+        committed=given.choice(
+            ISOLATION, IS_COMMITTED, default=given.choice(_KAFKA_ISOLATION, IS_COMMITTED, default=True)
+        ),
         columns=_columns(given, include_headers=given.choice("includeHeaders", booleans, default=False)),
         min_partitions=given.whole("minPartitions", 1, None),
         split_bytes=given.whole("splitBytes", MIB, SPLIT_BYTES) or SPLIT_BYTES,
@@ -231,7 +245,7 @@ def refuse_unknown(
     settings = {name.lower() for name in declared() if name.startswith(_SETTINGS)}
     for name in options:
         lower = name.lower()
-        if lower == BOOTSTRAP:
+        if lower == BOOTSTRAP or (lower == _KAFKA_ISOLATION and table is OPTIONS):
             continue
         if lower.startswith("kafka."):
             raise OptionError(

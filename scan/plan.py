@@ -2,7 +2,9 @@
 
 Place: on Spark's driver, or at the start of an export chunk: bounds are known, no record is read yet.
 Invariant: the read pin is granted before the first look-up, so no planned file is deleted during its term; the ranges
-of a partition tile its offsets without gap or overlap, also if a compaction replaces extents between two look-ups.
+of a partition tile its offsets without gap or overlap, also if a compaction replaces extents between two look-ups;
+only markers of transactions are left out. With `committed` (read_committed) no range passes the last stable offset,
+and each slice names the aborted transactions in it, as of the look-up that found it.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import NamedTuple
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.pins import ReadPinApi
-from headrace.metastore.api.read import ALL_BYTES, Extent, ExtentQuery, PartitionExtents, ReadApi
+from headrace.metastore.api.read import ALL_BYTES, AbortedRange, Extent, ExtentQuery, PartitionExtents, ReadApi
+from headrace.metastore.transactions.markers import marker_of
 from headrace.scan.errors import DataLossError, OptionError, UnreadableFileError
 from headrace.scan.partitions import ScanPartition
 
@@ -33,6 +36,8 @@ class ExtentSlice(NamedTuple):
     last_offset: int
     start: int
     end: int
+    aborted: tuple[AbortedRange, ...] = ()
+    """What no reader may see of it."""
 
     @property
     def offsets(self) -> int:
@@ -69,7 +74,7 @@ async def pin(metastore: ReadPinApi, holder: str, term_ms: int) -> JobToken:
 
 
 async def plan(
-    metastore: ReadApi, ranges: Mapping[ScanPartition, WantedOffsets], *, fail_on_data_loss: bool
+    metastore: ReadApi, ranges: Mapping[ScanPartition, WantedOffsets], *, fail_on_data_loss: bool, committed: bool
 ) -> list[PlannedPartition]:
     """The slices of each range; the caller holds a pin. Empty ranges are left out.
 
@@ -83,8 +88,8 @@ async def plan(
         answers = await metastore.find_extents(queries)
         remaining = []
         for (partition, wanted), answer in zip(waiting, answers, strict=True):
-            fitted = fit(partition, wanted, answer, fail_on_data_loss=fail_on_data_loss)
-            found, next_offset = cut(answer.extents, fitted)
+            fitted = fit(partition, wanted, answer, fail_on_data_loss=fail_on_data_loss, committed=committed)
+            found, next_offset = cut(answer.extents, fitted, answer.aborted if committed else ())
             slices[partition] += found
             if next_offset < fitted.end:
                 remaining.append((partition, WantedOffsets(next_offset, fitted.end)))
@@ -95,15 +100,21 @@ async def plan(
 
 
 def fit(
-    partition: ScanPartition, wanted: WantedOffsets, answer: PartitionExtents, *, fail_on_data_loss: bool
+    partition: ScanPartition,
+    wanted: WantedOffsets,
+    answer: PartitionExtents,
+    *,
+    fail_on_data_loss: bool,
+    committed: bool,
 ) -> WantedOffsets:
     """The part of a range that is in the log now; DataLossError if that is less and this matters. Pure but for logs."""
     start, end = wanted
+    log_end = answer.last_stable_offset if committed else answer.high_watermark
     if not answer.known:
         loss, end = "topic was deleted", start
-    elif start < answer.log_start_offset or end > answer.high_watermark:
-        loss = f"the log has {answer.log_start_offset} to {answer.high_watermark - 1}"
-        end = min(end, max(answer.high_watermark, start))
+    elif start < answer.log_start_offset or end > log_end:
+        loss = f"the log has {answer.log_start_offset} to {log_end - 1}"
+        end = min(end, max(log_end, start))
         start = min(max(start, answer.log_start_offset), end)
     else:
         return wanted
@@ -114,7 +125,9 @@ def fit(
     return WantedOffsets(start, end)
 
 
-def cut(extents: Sequence[Extent], wanted: WantedOffsets) -> tuple[list[ExtentSlice], int]:
+def cut(
+    extents: Sequence[Extent], wanted: WantedOffsets, aborted: Sequence[AbortedRange] = ()
+) -> tuple[list[ExtentSlice], int]:
     """The slices of `extents` inside the range, and the first offset that they do not cover. Pure."""
     found = []
     offset = wanted.start
@@ -126,9 +139,14 @@ def cut(extents: Sequence[Extent], wanted: WantedOffsets) -> tuple[list[ExtentSl
         if extent.base_offset > offset:
             break
         end = min(extent.last_offset + 1, wanted.end)
-        found.append(ExtentSlice(*_place(extent), offset, end))
+        if marker_of(extent.file_id) is None:
+            found.append(ExtentSlice(*_place(extent), offset, end, _inside(aborted, offset, end)))
         offset = end
     return found, offset
+
+
+def _inside(aborted: Sequence[AbortedRange], start: int, end: int) -> tuple[AbortedRange, ...]:
+    return tuple(one for one in aborted if one.first_offset < end and start < one.last_offset)
 
 
 def _place(extent: Extent) -> tuple[uuid.UUID, int, int, int, int]:

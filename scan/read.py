@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
+from headrace.metastore.api.read import AbortedRange
 from headrace.scan.background_loop import BackgroundLoop
 from headrace.scan.batches import LocatedBatch, walk_extent
 from headrace.scan.cluster import BucketAddress
@@ -65,7 +66,10 @@ class SplitReader:
         return cls(bucket.open(clock, rng), pin_hint=pin_hint)
 
     def batches(self, split: Split) -> Iterator[tuple[SlicedExtent, LocatedBatch]]:
-        """The batches with records of the split; of each partition in offset order. UnreadableFileError."""
+        """The batches with records of the split, without aborted ones; of each partition in offset order.
+
+        UnreadableFileError.
+        """
         ahead: Future[list[ReadExtent]] | None = None
         for window in _windows(split, WINDOW_BYTES):
             current, ahead = ahead, self._loop.begin(self._read_window(window))
@@ -126,7 +130,16 @@ class SplitReader:
 
 
 def _walk(one: ExtentSlice, data: memoryview) -> Iterator[LocatedBatch]:
-    return walk_extent(data, one.base_offset, one.last_offset, one.start, one.end)
+    for batch in walk_extent(data, one.base_offset, one.last_offset, one.start, one.end):
+        if not _is_aborted(batch, one.aborted):
+            yield batch
+
+
+def _is_aborted(batch: LocatedBatch, aborted: Sequence[AbortedRange]) -> bool:
+    return batch.header.is_transactional and any(
+        one.producer_id == batch.header.producer_id and one.first_offset <= batch.offset < one.last_offset
+        for one in aborted
+    )
 
 
 def _windows(split: Split, window_bytes: int) -> Iterator[list[SlicedExtent]]:

@@ -2,7 +2,8 @@
 
 Place: under offsets.py; the metastore names the first extent that may have the record.
 Invariant: the answer is the offset of the first readable record with the timestamp or a later one, as ListOffsets
-answers it. A batch that is too large to be opened counts by its header.
+answers it; with `committed` (read_committed) it is below the last stable offset. A batch that is too large to be opened
+counts by its header.
 """
 
 from __future__ import annotations
@@ -21,19 +22,21 @@ from headrace.storage.records.errors import BatchTooLargeError
 
 
 async def first_offset_since(
-    metastore: ReadApi, store: ObjectStore, partition: ScanPartition, timestamp: int
+    metastore: ReadApi, store: ObjectStore, partition: ScanPartition, timestamp: int, *, committed: bool
 ) -> int | None:
     """None if no record is as new. UnreadableFileError if an extent cannot be read."""
     for attempt in range(2):
         try:
-            return await _search(metastore, store, partition, timestamp)
+            return await _search(metastore, store, partition, timestamp, committed=committed)
         except (NotFoundError, CorruptError) as error:  # compacted and deleted meanwhile: look up again
             if attempt:
                 raise UnreadableFileError(f"cannot search by timestamp: partition={partition}: {error}") from error
     raise AssertionError
 
 
-async def _search(metastore: ReadApi, store: ObjectStore, partition: ScanPartition, timestamp: int) -> int | None:
+async def _search(
+    metastore: ReadApi, store: ObjectStore, partition: ScanPartition, timestamp: int, *, committed: bool
+) -> int | None:
     (answer,) = await metastore.list_offsets([OffsetQuery(partition.key, timestamp)])
     if not answer.known:
         raise NotFoundError(f"topic was deleted: topic={partition.topic}")
@@ -47,7 +50,7 @@ async def _search(metastore: ReadApi, store: ObjectStore, partition: ScanPartiti
                 data = await store.get(object_key(extent.file_id), ByteRange(extent.position, extent.length))
                 first = await asyncio.to_thread(_first_in, extent, data, found.log_start_offset, timestamp)
                 if first is not None:
-                    return first
+                    return None if committed and first >= found.last_stable_offset else first
         if not found.extents:
             return None
         offset = found.extents[-1].last_offset + 1

@@ -65,7 +65,12 @@ class TopicReader(DataSourceReader):
             pinned = await pin(cluster.metastore, holder(), self._scan.read_pin_ms)
             try:
                 ranges = await batch_ranges(cluster, self._scan)
-                planned = await plan(cluster.metastore, ranges, fail_on_data_loss=self._scan.fail_on_data_loss)
+                planned = await plan(
+                    cluster.metastore,
+                    ranges,
+                    fail_on_data_loss=self._scan.fail_on_data_loss,
+                    committed=self._scan.committed,
+                )
             except HeadraceError:
                 await cluster.metastore.release_pins([pinned])
                 raise
@@ -81,7 +86,13 @@ async def batch_ranges(cluster: ScannedCluster, scan: ScanOptions) -> dict[ScanP
     partitions = select(scan.selection, await TopicCatalog(cluster.metastore).refresh())
     bounds = [
         await find_offsets(
-            cluster.metastore, cluster.store, partitions, bound, name=name, latest_if_unmatched=latest_if_unmatched
+            cluster.metastore,
+            cluster.store,
+            partitions,
+            bound,
+            name=name,
+            latest_if_unmatched=latest_if_unmatched,
+            committed=scan.committed,
         )
         for name, bound, latest_if_unmatched in (
             ("starting", scan.starting, scan.latest_if_unmatched),

@@ -144,13 +144,14 @@ class _Driver:
             self._scan.starting,
             name="starting",
             latest_if_unmatched=self._scan.latest_if_unmatched,
+            committed=self._scan.committed,
         )
         return {_named(partition): offset for partition, offset in offsets.items()}
 
     async def newest(self) -> StreamOffsets:
-        """The high watermarks."""
+        """The high watermarks; the last stable offsets for read_committed."""
         kinds = dict.fromkeys(await self._partitions(), int(OffsetKind.LATEST))
-        found = await special_offsets(self._cluster.metastore, kinds)
+        found = await special_offsets(self._cluster.metastore, kinds, committed=self._scan.committed)
         return {_named(partition): offset for partition, offset in found.items()}
 
     async def fix_target(self) -> None:
@@ -183,7 +184,12 @@ class _Driver:
             ranges[place] = WantedOffsets(start.get(partition, 0), until)
         pinned = await pin(self._cluster.metastore, holder(), self._scan.read_pin_ms)
         self._pins.append(pinned)
-        planned = await plan(self._cluster.metastore, ranges, fail_on_data_loss=self._scan.fail_on_data_loss)
+        planned = await plan(
+            self._cluster.metastore,
+            ranges,
+            fail_on_data_loss=self._scan.fail_on_data_loss,
+            committed=self._scan.committed,
+        )
         bucket, hint = BucketAddress.of(self._settings), pin_hint(self._scan.read_pin_ms)
         splits = make_splits(planned, self._scan.split_bytes, self._scan.min_partitions)
         return [SplitPartition(split, bucket, hint) for split in splits]

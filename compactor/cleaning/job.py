@@ -28,6 +28,7 @@ from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.passes import Output, Pass, UncleanableError, uncleanable_for
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, decode_cleaning, encode_cleaning
 from headrace.compactor.cleaning.rewrite import CleaningPass, judge, note_keys
+from headrace.compactor.cleaning.transactions import EndedTransactions, is_marker, marker_horizon_ms
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import GrowingFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan, partition_plan
@@ -136,14 +137,19 @@ class Cleaner:
         """One pass: what has to be written is added to `output`. Nothing is noted there if it cannot be complete."""
         plan = partition_plan(partition.live)
         end = end_of_pass(plan, wanted)
-        keys, end = await self._keys(plan, partition.cleaned_offset, end, unreadable, leaves_to_spark)
+        keys, end = await self._keys(partition, plan, end, unreadable, leaves_to_spark)
         began_ms = now_ms()
-        rule = CleaningPass(keys, partition.cleaned_offset, began_ms, began_ms + wanted.delete_retention_ms)
+        rule = CleaningPass(
+            keys, partition.cleaned_offset, began_ms, began_ms + wanted.delete_retention_ms, ended_in(partition)
+        )
         extents = [extent for extent in plan.extents if extent.last_offset < end]
         sources = sources_of(self._store, extents, self.limits)
         output.begin(Pass(plan, partition.cleaned_offset, end))
         try:
             for extent in extents:
+                if is_marker(extent):
+                    await output.add_marker(extent, horizon_of(extent, rule))
+                    continue
                 with uncleanable_for(unreadable):
                     batches = await self._read(sources, extent)
                 with uncleanable_for(UNREADABLE):
@@ -158,15 +164,19 @@ class Cleaner:
 
     async def _keys(
         self,
+        partition: CleanablePartition,
         plan: PartitionPlan,
-        cleaned_offset: int,
         end: int,
         unreadable: tuple[type[HeadraceError], ...],
         leaves_to_spark: bool,
     ) -> tuple[KeyMap, int]:
         """(the last offset of each key of the dirty part, where the pass ends because the map is full or at `end`)."""
-        keys = KeyMap(self.buffer_bytes, self._rng.randbytes(16))
-        dirty = [extent for extent in plan.extents if cleaned_offset <= extent.last_offset < end]
+        keys, ended = KeyMap(self.buffer_bytes, self._rng.randbytes(16)), ended_in(partition)
+        dirty = [
+            extent
+            for extent in plan.extents
+            if partition.cleaned_offset <= extent.last_offset < end and not is_marker(extent)
+        ]
         sources = sources_of(self._store, dirty, self.limits)
         try:
             for number, extent in enumerate(dirty):
@@ -177,7 +187,7 @@ class Cleaner:
                 with uncleanable_for(unreadable):
                     batches = await self._read(sources, extent)
                 with uncleanable_for(UNREADABLE):
-                    await asyncio.to_thread(note_keys, keys, batches)
+                    await asyncio.to_thread(note_keys, keys, batches, ended)
                 if number == 0 and await asyncio.to_thread(lambda: keys.is_exceeded):
                     if leaves_to_spark:
                         raise _ForSparkError
@@ -206,15 +216,31 @@ def large_job(wanted: CleaningTask) -> NewJob:
 
 def end_of_pass(plan: PartitionPlan, wanted: CleaningTask) -> int:
     """Where a pass ends at the latest: before the first extent of level 0, which the planner lets be merged first."""
-    flushed = next((extent for extent in plan.extents if not level_of(extent.file_id)), None)
+    flushed = next((extent for extent in plan.extents if not level_of(extent.file_id) and not is_marker(extent)), None)
     return wanted.end if flushed is None else min(wanted.end, flushed.base_offset)
+
+
+def ended_in(partition: CleanablePartition) -> EndedTransactions:
+    """How transactions ended in what a pass reads."""
+    return EndedTransactions(partition.aborted, partition.log_start_offset)
+
+
+def horizon_of(marker: Extent, rule: CleaningPass) -> int | None:
+    """marker_horizon_ms in this pass."""
+    return marker_horizon_ms(
+        marker,
+        cleaned_offset=rule.cleaned_offset,
+        now_ms=rule.now_ms,
+        delete_retention_ms=rule.horizon_ms - rule.now_ms,
+    )
 
 
 def sources_of(store: ObjectStore, extents: Sequence[Extent], limits: MergeLimits) -> Sources:
     """Reads of these extents."""
     by_file = defaultdict(list)
     for extent in extents:
-        by_file[extent.file_id].append(extent)
+        if not is_marker(extent):
+            by_file[extent.file_id].append(extent)
     for mine in by_file.values():
         mine.sort(key=lambda extent: extent.position)
     return Sources(store, by_file, limits.read_bytes)

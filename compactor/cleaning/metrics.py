@@ -51,17 +51,22 @@ class CleaningMetrics:
         )
         self._removed = Counter(
             "headrace_log_cleaner_removed_records",
-            "Records removed: superseded by a later one, expired delete markers, records without a key",
+            "Records removed: superseded, expired delete markers, without a key, of aborted transactions",
             ["reason"],
             registry=registry,
         )
 
     def judged(self, batch: JudgedBatch) -> None:
         """Count what a batch loses."""
-        self.removed(batch.superseded, batch.expired, batch.keyless)
+        self.removed(batch.superseded, batch.expired, batch.keyless, batch.aborted)
 
-    def removed(self, superseded: int, expired: int, keyless: int) -> None:
-        """Count removed records by reason."""
-        for reason, count in (("superseded", superseded), ("expired_marker", expired), ("no_key", keyless)):
+    def removed(self, superseded: int, expired: int, keyless: int, aborted: int) -> None:
+        """Count removed records by reason; `aborted` counts markers of transactions, too."""
+        for reason, count in (
+            ("superseded", superseded),
+            ("expired_marker", expired),
+            ("no_key", keyless),
+            ("aborted", aborted),
+        ):
             if count:
                 self._removed.labels(reason).inc(count)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from headrace.compactor.cleaning.rewrite import CleanRecords, JudgedBatch
+from headrace.compactor.cleaning.transactions import marker_batch
 from headrace.compactor.merge import GrowingExtent, GrowingFile, MergeCounts, MergeLimits
 from headrace.compactor.plan import PartitionPlan
 from headrace.compactor.sources import StoredBatch
@@ -89,6 +90,15 @@ class Output:
         self.relied[plan.partition_key] = cleaned.cleaned_offset
         self.passes[plan.partition_key] = cleaned
 
+    async def add_marker(self, extent: Extent, horizon_ms: int | None) -> None:
+        """The end of a transaction: it stays until `horizon_ms` at least; None: a new extent covers its offset."""
+        if horizon_ms is None:
+            batch = marker_batch(extent)
+            await self.add(extent, [batch], [JudgedBatch(batch, [], 0, None, 0, 0, 0, aborted=1)])
+        else:
+            self._pass.note_horizon(horizon_ms)
+            await self._leave(extent)
+
     async def add(self, extent: Extent, batches: list[StoredBatch], judged: Sequence[JudgedBatch]) -> None:
         """Write the extent again, or leave it."""
         for one in judged:
@@ -97,14 +107,17 @@ class Output:
         joins = self._run.takes(extent, batches)
         is_changed = any(one.is_changed for one in judged)
         if not is_changed and not (joins and self._run.is_open and extent.length <= JOINED_BYTES):
-            await self.close_run()
-            self._pass.left.append(SwapInput(extent.last_offset, extent.file_id))
+            await self._leave(extent)
             return
         if not joins:
             await self.close_run()
         self._rewriter.judged.update((one.batch.offset, one) for one in judged)
         with uncleanable_for((InvalidError,)):
             await asyncio.to_thread(self._run.add, extent, batches, self._counts)
+
+    async def _leave(self, extent: Extent) -> None:
+        await self.close_run()
+        self._pass.left.append(SwapInput(extent.last_offset, extent.file_id))
 
     def abandon(self) -> None:
         """The pass ends here. Its complete extents are swapped in, the one that is open is not; no offset moves on."""

@@ -1,7 +1,8 @@
 """Which records of a batch stay when its partition is cleaned by key, and the batches that are made of them. Pure.
 
 Place: under job.py, which reads the batches and writes what comes out; compactor/rewrite.py is the same for merges.
-Invariant: the last record of a key stays, except an expired delete marker. Offsets, order, timestamps and their type do
+Invariant: the last committed record of a key stays, except an expired delete marker; an aborted record counts for
+nothing and goes (transactions.py). Offsets, order, timestamps and their type do
 not change. Cleaned batches cover exactly the offsets of their inputs: an offset without a record belongs to the batch
 around it, or to a batch without records, so a reader at any offset goes on.
 A delete marker goes only if its horizon has passed and it is below the offset through which all extents were cleaned
@@ -20,6 +21,7 @@ import numpy
 from numpy.typing import NDArray
 
 from headrace.compactor.cleaning.key_map import KeyMap
+from headrace.compactor.cleaning.transactions import NONE_ENDED, EndedTransactions
 from headrace.compactor.rewrite import SPAN_MAX, Kept, WrittenBatch
 from headrace.compactor.sources import StoredBatch
 from headrace.storage.errors import CorruptError, InvalidError
@@ -45,6 +47,7 @@ class CleaningPass(NamedTuple):
     now_ms: int
     horizon_ms: int
     """Of the delete markers that the pass meets first."""
+    ended: EndedTransactions = NONE_ENDED
 
 
 class JudgedBatch(NamedTuple):
@@ -60,17 +63,20 @@ class JudgedBatch(NamedTuple):
     superseded: int
     keyless: int
     expired: int
+    aborted: int = 0
 
     @property
     def removed(self) -> int:
         """The number of records that go."""
-        return self.superseded + self.keyless + self.expired
+        return self.superseded + self.keyless + self.expired + self.aborted
 
     @property
     def is_changed(self) -> bool:
-        """Whether it has to be written again."""
-        return bool(self.removed) or (
-            self.horizon_ms is not None and self.horizon_ms != self.batch.header.delete_horizon_ms
+        """Whether it has to be written again: a batch of a transaction, in any case, as one that is in none."""
+        return (
+            bool(self.removed)
+            or self.batch.header.is_transactional
+            or (self.horizon_ms is not None and self.horizon_ms != self.batch.header.delete_horizon_ms)
         )
 
 
@@ -80,16 +86,22 @@ def open_sound(batch: StoredBatch) -> tuple[list[Record], int]:
     """
     if not batch.is_sound:
         raise CorruptError(f"batch checksum mismatch: offset={batch.offset}")
-    if batch.header.is_control or batch.header.is_transactional:
-        raise CorruptError(f"transactional batch: offset={batch.offset}")
+    if batch.header.is_control:
+        raise CorruptError(f"control batch: offset={batch.offset}")
     opened = open_batch(batch.data, max_opened_bytes=largest(batch.header.size).unpacked_bytes)
     return list(opened), opened.body_bytes
 
 
-def note_keys(keys: KeyMap, batches: Sequence[StoredBatch]) -> None:
+def keyed_records(batch: StoredBatch, ended: EndedTransactions) -> list[tuple[bytes, int]]:
+    """(key, offset) of the records that count: they were committed, and have a key. Errors as `open_sound`."""
+    records, _ = open_sound(batch)
+    return [] if ended.hide(batch) else [(r.key, r.offset) for r in records if r.key is not None]
+
+
+def note_keys(keys: KeyMap, batches: Sequence[StoredBatch], ended: EndedTransactions = NONE_ENDED) -> None:
     """Add the keys of an extent of the dirty part. Errors as `open_sound`."""
     for batch in batches:
-        keyed = [(record.key, record.offset) for record in open_sound(batch)[0] if record.key is not None]
+        keyed = keyed_records(batch, ended)
         keys.add(keys.digests(key for key, _ in keyed), numpy.array([offset for _, offset in keyed], numpy.int64))
 
 
@@ -100,6 +112,8 @@ def judge(batches: Sequence[StoredBatch], rule: CleaningPass) -> list[JudgedBatc
 
 def _judge(batch: StoredBatch, rule: CleaningPass) -> JudgedBatch:
     records, size_bytes = open_sound(batch)
+    if rule.ended.hide(batch):
+        return JudgedBatch(batch, [], size_bytes, None, 0, 0, 0, len(records))
     keyed = [(record.key, record.offset) for record in records if record.key is not None]
     later = iter(rule.later.are_superseded((key for key, _ in keyed), [offset for _, offset in keyed]).tolist())
     old_horizon = batch.header.delete_horizon_ms

@@ -113,6 +113,8 @@ class SparkCleaner:
             self._bytes_per_s / tasks,
             self._requests_per_s / tasks,
             (),
+            partition.aborted,
+            partition.log_start_offset,
         )
 
     async def _reserved(self, plan: PassPlan, job: Job, lease: Lease) -> PassPlan:
@@ -176,4 +178,4 @@ class SparkCleaner:
     def _count(self, report: PartReport) -> None:
         self._metrics.read_bytes.inc(report.read_bytes)
         self._metrics.written_bytes.inc(report.written_bytes)
-        self._metrics.removed(report.superseded, report.expired, report.keyless)
+        self._metrics.removed(report.superseded, report.expired, report.keyless, report.aborted)

@@ -28,10 +28,11 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from headrace.compactor.cleaning.job import not_of_the_partition, sources_of
+from headrace.compactor.cleaning.job import horizon_of, not_of_the_partition, sources_of
 from headrace.compactor.cleaning.key_map import DIGEST_BYTES, Offsets, joined_digests
 from headrace.compactor.cleaning.passes import Output, Pass, UncleanableError, uncleanable_for
-from headrace.compactor.cleaning.rewrite import CleaningPass, JudgedBatch, judge, open_sound
+from headrace.compactor.cleaning.rewrite import CleaningPass, JudgedBatch, judge, keyed_records
+from headrace.compactor.cleaning.transactions import EndedTransactions, is_marker
 from headrace.compactor.merge import GrowingFile, MergedFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan
 from headrace.compactor.policy import LAST_LEVEL
@@ -40,7 +41,7 @@ from headrace.compactor.spark.reserved import PartIds, store_reserved
 from headrace.compactor.spark.store import throttled_store
 from headrace.compactor.take_over import store_merged
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import AbortedRange, Extent
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.collector_tuning import tune_collector
 from headrace.storage.errors import HeadraceError, UnavailableError
@@ -72,6 +73,13 @@ class PassPlan(msgspec.Struct, frozen=True):
     requests_per_s: float
     file_ids: tuple[PartIds, ...]
     """By part."""
+    aborted: tuple[AbortedRange, ...] = ()
+    log_start_offset: int = 0
+
+    @property
+    def ended(self) -> EndedTransactions:
+        """How transactions ended in the partition."""
+        return EndedTransactions(self.aborted, self.log_start_offset)
 
     @property
     def unreadable(self) -> tuple[type[HeadraceError], ...]:
@@ -96,6 +104,7 @@ class PartReport(msgspec.Struct):
     superseded: int = 0
     keyless: int = 0
     expired: int = 0
+    aborted: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
 
@@ -104,6 +113,7 @@ class PartReport(msgspec.Struct):
         self.superseded += batch.superseded
         self.keyless += batch.keyless
         self.expired += batch.expired
+        self.aborted += batch.aborted
 
 
 @dataclass(frozen=True)
@@ -124,9 +134,11 @@ class _PassTask:
     plan: bytes
     """PassPlan, as JSON."""
     opened: PassPlan = field(init=False, repr=False)
+    ended: EndedTransactions = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.opened = msgspec.json.decode(self.plan, type=PassPlan)
+        self.ended = self.opened.ended
 
     @asynccontextmanager
     async def _store(self, clock: Clock, rng: random.Random) -> AsyncIterator[ObjectStore]:
@@ -171,7 +183,8 @@ class ScanTask(_PassTask):
             sources = sources_of(store, extents, plan.limits)
             try:
                 for extent in extents:
-                    yield await self._keyed(number, sources, extent)
+                    if not is_marker(extent):
+                        yield await self._keyed(number, sources, extent)
             except UncleanableError as error:
                 for part in range(len(plan.parts)):
                     yield _row(part, UNREADABLE_ROW, str(error))
@@ -182,9 +195,9 @@ class ScanTask(_PassTask):
         with uncleanable_for(self.opened.unreadable):
             batches = await sources.batches(extent)
         with uncleanable_for(UNREADABLE):
-            records = [record for batch in batches for record in open_sound(batch)[0] if record.key is not None]
-        offsets = numpy.array([record.offset for record in records], numpy.int64)
-        digests = joined_digests((record.key for record in records if record.key is not None), self.secret)
+            keyed = [record for batch in batches for record in keyed_records(batch, self.ended)]
+        offsets = numpy.array([offset for _, offset in keyed], numpy.int64)
+        digests = joined_digests((key for key, _ in keyed), self.secret)
         return _rows(number, digests, offsets, offsets >= self.opened.cleaned_offset)
 
 
@@ -242,8 +255,13 @@ class RewriteTask(_PassTask):
         self, part: PartitionPlan, sources: Sources, later: SupersededOffsets, output: Output, report: PartReport
     ) -> None:
         plan = self.opened
-        rule = CleaningPass(later, plan.cleaned_offset, plan.began_ms, plan.began_ms + plan.delete_retention_ms)
+        rule = CleaningPass(
+            later, plan.cleaned_offset, plan.began_ms, plan.began_ms + plan.delete_retention_ms, self.ended
+        )
         for extent in part.extents:
+            if is_marker(extent):
+                await output.add_marker(extent, horizon_of(extent, rule))
+                continue
             with uncleanable_for(plan.unreadable):
                 batches = await sources.batches(extent)
             report.read_bytes += 2 * extent.length  # once for the keys

@@ -1,11 +1,11 @@
-"""Exports the committed records of one topic, chunk by chunk.
+"""Exports the records of one topic, chunk by chunk.
 
     for each partition, while offsets are left:
         state: this chunk is being written  ->  pin  ->  plan  ->  rows  ->  files per date  ->  state: it is done
 
 Place: under `headrace export`; the target is any object store (a directory or a bucket).
 Invariant: as state.py: after a crash at any step a rerun leaves each offset in exactly one file. One export per target
-at a time. High watermarks are fixed at the beginning, so an export ends.
+at a time. Log ends (with `committed` last stable offsets) are fixed at the beginning, so an export ends.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class ExportOptions:
     topic: str
     infer_json: bool = False
     fail_on_data_loss: bool = True
+    committed: bool = True
+    """Isolation: read_committed."""
     chunk_bytes: int = CHUNK_BYTES
 
 
@@ -62,8 +64,11 @@ class Exporter:
         self._state = await load_state(self._target, fresh)
         if self._state.done and self._options.infer_json != (self._state.value_schema is not None):
             raise OptionError("the target's values have another form: JSON is inferred in all runs, or in none")
-        earliest = await special_offsets(metastore, dict.fromkeys(partitions, int(OffsetKind.EARLIEST)))
-        latest = await special_offsets(metastore, dict.fromkeys(partitions, int(OffsetKind.LATEST)))
+        committed = self._options.committed
+        earliest, latest = [
+            await special_offsets(metastore, dict.fromkeys(partitions, int(kind)), committed=committed)
+            for kind in (OffsetKind.EARLIEST, OffsetKind.LATEST)
+        ]
         starts = {p: self._state.done.get(p.partition, earliest[p]) for p in partitions}
         total, done, rows = sum(max(0, latest[p] - starts[p]) for p in partitions), 0, 0
         for partition in partitions:
@@ -92,7 +97,10 @@ class Exporter:
         pinned = await pin(self._cluster.metastore, "export", READ_PIN_MS)
         try:
             planned = await plan(
-                self._cluster.metastore, {partition: wanted}, fail_on_data_loss=self._options.fail_on_data_loss
+                self._cluster.metastore,
+                {partition: wanted},
+                fail_on_data_loss=self._options.fail_on_data_loss,
+                committed=self._options.committed,
             )
             schema = arrow_schema((*COLUMNS, HEADERS))
             batches = await asyncio.to_thread(

@@ -39,6 +39,9 @@ SETTLED_SECONDS = 75 * 60
 """How long a row is kept after its commit: nothing younger is deleted."""
 LEASE_MS = 30_000
 
+DELETIONS_MAX = 1_000
+"""Calls, far beyond what any test needs."""
+
 
 class Killed(BaseException):
     """The worker's process ends here: no code handles this."""
@@ -51,9 +54,12 @@ class DoubtfulStore(MemoryStore):
         super().__init__()
         self.lose_answers = 0
         self.refuse: set[str] = set()
+        self._calls = 0
         self.stale: list[ObjectInfo] | None = None
 
     async def delete_many(self, keys: Sequence[str]) -> list[str]:
+        self._calls += 1
+        assert self._calls < DELETIONS_MAX, "deletes the same objects without end"
         confirmed = await super().delete_many([key for key in keys if key not in self.refuse])
         if self.lose_answers:
             self.lose_answers -= 1

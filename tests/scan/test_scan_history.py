@@ -54,7 +54,7 @@ class ScanStory(Story):
                 for by_broker, _, _, record in self.truth[key]
                 if start <= record.offset < end
             ]  # fmt: skip
-        planned = await plan.plan(model, ranges, fail_on_data_loss=True)
+        planned = await plan.plan(model, ranges, fail_on_data_loss=True, committed=rng.random() < 0.5)
         tasks = make_splits(planned, rng.choice([200, 2_000, 1 << 26]), rng.choice([None, None, 1, 3, 20]))
         rows = [row for task in rng.sample(tasks, len(tasks)) for row in scan(self.world, task)]
         assert sorted(rows, key=lambda row: row[:3]) == expected
@@ -91,7 +91,7 @@ def test_a_scan_returns_what_a_consumer_reads(history: list[Any], compression: l
 _walk_extent, _cut, _finer, _fit = read.walk_extent, plan.cut, splits._finer, plan.fit
 
 
-def _dead_too(extents: Sequence[Extent], wanted: WantedOffsets) -> tuple[list[ExtentSlice], int]:
+def _dead_too(extents: Sequence[Extent], wanted: WantedOffsets, aborted: Any = ()) -> tuple[list[ExtentSlice], int]:
     """Extents of one file as one range, with the dead batches between them."""
     found, offset = _cut(extents, wanted)
     joined: list[ExtentSlice] = []

@@ -1,0 +1,64 @@
+"""How the transactions of a partition ended, for a pass of cleaning by key: what it may not count, and what it removes.
+
+Place: under rewrite.py and job.py; the ranges are the metastore's, read after the extents of the pass.
+Invariant: a pass ends below the last stable offset, so each transaction with a batch in it has ended: by an abort if a
+range says so, else by a commit. No reader sees a batch below the log start, and its range may be gone: it counts
+as aborted. A committed batch that is written again belongs to no transaction, so nothing depends on its marker; a
+marker goes only below the offset through which all extents were cleaned before the pass began, together with its range:
+no batch of its transaction is left then.
+Source: KIP-98; KIP-534 (markers are kept for delete.retention.ms).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+
+from headrace.compactor.sources import StoredBatch
+from headrace.metastore.api.read import AbortedRange, Extent
+from headrace.metastore.transactions.markers import marker_of, render_marker
+from headrace.storage.records.header import read_header
+
+
+class EndedTransactions:
+    """The aborted transactions of one partition, and its log start."""
+
+    def __init__(self, aborted: Iterable[AbortedRange] = (), log_start_offset: int = 0) -> None:
+        self._ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for one in sorted(aborted, key=lambda one: one.first_offset):
+            self._ranges[one.producer_id].append((one.first_offset, one.last_offset))
+        self._log_start_offset = log_start_offset
+
+    def hide(self, batch: StoredBatch) -> bool:
+        """Whether no record of the batch was committed."""
+        header = batch.header
+        if not header.is_transactional:
+            return False
+        if batch.offset + header.last_offset_delta < self._log_start_offset:
+            return True
+        ranges = self._ranges.get(header.producer_id, [])
+        before = bisect_right(ranges, (batch.offset, 1 << 62))
+        return before > 0 and batch.offset < ranges[before - 1][1]
+
+
+NONE_ENDED = EndedTransactions()
+
+
+def is_marker(extent: Extent) -> bool:
+    """Whether the extent is the end of a transaction, which is in no file."""
+    return marker_of(extent.file_id) is not None
+
+
+def marker_batch(extent: Extent) -> StoredBatch:
+    """A marker as it would be stored."""
+    data = memoryview(bytearray(render_marker(extent)))
+    return StoredBatch(extent.base_offset, read_header(data), data, True)
+
+
+def marker_horizon_ms(extent: Extent, *, cleaned_offset: int, now_ms: int, delete_retention_ms: int) -> int | None:
+    """Until when a marker has to stay at least; None: it goes now. Times on the database's clock."""
+    if extent.base_offset >= cleaned_offset:
+        return now_ms + delete_retention_ms
+    until_ms = extent.position + delete_retention_ms
+    return until_ms if until_ms > now_ms else None
