@@ -1,13 +1,17 @@
-"""`headrace agent`: run one stateless agent in the foreground, with the roles that the settings name.
+"""`headrace agent`: run one stateless agent in the foreground, with the roles that the
+settings name; with --processes several, to use all cores.
 
-Place: a thin command; process/serve.py composes the process and stops it.
+Place: a thin command; process/serve.py composes the process and stops it, processes/supervise.py runs several.
 """
 
 from __future__ import annotations
 
 import argparse
 
-from headrace.cli.options import add_settings, settings_from
+from headrace.cli.forked_agent import load_code
+from headrace.cli.numbers import whole
+from headrace.cli.options import PREFIX, add_settings, settings_from
+from headrace.config.settings import Settings
 
 SHOWN = (
     "metastore.url",
@@ -29,17 +33,45 @@ without a load balancer: each agent serves every topic.
   headrace agent --metastore-url postgresql://headrace@db/headrace --bucket s3://logs/headrace
 
 Prints one line with the word `ready` and its addresses when clients can connect. SIGTERM drains the agent.
+
+  headrace agent --processes 4 --listeners PLAINTEXT://10.0.0.7:9092 ...
+
+runs four agents, on ports 9092 to 9095, with one HTTP port for all: an agent uses one core.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
+    parser.add_argument(
+        "--processes",
+        type=whole(1, 100),
+        default=1,
+        metavar="N",
+        help="agents that this command runs, each in its own process; ports and a given node.id count up (1)",
+    )
+    parser.add_argument("--process-of", help=argparse.SUPPRESS)  # I/N, from the command that runs several
     add_settings(parser, SHOWN)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; 0 after a clean drain."""
-    from headrace.cli.process.serve import serve  # here, so that --help imports no agent
+    settings = settings_from(args)
+    if args.processes > 1:
+        return _run_several(args, settings)
+    from headrace.cli.process.loaded import OneOfSeveral, serve  # here, so that --help imports no agent
 
-    return serve(settings_from(args))
+    if args.process_of:
+        index, count = map(int, args.process_of.split("/"))
+        return serve(settings, one_of=OneOfSeveral(index, count))
+    return serve(settings)
+
+
+def _run_several(args: argparse.Namespace, settings: Settings) -> int:
+    load_code()
+    from headrace.cli.processes.supervise import serve_processes
+
+    passed_on = {key.removeprefix(PREFIX): str(v) for key, v in vars(args).items() if key.startswith(PREFIX) and v}
+    if args.config:
+        passed_on["config"] = str(args.config)
+    return serve_processes(settings, args.processes, passed_on)

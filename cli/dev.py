@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.cli.children import AgentProcess
+from headrace.cli.forked_agent import load_code
 from headrace.cli.numbers import whole
 from headrace.cli.options import PREFIX, add_settings, settings_from
 from headrace.cli.storage import format_bucket
@@ -63,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal arrives; 1 if every agent has exited."""
+    load_code()  # while Postgres starts
     settings = settings_from(args)
     data_dir: Path = args.data_dir.absolute()
     try:

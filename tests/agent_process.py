@@ -13,6 +13,7 @@ from types import TracebackType
 
 from confluent_kafka.admin import AdminClient
 
+from headrace.cli.forked_agent import fork_agent, load_code
 from headrace.cli.main import main
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 
@@ -28,49 +29,69 @@ def format_storage(settings: Mapping[str, object]) -> None:
     assert main(["storage", "format", "--ignore-formatted", "--cluster-id", cluster_id, *flags]) == 0
 
 
+class Forked:
+    """The part of subprocess.Popen that AgentUnderTest uses, of a process that the fork server made."""
+
+    def __init__(self, words: Sequence[str], output: int) -> None:
+        load_code(["tests.loaded_schemas"])
+        self._process = fork_agent(words, output)
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("agent", timeout or 0)
+        return self._process.exitcode
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
 class AgentUnderTest:
     """Ready for clients once the context is entered; leaving it ends the process."""
 
     def __init__(self, settings: Mapping[str, object], environment: Mapping[str, str] | None = None) -> None:
-        """`environment` None: this process's."""
+        """`environment`: of a new interpreter. None: as `headrace dev`, from code that is loaded already."""
         self._environment = environment
         flags = [part for name, value in settings.items() for part in (f"--{name.replace('.', '-')}", str(value))]
-        self._command = [
-            sys.executable,
-            "-m",
-            "headrace.cli.main",
-            "agent",
-            *(() if "listeners" in settings else ("--kafka-port", "0")),
-            "--http-port",
-            "0",
-            *flags,
-        ]
+        kafka = () if "listeners" in settings else ("--kafka-port", "0")
+        self._words = [*kafka, "--http-port", "0", *flags]
         self.node_id = 0
         self.kafka = ""
         self.http = ""
 
     def __enter__(self) -> AgentUnderTest:
-        self._process = subprocess.Popen(
-            self._command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=self._environment
-        )
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        reading, writing = os.pipe()
+        self._process = Forked(self._words, writing) if self._environment is None else self._started(writing)
+        os.close(writing)
+        self._output = open(reading)  # closed at the end: a full pipe would stop the agent
+        for line in self._output:
             if match := re.match(r"ready node=(\d+) kafka=(\S+) http=(\S+)", line):
                 self.node_id, self.kafka, self.http = int(match[1]), match[2], match[3]
                 return self
-        raise RuntimeError(f"agent ended with status {self._process.wait()} before it was ready")
+        self._output.close()
+        raise RuntimeError(f"agent ended with status {self._process.wait(SECONDS_MAX)} before it was ready")
+
+    def _started(self, output: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "headrace.cli.main", "agent", *self._words]
+        return subprocess.Popen(command, stdout=output, stdin=subprocess.DEVNULL, env=self._environment)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._process.poll() is None:
-            self._process.send_signal(signal.SIGCONT)
+            os.kill(self._process.pid, signal.SIGCONT)
             self._process.terminate()
             try:
                 self._process.wait(SECONDS_MAX)
             except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+                self.kill()
+        self._output.close()
 
     def kill(self) -> None:
         """SIGKILL, and wait until the process is gone."""

@@ -92,6 +92,20 @@ class HttpSecurity:
 
         return guard
 
+    @property
+    def authenticates(self) -> bool:
+        """Whether clients must show a token or a certificate."""
+        return self._must_authenticate
+
+    @property
+    def accepts_tokens(self) -> bool:
+        """Whether there is a file of tokens."""
+        return self._tokens is not None
+
+    def accepts_token(self, token: str) -> bool:
+        """Whether the file has it."""
+        return self._tokens is not None and self._tokens.accepts(token.strip().encode())
+
     def encrypted(self, connection: type[BoundedConnection]) -> Callable[..., asyncio.BaseProtocol]:
         """What makes the protocol of a new connection: `connection`, under TLS if there is a key."""
         return connection if self._context is None else HttpHandshakes(connection, self._context)

@@ -2,7 +2,8 @@
 
 Place: the formatters of every process that serve.py runs; `log.format` chooses one.
 Invariant: only the formatter begins a line. On the console, control characters in a message appear escaped, and each
-further line of a traceback is indented. In JSON each record is one line.
+further line of a traceback is indented. In JSON each record is one line. If several agents write to one stream, each
+line names its agent.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,15 +21,21 @@ _PLACE = re.compile(r"(?:(\w+)=)?%(?:%|[-#0 +,]*\d*(?:\.\d+)?[a-zA-Z])")
 _PLAIN = (bool, int, float, type(None))
 
 
+Writer = Callable[[], Mapping[str, int]]
+"""Which of several agents writes: names and numbers, as far as it knows them; nothing if it is alone."""
+
+
 class OneLineFormatter(logging.Formatter):
     """One line per message, for people."""
 
-    def __init__(self) -> None:
+    def __init__(self, writer: Writer = dict) -> None:
         super().__init__(FORMAT)
+        self._writer = writer
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = _CONTROL.sub(_escaped, record.message)
-        return super().formatMessage(record)
+        of = " ".join(f"{name}={value}" for name, value in self._writer().items())
+        return f"[{of}] {super().formatMessage(record)}" if of else super().formatMessage(record)
 
     def formatException(self, ei: object) -> str:
         lines = super().formatException(ei).split("\n")  # type: ignore[arg-type]
@@ -39,8 +46,12 @@ class JsonFormatter(logging.Formatter):
     """One JSON object per record.
 
     `timestamp` (RFC 3339, UTC), `level`, `logger`, `message`; `fields`: what the message has as name=value, with its
-    type; `exception`: the traceback.
+    type; `exception`: the traceback. The names of the writer.
     """
+
+    def __init__(self, writer: Writer = dict) -> None:
+        super().__init__()
+        self._writer = writer
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -48,6 +59,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
+            **self._writer(),
         }
         if fields := dict(named_fields(record)):
             line["fields"] = fields
@@ -56,7 +68,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line)
 
 
-FORMATTERS: Mapping[str, type[logging.Formatter]] = {"console": OneLineFormatter, "json": JsonFormatter}
+FORMATTERS: Mapping[str, Callable[[Writer], logging.Formatter]] = {"console": OneLineFormatter, "json": JsonFormatter}
 """By the values of `log.format`."""
 
 

@@ -16,7 +16,8 @@ from headrace import __version__
 from headrace.agent.listener.descriptors import connections_possible, raise_descriptor_limit
 from headrace.agent.security.audit import open_audit_log
 from headrace.cli.process.allocator_tuning import tune_allocator
-from headrace.cli.process.log_format import FORMATTERS
+from headrace.cli.process.container_memory import container_limit_bytes
+from headrace.cli.process.log_format import FORMATTERS, Writer
 from headrace.cli.process.log_repetition import RepetitionFilter
 from headrace.cli.process.open_process import open_process
 from headrace.cli.process.shell import ProcessShell
@@ -25,6 +26,7 @@ from headrace.config.cluster_values import setting_text
 from headrace.config.declared import declared
 from headrace.config.errors import ConfigError
 from headrace.config.listeners import listeners, roles
+from headrace.config.memory_budget import over_container
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
@@ -32,21 +34,45 @@ from headrace.storage.collector_tuning import tune_collector
 logger = logging.getLogger(__name__)
 
 
-def serve(settings: Settings, opened: Callable[[Settings], Awaitable[ProcessShell]] = open_process) -> int:
+class OneOfSeveral:
+    """Names the agent in its log lines: which process of the command, and its node id once it has one."""
+
+    def __init__(self, index: int, count: int) -> None:
+        """Agent `index` of `count`."""
+        self._index, self.count = index, count
+        self.node_id: Callable[[], int | None] = lambda: None
+
+    def __call__(self) -> dict[str, int]:
+        node_id = self.node_id()
+        return {"process": self._index} if node_id is None else {"process": self._index, "node_id": node_id}
+
+
+def serve(
+    settings: Settings,
+    opened: Callable[[Settings], Awaitable[ProcessShell]] = open_process,
+    one_of: OneOfSeveral | None = None,
+) -> int:
     """Serve until a signal arrives; 0 after a clean drain. `opened` makes the process."""
     for name, value in (("metastore.url", settings.metastore_url), ("bucket", settings.bucket)):
         if not value:
             raise ConfigError(f"{name} is not set (--{name.replace('.', '-')}); `headrace dev` needs neither")
     listeners(settings)  # refuses contradictory listeners before anything is opened
-    lines = logging.StreamHandler(sys.stderr)
-    lines.setFormatter(FORMATTERS[settings.log_format]())
-    lines.addFilter(RepetitionFilter(SystemClock()))
-    logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
+    open_log(settings, one_of or dict)
     _introduce(settings)
     _open_audit_log(settings.audit_log_path)
     _raise_descriptor_limit(settings)
+    if warning := over_container(settings, container_limit_bytes(), 1 if one_of is None else one_of.count):
+        logger.warning("%s", warning)
     tune_allocator()
-    return asyncio.run(_serve(settings, opened))
+    return asyncio.run(_serve(settings, opened, one_of))
+
+
+def open_log(settings: Settings, writer: Writer = dict) -> None:
+    """Log lines of this process go to stderr, in the format of `log.format`."""
+    lines = logging.StreamHandler(sys.stderr)
+    lines.setFormatter(FORMATTERS[settings.log_format](writer))
+    lines.addFilter(RepetitionFilter(SystemClock()))
+    logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
 
 
 def _introduce(settings: Settings) -> None:
@@ -84,7 +110,9 @@ def _raise_descriptor_limit(settings: Settings) -> None:
         )
 
 
-async def _serve(settings: Settings, opened: Callable[[Settings], Awaitable[ProcessShell]]) -> int:
+async def _serve(
+    settings: Settings, opened: Callable[[Settings], Awaitable[ProcessShell]], one_of: OneOfSeveral | None
+) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -96,6 +124,8 @@ async def _serve(settings: Settings, opened: Callable[[Settings], Awaitable[Proc
         opening.cancel()
         return 0
     process = await opening
+    if one_of is not None:
+        one_of.node_id = process.node_id
     try:
         await process.require_formatted_storage()
         await process.start()

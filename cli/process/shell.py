@@ -111,6 +111,10 @@ class ProcessShell:
         for role in reversed(member):
             await role.close(grace)
 
+    def node_id(self) -> int | None:
+        """Of the agent in this process; None if there is none, or before it has registered."""
+        return self._reporter.node_id()
+
     def ready_line(self) -> str:
         """The line that the command prints when it is ready."""
         return f"ready {self._main.ready_fields()} http={self._settings.http_host}:{self._http.port}"

@@ -1,0 +1,19 @@
+"""All that an agent imports, loaded in one go.
+
+Place: before anything of an agent runs: in its own process, or in the fork server of cli/forked_agent.py.
+Invariant: no thread and no connection is opened here. What is loaded is never collected, so that forked processes
+share its memory.
+"""
+
+from __future__ import annotations
+
+import gc
+
+gc.disable()  # passes over the classes of a thousand modules find nothing, and take a sixth of the time
+
+from headrace.cli.process.serve import OneOfSeveral, serve  # noqa: E402 -- after gc.disable
+
+gc.freeze()
+gc.enable()
+
+__all__ = ["OneOfSeveral", "serve"]

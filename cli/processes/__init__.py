@@ -1,0 +1,1 @@
+"""Several agents under one command (`headrace agent --processes N`): started, summed up, drained together."""

@@ -1,0 +1,125 @@
+"""The HTTP pages of several agents: each asks all of them.
+
+Place: on the HTTP thread of supervise.py; the agents' own pages are on the loopback interface and need a token.
+Invariant: a page is complete or fails. Metrics without those of one agent would look like counters that fell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import aiohttp
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from headrace.cli.process.http_security import MAY_READ
+from headrace.cli.processes.sums import summed
+
+ANSWER_SECONDS = 4.0
+"""Less than probes and scrapes usually allow."""
+
+
+class ReadyChild(NamedTuple):
+    """A ready agent: its node id, and the address of its HTTP pages."""
+
+    node_id: str
+    http: str
+
+
+class ChildAnswer(NamedTuple):
+    """Status 0: no answer in time."""
+
+    status: int
+    text: str
+
+
+class ChildPages:
+    """The agents once they are ready. Written by the main thread, read by the HTTP thread."""
+
+    def __init__(self, token: str, count: int) -> None:
+        self.ready: Sequence[ReadyChild] = ()
+        self.draining = False
+        self._count = count
+        self._headers = {"Authorization": f"Bearer {token}"}
+
+    def reason(self) -> str | None:
+        """Why clients should not come; None once all agents are ready."""
+        if self.draining:
+            return "draining"
+        return None if len(self.ready) == self._count else f"{self._count} agents start"
+
+    async def ask(self, path: str) -> Mapping[str, ChildAnswer]:
+        """Every agent's answer, by node id."""
+        members = self.ready
+        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session:
+            answers = await asyncio.gather(*(_answer(session, f"http://{m.http}{path}") for m in members))
+        return {member.node_id: answer for member, answer in zip(members, answers, strict=True)}
+
+
+async def _answer(session: aiohttp.ClientSession, url: str) -> ChildAnswer:
+    try:
+        async with session.get(url) as response:
+            return ChildAnswer(response.status, await response.text())
+    except (aiohttp.ClientError, TimeoutError):
+        return ChildAnswer(0, "")
+
+
+def make_pages(members: ChildPages) -> FastAPI:
+    """The same paths as an agent has (process/http_app.py)."""
+    app = FastAPI(title="Headrace agents", docs_url=None, redoc_url=None)
+
+    @app.get("/healthz")
+    async def healthz(response: Response) -> dict[str, Any]:
+        silent = [node_id for node_id, answer in (await members.ask("/healthz")).items() if answer.status != 200]
+        if not silent:
+            return {"status": "alive"}
+        response.status_code = 503
+        return {"status": "not alive", "reason": f"no answer: node_id={','.join(silent)}"}
+
+    @app.get("/readyz")
+    async def readyz(request: Request, response: Response, verbose: str | None = None) -> dict[str, Any]:
+        path = "/readyz" if verbose is None else "/readyz?verbose"
+        body = _readiness(members.reason(), await members.ask(path))
+        response.status_code = 200 if body["status"] == "ready" else 503
+        return body if getattr(request.state, MAY_READ, True) else {"status": body["status"]}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        answers = await members.ask("/metrics")
+        if reason := members.reason() if not answers else _unanswered(answers):
+            return Response(f"{reason}\n", 503, media_type="text/plain")
+        return Response(
+            summed({node_id: answer.text for node_id, answer in answers.items()}), media_type=CONTENT_TYPE_LATEST
+        )
+
+    @app.get("/v1/status")
+    async def status(response: Response) -> dict[str, Any]:
+        answers = await members.ask("/v1/status")
+        if reason := _unanswered(answers):
+            response.status_code = 503
+            return {"reason": reason}
+        return {"agents": {node_id: json.loads(answer.text) for node_id, answer in answers.items()}}
+
+    return app
+
+
+def _unanswered(answers: Mapping[str, ChildAnswer]) -> str:
+    """Empty if all agents answered."""
+    return "; ".join(f"no answer: node_id={node_id}" for node_id, answer in answers.items() if answer.status != 200)
+
+
+def _readiness(reason: str | None, answers: Mapping[str, ChildAnswer]) -> dict[str, Any]:
+    """Ready when all are; `agents` has each one's own answer, if it gave one."""
+    own = {node_id: json.loads(answer.text) if answer.status else {} for node_id, answer in answers.items()}
+    broken = [
+        f"node_id={node_id}: {own[node_id].get('reason', 'no answer')}"
+        for node_id, answer in answers.items()
+        if answer.status != 200
+    ]
+    reasons = broken if reason is None else [reason, *broken]
+    body: dict[str, Any] = {"status": "not ready", "reason": "; ".join(reasons)} if reasons else {"status": "ready"}
+    return body | {"agents": own}
