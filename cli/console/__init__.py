@@ -1,0 +1,1 @@
+"""`headrace console`: a cluster's pages for people, rendered on the server."""

@@ -1,0 +1,72 @@
+"""The console as a web application: its pages, its files, and what an error looks like.
+
+Place: made by command.py; access.py and headers.py are around it.
+Invariant: an error is a page with the reason; what is not reached is 503, says what was tried, and loads itself again.
+GET changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from headrace.cli.console.pages import changes, charts, configs, files, groups, overview, records, topics
+from headrace.cli.console.parts import ConsoleParts
+from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, RetryableError
+
+logger = logging.getLogger(__name__)
+STATIC_FILES = Path(__file__).with_name("static")
+RETRY_SECONDS = 5
+
+
+def make_app(console: ConsoleParts) -> FastAPI:
+    """Every page."""
+    app = FastAPI(title="Headrace console", docs_url=None, redoc_url=None, openapi_url=None)
+    for pages in (overview, topics, records, groups, files, configs, charts, changes):
+        pages.add_pages(app, console)
+    app.mount("/static", StaticFiles(directory=STATIC_FILES), name="static")
+    _add_errors(app, console)
+
+    @app.get("/healthz")
+    def healthz() -> dict[str, str]:
+        return {"status": "alive"}
+
+    return app
+
+
+def _add_errors(app: FastAPI, console: ConsoleParts) -> None:
+    def render(status: int, title: str, error: str, *, retries: bool = False) -> Response:
+        tried = console.link.servers + (f" and Postgres at {console.metastore.address}" if console.metastore else "")
+        page = console.pages.render("error", status, title=title, error=error, tried=tried, retries=retries)
+        if retries:
+            page.headers["Retry-After"] = str(RETRY_SECONDS)
+        return page
+
+    @app.exception_handler(HeadraceError)
+    def refused(_: Request, error: HeadraceError) -> Response:
+        if isinstance(error, RetryableError):
+            return render(503, "The cluster does not answer", str(error), retries=True)
+        if isinstance(error, NotFoundError):
+            return render(404, "Not found", str(error))
+        if isinstance(error, InvalidError):
+            return render(400, "This cannot be shown", str(error))
+        return render(502, "The cluster's answer cannot be used", str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(_: Request, error: RequestValidationError) -> Response:
+        lacking = ", ".join(str(each["loc"][-1]) for each in error.errors())
+        return render(400, "This cannot be shown", f"the address lacks or has wrong values: {lacking}")
+
+    @app.exception_handler(HTTPException)
+    def other(request: Request, error: HTTPException) -> Response:
+        return render(error.status_code, str(error.detail), f"{request.method} {request.url.path[:100]}")
+
+    @app.exception_handler(Exception)
+    def failed(request: Request, error: Exception) -> Response:
+        logger.error("page failed: path=%s", request.url.path, exc_info=error)
+        return render(500, "This page failed", "the console's log says why")

@@ -1,0 +1,136 @@
+"""The metastore's reports for pages, on a separate thread with its own event loop.
+
+Place: under the pages of files, and the overview; metastore/postgres/reports/ has the queries (decisions/0031).
+Invariant: reads only. An answer is kept for KEPT_SECONDS, so readers of the console cost Postgres the same as one. A
+Postgres that is away is UnavailableError; the next request after that tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from headrace.cli.doctor import cluster as doctor_cluster
+from headrace.cli.doctor import postgres as doctor_postgres
+from headrace.cli.doctor.findings import Finding
+from headrace.config.settings import Settings
+from headrace.metastore.api.reports import AgentLease, FileLevel, JobCount, JobStatus, Statistics
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.loading import load_image
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError, UnavailableError
+
+T = TypeVar("T")
+KEPT_SECONDS = 4.0
+FINDINGS_KEPT_SECONDS = 60.0
+ANSWER_SECONDS = 15.0
+JOBS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundWork:
+    """What the files page shows."""
+
+    levels: list[FileLevel]
+    statistics: Statistics
+    counts: list[JobCount]
+    jobs: list[JobStatus]
+    """At most JOBS_MAX: unfinished ones first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registrations:
+    """What the overview shows of agents."""
+
+    image: MetadataImage
+    leases: list[AgentLease]
+
+
+class MetastoreLink:
+    """Opens the metastore at the first question."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = msgspec.structs.replace(settings, metastore_pool_size=1)
+        self._clock = clock
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="metastore", daemon=True)
+        self._thread.start()
+        self._opening = asyncio.Lock()
+        self._metastore: PostgresMetastore | None = None
+        self._kept: dict[str, tuple[float, Future[Any]]] = {}
+        self._keeping = threading.Lock()
+
+    @property
+    def address(self) -> str:
+        """What is tried, for people: without the password."""
+        return doctor_postgres.address_of(self._settings)
+
+    def background_work(self) -> BackgroundWork:
+        """UnavailableError if Postgres does not answer; InvalidError if it is no metastore of this version."""
+        return self._ask("background work", KEPT_SECONDS, self._background_work())
+
+    def registrations(self) -> Registrations:
+        """Errors as `background_work`."""
+        return self._ask("registrations", KEPT_SECONDS, self._registrations())
+
+    def findings(self) -> list[Finding]:
+        """What `headrace doctor` says of Postgres and of agents; a Postgres that is away is a finding."""
+        return self._ask("findings", FINDINGS_KEPT_SECONDS, self._findings())
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(ANSWER_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(ANSWER_SECONDS)
+
+    def _ask(self, name: str, kept_seconds: float, question: Coroutine[Any, Any, T]) -> T:
+        with self._keeping:
+            now = self._clock.monotonic()
+            until, future = self._kept.get(name, (0.0, None))
+            if future is None or (future.done() and (until <= now or future.exception() is not None)):
+                future = asyncio.run_coroutine_threadsafe(question, self._loop)
+                self._kept[name] = (now + kept_seconds, future)
+            else:
+                question.close()
+        try:
+            answer: T = future.result(ANSWER_SECONDS)
+        except TimeoutError as error:
+            raise UnavailableError(f"the metastore did not answer in {ANSWER_SECONDS:.0f} s") from error
+        return answer
+
+    async def _opened(self) -> PostgresMetastore:
+        async with self._opening:
+            if self._metastore is None:
+                self._metastore = await PostgresMetastore.open(self._settings.metastore_url, self._settings)
+            return self._metastore
+
+    async def _background_work(self) -> BackgroundWork:
+        metastore = await self._opened()
+        return BackgroundWork(
+            await metastore.file_levels(),
+            await metastore.statistics(),
+            await metastore.count_jobs(),
+            await metastore.list_jobs(JOBS_MAX),
+        )
+
+    async def _registrations(self) -> Registrations:
+        metastore = await self._opened()
+        return Registrations(await load_image(metastore), await metastore.agent_leases())
+
+    async def _findings(self) -> list[Finding]:
+        found = await doctor_postgres.examine(self._settings, self._clock)
+        try:
+            return [*found, *await doctor_cluster.examine(self._settings, None)]
+        except HeadraceError as error:
+            return [*found, doctor_cluster.AREA.bad("read", str(error), "see postgres")]
+
+    async def _close(self) -> None:
+        if self._metastore is not None:
+            await self._metastore.close()

@@ -1,0 +1,160 @@
+"""Consumer groups: the list, one group with members and lag per partition, and the preview of reset-offsets.
+
+Place: /groups, /group and /reset-offsets; pages/changes.py commits what the preview showed.
+Invariant: a preview changes nothing. It shows at most MOVES_MAX partitions, and exactly these are committed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse
+
+from headrace.cli.client.group_members import members_of
+from headrace.cli.client.groups import committed_offsets, list_groups
+from headrace.cli.client.offset_reset import OffsetMoves, ResetTo, plan_reset
+from headrace.cli.client.offsets import LATEST, TopicPartition, list_offsets, partitions_of
+from headrace.cli.console.cluster_link import BoundedCluster
+from headrace.cli.console.parts import ConsoleParts, PageOfRows, time_ms, whole_number
+from headrace.cli.numbers import INT64_MAX
+from headrace.storage.errors import InvalidError, NotFoundError, RetryableError
+
+GROUPS_PER_PAGE = 50
+PARTITIONS_PER_PAGE = 200
+MEMBERS_MAX = 500
+MOVES_MAX = 2_000
+TARGETS = ("earliest", "latest", "datetime", "offset", "shift")
+
+
+class LagRow(NamedTuple):
+    """Of one partition; None: unknown."""
+
+    topic: str
+    partition: int
+    committed: int
+    end: int | None
+    lag: int | None
+    member: str | None
+    client: str | None
+
+
+def add_pages(app: FastAPI, console: ConsoleParts) -> None:
+    """/groups, /group and /reset-offsets"""
+
+    @app.get("/groups")
+    def groups(q: str = "", page: str = "") -> HTMLResponse:
+        last = console.sampler.samples.last
+        with console.link.opened() as cluster:
+            found = [group for name, group in list_groups(cluster).items() if q.lower() in name.lower()]
+        pages = PageOfRows.of(page, GROUPS_PER_PAGE, len(found))
+        rows = [
+            {
+                **group,
+                "lag": last.lag(group["group"]) if last and group["group"] in last.committed else None,
+                "topics": sorted({topic for topic, _ in last.committed.get(group["group"], ())}) if last else [],
+            }
+            for group in found[pages.rows]
+        ]
+        return console.pages.render("groups", rows=rows, q=q, pages=pages)
+
+    @app.get("/group")
+    def group(name: str, page: str = "") -> HTMLResponse:
+        with console.link.opened() as cluster:
+            committed = cluster.look_again(lambda: committed_offsets(cluster, name))
+            members = read_members(cluster, name, has_offsets=bool(committed))
+            state = list_groups(cluster).get(name, {})
+            rows, problem = lag_rows(cluster, committed, members)
+        pages = PageOfRows.of(page, PARTITIONS_PER_PAGE, len(rows))
+        return console.pages.render(
+            "group",
+            name=name,
+            state=state,
+            members=members[:MEMBERS_MAX],
+            member_count=len(members),
+            rows=rows[pages.rows],
+            lag=None if any(row.lag is None for row in rows) else sum(row.lag or 0 for row in rows),
+            pages=pages,
+            problem=problem,
+        )
+
+    @app.get("/reset-offsets")
+    def reset(request: Request, group: str, topic: str = "", to: str = "", value: str = "") -> HTMLResponse:
+        with console.link.opened() as cluster:
+            committed = cluster.look_again(lambda: committed_offsets(cluster, group))
+            members = read_members(cluster, group, has_offsets=bool(committed))
+            topics = sorted({name for name, _ in committed})
+            moves = plan(cluster, committed, topic, to, value) if to else None
+        browser = console.tokens.browser_of(request)
+        page = console.pages.render(
+            "reset_offsets",
+            group=group,
+            topic=topic,
+            topics=topics,
+            to=to,
+            value=value,
+            targets=TARGETS,
+            committed=committed,
+            members=len(members),
+            moves=moves,
+            moves_json=json.dumps([[*place, offset] for place, offset in moves.offsets.items()]) if moves else "",
+            csrf_token=console.tokens.token(browser),
+        )
+        console.tokens.keep(request, page, browser)
+        return page
+
+
+def read_members(cluster: BoundedCluster, group: str, *, has_offsets: bool) -> list[dict[str, Any]]:
+    """Empty for a group that only has committed offsets; NotFoundError if it has none of those either."""
+    try:
+        return cluster.look_again(lambda: members_of(cluster, group))
+    except NotFoundError:
+        if not has_offsets:
+            raise
+        return []
+
+
+def lag_rows(
+    cluster: BoundedCluster, committed: dict[TopicPartition, int], members: list[dict[str, Any]]
+) -> tuple[list[LagRow], str]:
+    """By topic and partition; and why ends are unknown, if they are."""
+    problem, ends = "", dict[TopicPartition, int]()
+    try:
+        known = partitions_of(cluster, sorted({topic for topic, _ in committed}))
+        ends = list_offsets(cluster, {place: LATEST for place in committed if place in known})
+    except (RetryableError, NotFoundError) as error:
+        problem = f"some lags are unknown: {error}"
+    readers = {text: member for member in members for text in member["assignment"]}
+    rows = []
+    for (topic, index), offset in sorted(committed.items()):
+        end = ends.get((topic, index))
+        reader = readers.get(f"{topic}:{index}", {})
+        lag = None if end is None else max(end - offset, 0)
+        rows.append(LagRow(topic, index, offset, end, lag, reader.get("member"), reader.get("client")))
+    return rows, problem
+
+
+def plan(cluster: BoundedCluster, committed: dict[TopicPartition, int], topic: str, to: str, value: str) -> OffsetMoves:
+    """The new offsets of the topic's partitions, or of all committed ones. InvalidError for a wrong target."""
+    places = sorted(partitions_of(cluster, [topic])) if topic else sorted(committed)
+    if to == "shift":
+        places = [place for place in places if place in committed]
+    if not places:
+        raise InvalidError("the group has no committed offsets: choose a topic")
+    if len(places) > MOVES_MAX:
+        raise InvalidError(f"more than {MOVES_MAX} partitions: choose a topic, or use headrace groups reset-offsets")
+    return plan_reset(cluster, reset_to(to, value), places, committed)
+
+
+def reset_to(to: str, value: str) -> ResetTo:
+    """InvalidError if the value does not fit the target."""
+    if to in ("earliest", "latest"):
+        return ResetTo(latest=to == "latest")
+    if to == "datetime":
+        return ResetTo(time_ms=time_ms(value, "value"))
+    low = 0 if to == "offset" else -INT64_MAX
+    number = whole_number(value, "value", low)
+    if to not in TARGETS or number is None:
+        raise InvalidError(f"value: {to} needs a number" if to in TARGETS else f"to: not one of {', '.join(TARGETS)}")
+    return ResetTo(offset=number) if to == "offset" else ResetTo(shift=number)

@@ -1,0 +1,101 @@
+"""The console's process: its pages on one address, its sampler, its connections.
+
+Place: started by command.py, and by tests.
+Invariant: others than this machine need a token or a certificate; without them only a loopback address is listened on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.limit_metrics import limits_reached
+from headrace.cli.client.transport import ClientConfig
+from headrace.cli.console.access import Sessions, is_loopback, only_local_names, with_sessions
+from headrace.cli.console.agent_metrics import AgentPages
+from headrace.cli.console.app import make_app
+from headrace.cli.console.cluster_link import ClusterLink
+from headrace.cli.console.form_tokens import FormTokens
+from headrace.cli.console.headers import with_headers
+from headrace.cli.console.metastore_link import MetastoreLink
+from headrace.cli.console.parts import ConsoleParts
+from headrace.cli.console.rendering import Pages
+from headrace.cli.console.sampler import Sampler
+from headrace.cli.console.sign_in import add_sign_in
+from headrace.cli.process.http_connection import bounded
+from headrace.cli.process.http_security import HttpSecurity
+from headrace.cli.process.http_server import HttpServer
+from headrace.config.errors import ConfigError
+from headrace.config.settings import Settings
+from headrace.storage.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleOptions:
+    """`settings`: metastore.url (empty: not known) and those of HTTP. `listen`: host and port, 0 is a free one."""
+
+    client: ClientConfig
+    settings: Settings
+    listen: tuple[str, int]
+    agent_urls: tuple[str, ...] = ()
+    agent_token: str = ""
+    allows_changes: bool = False
+
+
+class ConsoleServer:
+    """Listens from the constructor on."""
+
+    def __init__(self, options: ConsoleOptions, clock: Clock) -> None:
+        """ConfigError if others would see everything; InvalidError for an address that cannot be used."""
+        host, settings = options.listen[0], options.settings
+        refuse_open_network(host, settings)
+        security = HttpSecurity(settings, clock)
+        link = ClusterLink(options.client, clock)
+        self.sampler = Sampler(link, AgentPages(options.agent_urls, options.agent_token), clock)
+        self._metastore = MetastoreLink(settings, clock) if settings.metastore_url else None
+        pages = Pages(
+            servers=link.servers, allows_changes=options.allows_changes, has_metastore=self._metastore is not None
+        )
+        console = ConsoleParts(link, self._metastore, self.sampler, pages, FormTokens(), options.allows_changes, clock)
+        self.http = _server(console, security, settings, options.listen)
+        scheme = "https" if settings.http_ssl_keystore_location else "http"
+        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.http.port}/"
+
+    def start(self) -> None:
+        """Serve pages and take samples."""
+        self.http.start()
+        self.sampler.start()
+
+    def stop(self) -> None:
+        """End both and close the connections."""
+        self.http.stop()
+        self.sampler.stop()
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections to the metastore."""
+        if self._metastore is not None:
+            self._metastore.close()
+
+
+def refuse_open_network(host: str, settings: Settings) -> None:
+    """ConfigError for an address that others can reach, if they need neither a token nor a certificate."""
+    if is_loopback(host) or settings.http_ssl_truststore_location or settings.http_bearer_token_location:
+        return
+    raise ConfigError(
+        f"--listen: others can reach {host}, and would see every record: set http.bearer.token.location or"
+        " http.ssl.truststore.location, and http.ssl.keystore.location; or listen on 127.0.0.1, behind a tunnel"
+    )
+
+
+def _server(console: ConsoleParts, security: HttpSecurity, settings: Settings, address: tuple[str, int]) -> HttpServer:
+    application, sessions = make_app(console), Sessions()
+    app = security.guarded(application)
+    if security.accepts_tokens:
+        add_sign_in(application, console.pages, sessions, security.accepts_token)
+        app = with_sessions(app, application, sessions)
+    if not security.authenticates:
+        app = only_local_names(app)
+    connection = bounded(settings.http_max_connections, limits_reached(CollectorRegistry()))
+    return HttpServer(with_headers(app), *address, security.encrypted(connection))

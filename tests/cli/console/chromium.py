@@ -1,0 +1,34 @@
+"""The distribution's Chromium for tests and pictures, without a display."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+NAMES = ("chromium", "chromium-browser")
+WIDTHS = (1280, 360)
+Scheme = Literal["light", "dark"]
+
+
+def find_chromium() -> str | None:
+    """Its path."""
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Only one at a time: its loop runs in this thread."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def open_page(browser: Browser, width: int, scheme: Scheme) -> Page:
+    """In a context without cookies."""
+    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, locale="en-GB")
+    return context.new_page()

@@ -1,0 +1,45 @@
+"""One cluster for all tests of this folder, filled once, and consoles of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from headrace.cli.console.server import ConsoleServer
+from load.dev_server import DevServer
+from tests.cli.console.scene import console_of, fill
+
+
+@contextmanager
+def serving(console: ConsoleServer) -> Iterator[ConsoleServer]:
+    """With two samples, and none by itself: what the pages show does not change meanwhile."""
+    console.http.start()
+    console.sampler.take()
+    console.sampler.take()
+    yield console
+    console.http.stop()
+    console.close()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    settings = {"linger.ms": 25, "group.initial.rebalance.delay.ms": 100}
+    with DevServer(tmp_path_factory.mktemp("console"), agents=2, settings=settings) as running:
+        fill(running.bootstrap)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def reading(cluster: DevServer) -> Iterator[ConsoleServer]:
+    """Read-only, with the metastore and the agents' metrics."""
+    with serving(console_of(cluster)) as console:
+        yield console
+
+
+@pytest.fixture(scope="session")
+def changing(cluster: DevServer) -> Iterator[ConsoleServer]:
+    """With --allow-changes, and without the metastore."""
+    with serving(console_of(cluster, allows_changes=True, with_metastore=False)) as console:
+        yield console

@@ -1,0 +1,144 @@
+"""Who reaches the console: this machine, or clients with a token."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import http.client
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.agent.security.file_watch import LOOK_SECONDS
+from headrace.cli.client.transport import client_config
+from headrace.cli.console.cluster_link import PAGE_SECONDS, BoundedCluster
+from headrace.cli.console.server import ConsoleOptions, ConsoleServer, refuse_open_network
+from headrace.cli.main import main
+from headrace.config.errors import ConfigError
+from headrace.config.settings import Settings
+from headrace.protocol.api_keys import ApiKey
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import UnavailableError
+from tests.agent.security.certificates import Authority
+from tests.cli.console.browser import PlainBrowser
+from tests.cli.console.conftest import serving
+from tests.manual_clock import ManualClock
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "console.example"])
+def test_others_need_a_token_or_a_certificate(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"set http\.bearer\.token\.location or http\.ssl\.truststore\.location"):
+        refuse_open_network(host, Settings())
+    with pytest.raises(ConfigError, match="would see every record"):
+        refuse_open_network(host, Settings(http_ssl_keystore_location="key.pem"))
+    refuse_open_network(host, Settings(http_bearer_token_location="tokens"))
+    for own in ("127.0.0.1", "::1", "localhost"):
+        refuse_open_network(own, Settings())
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--listen", "0.0.0.0:0"], "others can reach 0.0.0.0"),
+        (["--listen", "9646"], "--listen: not a host and port: 9646"),
+        (["--agent-http", "agent:9644"], "--agent-http: not an http or https URL: agent:9644"),
+        (["--agent-http-token", "/nothing/here"], "--agent-http-token: /nothing/here"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(flags: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from headrace.cli.console import command
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command.signal, "signal", lambda *_: None)
+        assert main(["console", "-b", "127.0.0.1:1", *flags]) == 1
+    assert why in capsys.readouterr().err
+
+
+def test_the_command_serves_until_it_is_stopped() -> None:
+    words = ["console", "-b", "127.0.0.1:1", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headrace.cli.main", *words], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        ready, _, url = process.stdout.readline().strip().partition("=")
+        assert ready == "ready console"
+        assert PlainBrowser(url).get("/healthz").status == 200
+        assert PlainBrowser(url).get("/topics").status == 503
+        process.terminate()
+        assert process.wait(90) == 0
+
+
+def test_a_token_is_given_once(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("secret\n")
+    settings = Settings(http_bearer_token_location=str(tokens))
+    options = ConsoleOptions(client_config("127.0.0.1:1", None), settings, ("127.0.0.1", 0))
+    clock = ManualClock()
+    with serving(ConsoleServer(options, clock)) as console:
+        pages = PlainBrowser(console.url)
+        answer = pages.get("/charts")
+        assert (answer.status, answer.headers["location"]) == (303, "/sign-in")
+        assert pages.ask("/charts", {"Accept": "*/*"}).status == 401
+        assert pages.ask("/charts", {"Authorization": "Bearer wrong"}).status == 401
+        assert pages.ask("/charts", {"Authorization": "Bearer secret"}).status == 200
+        assert pages.ask("/charts", {"Cookie": "headrace_session=guessed", "Accept": "*/*"}).status == 401
+        assert pages.get("/healthz").status == pages.get("/static/console.css").status == 200
+        assert pages.get("/static/../charts").status == 404
+        assert pages.get("/sign-in").status == 200
+        refused = pages.post("/sign-in", {"token": "wrong"})
+        assert (refused.status, "not accepted" in refused.text, pages.cookies) == (401, True, {})
+        assert pages.post("/sign-in", {"token": "secret"}).status == 303
+        assert pages.get("/charts").status == 200
+        assert "secret" not in str(pages.cookies)
+        tokens.write_text("another\n")
+        asyncio.run(clock.advance(LOOK_SECONDS))
+        assert pages.get("/charts").status == 401, "a token that is gone ends its sessions"
+
+
+def test_with_tls_the_cookie_is_for_tls_only(tmp_path: Path) -> None:
+    authority, tokens = Authority(tmp_path), tmp_path / "tokens"
+    tokens.write_text("secret\n")
+    key = str(authority.issue("console", "console.pem"))
+    settings = Settings(http_bearer_token_location=str(tokens), http_ssl_keystore_location=key)
+    options = ConsoleOptions(client_config("127.0.0.1:1", None), settings, ("127.0.0.1", 0))
+    with serving(ConsoleServer(options, SystemClock())) as console:
+        assert console.url.startswith("https://")
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        connection = http.client.HTTPSConnection("127.0.0.1", console.http.port, context=context, timeout=90)
+        connection.request("POST", "/sign-in", "token=secret")
+        cookie = connection.getresponse().headers["set-cookie"]
+        connection.close()
+    assert "Secure" in cookie
+    assert "HttpOnly" in cookie
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_a_server_that_never_answers_costs_a_page_its_limit(silent: str) -> None:
+    patient = client_config(silent, None)
+    options = ConsoleOptions(dataclasses.replace(patient, request_timeout_ms=50), Settings(), ("127.0.0.1", 0))
+    with serving(ConsoleServer(options, SystemClock())) as console:
+        answer = PlainBrowser(console.url).get("/topics")
+    assert (answer.status, "timed out" in answer.text) == (503, True)
+
+
+def test_after_its_time_a_page_asks_nothing_more() -> None:
+    clock = ManualClock()
+    cluster = BoundedCluster(client_config("127.0.0.1:1", None), clock, PAGE_SECONDS)
+    asyncio.run(clock.advance(PAGE_SECONDS))
+    with pytest.raises(UnavailableError, match="in time"):
+        cluster.ask(ApiKey.METADATA, None)
+    with pytest.raises(UnavailableError, match="no time is left"):
+        cluster.__enter__()
