@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from headrace.cli.progress_bar import ProgressBar
 from headrace.cli.put_back import put_back
 from headrace.cli.tables import add_yes
 from headrace.compactor.audit import Audit, audit
-from headrace.compactor.lost import Lost, export, find_lost
+from headrace.compactor.lost import Lost, LostEnd, export, find_lost, find_lost_ends
 from headrace.compactor.permit import Mark, read_mark, refusal, write_mark
 from headrace.compactor.rebuild import LOST, Rebuilt, rebuild_index
 from headrace.config.errors import ConfigError
@@ -126,8 +127,18 @@ async def _lost(metastore: PostgresMetastore, store: ObjectStore, args: argparse
     if args.put_back is not None:
         return await put_back(metastore, store, image, life.life, found.certain_ids, args)
     names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
-    _print(_lost_as_dict(found, names) if args.json else _lost_lines(found, names))
-    return 1 if found.file_ids or found.unreadable else 0
+    ends = await find_lost_ends(metastore, store)
+    as_dict = _lost_as_dict(found, names) | {"transaction_ends": [end._asdict() for end in ends]}
+    _print(as_dict if args.json else chain(_lost_lines(found, names), map(_lost_end_line, ends)))
+    return 1 if found.file_ids or found.unreadable or ends else 0
+
+
+def _lost_end_line(end: LostEnd) -> str:
+    outcome = "commit" if end.marker.commits else "abort"
+    return (
+        f"end of a transaction: partition_key={end.partition_key} offset={end.offset} {outcome}"
+        f" producer_id={end.marker.producer_id} epoch={end.marker.epoch}"
+    )
 
 
 def _lost_as_dict(found: Lost, names: Mapping[uuid.UUID, str]) -> dict[str, Any]:
@@ -204,6 +215,7 @@ def _audit_lines(found: Audit, stopped: str) -> Iterator[str]:
 def _rebuilt_lines(rebuilt: Rebuilt) -> Iterator[str]:
     yield f"restored: files={rebuilt.files} extents={rebuilt.extents} bytes={rebuilt.live_bytes}"
     yield f"records: {rebuilt.records}, with estimated offsets: {rebuilt.guessed_records}"
+    yield f"records left out: {rebuilt.aborted_records} aborted, {rebuilt.unknown_records} of unknown transactions"
     yield f"batches skipped because another file has their records: {rebuilt.repeated_batches}"
     for name in rebuilt.topics:
         yield f"topic created: {name}"

@@ -46,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="continue if retention or DeleteRecords removed records that were not exported yet",
     )
+    parser.add_argument(
+        "--isolation-level",
+        choices=("read_committed", "read_uncommitted"),
+        default="read_committed",
+        help="read_committed (default): no records of aborted or open transactions; read_uncommitted: all records",
+    )
     add_settings(parser, ("metastore.url", "bucket", *S3), every=False)
     parser.set_defaults(run=run)
 
@@ -71,7 +77,12 @@ async def _export(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.scan.read import SplitReader
 
     clock, rng, bar = SystemClock(), random.Random(), ProgressBar()
-    options = ExportOptions(topic=args.topic, infer_json=args.infer_json, fail_on_data_loss=not args.skip_lost)
+    options = ExportOptions(
+        topic=args.topic,
+        infer_json=args.infer_json,
+        fail_on_data_loss=not args.skip_lost,
+        committed=args.isolation_level == "read_committed",
+    )
     async with open_cluster(settings) as cluster:
         target = open_store(target_url(args.to), StoreOptions.of(settings), clock=clock, rng=rng)
         reader = SplitReader.open(BucketAddress.of(settings), clock, rng, pin_hint="A chunk took more than an hour")

@@ -8,19 +8,17 @@ group has members. If the command is interrupted, each partition has either its 
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
-
-from kio.schema.errors import ErrorCode
 
 from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.group_members import MemberRow, members_of
-from headrace.cli.client.offsets import EARLIEST, LATEST, TopicPartition, list_offsets, partitions_of, timestamp_ms
+from headrace.cli.client.groups import commit_offsets, committed_offsets, list_groups
+from headrace.cli.client.offset_reset import ResetTo, plan_reset
+from headrace.cli.client.offsets import LATEST, TopicPartition, list_offsets, partitions_of, timestamp_ms
 from headrace.cli.numbers import INT64_MAX, whole
-from headrace.cli.tables import Row, add_flags, add_yes, confirm, do_each, open_cluster, show
+from headrace.cli.tables import add_flags, add_yes, confirm, do_each, open_cluster, show
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import InvalidError, NotFoundError
 
@@ -35,10 +33,6 @@ STATES = (
     "NotReady",
 )
 TYPES = ("classic", "consumer", "share", "streams")
-FILTERED_FROM = {"state": 4, "type": 5}
-"""The first version of ListGroups with this filter."""
-NO_GENERATION = -1
-NOTHING_COMMITTED = -1
 DESCRIPTION = """\
 Consumer groups of any running Kafka cluster.
 
@@ -73,6 +67,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--to-offset", type=whole(0, INT64_MAX), metavar="N", help="to this offset, or to the nearest offset in the log"
     )
+    where.add_argument(
+        "--shift-by",
+        type=whole(-INT64_MAX, INT64_MAX),
+        metavar="N",
+        help="by this many offsets from the committed one; negative: back",
+    )
     resetting.add_argument("--execute", action="store_true", help="commit the new offsets")
     deleting = commands.add_parser("delete", help="delete empty groups and their committed offsets")
     deleting.add_argument("group", nargs="+")
@@ -86,31 +86,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run_list(args: argparse.Namespace) -> int:
     """One line per group; each broker lists the groups it coordinates."""
     with open_cluster(args) as cluster:
-        m = cluster.message(ApiKey.LIST_GROUPS)
-        for name, version in FILTERED_FROM.items():
-            if getattr(args, name) and m.version < version:
-                raise InvalidError(f"the cluster is too old to filter groups by --{name}")
-        request = m.request(states_filter=tuple(args.state), types_filter=tuple(args.type))
-        found: dict[str, Row] = {}
-        for node_id in cluster.nodes():
-            answer = cluster.ask(ApiKey.LIST_GROUPS, request, node_id)
-            require(answer.error_code)
-            for group in answer.groups:
-                found[group.group_id] = {
-                    "group": group.group_id,
-                    "state": getattr(group, "group_state", None),
-                    "type": getattr(group, "group_type", None),
-                    "protocol": group.protocol_type or None,
-                    "coordinator": node_id,
-                }
-    show(args, [found[name] for name in sorted(found)], ("group", "state", "type", "protocol", "coordinator"))
+        found = list_groups(cluster, args.state, args.type)
+    show(args, list(found.values()), ("group", "state", "type", "protocol", "coordinator"))
     return 0
 
 
 def run_describe(args: argparse.Namespace) -> int:
     """One line per partition with a committed offset, or one per member."""
     with open_cluster(args) as cluster:
-        committed = cluster.look_again(lambda: _committed(cluster, args.group))
+        committed = cluster.look_again(lambda: committed_offsets(cluster, args.group))
         members = _members(cluster, args.group, has_offsets=bool(committed))
         if args.members:
             show(args, members, ("member", "instance", "client", "host", "assignment"))
@@ -136,15 +120,15 @@ def run_describe(args: argparse.Namespace) -> int:
 def run_reset(args: argparse.Namespace) -> int:
     """Print the new offsets; with --execute, commit them."""
     with open_cluster(args) as cluster:
-        committed = cluster.look_again(lambda: _committed(cluster, args.group))
+        committed = cluster.look_again(lambda: committed_offsets(cluster, args.group))
         wanted = _partitions(cluster, args.topic) if args.topic else sorted(committed)
         if not wanted:
             raise InvalidError(f"the group has no committed offsets, set --topic: group={args.group}")
-        moves, warnings = _targets(cluster, args, wanted)
+        moves, warnings = plan_reset(cluster, _reset_to(args), wanted, committed)
         for warning in warnings:
             print(f"warning: {warning}", file=sys.stderr)
         if args.execute:
-            cluster.look_again(lambda: _commit(cluster, args.group, moves))
+            cluster.look_again(lambda: commit_offsets(cluster, args.group, moves))
     rows = [
         {"topic": topic, "partition": index, "current_offset": committed.get((topic, index)), "new_offset": offset}
         for (topic, index), offset in sorted(moves.items())
@@ -180,20 +164,6 @@ def _one_of(known: Sequence[str]) -> Callable[[str], str]:
     return word
 
 
-def _committed(cluster: KafkaCluster, group: str) -> dict[TopicPartition, int]:
-    m = cluster.message(ApiKey.OFFSET_FETCH)
-    request = m.request(group_id=group, topics=None, require_stable=False)
-    answer = cluster.ask(ApiKey.OFFSET_FETCH, request, cluster.coordinator(group))
-    require(answer.error_code, None, group)
-    found = {}
-    for topic in answer.topics:
-        for partition in topic.partitions:
-            require(partition.error_code, None, f"{topic.name}:{partition.partition_index}")
-            if partition.committed_offset != NOTHING_COMMITTED:
-                found[str(topic.name), int(partition.partition_index)] = int(partition.committed_offset)
-    return found
-
-
 def _members(cluster: KafkaCluster, group: str, *, has_offsets: bool) -> list[MemberRow]:
     """Empty for a group that only has committed offsets; NotFoundError if it has none of those either."""
     try:
@@ -218,60 +188,9 @@ def _partitions(cluster: KafkaCluster, asked: list[str]) -> list[TopicPartition]
     return wanted
 
 
-def _targets(
-    cluster: KafkaCluster, args: argparse.Namespace, wanted: list[TopicPartition]
-) -> tuple[dict[TopicPartition, int], list[str]]:
-    """The new offsets, moved into the log's range as Kafka's tool does; and a note for each that was moved."""
-    earliest = list_offsets(cluster, dict.fromkeys(wanted, EARLIEST))
-    latest = list_offsets(cluster, dict.fromkeys(wanted, LATEST))
-    if args.to_earliest:
-        return earliest, []
-    if args.to_latest:
-        return latest, []
-    if args.to_offset is not None:
-        moves = {tp: min(max(args.to_offset, earliest[tp]), latest[tp]) for tp in wanted}
-        return moves, [
-            f"offset {args.to_offset} is outside {topic}:{index} ({earliest[topic, index]}..{latest[topic, index]}):"
-            f" its new offset is {offset}"
-            for (topic, index), offset in moves.items()
-            if offset != args.to_offset
-        ]
-    found = list_offsets(cluster, dict.fromkeys(wanted, timestamp_ms(args.to_datetime)))
-    return {tp: latest[tp] if offset < 0 else offset for tp, offset in found.items()}, [
-        f"{topic}:{index} has no record at or after this time: its new offset is the log end, {latest[topic, index]}"
-        for (topic, index), offset in found.items()
-        if offset < 0
-    ]
-
-
-def _commit(cluster: KafkaCluster, group: str, offsets: dict[TopicPartition, int]) -> None:
-    m = cluster.message(ApiKey.OFFSET_COMMIT)
-    topics: dict[str, list[Any]] = {}
-    for (topic, index), offset in offsets.items():
-        partition = m.make(
-            "OffsetCommitRequestPartition",
-            partition_index=index,
-            committed_offset=offset,
-            committed_leader_epoch=-1,
-            committed_metadata="",
-        )
-        topics.setdefault(topic, []).append(partition)
-    request = m.request(
-        group_id=group,
-        generation_id_or_member_epoch=NO_GENERATION,
-        member_id="",
-        group_instance_id=None,
-        retention_time=datetime.timedelta(milliseconds=-1),
-        topics=tuple(
-            m.make("OffsetCommitRequestTopic", name=topic, partitions=tuple(partitions))
-            for topic, partitions in topics.items()
-        ),
-    )
-    for topic in cluster.ask(ApiKey.OFFSET_COMMIT, request, cluster.coordinator(group)).topics:
-        for partition in topic.partitions:
-            if partition.error_code in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation):
-                raise InvalidError(f"the group has members, stop them first: group={group}")
-            require(partition.error_code, None, f"{topic.name}:{partition.partition_index}")
+def _reset_to(args: argparse.Namespace) -> ResetTo:
+    at = args.to_datetime
+    return ResetTo(args.to_latest, None if at is None else timestamp_ms(at), args.to_offset, args.shift_by)
 
 
 def _delete(cluster: KafkaCluster, group: str) -> None:

@@ -9,19 +9,17 @@ safely.
 from __future__ import annotations
 
 import argparse
-import datetime
 import functools
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from headrace.cli.client.cluster import KafkaCluster, require
-from headrace.cli.client.offsets import EARLIEST, LATEST, list_offsets
+from headrace.cli.client.topics import BY_DEFAULT, create_topic, delete_topic, partition_rows, set_count
 from headrace.cli.configs import DELETE, SET, TOPIC, Change, change_configs, describe_configs, shown
 from headrace.cli.numbers import INT16_MAX, INT32_MAX, whole
 from headrace.cli.scaling import add_scaling, double, halve, refuse_unfit
 from headrace.cli.tables import (
-    Row,
     add_flags,
     add_yes,
     confirm,
@@ -32,9 +30,7 @@ from headrace.cli.tables import (
     say,
     show,
 )
-from headrace.protocol.api_keys import ApiKey
 
-TIMEOUT = datetime.timedelta(seconds=30)
 DESCRIPTION = """\
 Topics of any running Kafka cluster.
 
@@ -57,12 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     creating.add_argument("topic")
     partitions, replicas = whole(1, INT32_MAX), whole(1, INT16_MAX)
     creating.add_argument(
-        "--partitions", type=partitions, default=-1, metavar="N", help="default: the cluster's num.partitions"
+        "--partitions", type=partitions, default=BY_DEFAULT, metavar="N", help="default: the cluster's num.partitions"
     )
     creating.add_argument(
         "--replication-factor",
         type=replicas,
-        default=-1,
+        default=BY_DEFAULT,
         metavar="N",
         help="default: the cluster's default.replication.factor",
     )
@@ -152,7 +148,7 @@ def run_alter(args: argparse.Namespace) -> int:
         if changes:
             cluster.look_again(lambda: change_configs(cluster, (TOPIC, args.topic), changes))
         if args.partitions is not None:
-            _set_count(cluster, args.topic, args.partitions)
+            set_count(cluster, args.topic, args.partitions)
         if args.double:
             return double(cluster, args)
         if args.halve:
@@ -170,25 +166,12 @@ def run_delete(args: argparse.Namespace) -> int:
             "topic",
             dict.fromkeys(args.topic),
             "deleted",
-            lambda topic: cluster.look_again(functools.partial(_delete, cluster, topic)),
+            lambda topic: cluster.look_again(functools.partial(delete_topic, cluster, topic)),
         )
 
 
 def _described(cluster: KafkaCluster, topic: Any) -> dict[str, Any]:
-    indexes = [(str(topic.name), partition.partition_index) for partition in topic.partitions]
-    earliest, latest = (list_offsets(cluster, dict.fromkeys(indexes, at)) for at in (EARLIEST, LATEST))
-    partitions: list[Row] = [
-        {
-            "partition": partition.partition_index,
-            "leader": int(partition.leader_id) if partition.leader_id >= 0 else None,
-            "epoch": getattr(partition, "leader_epoch", None),
-            "replicas": [int(node) for node in partition.replica_nodes],
-            "in_sync": [int(node) for node in partition.isr_nodes],
-            "earliest": earliest[topic.name, partition.partition_index],
-            "latest": latest[topic.name, partition.partition_index],
-        }
-        for partition in sorted(topic.partitions, key=lambda partition: int(partition.partition_index))
-    ]
+    partitions = partition_rows(cluster, topic)
     return {"topic": topic.name, "id": getattr(topic, "topic_id", None), "partitions": partitions}
 
 
@@ -197,44 +180,11 @@ def _own_configs(cluster: KafkaCluster, topic: str) -> dict[str, str]:
 
 
 def _create(cluster: KafkaCluster, args: argparse.Namespace) -> Any:
-    m = cluster.message(ApiKey.CREATE_TOPICS)
-    configs = tuple(m.make("CreatableTopicConfig", name=n, value=v) for n, v in pairs(args.set, "config").items())
-    topic = m.make(
-        "CreatableTopic",
-        name=args.topic,
-        num_partitions=args.partitions,
+    return create_topic(
+        cluster,
+        args.topic,
+        pairs(args.set, "config"),
+        partitions=args.partitions,
         replication_factor=args.replication_factor,
-        assignments=(),
-        configs=configs,
+        validate_only=args.validate_only,
     )
-    cluster.nodes()
-    request = m.request(topics=(topic,), timeout=TIMEOUT, validate_only=args.validate_only)
-    (answer,) = cluster.ask(ApiKey.CREATE_TOPICS, request, cluster.controller).topics
-    if answer.error_code is ErrorCode.not_controller:
-        require(answer.error_code)
-    return answer
-
-
-def _set_count(cluster: KafkaCluster, topic: str, count: int) -> None:
-    (found,) = cluster.metadata([topic])
-    if count < len(found.partitions):
-        cluster.set_partition_count(topic, count, int(TIMEOUT.total_seconds() * 1000))
-    else:
-        cluster.look_again(lambda: _grow(cluster, topic, count))
-
-
-def _grow(cluster: KafkaCluster, topic: str, count: int) -> None:
-    m = cluster.message(ApiKey.CREATE_PARTITIONS)
-    wanted = m.make("CreatePartitionsTopic", name=topic, count=count, assignments=None)
-    cluster.nodes()
-    request = m.request(topics=(wanted,), timeout=TIMEOUT, validate_only=False)
-    (answer,) = cluster.ask(ApiKey.CREATE_PARTITIONS, request, cluster.controller).results
-    require(answer.error_code, answer.error_message, topic)
-
-
-def _delete(cluster: KafkaCluster, topic: str) -> None:
-    m = cluster.message(ApiKey.DELETE_TOPICS)
-    cluster.nodes()
-    request = m.request(topic_names=(topic,), timeout=TIMEOUT)
-    (answer,) = cluster.ask(ApiKey.DELETE_TOPICS, request, cluster.controller).responses
-    require(answer.error_code, getattr(answer, "error_message", None), topic)

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from headrace.cli.bench.orders import ConsumeAnswer, ConsumeOrder, ProduceAnswer, ProduceOrder
-from headrace.cli.children import die_with_parent
+from headrace.cli.kernel_calls import die_with_parent
 from headrace.storage.errors import UnavailableError
 
 Answer = TypeVar("Answer", ProduceAnswer, ConsumeAnswer)

@@ -21,7 +21,7 @@ from headrace.cli.bench.orders import OFFSETS
 from headrace.cli.bench.rows import JavaProduce, Row
 from headrace.cli.bench.target_bench import TargetBench
 from headrace.cli.bench.window import Window, measure
-from headrace.cli.children import die_with_parent
+from headrace.cli.kernel_calls import die_with_parent
 from headrace.storage.errors import UnavailableError
 
 CLASS = "org.apache.kafka.tools.ProducerPerformance"

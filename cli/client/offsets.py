@@ -15,15 +15,19 @@ from headrace.storage.errors import InvalidError
 
 EARLIEST, LATEST = -2, -1
 """Timestamps with a special meaning: the start and the end of the log."""
+READ_COMMITTED = 1
+"""Isolation level with which the end of the log is the last stable offset (LSO)."""
 CONSUMER = -1
 """Replica id of a client that is not a broker."""
 
 TopicPartition = tuple[str, int]
 
 
-def list_offsets(cluster: KafkaCluster, at: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+def list_offsets(
+    cluster: KafkaCluster, at: Mapping[TopicPartition, int], isolation_level: int = 0
+) -> dict[TopicPartition, int]:
     """The offset of each partition at EARLIEST, LATEST or a time in ms; -1 if no record is that late."""
-    return cluster.look_again(lambda: _list_offsets(cluster, at))
+    return cluster.look_again(lambda: _list_offsets(cluster, at, isolation_level))
 
 
 def partitions_of(cluster: KafkaCluster, topics: list[str]) -> dict[TopicPartition, int]:
@@ -46,7 +50,9 @@ def timestamp_ms(text: str) -> int:
         raise InvalidError(f"not a date and time like 2026-01-31T12:00:00+00:00: {text}") from error
 
 
-def _list_offsets(cluster: KafkaCluster, at: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+def _list_offsets(
+    cluster: KafkaCluster, at: Mapping[TopicPartition, int], isolation_level: int
+) -> dict[TopicPartition, int]:
     leaders = partitions_of(cluster, sorted({topic for topic, _ in at}))
     by_leader: defaultdict[int, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for topic, index in at:
@@ -73,7 +79,7 @@ def _list_offsets(cluster: KafkaCluster, at: Mapping[TopicPartition, int]) -> di
             for topic, indexes in topics.items()
         )
         timeout = datetime.timedelta(seconds=30)
-        request = m.request(replica_id=CONSUMER, isolation_level=0, topics=wanted, timeout=timeout)
+        request = m.request(replica_id=CONSUMER, isolation_level=isolation_level, topics=wanted, timeout=timeout)
         for topic in cluster.ask(ApiKey.LIST_OFFSETS, request, leader).topics:
             for partition in topic.partitions:
                 require(partition.error_code, None, f"{topic.name}:{partition.partition_index}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -85,6 +84,14 @@ def fetch(
 
     `positions`: partition -> fetch offset. Waits a moment if there is nothing new. Errors as `require`.
     """
+    for index, data in fetch_batches(cluster, leader, topic, positions, FETCH_BYTES):
+        yield index, *_opened(data, positions[index])
+
+
+def fetch_batches(
+    cluster: KafkaCluster, leader: int, topic: str, positions: dict[int, int], bytes_max: int
+) -> Iterator[tuple[int, memoryview]]:
+    """(partition, its complete batches): about `bytes_max` in all, or one larger batch. Errors as `require`."""
     m = cluster.message(ApiKey.FETCH)
     partitions = tuple(
         m.make(
@@ -94,7 +101,7 @@ def fetch(
             fetch_offset=offset,
             last_fetched_epoch=-1,
             log_start_offset=-1,
-            partition_max_bytes=FETCH_BYTES,
+            partition_max_bytes=bytes_max,
         )
         for index, offset in positions.items()
     )
@@ -102,7 +109,7 @@ def fetch(
         replica_id=-1,
         max_wait=PATIENCE,
         min_bytes=1,
-        max_bytes=FETCH_BYTES,
+        max_bytes=bytes_max,
         isolation_level=0,
         session_id=0,
         session_epoch=NO_SESSION,
@@ -115,8 +122,7 @@ def fetch(
     for answered in answer.responses:
         for partition in answered.partitions:
             require(partition.error_code, None, f"{topic}:{partition.partition_index}")
-            index = int(partition.partition_index)
-            yield index, *_opened(partition.records or b"", positions[index])
+            yield int(partition.partition_index), _whole_batches(memoryview(partition.records or b""))
 
 
 def delete_records(cluster: KafkaCluster, leader: int, topic: str, offsets: dict[int, int]) -> dict[int, int]:
@@ -132,11 +138,11 @@ def delete_records(cluster: KafkaCluster, leader: int, topic: str, offsets: dict
     return {int(partition.partition_index): int(partition.low_watermark) for partition in answer.partitions}
 
 
-def _opened(data: Any, position: int) -> tuple[list[Record], int]:
-    """The records of the complete batches in `data`, and the next fetch offset; control records are left out."""
+def _opened(data: memoryview, position: int) -> tuple[list[Record], int]:
+    """The records of the batches in `data`, and the next fetch offset; control records are left out."""
     records: list[Record] = []
     next_offset = position
-    for batch in split_batches(_whole_batches(memoryview(data))):
+    for batch in split_batches(data):
         header = read_header(batch)
         next_offset = header.base_offset + header.last_offset_delta + 1
         if not header.is_control:

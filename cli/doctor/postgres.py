@@ -39,7 +39,9 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
     try:
         pool = await open_pool(settings.metastore_url, one)
     except HeadraceError as error:
-        return [AREA.bad("connect", f"{_where(settings)}: {error}", "check metastore.url, the server and the network")]
+        return [
+            AREA.bad("connect", f"{address_of(settings)}: {error}", "check metastore.url, the server and the network")
+        ]
     try:
         await server_state(pool)  # the first statement is planned, and the connection warm
         before = clock.monotonic()
@@ -48,11 +50,11 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         ahead_s = state.now.timestamp() - clock.wall_ms() / 1000
         tables = await table_states(pool)
     except HeadraceError as error:
-        return [AREA.bad("ask", f"{_where(settings)}: {error}", "look into the server's log")]
+        return [AREA.bad("ask", f"{address_of(settings)}: {error}", "look into the server's log")]
     finally:
         await pool.close()
     return [
-        judge_round_trip(_where(settings), round_trip_ms),
+        judge_round_trip(address_of(settings), round_trip_ms),
         *judge_server(state, settings),
         judge_clock(ahead_s),
         *judge_tables(tables),
@@ -163,8 +165,8 @@ def _schema(url: str) -> Finding:
     return AREA.ok("schema", "every migration of this version is there")
 
 
-def _where(settings: Settings) -> str:
-    """Host, port and database of metastore.url."""
+def address_of(settings: Settings) -> str:
+    """Host, port and database of metastore.url, without its password."""
     try:
         parts = conninfo_to_dict(settings.metastore_url)
     except psycopg.ProgrammingError:  # open_pool says so
