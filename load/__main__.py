@@ -24,6 +24,9 @@ BENCHES = {
     "load.bench_groups": "a consumer group's coordinator",
     "load.bench_request": "a Produce request's own Python",
     "load.bench_agent": "a whole agent",
+    "load.bench_committers": "the commits of 200 agents",
+    "load.bench_processes": "several agents under one command, against one",
+    "load.bench_memory": "resident memory of an agent against its budget",
     "load.bench_isolation": "a backfill next to live producers and consumers",
 }
 

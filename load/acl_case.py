@@ -38,6 +38,8 @@ class Case(NamedTuple):
     codes: frozenset[str]
     counted: str = ""
     version_min: int = 0
+    version_max: int = 1_000
+    """The last version that asks for the same."""
 
 
 def build(entity_type: Any, values: Mapping[str, Any]) -> Any:

@@ -27,6 +27,7 @@ from load.acl_case import (
     on_topic,
 )
 from load.acl_data_cases import data_cases, group_cases, metadata_cases, offset_cases, producer_cases
+from load.acl_transaction_cases import transaction_cases
 
 
 def cases(topic_id: uuid.UUID) -> list[Case]:
@@ -35,6 +36,7 @@ def cases(topic_id: uuid.UUID) -> list[Case]:
         *data_cases(topic_id),
         *metadata_cases(topic_id),
         *producer_cases(),
+        *transaction_cases(),
         *group_cases(),
         *offset_cases(topic_id),
         *_cluster(),

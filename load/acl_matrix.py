@@ -28,7 +28,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.typed import schema
 from headrace.storage.errors import CorruptError
-from load.acl_case import CONSUMER_GROUP, GROUP, OLD_TOPIC, TOPIC, Case, Need, build
+from load.acl_case import CONSUMER_GROUP, GROUP, OLD_TOPIC, TOPIC, TRANSACTION, Case, Need, build
 from load.acl_cases import cases
 from load.acl_servers import MECHANISM, PASSWORD, SUPER, headrace_with_acls, kafka_with_acls
 
@@ -81,7 +81,7 @@ class Client:
 
     def said(self, case: Case, version: int | None = None) -> Answered | None:
         """What the answer says, in the newest version unless it is given; None if the API is not served."""
-        used = self.newest(case.api_key) if version is None else version
+        used = min(self.newest(case.api_key), case.version_max) if version is None else version
         return None if used < 0 else _said(case, self.ask(case.api_key, used, case.values))
 
     def newest(self, api_key: int) -> int:
@@ -135,10 +135,10 @@ def _batches(every: list[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _use_groups(admin: Client, topic_id: uuid.UUID) -> None:
-    """A group with a committed offset, a group of KIP-848 with a member, and a token: so that there is something to
-    hide."""
+    """A group with a committed offset, a group of KIP-848 with a member, a token, and a transactional id: so that
+    there is something to hide."""
     by_label = {case.label: case for case in cases(topic_id)}
-    for label in ("OffsetCommit", "ConsumerGroupHeartbeat", "CreateDelegationToken"):
+    for label in ("OffsetCommit", "ConsumerGroupHeartbeat", "CreateDelegationToken", "InitProducerId-transaction"):
         case = by_label[label]
         for _ in range(200):  # Kafka makes the topics of its coordinators when they are first used
             answer = admin.ask(case.api_key, admin.newest(case.api_key), case.values)
@@ -147,6 +147,7 @@ def _use_groups(admin: Client, topic_id: uuid.UUID) -> None:
                 break
             for group in (GROUP, CONSUMER_GROUP):
                 admin.ask(ApiKey.FIND_COORDINATOR, 3, {"key": group})
+            admin.ask(ApiKey.FIND_COORDINATOR, 3, {"key": TRANSACTION, "key_type": 1})
 
 
 def _user(case: Case, column: str) -> str:

@@ -26,6 +26,13 @@ class PostgresCost(NamedTuple):
         return PostgresCost(self.cpu_seconds - before.cpu_seconds, self.wal_bytes - before.wal_bytes)
 
 
+def cpu_by_process(url: str) -> dict[int, float]:
+    """Processor time so far, by process id: for differences when some processes end meanwhile."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        pids = connection.execute("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()").fetchall()
+    return {pid: cpu_seconds(pid) for (pid,) in pids}
+
+
 def read_cost(url: str) -> PostgresCost:
     """What the server at `url` has spent; it runs on this machine."""
     with psycopg.connect(url, autocommit=True) as connection:

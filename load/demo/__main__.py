@@ -48,7 +48,9 @@ def main() -> int:
     }
     with DevServer(args.data_dir, agents=2, settings=flags) as server:
         produced, consumed = asyncio.run(_run(console, server, rows, args.rate))
-        return report(console, server, produced, consumed, len(rows))
+        status = report(console, server, produced, consumed, len(rows))
+    console.print("to look around: headrace dev --agents 2, and headrace console -b 127.0.0.1:9092 in another terminal")
+    return status
 
 
 async def _run(

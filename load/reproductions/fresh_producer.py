@@ -15,7 +15,12 @@ from typing import Any
 
 from load.reproductions.metastore_world import FileCommit, World, batch, named, new_file_id, opened
 
-ProducerIds = named("ProducerIds", "headrace.agent.admin.init_producer_id", "agent.admin.init_producer_id")
+ProducerIds = named(
+    "ProducerIds",
+    "headrace.agent.transactions.producer_ids",
+    "headrace.agent.admin.init_producer_id",
+    "agent.admin.init_producer_id",
+)
 HOURS = 25
 MOVE = """
 CREATE OR REPLACE FUNCTION wall_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE

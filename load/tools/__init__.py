@@ -41,6 +41,8 @@ KAFKA_APPS = TOOLS / "kafka-apps" / "lib"
 """Kafka Connect, MirrorMaker 2 and Kafka Streams."""
 DEBEZIUM_JARS = TOOLS / "debezium" / "lib"
 """Debezium's embedded engine and its connector for Postgres."""
+FLINK_JARS = TOOLS / "flink" / "lib"
+"""Flink's table API with a cluster in one process, and its connector for Kafka."""
 PYTHON_APPS = {"quixstreams": "Quix Streams", "faust-streaming": "Faust"}
 
 
@@ -159,6 +161,14 @@ ALL = {
             ("java", "javac", "mvn"),
             lambda: any(DEBEZIUM_JARS.glob("debezium-embedded-*.jar")),
             lambda: _copy_jars(HERE / "debezium" / "pom.xml", DEBEZIUM_JARS),
+            COMMAND,
+        ),
+        Tool(
+            "flink",
+            "Flink SQL and its Kafka connector",
+            ("java", "javac", "mvn"),
+            lambda: any(FLINK_JARS.glob("flink-sql-connector-kafka-*.jar")),
+            lambda: _copy_jars(HERE / "flink" / "pom.xml", FLINK_JARS),
             COMMAND,
         ),
         *(

@@ -11,10 +11,10 @@ import random
 import signal
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 import psycopg
 
@@ -55,10 +55,20 @@ class TortureCluster:
     """Entered with everything up. `injected` counts faults by kind; `snapshot` is held while it is not None.
 
     `fills_disk`: Postgres gets a small disk. `holds_snapshot`: a transaction keeps the oldest snapshot it can have.
+    `settings`: of the agents, besides SETTINGS.
     """
 
-    def __init__(self, directory: Path, seed: int, *, fills_disk: bool = False, holds_snapshot: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        seed: int,
+        *,
+        fills_disk: bool = False,
+        holds_snapshot: bool = False,
+        settings: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         self._directory = directory
+        self._settings = settings
         self._seed = seed
         self._rng = random.Random(seed)
         self._fills_disk = fills_disk
@@ -99,7 +109,12 @@ class TortureCluster:
                 self.snapshot = HeldSnapshot(lambda: self.drills.url_if_running)
                 holding = asyncio.create_task(self.snapshot.hold())
                 started.callback(holding.cancel)
-            settings = SETTINGS | bucket | {"s3.endpoint": f"http://127.0.0.1:{self.proxies['s3'][0].port}"}
+            settings = (
+                SETTINGS
+                | dict(self._settings)
+                | bucket
+                | {"s3.endpoint": f"http://127.0.0.1:{self.proxies['s3'][0].port}"}
+            )
             for name, agent in self._make_agents(settings, servers).items():
                 started.push_async_callback(agent.stop)
                 self.agents[name] = agent

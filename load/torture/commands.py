@@ -34,6 +34,8 @@ class LostReport:
     certain: int = 0
     """Of the records: with offsets."""
     names: set[Name] = field(default_factory=set)
+    committed_ends: list[tuple[int, int]] = field(default_factory=list)
+    """(partition key, offset) of the lost ends of transactions that had committed."""
 
 
 class Commands:
@@ -65,6 +67,9 @@ class Commands:
         found = json.loads(printed)
         report = LostReport(len(found["files"]))
         report.records = sum(partition["records"] for partition in found["partitions"])
+        report.committed_ends = [
+            (end["partition_key"], end["offset"]) for end in found["transaction_ends"] if end["marker"][2]
+        ]
         report.certain = sum(partition["certain_records"] for partition in found["partitions"])
         for path in directory.glob("*.segment"):
             report.names |= await asyncio.to_thread(_names_in, path.read_bytes())

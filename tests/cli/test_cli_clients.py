@@ -195,6 +195,8 @@ def test_a_groups_life(run: Run, server: DevServer, monkeypatch: pytest.MonkeyPa
     assert [row["current_offset"] for row in run("groups", "describe", "readers")] == [5, 2]
     run("groups", "reset-offsets", "readers", "--to-datetime", "2020-01-01T00:00:00+00:00", "--execute")
     assert [row["lag"] for row in run("groups", "describe", "readers")] == [5, 5]
+    run("groups", "reset-offsets", "readers", "--shift-by", "2", "--topic", "read:0", "--execute")
+    assert [row["lag"] for row in run("groups", "describe", "readers")] == [3, 5]
     run("groups", "reset-offsets", "readers", "--to-latest", "--execute")
     assert [row["lag"] for row in run("groups", "describe", "readers")] == [0, 0]
     assert run("groups", "list", "--state", "Empty")[0]["group"] == "readers"

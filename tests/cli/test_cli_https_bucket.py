@@ -6,7 +6,6 @@ import os
 import uuid
 from pathlib import Path
 
-import pytest
 from confluent_kafka import Consumer, Producer
 
 from headrace.cli.main import main
@@ -20,12 +19,10 @@ __all__ = ["aws_credentials", "https_s3", "https_server"]
 RECORDS = [f"record {number}".encode() for number in range(1_000)]
 
 
-def test_records_go_through_a_bucket_that_is_part_of_the_host_name(
-    metastore_url: str, https_s3: HttpsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_go_through_a_bucket_that_is_part_of_the_host_name(metastore_url: str, https_s3: HttpsServer) -> None:
     """Written by one agent and read from the bucket by another, which has none of them in memory."""
-    names = str(Path(loopback_names.__file__).parent)  # the agent's process finds its sitecustomize there
-    monkeypatch.setenv("PYTHONPATH", f"{names}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    names = str(Path(loopback_names.__file__).parent)  # a new interpreter finds its sitecustomize there
+    environment = os.environ | {"PYTHONPATH": f"{names}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     settings = {
         "metastore.url": metastore_url,
         "bucket": f"s3://{BUCKET}/{uuid.uuid4()}",
@@ -37,10 +34,10 @@ def test_records_go_through_a_bucket_that_is_part_of_the_host_name(
     cluster_id = formatted_cluster_id(metastore_url)
     assert cluster_id is not None
     assert main(["storage", "format", "--ignore-formatted", "--cluster-id", cluster_id, *flags]) == 0
-    with AgentUnderTest(settings) as agent:
+    with AgentUnderTest(settings, environment) as agent:
         _produce(agent.kafka)
         assert agent.stop() == 0
-    with AgentUnderTest(settings) as agent:
+    with AgentUnderTest(settings, environment) as agent:
         assert _consume(agent.kafka) == RECORDS
 
 

@@ -35,7 +35,7 @@ def test_the_overview_and_the_version_import_no_dependency(words: list[str]) -> 
 
 
 @pytest.mark.parametrize(
-    "command", ["agent", "compactor", "topics", "groups", "configs", "records", "cluster", "shell"]
+    "command", ["agent", "compactor", "topics", "groups", "configs", "records", "cluster", "shell", "console"]
 )
 def test_help_and_tools_import_no_service(command: str) -> None:
     assert not _modules(command, "--help") & set(SERVICE)

@@ -31,6 +31,7 @@ COMMANDS = [
     "configs",
     "records",
     "cluster",
+    "console",
     "segments",
     "export",
     "dump-log",

@@ -31,7 +31,10 @@ def registration(cluster_id: str) -> bytes:
     listener = Listener(name="PLAINTEXT", host="127.0.0.2", port=u16(9092), security_protocol=i16(0))
     wanted = BrokerRegistrationRequest(
         broker_id=BrokerId(999), cluster_id=cluster_id, incarnation_id=uuid.UUID(int=9), listeners=(listener,),
-        features=(Feature(name="metadata.format", min_supported_version=i16(1), max_supported_version=i16(9)),),
+        features=tuple(
+            Feature(name=name, min_supported_version=i16(0), max_supported_version=i16(9))
+            for name in ("metadata.format", "transaction.version")
+        ),
         rack=None,
     )  # fmt: skip
     body = io.BytesIO()

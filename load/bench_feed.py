@@ -1,0 +1,220 @@
+"""What following the commit feed costs: `python -m load.bench_feed [--committers 20] [--readers 20] [--seconds 10]`.
+
+Starts a separate Postgres (fsync on). One process commits files in the name of 20 agents, each once in 100 to 250 ms.
+Others follow the feed as 20 agents with consumers do: agent/fetch's follower and index, a poll every 15 ms, a
+connection each. A row per number of extents in a file, from none, which has no committers:
+  polls     of all agents, and the number of extents that one poll brings
+  CPU       of the agent and of Postgres for one poll
+Every agent learns of every extent, so this is what grows with the cluster twice: with its writes and with its agents.
+The last line is what `python -m load.scale_model` takes: per extent, the row of most extents less the row of none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.fetch.feed import FeedFollower
+from headrace.agent.fetch.index import TailIndex
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.agent.fetch.waiters import Waiters
+from headrace.config.settings import Settings
+from headrace.metastore.api.agents import AgentRegistration
+from headrace.metastore.api.topics import NewTopic
+from headrace.metastore.keys import partition_key
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
+from load.bench_ceiling import CommittingAgent, Shape
+from load.machine_state import machine_state
+from load.postgres_server import cpu_seconds
+
+POLL_MS = 15
+PACE_SECONDS = (0.1, 0.25)
+BATCH_BYTES = 65_536
+LEASE_MS = 3_600_000
+PARTITIONS = 1_000
+EXTENTS = (0, 8, 64)
+"""Of a file."""
+PROCESSES = 4
+
+
+class Followed(NamedTuple):
+    """What all readers of a row did, and its committers."""
+
+    polls: float
+    agent_cpu: float
+    postgres_cpu: float
+    commits: int = 0
+
+
+async def _follow(url: str, readers: int, seconds: float) -> Followed:
+    stores = [await PostgresMetastore.open(url, Settings(metastore_pool_size=1)) for _ in range(readers)]
+    pids = [await _backend(store) for store in stores]
+    registry = CollectorRegistry()
+    metrics, clock = FetchMetrics(registry), SystemClock()
+    followers = [
+        FeedFollower(
+            *(store, TailIndex(store.commit_shards), Waiters(metrics), clock, metrics),
+            interval_ms=POLL_MS,
+            on_metadata=lambda offset: None,
+        )
+        for store in stores
+    ]
+    with ExitStack() as reading:
+        for follower in followers:
+            await follower.start()
+            reading.enter_context(follower.reading())
+        await _ready()
+        polls, own, postgres = _polls(registry), _own_cpu(), sum(map(cpu_seconds, pids))
+        await asyncio.sleep(seconds)
+        done = Followed(_polls(registry) - polls, _own_cpu() - own, sum(map(cpu_seconds, pids)) - postgres)
+    for follower, store in zip(followers, stores, strict=True):
+        await follower.close()
+        await store.close()
+    return done
+
+
+async def _commit(url: str, committers: int, extents: int, seconds: float) -> int:
+    """The number of commits."""
+    store = await PostgresMetastore.open(url, Settings(metastore_pool_size=committers))
+    number = await store.metadata_head()
+    assert await store.create_topics(number, [NewTopic(f"fed-{number}", uuid.uuid4(), PARTITIONS, {})])
+    keys = [partition_key(number, index) for index in range(PARTITIONS)]
+    agents = []
+    for each in range(committers):
+        agent = await store.register_agent(AgentRegistration(number + each, uuid.uuid4(), "127.0.0.1", 1, None))
+        head = await store.metadata_head()
+        await store.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=LEASE_MS)
+        agents.append(CommittingAgent(number + each, store, agent, random.Random(each)))
+    await _ready()
+    until = time.monotonic() + seconds
+
+    async def run(agent: CommittingAgent) -> int:
+        commits = 0
+        while time.monotonic() < until:
+            await asyncio.sleep(agent.rng.uniform(*PACE_SECONDS))
+            await agent.commit(agent.make(Shape(extents, 1, idempotent=True), keys, BATCH_BYTES))
+            commits += 1
+        return commits
+
+    commits = sum(await asyncio.gather(*map(run, agents)))
+    await store.close()
+    return commits
+
+
+async def _backend(store: PostgresMetastore) -> int:
+    async with store.pool.connection() as connection:
+        return connection.info.backend_pid
+
+
+async def _ready() -> None:
+    gc.collect()
+    gc.freeze()
+    print("prepared", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+
+
+def _polls(registry: CollectorRegistry) -> float:
+    return registry.get_sample_value("headrace_fetch_feed_polls_total", {"result": "ok"}) or 0.0
+
+
+def _own_cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _measure(url: str, extents: int, args: argparse.Namespace) -> Followed:
+    shares = [args.readers // PROCESSES + (n < args.readers % PROCESSES) for n in range(PROCESSES)]
+    works = [{"readers": share} for share in shares if share]
+    if extents:
+        works.append({"committers": args.committers, "extents": extents})
+    children = [_child(work | {"url": url, "seconds": args.seconds}) for work in works]
+    for child in children:
+        assert child.stdout is not None
+        if child.stdout.readline() != "prepared\n":
+            raise RuntimeError("a child ended before it was prepared")
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    answers = [json.loads(child.communicate()[0]) for child in children]
+    commits = answers.pop() if extents else 0
+    return Followed(*map(sum, zip(*answers, strict=True)))._replace(commits=commits)
+
+
+def _child(work: dict[str, Any]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "load.bench_feed", "--work", json.dumps(work)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _work(work: dict[str, Any]) -> None:
+    if "readers" in work:
+        followed = asyncio.run(_follow(work["url"], work["readers"], work["seconds"]))
+        print(json.dumps(followed[:3]))
+    else:
+        print(json.dumps(asyncio.run(_commit(work["url"], work["committers"], work["extents"], work["seconds"]))))
+
+
+class FeedCost(NamedTuple):
+    """Of one reader."""
+
+    agent_per_poll: float
+    postgres_per_poll: float
+    extents_per_poll: float
+
+
+def _cost(extents: int, done: Followed, args: argparse.Namespace) -> FeedCost:
+    """Prints its row."""
+    rate, polls = done.commits * extents / args.seconds, done.polls / args.seconds
+    cost = FeedCost(done.agent_cpu / done.polls, done.postgres_cpu / done.polls, rate * args.readers / polls)
+    print(
+        f"{extents:3} extents a file {done.commits / args.seconds:6.0f} commits/s {rate:8.0f} extents/s "
+        f" {polls:.0f} polls/s of {cost.extents_per_poll:.0f} extents, each {cost.agent_per_poll * 1e6:.0f} us of the "
+        f"agent and {cost.postgres_per_poll * 1e6:.0f} us of Postgres",
+        flush=True,
+    )
+    return cost
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10, help="of each row")
+    parser.add_argument("--committers", type=int, default=20)
+    parser.add_argument("--readers", type=int, default=20)
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.work:
+        _work(json.loads(args.work))
+        return
+    print(machine_state(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as place:
+        Path(place).chmod(0o711)
+        with EmbeddedPostgres(Path(place)) as url:
+            migrate(url)
+            rows = [_cost(extents, _measure(url, extents, args), args) for extents in EXTENTS]
+    idle, busy = rows[0], rows[-1]
+    agent = (busy.agent_per_poll - idle.agent_per_poll) / busy.extents_per_poll
+    postgres = (busy.postgres_per_poll - idle.postgres_per_poll) / busy.extents_per_poll
+    print(f"per extent and reader: agent {agent * 1e6:.2f} us, Postgres {postgres * 1e6:.2f} us")
+    print(machine_state())
+
+
+if __name__ == "__main__":
+    main()
