@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 
 from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.layout import lay_out
-from headrace.agent.produce.pending import PendingRequest
+from headrace.agent.produce.pending import PendingRequest, Refusal
+from headrace.agent.produce.transactional import judge_transactional
 from headrace.agent.produce.validate import RECORDS_MAX, Accepted, LoopWork, TopicRules, judge
 from headrace.metastore.api.commit import FileCommit
 from headrace.metastore.postgres.commit import staging
 from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest
 from headrace.storage.records.check_records import RecordWork
 from headrace.storage.records.compression import Codec
+from headrace.storage.records.header import BatchHeader
 from tests.storage.batches import forge, plain_batch
 
 INT16 = st.one_of(st.sampled_from([-(2**15), -2, -1, 0, 1, 2**15 - 1]), st.integers(-(2**15), 2**15 - 1))
@@ -25,6 +27,10 @@ COUNT = st.one_of(st.sampled_from([1, RECORDS_MAX, RECORDS_MAX + 1, 2**31 - 1]),
 ROOMY = plain_batch(9, b"x" * 8000)
 """By its size it may unpack, if it were zstd, to more records than the metastore takes."""
 RULES = TopicRules(max_bytes=1 << 20, stamps_append_time=False, needs_keys=False)
+
+
+def _of_a_transaction(header: BatchHeader) -> Refusal | None:
+    return judge_transactional(header, "payments", is_offered=True)
 
 
 @given(
@@ -50,7 +56,7 @@ async def test_what_passes_validation_the_metastore_takes(count: int, attributes
     """
     delta = max(count - 1, -(2**31))
     data = memoryview(forge(ROOMY, record_count=count, last_offset_delta=delta, attributes=attributes, **fields))
-    verdict = judge(data, RULES, 9, 0, LoopWork(RecordWork(0, 0)))
+    verdict = judge(data, RULES, 9, 0, LoopWork(RecordWork(0, 0)), _of_a_transaction)
     if isinstance(verdict, Accepted):
         request = PendingRequest(
             ProduceRequest(None, -1, 0, []), correlation_id=0, version=9, appended_at=0.0, deadline=0.0
