@@ -23,6 +23,7 @@ import kafka
 from load.tools import GO_CLIENTS, KAFKAJS, why_missing
 from tests.compat import go_clients
 from tests.confluent_records import read
+from tests.examples import EXAMPLES
 
 TIMEOUT_SECONDS = 120
 
@@ -140,14 +141,16 @@ def _kafkajs_consume(bootstrap: str, topic: str, count: int) -> list[str]:
 
 
 def _kcat(arguments: list[str], stdin: str = "") -> str:
-    done = subprocess.run(["kcat", *arguments], input=stdin, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    """With the properties of the example; `-b` comes before its address."""
+    command = ["kcat", "-F", str(EXAMPLES / "kcat" / "kcat.conf"), *arguments]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def _kcat_produce(bootstrap: str, topic: str, count: int) -> None:
     lines = "".join(f"{key.decode()}\t{value.decode()}\n" for key, value in pairs("kcat", count))
-    _kcat(["-P", "-b", bootstrap, "-t", topic, "-K", "\t", "-X", "enable.idempotence=true"], lines)
+    _kcat(["-P", "-b", bootstrap, "-t", topic, "-K", "\t"], lines)
 
 
 def _kcat_consume(bootstrap: str, topic: str, count: int) -> list[str]:

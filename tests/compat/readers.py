@@ -20,6 +20,7 @@ import confluent_kafka
 import kafka
 
 from load.tools import JAVA_LIBRARIES, KAFKAJS, why_missing
+from tests.java_program import java_command
 
 TIMEOUT_SECONDS = 400
 """For all starts together."""
@@ -119,9 +120,8 @@ def _program(command: Sequence[str], **environment: str) -> Readings:
 
 
 def _java(bootstrap: str, topic: str, starts: Sequence[int], end: int) -> Readings:
-    program = str(Path(__file__).with_name("ReadFrom.java"))
-    java = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARIES}/*"]
-    return _program([*java, program, bootstrap, topic, ",".join(map(str, starts)), str(end)])
+    program = java_command(Path(__file__).with_name("ReadFrom.java"), f"{JAVA_LIBRARIES}/*")
+    return _program([*program, bootstrap, topic, ",".join(map(str, starts)), str(end)])
 
 
 def _kafkajs(bootstrap: str, topic: str, starts: Sequence[int], end: int) -> Readings:

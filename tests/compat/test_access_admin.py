@@ -16,6 +16,7 @@ from confluent_kafka import KafkaException
 from load.dev_server import DevServer
 from load.tools import JAVA_LIBRARIES, KAFKAJS, why_missing
 from tests.compat.clients import TIMEOUT_SECONDS
+from tests.java_program import java_command
 
 pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
 HERE = Path(__file__).parent
@@ -126,7 +127,7 @@ def test_kafkajs_acls(server: DevServer) -> None:
 @pytest.mark.skipif(bool(why_missing("kafka-clients")), reason=str(why_missing("kafka-clients")))
 def test_java(server: DevServer) -> None:
     done = subprocess.run(
-        ["java", "-cp", f"{JAVA_LIBRARIES}/*", str(HERE / "AccessAdmin.java"), server.bootstrap],
+        [*java_command(HERE / "AccessAdmin.java", f"{JAVA_LIBRARIES}/*"), server.bootstrap],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,

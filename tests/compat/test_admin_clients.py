@@ -29,6 +29,7 @@ from load.dev_server import DevServer
 from load.tools import JAVA_LIBRARIES, KAFKAJS, why_missing
 from tests.compat.clients import TIMEOUT_SECONDS
 from tests.confluent_records import read
+from tests.java_program import java_command
 
 FAR_FUTURE_MS = 4_000_000_000_000
 pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
@@ -130,15 +131,7 @@ def test_java(one_agent: DevServer) -> None:
         pytest.skip(reason)
     program = Path(__file__).with_name("AdminWork.java")
     finished = subprocess.run(
-        [
-            "java",
-            "-Xshare:auto",
-            "-XX:TieredStopAtLevel=1",
-            "-cp",
-            f"{JAVA_LIBRARIES}/*",
-            str(program),
-            one_agent.bootstrap,
-        ],
+        [*java_command(program, f"{JAVA_LIBRARIES}/*"), one_agent.bootstrap],
         capture_output=True,
         text=True,
         timeout=2 * TIMEOUT_SECONDS,

@@ -20,6 +20,7 @@ from load.dev_server import DevServer
 from load.tools import JAVA_LIBRARIES, why_missing
 from tests.compat.clients import CLIENTS, TIMEOUT_SECONDS, Client
 from tests.compat.readers import READERS, Reader, Readings, Record, confluent
+from tests.java_program import java_command
 
 pytestmark = pytest.mark.xdist_group("compat")
 
@@ -125,7 +126,7 @@ def test_a_java_producer_knows_which_record_had_no_key(cleaned: DevServer) -> No
     if reason := why_missing("kafka-clients"):
         pytest.skip(reason)
     program = Path(__file__).with_name("KeylessRecord.java")
-    command = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARIES}/*", str(program)]
+    command = java_command(program, f"{JAVA_LIBRARIES}/*")
     finished = subprocess.run(
         [*command, cleaned.bootstrap, TOPIC], capture_output=True, text=True, timeout=2 * TIMEOUT_SECONDS
     )

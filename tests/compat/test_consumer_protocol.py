@@ -24,6 +24,7 @@ from confluent_kafka.admin import AdminClient
 
 from load.dev_server import DevServer
 from load.tools import JAVA_LIBRARIES, why_missing
+from tests.java_program import java_command
 
 PARTITIONS = 6
 TIMEOUT_SECONDS = 120
@@ -96,7 +97,7 @@ class Member:
 Start = Callable[..., Member]
 
 
-@pytest.fixture(params=["librdkafka", "java"])
+@pytest.fixture(params=["librdkafka", pytest.param("java", marks=pytest.mark.slow)])
 def start(request: pytest.FixtureRequest) -> Iterator[Start]:
     """Starts a member of one kind of client; members that still run at the end of the test are killed."""
     command = [sys.executable, "-m", "tests.compat.group_member"]
@@ -104,7 +105,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
         if reason := why_missing("kafka-clients"):
             pytest.skip(reason)
         source = Path(__file__).with_name("GroupMember.java")
-        command = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARIES}/*", str(source)]
+        command = java_command(source, f"{JAVA_LIBRARIES}/*")
     started: list[Member] = []
 
     def begin(

@@ -22,6 +22,7 @@ from headrace.metastore.lifecycle.topics import AUDIT_TOPIC, LIFECYCLE_TOPICS, R
 from load.dev_server import DevServer
 from load.tools import KAFKA_JARS, why_missing
 from tests.confluent_records import read
+from tests.java_program import java_command
 from tests.metastore.lifecycle_rows import TOPIC as OWNER
 from tests.metastore.lifecycle_rows import LifecycleRows, one_life
 
@@ -103,10 +104,10 @@ def test_aiokafka_reads_on_from_every_offset(server: DevServer, partition: int, 
 def test_kafkas_own_consumer_reads_on_from_every_offset(server: DevServer, partition: int, topic: str) -> None:
     """It also asks for the end of the leader epoch before it reads."""
     assert partition == 0
-    program = str(Path(__file__).with_name("ReadFrom.java"))
+    program = java_command(Path(__file__).with_name("ReadFrom.java"), f"{KAFKA_JARS}/*")
     offsets = ",".join(map(str, range(ENDS[topic])))
     done = subprocess.run(
-        ["java", "-cp", f"{KAFKA_JARS}/*", program, server.bootstrap, topic, offsets, str(ENDS[topic])],
+        [*program, server.bootstrap, topic, offsets, str(ENDS[topic])],
         capture_output=True,
         timeout=TIMEOUT_SECONDS,
     )

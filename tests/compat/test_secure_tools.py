@@ -17,6 +17,7 @@ from headrace.config.authorization_settings import STANDARD_AUTHORIZER
 from load.tools import JAVA_LIBRARIES, KAFKA_JARS, why_missing
 from tests.agent_process import SECONDS_MAX, format_storage
 from tests.faults.secure_cluster import SecureCluster, java_settings, secure_cluster
+from tests.java_program import java_command
 
 pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(300)]
 HERE = Path(__file__).parent
@@ -32,7 +33,7 @@ class Tools:
     def __init__(self, cluster: SecureCluster, directory: Path) -> None:
         self._cluster, self._directory = cluster, directory
         self._process = subprocess.Popen(
-            ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{KAFKA_JARS}/*", str(HERE / "KafkaTools.java")],
+            java_command(HERE / "KafkaTools.java", f"{KAFKA_JARS}/*"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -183,7 +184,7 @@ def test_java_clients_without_rights_and_after_the_grant(cluster: SecureCluster,
         *("password", "User:guest", str(java_settings(cluster, tmp_path, "SCRAM-SHA-512", "guest"))),
         *("certificate", "User:CN=guest", str(java_settings(cluster, tmp_path, "SSL", "guest"))),
     ]
-    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{JAVA_LIBRARIES}/*", str(HERE / "AccessRights.java")]
+    command = java_command(HERE / "AccessRights.java", f"{JAVA_LIBRARIES}/*")
     run = subprocess.run([*command, str(ruler), *clients], capture_output=True, text=True, timeout=250, check=False)
     expected = [f"{name} {line}" for name in ("password", "certificate") for line in EXPECTED.splitlines()]
     assert run.stdout.splitlines() == expected, run.stderr[-4000:]

@@ -60,14 +60,16 @@ class App:
 
 
 class JavaApp(App):
-    """A main class with its arguments."""
+    """A main class with its arguments. `flags`: of the JVM."""
 
-    def __init__(self, classpath: Sequence[Path | str], command: Sequence[str], log: Path) -> None:
-        super().__init__(["java", "-Xmx512M", "-cp", ":".join(map(str, classpath)), *command], log)
+    def __init__(
+        self, classpath: Sequence[Path | str], command: Sequence[str], log: Path, flags: Sequence[str] = ()
+    ) -> None:
+        super().__init__(["java", "-Xmx512M", *flags, "-cp", ":".join(map(str, classpath)), *command], log)
 
 
 class PythonApp(App):
-    """A program of this folder, run by the Python of a tool's venv, without our packages."""
+    """A program of examples/, run by the Python of a tool's venv, without our packages."""
 
     def __init__(self, tool: str, program: Path, arguments: Sequence[Path | str], log: Path) -> None:
         super().__init__([python_of(tool), program, *arguments], log, {"PYTHONPATH": "", "PYTHONUNBUFFERED": "1"})

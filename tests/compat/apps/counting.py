@@ -46,13 +46,20 @@ class Words:
         `parse`: the window and the count in a record's value.
         """
         last: dict[tuple[str, object], int] = {}
-        for key, value in _all_records(self.bootstrap, self._counted):
+        for key, value in all_records(self.bootstrap, self._counted):
             window, count = parse(value)
             last[key.decode(), window] = count
         found: Counter[str] = Counter()
         for (key_text, _), count in last.items():
             found[key_text] += count
         return found == self.expected
+
+    def counts(self) -> dict[str, list[bytes]]:
+        """Per key the values that a reader of committed records gets, in order."""
+        found: dict[str, list[bytes]] = {}
+        for key, value in all_records(self.bootstrap, self._counted):
+            found.setdefault(key.decode(), []).append(value)
+        return found
 
     def are_committed(self, group: str) -> bool:
         """Whether the group committed the end of each partition: a graceful stop then repeats nothing."""
@@ -64,13 +71,13 @@ class Words:
             consumer.close()
 
 
-def _all_records(bootstrap: str, topic: str) -> list[tuple[bytes, bytes]]:
-    """(key, value) in the order of each partition."""
+def all_records(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> list[tuple[bytes, bytes]]:
+    """(key, value) of committed records, in the order of each partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "counted", "enable.partition.eof": True})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
     found: list[tuple[bytes, bytes]] = []
     ended = 0
-    while ended < PARTITIONS:
+    while ended < partitions:
         message = consumer.poll(SECONDS_MAX)
         assert message is not None
         if message.error() is None:

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.tools import DEBEZIUM_JARS, why_missing
 from tests.compat.apps.app import SECONDS_MAX, JavaApp, is_compacted, was_cleaned
+from tests.examples import EXAMPLES
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),
@@ -25,7 +26,7 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(why_missing("debezium")), reason=str(why_missing("debezium"))),
 ]
-PROGRAM = Path(__file__).with_name("CapturedTable.java")
+PROGRAM = EXAMPLES / "debezium" / "CapturedTable.java"
 ROWS, ROUNDS = 5, 40
 """Rows of a transaction. Debezium stores its offset after each batch, under one key."""
 

@@ -9,6 +9,7 @@ import pytest
 from load.tools import why_missing
 from tests.compat.apps.app import PythonApp, is_compacted, was_cleaned
 from tests.compat.apps.counting import ROUNDS, Words
+from tests.examples import EXAMPLES
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),
@@ -17,7 +18,7 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(why_missing("faust-streaming")), reason=str(why_missing("faust-streaming"))),
 ]
-PROGRAM = Path(__file__).with_name("faust_table.py")
+PROGRAM = EXAMPLES / "faust" / "table.py"
 CHANGELOG = "faust-counts-changelog"
 
 

@@ -13,6 +13,7 @@ import pytest
 from load.tools import why_missing
 from load.tools.python_apps import python_of
 from tests.compat.apps.app import App, is_compacted, was_cleaned
+from tests.examples import changed, settings
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),
@@ -35,11 +36,9 @@ class Registry:
         with socket.create_server(("127.0.0.1", 0)) as unused:
             port = unused.getsockname()[1]
         self._url, self._log = f"http://127.0.0.1:{port}", log
-        settings = {
-            "bootstrap_uri": bootstrap, "host": "127.0.0.1", "advertised_hostname": "127.0.0.1", "port": str(port),
-            "karapace_registry": "true", "waiting_time_before_acting_as_master_ms": "100", "log_level": "INFO",
-        }  # fmt: skip
-        self._environment = {f"KARAPACE_{name.upper()}": value for name, value in settings.items()} | {"PYTHONPATH": ""}
+        changes = {"KARAPACE_BOOTSTRAP_URI": bootstrap, "KARAPACE_PORT": str(port)}
+        faster = {"KARAPACE_WAITING_TIME_BEFORE_ACTING_AS_MASTER_MS": "100", "PYTHONPATH": ""}
+        self._environment = changed(settings("karapace/karapace.env"), changes) | faster
 
     def started(self) -> App:
         """A context: it runs."""

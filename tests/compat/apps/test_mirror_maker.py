@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from load.tools import KAFKA_APPS, why_missing
 from tests.compat.apps.app import SECONDS_MAX, JavaApp, is_compacted, was_cleaned
+from tests.examples import properties
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),
@@ -23,17 +25,15 @@ TOPIC, RECORDS = "mirrored", 200
 
 
 def _config(headrace: str, kafka: str, path: Path) -> Path:
-    lines = {
-        "clusters": "headrace, kafka", "headrace.bootstrap.servers": headrace, "kafka.bootstrap.servers": kafka,
-        "headrace->kafka.enabled": "true", "kafka->headrace.enabled": "true", "topics": TOPIC, "groups": "none",
-        "replication.factor": "1", "checkpoints.topic.replication.factor": "1",
-        "heartbeats.topic.replication.factor": "1", "offset-syncs.topic.replication.factor": "1",
-        "offset.storage.replication.factor": "1", "status.storage.replication.factor": "1",
-        "config.storage.replication.factor": "1", "offset.flush.interval.ms": "500",
-        "emit.heartbeats.interval.seconds": "1", "refresh.topics.interval.seconds": "2",
-    }  # fmt: skip
-    path.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
-    return path
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        rest = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    addresses = {"headrace.bootstrap.servers": headrace, "kafka.bootstrap.servers": kafka, "listeners": rest}
+    faster = {
+        "offset.flush.interval.ms": "500",
+        "emit.heartbeats.interval.seconds": "1",
+        "refresh.topics.interval.seconds": "2",
+    }
+    return properties("mirror-maker/mm2.properties", path, addresses | {"topics": TOPIC, "groups": "none"}, faster)
 
 
 def _produce(bootstrap: str, first: int) -> None:
@@ -72,10 +72,13 @@ def test_both_ways_over_a_restart(headrace_cluster: str, kafka_cluster: str, tmp
             and len(_values(headrace_cluster, f"kafka.{TOPIC}")) >= records
         )
 
+    def is_cleaned() -> bool:
+        return was_cleaned(headrace_cluster, "heartbeats", share=0.75)  # half of the offsets may be markers
+
     for records in (RECORDS, 2 * RECORDS):
         with JavaApp([f"{KAFKA_APPS}/*"], command, tmp_path / "mm2.log") as app:
             app.until(partial(have_all, records), f"both sides have {records} records of each other")
-            app.until(lambda: was_cleaned(headrace_cluster, "heartbeats"), "heartbeats on headrace were cleaned")
+            app.until(is_cleaned, "heartbeats on headrace were cleaned")
         if records == RECORDS:
             for number, bootstrap in enumerate(sides.values()):
                 _produce(bootstrap, 10_000 * number + RECORDS)

@@ -10,6 +10,7 @@ import pytest
 from load.tools import why_missing
 from tests.compat.apps.app import PythonApp, is_compacted, was_cleaned
 from tests.compat.apps.counting import ROUNDS, Words
+from tests.examples import EXAMPLES
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),
@@ -18,7 +19,7 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(why_missing("quixstreams")), reason=str(why_missing("quixstreams"))),
 ]
-PROGRAM = Path(__file__).with_name("quix_windows.py")
+PROGRAM = EXAMPLES / "quix" / "windows.py"
 CHANGELOG = "changelog__quix--quix-words--tumbling_window_2000_count"
 
 
@@ -31,7 +32,7 @@ def _window_and_count(value: bytes) -> tuple[object, int]:
 def test_lost_windows_are_restored_from_their_cleaned_changelog(bootstrap: str, tmp_path: Path) -> None:
     words, state = Words(bootstrap, "quix"), tmp_path / "state"
     for _ in range(2):
-        with PythonApp("quixstreams", PROGRAM, [bootstrap, state], tmp_path / "log") as app:
+        with PythonApp("quixstreams", PROGRAM, [bootstrap, state, "at-least-once", "quix"], tmp_path / "log") as app:
             for _ in range(ROUNDS):
                 words.produce()
                 app.until(lambda: words.are_counted(_window_and_count), "every record is counted once")

@@ -11,6 +11,7 @@ import pytest
 from load.tools import KAFKA_APPS, why_missing
 from tests.compat.apps.app import JavaApp, is_compacted, was_cleaned
 from tests.compat.apps.counting import ROUNDS, Words
+from tests.examples import EXAMPLES
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),
@@ -19,16 +20,17 @@ pytestmark = [
     pytest.mark.timeout(900),
     pytest.mark.skipif(bool(why_missing("kafka-apps")), reason=str(why_missing("kafka-apps"))),
 ]
-PROGRAM = Path(__file__).with_name("StatefulCount.java")
-CHANGELOG = "counting-counts-changelog"
+PROGRAM = EXAMPLES / "streams" / "StatefulCount.java"
+CHANGELOG = "counting-streams-counts-changelog"
 
 
 @pytest.mark.parametrize("bootstrap", ["headrace", "kafka"], indirect=True)
 def test_a_lost_store_is_restored_from_its_cleaned_changelog(bootstrap: str, tmp_path: Path) -> None:
     subprocess.run(["javac", "-d", str(tmp_path), "-cp", f"{KAFKA_APPS}/*", str(PROGRAM)], check=True, timeout=300)
     words, state = Words(bootstrap, "streams"), tmp_path / "state"
+    command = ["StatefulCount", bootstrap, str(state), "at_least_once", "streams"]
     for _ in range(2):
-        with JavaApp([tmp_path, f"{KAFKA_APPS}/*"], ["StatefulCount", bootstrap, str(state)], tmp_path / "log") as app:
+        with JavaApp([tmp_path, f"{KAFKA_APPS}/*"], command, tmp_path / "log") as app:
             for _ in range(ROUNDS):
                 words.produce()
                 app.until(lambda: words.are_counted(lambda value: (None, int(value))), "every record is counted once")

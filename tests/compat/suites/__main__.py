@@ -1,6 +1,6 @@
-"""`make compat`: the client libraries' own tests against Headrace, counted.
+"""`make compat`: the client libraries' own tests against Headrace, counted; and every answer against Kafka's classes.
 
-Place: the command line over runner.py. Prints a line per suite and every failure that
+Place: the command line over runner.py and codec_suite.py. Prints a line per suite and every failure that
 docs/start/COMPATIBILITY.md does not explain; exit status 1 if there is one.
 """
 
@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from tests.compat.suites import codec_suite
 from tests.compat.suites.catalog import SUITES
 from tests.compat.suites.known import reason_for
 from tests.compat.suites.runner import CompatError, Outcome, bring, prepare, run
@@ -18,7 +19,7 @@ from tests.compat.suites.runner import CompatError, Outcome, bring, prepare, run
 
 def main(argv: list[str] | None = None) -> int:
     """Run the chosen suites one after another."""
-    names = [suite.name for suite in SUITES]
+    names = [*(suite.name for suite in SUITES), codec_suite.NAME]
     parser = argparse.ArgumentParser(prog="make compat", description=__doc__)
     parser.add_argument("--suite", choices=names, action="append", help="only this one; may be repeated")
     parser.add_argument("--only", help="only tests with a matching name (pytest -k, jest -t)")
@@ -27,6 +28,9 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     args.sources.mkdir(parents=True, exist_ok=True)
     unexplained = 0
+    if not args.suite or codec_suite.NAME in args.suite:
+        print(f"{codec_suite.NAME}: running", flush=True)
+        unexplained += _report(codec_suite.NAME, codec_suite.run(args.work))
     for suite in SUITES:
         if args.suite and suite.name not in args.suite:
             continue

@@ -115,7 +115,7 @@ SUITES: tuple[Suite, ...] = (
             *_PYTEST, "-p", "headrace_for_aiokafka", "--docker-image=headrace:2.13_4.0.0", "--no-pull",
             "tests/test_consumer.py", "tests/test_coordinator.py", "tests/test_producer.py", "tests/test_admin.py",
             "tests/test_client.py", "tests/test_fetcher.py", "tests/test_sender.py", "tests/test_pep492.py",
-            "tests/test_sasl.py",
+            "tests/test_sasl.py", "tests/test_transactional_producer.py", "tests/test_transactional_consumer.py",
         ),
         environment={
             "HEADRACE_BOOTSTRAP": "{bootstrap}", "HEADRACE_SSL": "{ssl}", "HEADRACE_SASL_PLAINTEXT": "{sasl_plaintext}",

@@ -18,21 +18,15 @@ class Known(NamedTuple):
     reason: str
 
 
-_TRANSACTIONS = "transactions are not there yet"
-
 KNOWN: tuple[Known, ...] = (
-    Known("kafka-python", r"transactional", _TRANSACTIONS),
     Known("kafka-python", r"test_alter_replica_log_dirs", "AlterReplicaLogDirs: there is one log dir, the bucket"),
-    Known("aiokafka", r"test_sender_maybe_wait_for_pid_on_failure", _TRANSACTIONS),
     Known("aiokafka", r"test_exclude_internal_topics", "offsets are in Postgres: there is no topic __consumer_offsets"),
     Known(
         "aiokafka",
         r"test_consumer_fast_unsubscribe",
         "a race of the client's own, when its coordinator answers within 10 ms",
     ),
-    Known("aiokafka", r"test_sasl.*transaction", _TRANSACTIONS),
     Known("aiokafka", r"gssapi", "GSSAPI is not supported (docs/operate/SECURITY.md)"),
-    Known("confluent", r"test_transactions", _TRANSACTIONS),
     Known(
         "confluent",
         r"test_basic_operations",
@@ -43,7 +37,6 @@ KNOWN: tuple[Known, ...] = (
         r"test_incremental_alter_configs",
         "it expects min.insync.replicas=1 among the set configs: Kafka sets it for a cluster when that is formatted",
     ),
-    Known("kafkajs", r"(?i)transaction|control batches|TransactionManager", _TRANSACTIONS),
     Known(
         "kafkajs",
         r"alter broker configs",

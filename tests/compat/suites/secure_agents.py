@@ -78,7 +78,7 @@ def secure_agents(suite: Suite, settings: Mapping[str, object], folder: Path) ->
             stack.enter_context(AgentUnderTest({**common, **own}))
             addresses.append(found)
         for user in suite.users:
-            _make(addresses[0]["PLAINTEXT"], user)
+            make_user(addresses[0]["PLAINTEXT"], user)
         yield SecureAgents(addresses, certificates)
 
 
@@ -96,7 +96,8 @@ def _for_clients(authority: Authority, folder: Path) -> None:
         (folder / name).write_bytes(pem)
 
 
-def _make(address: str, user: User) -> None:
+def make_user(address: str, user: User) -> None:
+    """Create a SCRAM credential."""
     info = ScramCredentialInfo(_MECHANISMS[user.mechanism], 4096)
     admin = AdminClient({"bootstrap.servers": address})
     changed = admin.alter_user_scram_credentials(

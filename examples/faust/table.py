@@ -1,4 +1,4 @@
-"""Counts the records of each key in a table, with Faust: faust_table.py bootstrap data-folder
+"""Counts the records of each key in a table, with Faust: table.py bootstrap data-folder
 
 The table is in memory, so each start reads it from its changelog. It keeps the numbers of a key's records: Faust
 repeats records after a rebalance, and they count once. Each count goes to the topic `faust-counted`.
