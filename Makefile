@@ -5,9 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements/test.lock | cksum | cut -d' ' -f1)
 
+# some containers set it; without compiled files each process of a run compiles Headrace again
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 # HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
-.PHONY: help setup release tools deploy-tools image demo demo-growth test test-all check format docs requirements bench compat apps spark-versions torture hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
+.PHONY: help setup release tools deploy-tools image demo demo-growth test test-all check format docs console-pictures requirements bench compat apps spark-versions torture torture-transactions hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -74,6 +77,9 @@ docs: setup ## write the generated pages
 	@$(BIN)/python -m tests.deploy.metrics_page
 	@$(BIN)/python -m tests.deploy.dashboards
 
+console-pictures: setup ## take the pictures of docs/operate/console/ again (Chromium, five minutes)
+	@$(BIN)/python -m tests.cli.console.pictures
+
 requirements: setup ## each numbered promise: its tests, passed or open in the last `make test`
 	@$(BIN)/python -m tests.house.requirements_report
 
@@ -83,8 +89,8 @@ bench: setup ## the benchmarks of load/, ratios from one run
 compat: setup ## the client libraries' own tests against Headrace: make compat [SUITE=aiokafka]
 	@$(BIN)/python -m tests.compat.suites $(if $(SUITE),--suite $(SUITE))
 
-apps: setup tools ## applications that need cleaned topics (Connect, Streams, Quix, Faust, Debezium ...), here and on Apache Kafka
-	@$(BIN)/pytest -n 0 -m "" tests/compat/apps
+apps: setup tools ## applications with the files of examples/ (Connect, Streams, Flink, Spark, Quix, Debezium ...), here and on Apache Kafka
+	@$(BIN)/pytest -n 0 -m "" tests/compat/apps tests/spark/test_kafka_source.py
 
 spark-versions: setup ## the Spark tests with the oldest and later PySpark: make spark-versions [VERSIONS="4.0.0 4.2.1"]
 	@$(BIN)/python -m tests.spark.versions $(VERSIONS)
@@ -93,6 +99,11 @@ SECONDS_OF_FAULTS = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
 
 torture: setup ## four real clients under faults, everything checked: make torture SECONDS=60 [SEED=n]
 	@$(BIN)/python -m load.torture --seconds $(SECONDS_OF_FAULTS) $(if $(SEED),--seed $(SEED))
+
+SECONDS_OF_COPYING = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),120)
+
+torture-transactions: setup ## a topic copied by transactions under faults, exactly once: make torture-transactions SECONDS=120 [SEED=n]
+	@$(BIN)/python -m load.transactional_copy --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))
 
 hostile: setup ## one record per batch from hundreds of producers, idempotent and not
 	@$(BIN)/python -m load.hostile.many_producers

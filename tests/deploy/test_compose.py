@@ -21,6 +21,7 @@ from tests.deploy.rendering import needs
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FILE = DEPLOY / "compose.yaml"
+EXAMPLE = DEPLOY.parent / "examples" / "kafka-ui" / "compose.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +32,12 @@ def services() -> dict[str, Any]:
 
 
 @needs("compose-go")
-def test_the_specifications_loader_accepts_it() -> None:
-    done = subprocess.run([COMPOSE, str(FILE)], capture_output=True, text=True, check=False, timeout=60)
+@pytest.mark.parametrize("file", [FILE, EXAMPLE], ids=["deploy", "kafka-ui"])
+def test_the_specifications_loader_accepts_it(file: Path) -> None:
+    done = subprocess.run([COMPOSE, str(file)], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     loaded = yaml.safe_load(done.stdout)
-    assert loaded["services"].keys() == yaml.safe_load(FILE.read_text(encoding="utf-8"))["services"].keys()
+    assert loaded["services"].keys() == yaml.safe_load(file.read_text(encoding="utf-8"))["services"].keys()
 
 
 @needs("compose-go")

@@ -59,6 +59,7 @@ REASONS: dict[str, SkipReason] = {
         "pip install 'pyspark>=4.2'",
         lambda: importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None,
     ),
+    "needs Chromium": SkipReason("apt-get install chromium", lambda: shutil.which("chromium") is not None),
     "needs a Postgres with TLS": SkipReason("install Postgres 15 of the distribution"),
     "needs a package index": SkipReason("make a package index reachable for pip"),
     "not offered by moto": SkipReason("the same test runs against versitygw"),

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
 PATH = re.compile(r"`((?:[a-z_.]+/)+[A-Za-z_.]*)`")
 BOX = re.compile(
-    r"(?<![\w/.])((?:agent|cli|compactor|config|load|metastore|migrations|protocol|scan|spark|storage|tests)/[\w/]+\.(?:py|sql|sh))\b"
+    r"(?<![\w/.])((?:agent|cli|compactor|config|examples|load|metastore|migrations|protocol|scan|spark|storage|tests)/[\w/]+\.(?:py|sql|sh))\b"
 )
 """A file in a drawing."""
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
@@ -94,6 +94,19 @@ def test_every_link_between_the_pages_leads_somewhere() -> None:
     assert not [f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists()]
 
 
+def test_every_example_is_on_its_page_and_in_a_test() -> None:
+    """A file of examples/ is what a test runs."""
+    page = (ROOT / "docs" / "INTEGRATIONS.md").read_text(encoding="utf-8")
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py"))
+    files = [path.relative_to(ROOT) for path in (ROOT / "examples").rglob("*.*") if path.suffix != ".pyc"]
+    assert len(files) > 10
+    for path in files:
+        assert f"](../{path})" in page, path
+        folder = f'"{path.parent.name}"'
+        named = (f'{folder} / "{path.name}"', f'"{path.parent.name}/{path.name}"', f'"{path.stem}"')
+        assert any(name in tests for name in named), path
+
+
 def test_every_decision_is_in_their_index() -> None:
     index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8")
     titles = {page.name: page.read_text(encoding="utf-8").split("\n")[0] for page in DECISIONS}
@@ -119,7 +132,7 @@ def test_documents_and_chart_use_kafkas_names_for_addresses() -> None:
     old = re.compile(r"(?i)(kafka|advertised)([._-])(host|port)\b")
     pages = [page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "results"]
     files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *pages]
-    files += [path for path in (ROOT / "deploy").rglob("*") if path.is_file()]
+    files += [path for path in (ROOT / "deploy").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     lines = [(file.name, line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     used = {(name, line) for name, line in lines if old.search(line)}
     assert len(used) >= 6

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from headrace.agent.client_pattern import PATTERN_CHARACTERS_MAX
 from headrace.agent.fetch.sessions import CAPACITY
-from headrace.agent.groups.consumer.topics import PATTERN_CHARACTERS_MAX
 from headrace.agent.groups.held_groups import GROUPS_MAX
 from headrace.agent.produce.validate import LOOP_WORK
 from headrace.config.client_limits import ClientLimits

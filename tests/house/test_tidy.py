@@ -112,6 +112,7 @@ def test_public_classes_have_distinct_names() -> None:
 CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "connection_lost", "pause_writing"} | {
     "resume_writing", "data_received",  # with the five before them, asyncio's callbacks
     "dump",  # psycopg's
+    "list_agent_leases",  # by name, as all of queries.py; the others have a method of the same name
     "build_request_header", "parse_response_header",  # aiokafka's
 } | {  # PySpark's data source API
     "getDefaultReadLimit", "initialOffset", "latestOffset", "prepareForTriggerAvailableNow", "reportLatestOffset",
@@ -120,18 +121,6 @@ CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "conne
 }  # fmt: skip
 UNUSED_BUT_KEPT = {
     "send_and_wait": "for applications",
-    **dict.fromkeys(
-        (
-            "MARKER_BYTES",
-            "add_pending_offsets",
-            "add_to_transaction",
-            "end_transaction",
-            "late_transactions",
-            "marker_file_id",
-            "time_out_transaction",
-        ),
-        "transactions, which no agent offers yet (decisions/0060)",
-    ),
     "NO_BROKER": "what remote_segments holds for workers",
     "UNKNOWN": "Kafka's number for what is never stored",
     "segment_at": "a part of Projection",

@@ -11,7 +11,7 @@ import pytest
 
 from tests.package.distribution import SDIST, build, environ_without_repository, run, tracked
 
-GRAFTED = ("tests/", "load/", "docs/", "deploy/", "requirements/")
+GRAFTED = ("tests/", "load/", "docs/", "deploy/", "examples/", "requirements/")
 THAT_READ_FILES = (
     *("tests/golden", "tests/config", "tests/deploy", "tests/kubernetes", "tests/load", "tests/storage/records"),
     *("tests/metastore/test_frozen_migrations.py", "tests/cli/test_cli_main.py", "tests/protocol"),
