@@ -334,6 +334,7 @@ class Broker:
             shared=shared,
             traffic=traffic,
             is_active_controller=lambda: self.is_active_controller(),
+            registry=self._registry,
             limits_reached=limits_reached(self._registry),
             audit=self.audit,
             mutations=self._quotas.mutations,

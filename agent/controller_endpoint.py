@@ -77,7 +77,7 @@ class ControllerEndpoint:
             connect=partial(open_link, tls=link_context(settings, clock)),
             listener=listeners(settings).inter_broker,
             lags=ConsumerLags(metastore, follower, settings.consumer_lag_metrics_max, clock, registry),
-            transactions=TransactionEnds(metastore, lambda: EndingTimes.of(in_force.current()), clock),
+            transactions=TransactionEnds(metastore, lambda: EndingTimes.of(in_force.current()), clock, registry),
         )
         self.port = 0
         self._metastore, self._view, self._settings, self._clock = metastore, view, settings, clock

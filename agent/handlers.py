@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prometheus_client import Counter
+from prometheus_client import CollectorRegistry, Counter
 
 from headrace.agent.admin.access.handlers import access_handlers
 from headrace.agent.admin.broker_lifecycle import UnregisterBroker
@@ -90,6 +90,7 @@ class Parts:
     shared: SharedAddress
     traffic: ZoneTraffic
     is_active_controller: Callable[[], bool]
+    registry: CollectorRegistry
     limits_reached: Counter
     audit: AuditLog
     mutations: MutationQuotas
@@ -190,7 +191,7 @@ def _transactions(parts: Parts, in_force: SettingsInForce, refusals: RefusalLog)
         ),
         ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxn(cluster, metastore),
         ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxn(metastore),
-        ApiKey.END_TXN: EndTxn(metastore, producer_ids, on_ended),
+        ApiKey.END_TXN: EndTxn(metastore, producer_ids, on_ended, parts.registry),
         ApiKey.WRITE_TXN_MARKERS: WriteTxnMarkers(cluster, metastore, on_ended),
         ApiKey.DESCRIBE_TRANSACTIONS: DescribeTransactions(cluster, metastore, parts.authorizer.enforced),
         ApiKey.LIST_TRANSACTIONS: ListTransactions(cluster, metastore, parts.fetch.database_now_ms, parts.shared),

@@ -213,9 +213,9 @@ class Controller:
             await self._boundaries.step(lease.controller_epoch)
             await self._halvings.step(lease.controller_epoch)
             self._keep_snapshots(lease.controller_epoch)
-            if self._transactions is not None:
-                await self._transactions.step()
             await self._keep_schedules(lease.controller_epoch, image)
+        if self._transactions is not None:
+            await self._transactions.step(lease is not None and is_active)
 
     async def _fence_silent(self, epoch: int) -> None:
         fenced = await self._api.fence_silent_agents(epoch, session_timeout_ms=self._times().session_timeout_ms)

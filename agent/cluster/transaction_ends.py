@@ -1,6 +1,6 @@
 """Ends what producers left: late transactions are aborted, unused transactional ids are forgotten.
 
-Place: in each round of the active controller; looks at its own intervals.
+Place: in each round of a controller; looks at its own intervals, while it is active. Its metrics come from the look.
 Invariant: an end changes only the version of the transaction that was seen late, so neither a second controller nor the
 producer's own EndTxn is in its way: one of them ends it. An id with an open transaction is never forgotten.
 Source: Kafka's transaction.abort.timed.out.transaction.cleanup.interval.ms and transactional.id.expiration.ms.
@@ -12,8 +12,10 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
 from headrace.config.settings import Settings
-from headrace.metastore.api.transactions import LateTransaction
+from headrace.metastore.api.transactions import LateTransaction, OpenTransactions
 from headrace.storage.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -26,8 +28,8 @@ FORGOTTEN_PER_CALL = 1_000
 class TransactionEndApi(Protocol):
     """What it asks of the metastore: see metastore.api.transactions.TransactionApi."""
 
-    async def late_transactions(self, most: int) -> list[LateTransaction]:
-        """The oldest first."""
+    async def open_transactions(self, most: int) -> OpenTransactions:
+        """With up to `most` late ones, the oldest first."""
 
     async def time_out_transaction(self, late: LateTransaction) -> bool:
         """Whether it was aborted."""
@@ -54,25 +56,59 @@ class EndingTimes(NamedTuple):
 
 
 class TransactionEnds:
-    """One per candidate; `step` is called in each round of the active controller."""
+    """One per candidate; `step` is called in each round."""
 
-    def __init__(self, api: TransactionEndApi, times: Callable[[], EndingTimes], clock: Clock) -> None:
+    def __init__(
+        self, api: TransactionEndApi, times: Callable[[], EndingTimes], clock: Clock, registry: CollectorRegistry
+    ) -> None:
         self._api, self._times, self._clock = api, times, clock
         self._looked_at = self._forgot_at = clock.monotonic()
+        self._open = Gauge(
+            "headrace_transactions_open", "Open transactions, on the active controller", registry=registry
+        )
+        self._oldest = Gauge(
+            "headrace_transactions_oldest_seconds",
+            "How long the oldest open transaction is open, on the active controller; 0 without one",
+            registry=registry,
+        )
+        self._late = Gauge(
+            "headrace_transactions_late",
+            "Transactions past their timeout that are not aborted yet, on the active controller",
+            registry=registry,
+        )
+        self._timed_out = Counter(
+            "headrace_transactions_timed_out_total",
+            "Transactions that this controller aborted because of their timeout",
+            registry=registry,
+        )
 
-    async def step(self) -> None:
-        """Do what is due."""
+    async def step(self, is_active: bool) -> None:
+        """Do what is due; show nothing unless active."""
+        if not is_active:
+            self._show(OpenTransactions())
+            return
         now, times = self._clock.monotonic(), self._times()
         if (now - self._looked_at) * 1000 >= times.late_interval_ms:
-            late = await self._api.late_transactions(PER_ROUND)
-            for each in late:
-                if await self._api.time_out_transaction(each):
-                    logger.warning("transaction timed out: transactional_id=%s", each.transactional_id)
-            if len(late) < PER_ROUND:
-                self._looked_at = now
+            await self._end_late(now)
         if (now - self._forgot_at) * 1000 >= times.expired_interval_ms:
             forgotten = await self._api.expire_transactional_ids(times.expiration_ms, FORGOTTEN_PER_CALL)
             if forgotten:
                 logger.info("transactional ids forgotten: ids=%d", forgotten)
             if forgotten < FORGOTTEN_PER_CALL:
                 self._forgot_at = now
+
+    async def _end_late(self, now: float) -> None:
+        found = await self._api.open_transactions(PER_ROUND)
+        self._show(found)
+        for each in found.late:
+            if await self._api.time_out_transaction(each):
+                self._timed_out.inc()
+                logger.warning("transaction timed out: transactional_id=%s", each.transactional_id)
+        self._late.set(found.late_count - len(found.late))
+        if len(found.late) < PER_ROUND:
+            self._looked_at = now
+
+    def _show(self, found: OpenTransactions) -> None:
+        self._open.set(found.count)
+        self._oldest.set(found.oldest_ms / 1000)
+        self._late.set(found.late_count)

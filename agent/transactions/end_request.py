@@ -13,11 +13,12 @@ import logging
 from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
+from prometheus_client import CollectorRegistry, Counter
 
 from headrace.agent.groups.names import storable
 from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.metastore.api.transactions import TransactionApi
-from headrace.metastore.transactions.state import EPOCH_MAX, NO_PRODUCER, ProducerEpoch
+from headrace.metastore.transactions.state import EPOCH_MAX, NO_PRODUCER, ProducerEpoch, TransactionVerdict
 from headrace.protocol.errors import transaction_error, transaction_failure
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply
@@ -33,12 +34,23 @@ class EndTxn:
     """The handler."""
 
     def __init__(
-        self, transactions: TransactionApi, producer_ids: ProducerIds, on_ended: Callable[[], None] = lambda: None
+        self,
+        transactions: TransactionApi,
+        producer_ids: ProducerIds,
+        on_ended: Callable[[], None] = lambda: None,
+        registry: CollectorRegistry | None = None,
     ) -> None:
-        """`on_ended`: a transaction may have ended."""
+        """`on_ended`: a transaction may have ended. `registry`: of the process's metrics; None if nobody reads them."""
         self._transactions = transactions
         self._producer_ids = producer_ids
         self._on_ended = on_ended
+        ended = Counter(
+            "headrace_transactions_ended_total",
+            "Ends of transactions that this agent confirmed, by outcome; a repeated request counts again",
+            ["outcome"],
+            registry=registry,
+        )
+        self._ended = {commits: ended.labels(outcome) for commits, outcome in ((True, "commit"), (False, "abort"))}
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -76,4 +88,6 @@ class EndTxn:
             return transaction_failure(error), NO_PRODUCER
         finally:
             self._on_ended()
+        if answer.verdict is TransactionVerdict.DONE:
+            self._ended[commits].inc()
         return transaction_error(answer.verdict, knows_fenced=version >= _FIRST_WITH_FENCED), answer.producer

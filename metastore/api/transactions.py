@@ -36,6 +36,15 @@ class LateTransaction(NamedTuple):
     now_ms: int
 
 
+class OpenTransactions(NamedTuple):
+    """How many there are, for how long the oldest is open, how many are late, and the oldest of these."""
+
+    count: int = 0
+    oldest_ms: int = 0
+    late_count: int = 0
+    late: Sequence[LateTransaction] = ()
+
+
 class TransactionApi(Protocol):
     """Reading and changing what is stored of transactional ids.
 
@@ -79,8 +88,8 @@ class TransactionApi(Protocol):
     async def abort_transaction(self, transactional_id: str, asked: ProducerEpoch) -> TransactionVerdict:
         """policy.abort."""
 
-    async def late_transactions(self, most: int) -> list[LateTransaction]:
-        """Up to `most` of them, the oldest first."""
+    async def open_transactions(self, most: int) -> OpenTransactions:
+        """With up to `most` late ones, the oldest first."""
 
     async def expire_transactional_ids(self, expiration_ms: int, most: int) -> int:
         """Forget up to `most` ids that were unused for so long, without an open transaction; how many."""

@@ -13,7 +13,12 @@ from typing import Any
 from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.outcomes import EndedTransaction, TransactionOutcome
-from headrace.metastore.api.transactions import LateTransaction, PendingOffsetsAnswer, TransactionAnswer
+from headrace.metastore.api.transactions import (
+    LateTransaction,
+    OpenTransactions,
+    PendingOffsetsAnswer,
+    TransactionAnswer,
+)
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.metastore.transactions import policy
 from headrace.metastore.transactions.policy import TransactionStep
@@ -28,7 +33,7 @@ from headrace.storage.errors import FencedError, UnavailableError
 ATTEMPTS_MAX = 20
 """Each fails only because another call changed the row: its own producer's batches, or a second instance."""
 _FIND = Statement("find_transactions", writes=False)
-_LATE = Statement("late_transactions", writes=False)
+_OPEN = Statement("open_transactions", writes=False)
 _WRITE = Statement("write_transaction", writes=True)
 _END = Statement("end_transaction", writes=True)
 _EXPIRE = Statement("expire_transactional_ids", writes=True)
@@ -117,8 +122,9 @@ class PostgresTransactions:
     async def abort_transaction(self, transactional_id: str, asked: ProducerEpoch) -> TransactionVerdict:
         return (await self._change(transactional_id, lambda found: policy.abort(found, asked))).verdict
 
-    async def late_transactions(self, most: int) -> list[LateTransaction]:
-        return [LateTransaction(*row) for row in await _LATE.rows(self.pool, most=most)]
+    async def open_transactions(self, most: int) -> OpenTransactions:
+        count, oldest_ms, late_count, late, now_ms = await _OPEN.row(self.pool, most=most)
+        return OpenTransactions(count, oldest_ms, late_count, [LateTransaction(name, now_ms) for name in late])
 
     async def expire_transactional_ids(self, expiration_ms: int, most: int) -> int:
         (forgotten,) = await _EXPIRE.row(self.pool, expiration_ms=expiration_ms, most=most)

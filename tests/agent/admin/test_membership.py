@@ -11,6 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch_snapshot.v0.request import SnapshotId
 from kio.static.primitive import i32, i64
+from prometheus_client import CollectorRegistry
 
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.handlers import Parts, register_handlers
@@ -426,6 +427,7 @@ def _served_to_clients() -> set[int]:
         shared=anything,
         traffic=anything,
         is_active_controller=lambda: True,
+        registry=CollectorRegistry(),
         limits_reached=anything,
         audit=anything,
         mutations=anything,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+from prometheus_client import CollectorRegistry
+
 from headrace.agent.cluster.transaction_ends import FORGOTTEN_PER_CALL, PER_ROUND, EndingTimes, TransactionEnds
 from headrace.config.settings import Settings
-from headrace.metastore.api.transactions import LateTransaction
+from headrace.metastore.api.transactions import LateTransaction, OpenTransactions
+from headrace.storage.errors import UnavailableError
 from tests.manual_clock import ManualClock
 
 
@@ -15,13 +19,17 @@ class Rows:
         self.late: list[str] = []
         self.gone: set[str] = set()
         self.unused = 0
+        self.is_failing = False
         self.looks: list[tuple[str, int]] = []
 
-    async def late_transactions(self, most: int) -> list[LateTransaction]:
+    async def open_transactions(self, most: int) -> OpenTransactions:
         self.looks.append(("late", most))
-        return [LateTransaction(name, 0) for name in self.late[:most]]
+        late = [LateTransaction(name, 0) for name in self.late[:most]]
+        return OpenTransactions(len(self.late) + 1, 7_500, len(self.late), late)
 
     async def time_out_transaction(self, late: LateTransaction) -> bool:
+        if self.is_failing:
+            raise UnavailableError("planned")
         self.late.remove(late.transactional_id)
         return late.transactional_id not in self.gone
 
@@ -34,28 +42,50 @@ class Rows:
 
 async def test_it_looks_at_kafkas_intervals(fake_clock: ManualClock) -> None:
     rows = Rows()
-    ends = TransactionEnds(rows, lambda: EndingTimes.of(Settings()), fake_clock)
+    ends = TransactionEnds(rows, lambda: EndingTimes.of(Settings()), fake_clock, CollectorRegistry())
     rows.late, rows.gone = ["a", "b"], {"b"}
-    await ends.step()
+    await ends.step(is_active=True)
     assert rows.looks == []
     await fake_clock.advance(10.0)
-    await ends.step()
-    await ends.step()
+    await ends.step(is_active=True)
+    await ends.step(is_active=True)
     assert rows.looks == [("late", PER_ROUND)]
     assert rows.late == []
     await fake_clock.advance(3_590.0)
-    await ends.step()
+    await ends.step(is_active=True)
     assert rows.looks[1:] == [("late", PER_ROUND), ("unused", 604_800_000)]
 
 
 async def test_what_is_left_is_done_in_the_next_round(fake_clock: ManualClock) -> None:
     rows = Rows()
-    ends = TransactionEnds(rows, lambda: EndingTimes(10, 10, 1), fake_clock)
+    ends = TransactionEnds(rows, lambda: EndingTimes(10, 10, 1), fake_clock, CollectorRegistry())
     rows.late, rows.unused = [str(number) for number in range(PER_ROUND + 1)], FORGOTTEN_PER_CALL + 1
     await fake_clock.advance(1.0)
-    await ends.step()
+    await ends.step(is_active=True)
     assert (len(rows.late), rows.unused) == (1, 1)
-    await ends.step()
+    await ends.step(is_active=True)
     assert (len(rows.late), rows.unused) == (0, 0)
-    await ends.step()
+    await ends.step(is_active=True)
     assert len(rows.looks) == 4
+
+
+async def test_its_look_is_what_the_metrics_show_while_it_is_active(fake_clock: ManualClock) -> None:
+    rows, registry = Rows(), CollectorRegistry()
+    ends = TransactionEnds(rows, lambda: EndingTimes.of(Settings()), fake_clock, registry)
+    rows.late, rows.gone = ["a", "b"], {"b"}
+    await fake_clock.advance(10.0)
+    await ends.step(is_active=True)
+
+    def shown() -> list[float | None]:
+        names = ("open", "oldest_seconds", "late", "timed_out_total")
+        return [registry.get_sample_value(f"headrace_transactions_{name}") for name in names]
+
+    assert shown() == [3, 7.5, 0, 1]
+    rows.late, rows.is_failing = ["c", "d"], True
+    await fake_clock.advance(10.0)
+    with pytest.raises(UnavailableError):
+        await ends.step(is_active=True)
+    assert shown() == [3, 7.5, 2, 1], "they hang"
+    await ends.step(is_active=False)
+    assert shown() == [0, 0, 0, 1]
+    assert len(rows.looks) == 2

@@ -16,6 +16,7 @@ from kafka.protocol.producer import (
 )
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
+from prometheus_client import CollectorRegistry
 
 from headrace.agent.transactions.add_request import FIRST_OF_BROKERS, AddOffsetsToTxn, AddPartitionsToTxn
 from headrace.agent.transactions.end_request import FIRST_WITH_BUMP, EndTxn
@@ -58,7 +59,8 @@ class World:
         self.init = InitProducerId(ids, self.view, rows, lambda: TIMEOUT_MAX_MS, on_ended=self._on_ended)
         self.add = AddPartitionsToTxn(self.view, rows)
         self.add_offsets = AddOffsetsToTxn(rows)
-        self.end = EndTxn(rows, ids, self._on_ended)
+        self.metrics = CollectorRegistry()
+        self.end = EndTxn(rows, ids, self._on_ended, self.metrics)
         self.list = ListTransactions(self.view, rows, lambda: self.rows.now_ms + 5_000)
         self.describe = DescribeTransactions(self.view, rows)
         self.mark = WriteTxnMarkers(self.view, rows, self._on_ended)
@@ -173,6 +175,9 @@ async def test_what_may_have_happened_is_asked_again(world: World, failure: Exce
     assert (lost.error_code, lost.producer_id) == (ErrorCode.coordinator_not_available, -1)
     again = await world.ended_by(who, commits=True, version=5)
     assert (again.error_code, again.producer_id, again.producer_epoch) == (0, 500, who.epoch + 1)
+    ends = "headrace_transactions_ended_total"
+    counted = [world.metrics.get_sample_value(ends, {"outcome": outcome}) for outcome in ("commit", "abort")]
+    assert counted == [1, 0], "what was answered with an error is not counted"
     assert world.ended == 3  # InitProducerId may have ended one, too
 
 

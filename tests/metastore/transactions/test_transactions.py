@@ -7,6 +7,7 @@ import pytest
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.read import NONE_OPEN, ExtentQuery, FeedKind
 from headrace.metastore.api.retention import LogStartTarget
+from headrace.metastore.api.transactions import OpenTransactions
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.transactions.markers import Marker
 from headrace.metastore.transactions.state import (
@@ -221,13 +222,16 @@ async def test_a_late_transaction_is_aborted_once_and_its_producer_fenced(
 ) -> None:
     producer = await open_transactions(metastore, 1)
     await producer.send(0)
-    assert await metastore.late_transactions(10) == []
+    assert (await metastore.open_transactions(10))[2:] == (0, [])
     async with session(metastore_url) as clock:
         await move_time(clock, TIMEOUT_MS / 1000 + 1)
-    (late,) = await metastore.late_transactions(10)
+    count, oldest_ms, late_count, (late,) = await metastore.open_transactions(10)
+    assert (count, late_count) == (1, 1)
+    assert oldest_ms > TIMEOUT_MS
+    assert (await metastore.open_transactions(0)).late == [], "no more than what is asked for"
     assert await metastore.time_out_transaction(late)
     assert not await metastore.time_out_transaction(late)
-    assert await metastore.late_transactions(10) == []
+    assert await metastore.open_transactions(10) == OpenTransactions(0, 0, 0, [])
     assert await log_of(producer.scene) == ["data", Marker(producer.who.producer_id, producer.who.epoch + 1, False)]
     assert await producer.end() is FENCED
     assert await producer.send(0) == ZOMBIE
