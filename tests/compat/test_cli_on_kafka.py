@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import confluent_kafka
 import pytest
 
-from headrace.cli.bench.kafka_target import open_kafka
-from headrace.cli.bench.target_spec import TargetSpec
-from load.tools import KAFKA_JARS, why_missing
+from load.tools import why_missing
 from tests.cli.command_lines import Run, json_runner, produce, told
+from tests.compat.kafka_server import kafka_server
 
 pytestmark = [
     pytest.mark.xdist_group("compat"),
@@ -26,27 +22,9 @@ RECORDS = 300
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Bootstrap address of one node with its defaults, on an event loop in a thread."""
-    started: list[str] = []
-    ready, ended = threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
-
-    async def serve(folder: Path) -> None:
-        try:
-            async with open_kafka(TargetSpec("kafka", "kafka"), folder, KAFKA_JARS) as target:
-                started.append(target.bootstrap)
-                ready.set()
-                await ended.wait()
-        finally:
-            ready.set()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve(tmp_path_factory.mktemp("kafka"))))
-    thread.start()
-    ready.wait()
-    assert started, "Apache Kafka did not start"
-    yield started[0]
-    loop.call_soon_threadsafe(ended.set)
-    thread.join()
+    """Its bootstrap address."""
+    with kafka_server(tmp_path_factory.mktemp("kafka")) as bootstrap:
+        yield bootstrap
 
 
 @pytest.fixture

@@ -1,0 +1,61 @@
+"""An independent look at transactions: the same nineteen scenarios in Java against two agents and against Apache Kafka.
+
+Fault model: none but the client's own: transactions that abort, overlap, hang or are taken over. What holds for Kafka
+has to hold here; TransactionVerifier.java knows nothing of either.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from load.dev_server import DevServer
+from load.tools import JAVA_LIBRARIES, why_missing
+from tests.compat.kafka_server import kafka_server
+from tests.compat.test_transactions import SETTINGS
+from tests.java_program import java_command
+
+pytestmark = [
+    pytest.mark.xdist_group("compat"),
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(why_missing("java") is not None, reason=str(why_missing("java"))),
+]
+HERE = Path(__file__).parent
+SCENARIOS = 19
+
+
+def verify(bootstrap: str, *scenarios: str) -> list[str]:
+    """What it prints of each scenario, of all without a name."""
+    command = java_command(
+        HERE / "TransactionVerifier.java", f"{JAVA_LIBRARIES}/*", parts=[HERE / "VerifierClients.java"]
+    )
+    done = subprocess.run([*command, bootstrap, *scenarios], stdout=subprocess.PIPE, text=True, check=False)
+    lines = done.stdout.splitlines()
+    assert done.returncode == len([line for line in lines if line.startswith("failed ")]), done.stdout
+    return lines
+
+
+def test_two_agents_pass_every_scenario(tmp_path: Path) -> None:
+    with DevServer(tmp_path, agents=2, settings=SETTINGS) as server:
+        lines = verify(server.bootstrap)
+    assert [line for line in lines if not line.startswith("passed ")] == []
+    assert len(lines) == SCENARIOS
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(why_missing("kafka") is not None, reason=str(why_missing("kafka")))
+def test_kafka_passes_the_same(tmp_path: Path) -> None:
+    with kafka_server(tmp_path) as bootstrap:
+        lines = verify(bootstrap)
+    assert [line for line in lines if not line.startswith("passed ")] == []
+    assert len(lines) == SCENARIOS
+
+
+def test_it_notices_a_broker_that_refuses_transactions(tmp_path: Path) -> None:
+    """A planted mistake: their timeout may not be longer than 100 ms."""
+    settings = SETTINGS | {"transaction.max.timeout.ms": 100}
+    with DevServer(tmp_path, agents=1, settings=settings) as server:
+        (line,) = verify(server.bootstrap, "tx")
+    assert line.startswith("failed tx: ")
