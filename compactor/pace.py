@@ -2,7 +2,8 @@
 
 Place: a task next to the job loop; compactor/worker.py applies the changes.
 Invariant: a cluster-wide broker config takes effect within LOOK_SECONDS on every worker, whether it is a broker or
-not; running jobs are finished. While the metastore is unavailable the last known pace applies.
+not; one of an agent, on the worker in its process only. Running jobs are finished. While the metastore is unavailable
+the last known pace applies.
 Source: KIP-226, Kafka's DynamicBrokerConfig (log cleaner).
 """
 
@@ -12,7 +13,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from headrace.metastore.api.cluster import ConfigApi
+from headrace.compactor.runner import no_agent
+from headrace.metastore.api.cluster import BrokerConfigApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
@@ -30,23 +32,30 @@ class Pace(NamedTuple):
     cleaning_bytes_per_s: int
 
 
-def pace(configs: EffectiveConfigs, cluster: Mapping[str, str]) -> Pace:
-    """`cluster`: the cluster-wide broker configs; this process's settings apply where it has no value."""
+def pace(configs: EffectiveConfigs, said: Mapping[str, str]) -> Pace:
+    """`said`: broker configs that are set; this process's settings apply where there is none."""
     return Pace(
-        int(configs.cluster_value(cluster, "compactor.threads")),
-        int(configs.cluster_value(cluster, "compactor.io.max.bytes.per.second")),
-        int(configs.cluster_value(cluster, "log.cleaner.io.max.bytes.per.second")),
+        int(configs.cluster_value(said, "compactor.threads")),
+        int(configs.cluster_value(said, "compactor.io.max.bytes.per.second")),
+        int(configs.cluster_value(said, "log.cleaner.io.max.bytes.per.second")),
     )
 
 
 async def follow_pace(
-    api: ConfigApi, configs: EffectiveConfigs, clock: Clock, change: Callable[[Pace], Awaitable[None]]
+    api: BrokerConfigApi,
+    configs: EffectiveConfigs,
+    clock: Clock,
+    change: Callable[[Pace], Awaitable[None]],
+    node_id: Callable[[], int | None] = no_agent,
 ) -> None:
-    """Never returns: calls `change` with each new pace, first if the pace is not that of the settings."""
+    """Never returns: calls `change` with each new pace, first if the pace is not that of the settings. `node_id`: of
+    the agent in this process."""
     known = pace(configs, {})
     while True:
         try:
-            wanted = pace(configs, await api.cluster_configs())
+            broker = node_id()
+            said = await (api.cluster_configs() if broker is None else api.broker_configs(broker))
+            wanted = pace(configs, said)
             if wanted != known:
                 await change(wanted)
                 known = wanted

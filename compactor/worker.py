@@ -84,7 +84,7 @@ class Worker:
         """`node_id`: of the agent in this process; called on the worker's thread."""
         self._settings, self._store, self.metastore = settings, store, metastore
         self.name = f"{socket.gethostname()}-{os.getpid()}"
-        self._clock, self._rng, self._registry = clock, rng, registry
+        self._clock, self._rng, self._registry, self._node_id = clock, rng, registry, node_id
         self._throttled = ThrottledStore(
             store,
             bytes_per_s=settings.compactor_io_max_bytes_per_second,
@@ -141,7 +141,8 @@ class Worker:
         if self._settings.compaction_cpu_percent < ALL_OF_A_CORE:
             asyncio.get_running_loop().set_default_executor(CpuShare(self._settings.compaction_cpu_percent))
         self._runner.start()
-        following = follow_pace(self.metastore, EffectiveConfigs(self._settings), self._clock, self._change_pace)
+        configs = EffectiveConfigs(self._settings)
+        following = follow_pace(self.metastore, configs, self._clock, self._change_pace, self._node_id)
         self._following = asyncio.create_task(following, name="pace")
 
     async def stop(self) -> None:

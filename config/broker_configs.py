@@ -40,7 +40,7 @@ WITHOUT_EFFECT: dict[str, ConfigDefinition] = {
 }
 """Kafka's tools set them for a broker during a reassignment. They are stored and shown."""
 
-CLUSTER_WIDE: dict[str, ConfigDefinition] = {
+PACE: dict[str, ConfigDefinition] = {
     "compactor.io.max.bytes.per.second": ConfigDefinition(
         "100000000",
         "long",
@@ -58,9 +58,12 @@ CLUSTER_WIDE: dict[str, ConfigDefinition] = {
         high=100,
     ),
 }
-"""Settings of scope process that can change at run time, for all processes at once: workers need not be brokers.
-Without such a value the one in each process's file applies.
+"""Settings of scope process that can change at run time: for all processes, as workers need not be brokers, or for the
+worker in one agent's process. Without such a value the one in each process's file applies.
 """
+
+PACE_OF_CLEANING = "log.cleaner.io.max.bytes.per.second"
+"""As those of PACE, but with one value in the cluster, which is in no file."""
 
 _WHY_STATIC = {
     "listeners": "an agent binds its listener when it starts",
@@ -120,12 +123,12 @@ def dynamic_definition(name: str) -> ConfigDefinition | None:
         return _cluster_definition(name)
     if name in BROKER_DEFAULTS:
         return TOPIC_CONFIGS[BROKER_DEFAULTS[name]]
-    return PER_BROKER.get(name) or CLUSTER_WIDE.get(name) or WITHOUT_EFFECT.get(name)
+    return PER_BROKER.get(name) or PACE.get(name) or WITHOUT_EFFECT.get(name)
 
 
 def is_for_all_brokers(name: str) -> bool:
     """Whether a dynamic broker config can only be set without a broker's id."""
-    return name in BROKER_DEFAULTS or name in CLUSTER_WIDE or name in cluster_settings()
+    return name in BROKER_DEFAULTS or (name in cluster_settings() and name != PACE_OF_CLEANING)
 
 
 def _cluster_definition(name: str) -> ConfigDefinition:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from headrace.config.broker_configs import CLUSTER_WIDE, PER_BROKER, WITHOUT_EFFECT
+from headrace.config.broker_configs import PACE, PER_BROKER, WITHOUT_EFFECT
 from headrace.config.config_definition import ConfigDefinition
 from headrace.config.group_configs import GROUP_CONFIGS
 from headrace.config.topic_configs import TOPIC_CONFIGS
@@ -48,14 +48,13 @@ BROKERS = """
 Every setting of an agent is shown as a broker config; passwords and addresses with passwords are shown without their
 values. At run time you can change the cluster-wide defaults above, and every setting of scope `cluster` or `topic
 default` in [CONFIGURATION.md](CONFIGURATION.md). Such a value applies to all processes, also to those that are not
-brokers, and replaces the value in their files. These settings have scope `process`, but a cluster-wide value replaces
-the values in all files:
+brokers, and replaces the value in their files.
 
-| config | here |
-| --- | --- |
-"""
-ONE_BROKER = """
-For one agent, or without an id for all agents:
+These you can set for one agent, or without an id for all of them. Without an id the pace of background work also
+applies to processes that are not brokers; with one, only to the work in the agent's process.
+`log.cleaner.io.max.bytes.per.second` is such a pace, too. Kafka's other `log.cleaner.*` cannot differ between agents:
+`log.cleaner.threads` is `compactor.threads` here; `log.cleaner.backoff.ms` is how often the cluster is planned; the
+rest decides which data is removed, and any process may do that.
 
 | config | here |
 | --- | --- |
@@ -79,9 +78,8 @@ def markdown() -> str:
             GROUPS,
             *_rows(GROUP_CONFIGS),
             BROKERS,
-            *_short_rows(CLUSTER_WIDE),
-            ONE_BROKER,
             *_short_rows(PER_BROKER),
+            *_short_rows(PACE),
             *_short_rows(WITHOUT_EFFECT),
             REST,
         )

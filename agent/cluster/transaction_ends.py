@@ -109,6 +109,6 @@ class TransactionEnds:
             self._looked_at = now
 
     def _show(self, found: OpenTransactions) -> None:
-        self._open.set(found.count)
+        self._open.set(found.open)
         self._oldest.set(found.oldest_ms / 1000)
         self._late.set(found.late_count)

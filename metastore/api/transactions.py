@@ -39,7 +39,7 @@ class LateTransaction(NamedTuple):
 class OpenTransactions(NamedTuple):
     """How many there are, for how long the oldest is open, how many are late, and the oldest of these."""
 
-    count: int = 0
+    open: int = 0
     oldest_ms: int = 0
     late_count: int = 0
     late: Sequence[LateTransaction] = ()

@@ -26,10 +26,11 @@ CONFIGS = EffectiveConfigs(Settings(compactor_threads=2, compactor_io_max_bytes_
 
 
 class SaidConfigs:
-    """Implements metastore.api.cluster.ConfigApi; `away`: that many calls fail."""
+    """Implements metastore.api.cluster.BrokerConfigApi; `away`: that many calls fail."""
 
     def __init__(self) -> None:
         self.said: dict[str, str] = {}
+        self.of_broker: dict[int, dict[str, str]] = {}
         self.away = 0
 
     async def cluster_configs(self) -> dict[str, str]:
@@ -37,6 +38,9 @@ class SaidConfigs:
             self.away -= 1
             raise UnavailableError("down")
         return dict(self.said)
+
+    async def broker_configs(self, node_id: int) -> dict[str, str]:
+        return await self.cluster_configs() | self.of_broker.get(node_id, {})
 
 
 @pytest.fixture
@@ -86,6 +90,23 @@ async def test_the_last_known_pace_holds_while_the_metastore_is_away(
     assert changes == [Pace(3, 5_000, UNLIMITED), Pace(4, 5_000, UNLIMITED)]
 
 
+async def test_an_agents_worker_has_the_agents_pace(api: SaidConfigs, fake_clock: ManualClock) -> None:
+    """Its id may change when the agent registers again."""
+    told: list[Pace] = []
+    node_ids: list[int | None] = [7]
+
+    async def change(pace: Pace) -> None:
+        told.append(pace)
+
+    api.said, api.of_broker = {THREADS: "3", BYTES: "7000"}, {7: {BYTES: "9000"}}
+    following = asyncio.create_task(follow_pace(api, CONFIGS, fake_clock, change, lambda: node_ids[0]))
+    await fake_clock.settle()
+    node_ids[0] = 8
+    await fake_clock.advance(LOOK_SECONDS)
+    assert told == [Pace(3, 9_000, UNLIMITED), Pace(3, 7_000, UNLIMITED)]
+    following.cancel()
+
+
 async def test_a_worker_takes_the_clusters_pace_over(metastore: PostgresMetastore, fake_clock: ManualClock) -> None:
     """On real Postgres: the records' projection is what is read, and a job finds a connection."""
     worker = Worker(Settings(), MemoryStore(), metastore, fake_clock, random.Random(1), CollectorRegistry())
@@ -100,12 +121,19 @@ async def test_a_worker_takes_the_clusters_pace_over(metastore: PostgresMetastor
     records = [
         *(ConfigRecord(resource_type=4, resource_name="", name=name, value=value) for name, value in wanted.items()),
         ConfigRecord(resource_type=4, resource_name="7", name="max.connections", value="9"),
+        ConfigRecord(resource_type=4, resource_name="7", name=THREADS, value="4"),
         ConfigRecord(resource_type=32, resource_name="", name="consumer.session.timeout.ms", value="50000"),
     ]
     assert await metastore.append_records(image.offset, records)
     said = await metastore.cluster_configs()
     assert {name: said.get(name) for name in wanted} == wanted
     assert not said.keys() & {"max.connections", "consumer.session.timeout.ms"}
+    of_agent = await metastore.broker_configs(7)
+    assert {name: of_agent[name] for name in (*wanted, "max.connections")} == {
+        **wanted,
+        THREADS: "4",
+        "max.connections": "9",
+    }
     following = asyncio.create_task(follow_pace(metastore, EffectiveConfigs(Settings()), fake_clock, change))
     assert await asyncio.wait_for(paces.get(), 60) == Pace(3, 12_345, UNLIMITED)
     assert len(worker._runner._slots) == 3

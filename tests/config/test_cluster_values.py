@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.config.broker_configs import dynamic_definition, is_for_all_brokers, why_static
+from headrace.config.broker_configs import PACE_OF_CLEANING, dynamic_definition, is_for_all_brokers, why_static
 from headrace.config.cluster_values import (
     UNITS_OF_RETENTION,
     cluster_settings,
@@ -85,7 +85,7 @@ def test_the_cluster_may_have_every_default_and_tools_may_change_it() -> None:
         definition = dynamic_definition(name)
         assert definition is not None, name
         assert definition.why_invalid(value) is None, name
-        assert is_for_all_brokers(name)
+        assert is_for_all_brokers(name) == (name != PACE_OF_CLEANING)
         assert why_static(name) is None
 
 

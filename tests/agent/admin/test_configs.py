@@ -277,7 +277,14 @@ REFUSED: dict[str, tuple[int, str, list[Change], ErrorCode]] = {
         ErrorCode.invalid_config,
     ),
     "a setting of files": (BROKER, "", [("linger.ms", SET, "5")], ErrorCode.invalid_request),
-    "one broker's pace": (BROKER, NODE, [("compactor.threads", SET, "2")], ErrorCode.invalid_request),
+    "one broker's backoff": (BROKER, NODE, [("log.cleaner.backoff.ms", SET, "2")], ErrorCode.invalid_request),
+    "one broker's tombstones": (
+        BROKER,
+        NODE,
+        [("log.cleaner.delete.retention.ms", SET, "2")],
+        ErrorCode.invalid_request,
+    ),
+    "Kafka's name of compactor.threads": (BROKER, NODE, [("log.cleaner.threads", SET, "2")], ErrorCode.invalid_config),
     "too many threads": (BROKER, "", [("compactor.threads", SET, "101")], ErrorCode.invalid_config),
     "no threads": (BROKER, "", [("compactor.threads", SET, "0")], ErrorCode.invalid_config),
     "one broker's default": (BROKER, NODE, [("log.retention.ms", SET, "5")], ErrorCode.invalid_request),
@@ -332,6 +339,14 @@ async def test_background_work_is_paced_while_it_runs(admin: ConfigsWorld) -> No
     assert done.error_code == 0
     assert await admin.values(BROKER, "") == {name: (value, 3) for name, value in names.items()}
     assert (await admin.values(BROKER, NODE, *names)) == {name: (value, 3) for name, value in names.items()}
+
+
+async def test_an_agents_background_work_has_its_own_pace(admin: ConfigsWorld) -> None:
+    names = {"compactor.threads": "4", "log.cleaner.io.max.bytes.per.second": "5000"}
+    (done,) = await admin.change((BROKER, NODE, [(name, SET, value) for name, value in names.items()]))
+    assert done.error_code == 0
+    assert await admin.values(BROKER, "") == {}
+    assert (await admin.values(BROKER, NODE, *names)) == {name: (value, 2) for name, value in names.items()}
 
 
 async def test_a_resource_named_twice_is_refused_both_times(admin: ConfigsWorld) -> None:
