@@ -1,7 +1,8 @@
-"""Counts the records of each key in a table, with Faust: table.py bootstrap data-folder
+"""Counts the records of each key in a table, with Faust: table.py bootstrap data-folder guarantee name
 
-The table is in memory, so each start reads it from its changelog. It keeps the numbers of a key's records: Faust
-repeats records after a rebalance, and they count once. Each count goes to the topic `faust-counted`.
+The table is in memory, so each start reads it from its changelog. It keeps the numbers of a key's records: with the
+guarantee at_least_once Faust repeats records after a rebalance, and they count once. Each count goes to the topic
+`name-counted`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import sys
 
 import faust
 
-bootstrap, folder = sys.argv[1:3]
+bootstrap, folder, guarantee, name = sys.argv[1:5]
 app = faust.App(
-    "faust",
+    name,
     broker=f"kafka://{bootstrap}",
     datadir=folder,
     store="memory://",
@@ -20,10 +21,10 @@ app = faust.App(
     topic_replication_factor=1,
     broker_commit_interval=0.2,
     web_enabled=False,
-    processing_guarantee="at_least_once",
+    processing_guarantee=guarantee,
 )
-words = app.topic("faust-words", key_type=str, value_type=bytes, key_serializer="raw", value_serializer="raw")
-counted = app.topic("faust-counted", key_type=str, value_type=str, key_serializer="raw", value_serializer="raw")
+words = app.topic(f"{name}-words", key_type=str, value_type=bytes, key_serializer="raw", value_serializer="raw")
+counted = app.topic(f"{name}-counted", key_type=str, value_type=str, key_serializer="raw", value_serializer="raw")
 numbers = app.Table("counts", default=list)
 
 

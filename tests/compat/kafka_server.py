@@ -1,4 +1,4 @@
-"""Apache Kafka with its defaults beside the tests: what holds for it and for Headrace is Kafka's behaviour.
+"""Apache Kafka beside the tests: what holds for it and for Headrace is Kafka's behaviour.
 
 Place: tests that run the same check against both.
 Invariant: leaving the context ends the server.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from headrace.cli.bench.kafka_target import open_kafka
 from headrace.cli.bench.target_spec import TargetSpec
@@ -18,15 +19,15 @@ from load.tools import KAFKA_JARS
 
 
 @contextmanager
-def kafka_server(folder: Path) -> Iterator[str]:
-    """The bootstrap address of one node, on an event loop in a thread."""
+def kafka_server(folder: Path, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
+    """The bootstrap address of one node with these settings, on an event loop in a thread."""
     started: list[str] = []
     ready, ended = threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
+    loop, spec = asyncio.new_event_loop(), TargetSpec("kafka", "kafka", settings=dict(settings))
 
     async def serve() -> None:
         try:
-            async with open_kafka(TargetSpec("kafka", "kafka"), folder, KAFKA_JARS) as target:
+            async with open_kafka(spec, folder, KAFKA_JARS) as target:
                 started.append(target.bootstrap)
                 ready.set()
                 await ended.wait()

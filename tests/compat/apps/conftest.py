@@ -5,19 +5,14 @@ Both clean as soon as anything can be cleaned, so that each application finds it
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from headrace.cli.bench.kafka_target import open_kafka
-from headrace.cli.bench.target_spec import TargetSpec
 from headrace.cli.main import main
 from load.dev_server import DevServer
-from load.tools import KAFKA_JARS, why_missing
+from load.tools import why_missing
+from tests.compat.kafka_server import kafka_server
 
 EAGER = {"log.cleaner.min.cleanable.ratio": "0.01", "log.roll.ms": "500"}
 """Of topics that do not set it themselves."""
@@ -46,7 +41,7 @@ def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Bootstrap address."""
     if reason := why_missing("kafka"):
         pytest.skip(reason)
-    with _running_kafka(tmp_path_factory.mktemp("kafka")) as bootstrap:
+    with kafka_server(tmp_path_factory.mktemp("kafka"), EAGER_KAFKA) as bootstrap:
         yield bootstrap
 
 
@@ -55,28 +50,3 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
     """Of the cluster that the test names: parametrize it indirectly."""
     address: str = request.getfixturevalue(f"{request.param}_cluster")
     return address
-
-
-@contextmanager
-def _running_kafka(folder: Path) -> Iterator[str]:
-    """One node, on an event loop in a thread."""
-    started: list[str] = []
-    ready, ended = threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
-
-    async def serve() -> None:
-        try:
-            async with open_kafka(TargetSpec("kafka", "kafka", settings=EAGER_KAFKA), folder, KAFKA_JARS) as target:
-                started.append(target.bootstrap)
-                ready.set()
-                await ended.wait()
-        finally:
-            ready.set()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    ready.wait()
-    assert started, "Apache Kafka did not start"
-    yield started[0]
-    loop.call_soon_threadsafe(ended.set)
-    thread.join()
