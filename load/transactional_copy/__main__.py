@@ -62,6 +62,8 @@ def print_copy(outcome: CopyOutcome) -> None:
         print(f"           {report.name:14}{len(report.transactions):5}{counts[0]:11}{counts[1]:21}{counts[2]:9}")
         for reason, count in report.over.most_common(REASONS_SHOWN):
             print(f"             started again {count:3}: {reason}")
+        for reason, count in report.again.most_common(REASONS_SHOWN):
+            print(f"             repeated {count:8}: {reason}")
     print(f"           processes {outcome.incarnations}")
     written = outcome.written
     print(f"input      sent {written.sent:,}  acknowledged {len(written.acknowledged):,}  read {outcome.source:,}")

@@ -4,8 +4,8 @@ Place: the process that load/transactional_copy/copiers.py starts, kills and rep
 `copier BOOTSTRAP GROUP NAME INCARNATION SEED`. NAME is the transactional id. A record `producer/partition/number` is
 copied as `NAME.INCARNATION.COUNT/partition/number`, to the partition that it has in the input: a transaction's records
 have its tag. It prints what it does before it does it: `begin TAG partition:number,...`, `ending TAG`; and, once it
-knows, `committed TAG` or `aborted TAG`. It ends when its input ends; and with status 3 after `over REASON`, when only
-a new producer can go on.
+knows, `committed TAG` or `aborted TAG`. `again CALL ERROR` is a call that it repeats. It ends when its input ends; and
+with status 3 after `over REASON`, when only a new producer can go on.
 Invariants: a batch has records of one assignment, and its offsets are committed as the member that got it: rebalances
 happen in poll, as there is a callback. The member's generation is remembered then: when librdkafka loses its membership
 it forgets both at once, and offsets without them are not checked. The producer is initialised before any position is
@@ -14,8 +14,10 @@ read: a new life of the metastore between the two fails the first transaction.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -57,7 +59,7 @@ class LibrdkafkaCopier:
         self._producer = confluent_kafka.Producer(
             {**common, "transactional.id": name, "transaction.timeout.ms": TRANSACTION_MS, "linger.ms": 2}
         )
-        self._until_known(lambda: self._producer.init_transactions(CALL_SECONDS))
+        self._until_known("init", lambda: self._producer.init_transactions(CALL_SECONDS))
         self._consumer = confluent_kafka.Consumer(
             {
                 **common,
@@ -105,13 +107,15 @@ class LibrdkafkaCopier:
             self._abort(tag)
             return
         offsets = [TopicPartition(INPUT, *each) for each in positions.items()]
-        self._until_known(lambda: self._producer.send_offsets_to_transaction(offsets, self._member, CALL_SECONDS))
+        self._until_known(
+            "send_offsets", lambda: self._producer.send_offsets_to_transaction(offsets, self._member, CALL_SECONDS)
+        )
         if draw < ABORTED_SHARE:  # with the records and the offsets
             self._producer.flush(CALL_SECONDS)
             self._abort(tag)
             return
         tell(f"ending {tag}")
-        self._until_known(lambda: self._producer.commit_transaction(CALL_SECONDS))
+        self._until_known("commit", lambda: self._producer.commit_transaction(CALL_SECONDS))
         tell(f"committed {tag}")
 
     def _take(self) -> list[confluent_kafka.Message]:
@@ -126,10 +130,10 @@ class LibrdkafkaCopier:
 
     def _abort(self, tag: str) -> None:
         """And go back to what is committed. Rebalances happen in poll, so no other thread moves a position."""
-        self._until_known(lambda: self._producer.abort_transaction(CALL_SECONDS))
+        self._until_known("abort", lambda: self._producer.abort_transaction(CALL_SECONDS))
         tell(f"aborted {tag}")
         assigned = self._consumer.assignment()
-        for place in self._until_known(lambda: self._consumer.committed(assigned, CALL_SECONDS)):
+        for place in self._until_known("committed", lambda: self._consumer.committed(assigned, CALL_SECONDS)):
             if place.error is not None:
                 raise KafkaException(place.error)
             self._consumer.seek(TopicPartition(place.topic, place.partition, max(0, place.offset)))
@@ -141,7 +145,7 @@ class LibrdkafkaCopier:
     def _on_revoke(self, consumer: confluent_kafka.Consumer, places: list[TopicPartition]) -> None:
         self._batch.clear()
 
-    def _until_known(self, call: Callable[[], Any]) -> Any:
+    def _until_known(self, name: str, call: Callable[[], Any]) -> Any:
         """Repeat a call while its outcome is unknown."""
         until = time.monotonic() + PATIENCE_SECONDS
         while True:
@@ -150,6 +154,7 @@ class LibrdkafkaCopier:
             except KafkaException as error:
                 if not is_passing(error.args[0]) or time.monotonic() > until:
                     raise
+                tell(f"again {name} {error.args[0].name()}")
 
 
 def is_passing(error: KafkaError) -> bool:
@@ -167,6 +172,7 @@ def main() -> NoReturn:
     """Copy until the input ends."""
     bootstrap, group, name, incarnation, seed = sys.argv[1:]
     stopped = threading.Event()
+    faulthandler.register(signal.SIGUSR1)  # says where it is, before it is killed because it does not end
 
     def await_end_of_input() -> None:
         sys.stdin.buffer.read()

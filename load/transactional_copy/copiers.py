@@ -55,12 +55,14 @@ def copier_schedule(seed: int, seconds: float, copiers: int) -> list[CopierFault
 
 
 class CopierReport:
-    """What one transactional id's processes said. `transactions` by tag; `over` counts reasons to start again."""
+    """What one transactional id's processes said. `transactions` by tag; `over` counts reasons to start again,
+    `again` calls that were repeated."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.transactions: dict[str, CopyTransaction] = {}
         self.over: Counter[str] = Counter()
+        self.again: Counter[str] = Counter()
         self.trouble = ""
 
     def hear(self, line: str) -> None:
@@ -78,6 +80,8 @@ class CopierReport:
                 pass
             case ["over", *reason]:
                 self.over[" ".join(reason)] += 1
+            case ["again", call, error]:
+                self.again[f"{call}: {error}"] += 1
             case _:
                 self.trouble = f"unexpected line: {line!r}"
 
@@ -138,8 +142,10 @@ class SupervisedCopier:
             try:
                 await asyncio.wait_for(process.wait(), STOP_SECONDS)
             except TimeoutError:
+                process.send_signal(signal.SIGUSR1)
+                await asyncio.sleep(1.0)
                 process.kill()
-                self.report.trouble = f"no end after {STOP_SECONDS:.0f} s"
+                self.report.trouble = f"no end after {STOP_SECONDS:.0f} s: {self._end_of_log()}"
         await asyncio.gather(*self._watching)
 
     async def kill(self) -> None:
@@ -174,8 +180,10 @@ class SupervisedCopier:
 
     def _note(self, status: int) -> None:
         if status not in (OVER, -signal.SIGKILL) and not (status == 0 and self._is_stopping):
-            log = self._log.read_text(errors="replace")[-500:]
-            self.report.trouble = f"incarnation {self.incarnation} ended with status {status}: {log}"
+            self.report.trouble = f"incarnation {self.incarnation} ended with status {status}: {self._end_of_log()}"
+
+    def _end_of_log(self) -> str:
+        return self._log.read_text(errors="replace")[-1_000:]
 
 
 def copier_commands(classes: Path | None) -> Mapping[str, list[str]]:

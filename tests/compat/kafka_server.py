@@ -1,4 +1,4 @@
-"""Apache Kafka beside the tests: what holds for it and for Headrace is Kafka's behaviour.
+"""Apache Kafka for tests: what holds for it and for Headrace is Kafka's behaviour.
 
 Place: tests that run the same check against both.
 Invariant: leaving the context ends the server.

@@ -178,14 +178,14 @@ def test_a_report_holds_what_a_copier_knew_of_each_transaction() -> None:
     for line in (
         "begin x.1.1 0:1,2:30", "ending x.1.1", "committed x.1.1",
         "begin x.1.2 0:2", "aborted x.1.2",
-        "begin x.1.3 0:2", "ending x.1.3", "aborted x.1.3", "over _FENCED",
+        "begin x.1.3 0:2", "ending x.1.3", "again commit _TIMED_OUT", "aborted x.1.3", "over _FENCED",
         "begin x.2.1 0:2",
     ):  # fmt: skip
         report.hear(line)
     outcomes = [each.outcome for each in report.transactions.values()]
     assert outcomes == [KnownOutcome.COMMITTED, KnownOutcome.NEVER, KnownOutcome.ATTEMPTED, KnownOutcome.NEVER]
     assert report.transactions["x.1.1"].names == {Name("x.1.1", 0, 1), Name("x.1.1", 2, 30)}
-    assert (report.over, report.trouble) == ({"_FENCED": 1}, "")
+    assert (report.over, report.again, report.trouble) == ({"_FENCED": 1}, {"commit: _TIMED_OUT": 1}, "")
     report.hear("Traceback (most recent call last):")
     assert report.trouble
 

@@ -1,4 +1,4 @@
--- What was set for one broker, and what was set for all brokers where it has nothing of its own.
+-- What was set for one broker, and what was set for all brokers where it has no value.
 -- Locks: none. Idempotent: reads only. Cost: two ranges of the primary key.
 SELECT DISTINCT ON (name) name, value
   FROM configs
