@@ -40,7 +40,7 @@ class EndTxn:
         on_ended: Callable[[], None] = lambda: None,
         registry: CollectorRegistry | None = None,
     ) -> None:
-        """`on_ended`: a transaction may have ended. `registry`: of the process's metrics; None if nobody reads them."""
+        """`on_ended`: a transaction may have ended. `registry`: of the process's metrics; None without metrics."""
         self._transactions = transactions
         self._producer_ids = producer_ids
         self._on_ended = on_ended
