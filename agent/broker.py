@@ -26,6 +26,7 @@ from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
+from headrace.agent.fetch.steps import UNTRACED, FetchSteps
 from headrace.agent.fetch.zone_cache.asking import Connect
 from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.forward.service import ForwardService
@@ -40,6 +41,7 @@ from headrace.agent.loop_lag import watch_loop_lag
 from headrace.agent.memory_metrics import watch_memory
 from headrace.agent.peer_health.reports import AgentReports
 from headrace.agent.peer_health.wire import API_KEY as PEER_HEALTH_KEY
+from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
 from headrace.agent.quotas.service import QuotaService
@@ -80,9 +82,12 @@ class Broker:
         registry: CollectorRegistry,
         on_settled: Callable[[FileTrace], None] = lambda trace: None,
         nonces: random.Random | None = None,
+        observer: ProduceObserver | None = None,
+        fetch_steps: FetchSteps = UNTRACED,
     ) -> None:
         """`on_settled` gets the times of each flushed file's steps: for load reports. `nonces` None: those of the
-        operating system."""
+        operating system. `observer` and `fetch_steps`: what traces the two paths, if anything does."""
+        self._observer, self._fetch_steps = observer, fetch_steps
         self._nonces = nonces or random.SystemRandom()
         self._sealing = Sealing(settings.metadata_secret_keys)
         self._securities: dict[str, ListenerSecurity] = {}
@@ -302,6 +307,7 @@ class Broker:
             connect=connect,
             authorizer=authorizer.enforced,
             count_sent=by_topic.sent,
+            steps=self._fetch_steps,
         )
         self._produce = ProducePipeline(
             self._store,
@@ -315,6 +321,7 @@ class Broker:
             self._listener.produce_bytes,
             authorizer.enforced,
             by_topic.received,
+            self._observer,
         )
         self._groups = GroupHandlers(
             self._metastore, cluster, settings, clock, rng, self._registry, authorizer.enforced

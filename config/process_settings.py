@@ -310,6 +310,13 @@ class ProcessSettings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fi
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="Minimum log level.")] = field(
         default="info", name="log.level"
     )
+    otel_enable: Annotated[
+        bool,
+        Meta(
+            description="Send spans of produce and fetch requests by OpenTelemetry (OTLP over HTTP), as the standard"
+            " OTEL_* environment variables say. Needs the extra `otel`."
+        ),
+    ] = field(default=False, name="otel.enable")
     topic_metrics_max: Annotated[
         NonNegativeInt,
         Meta(

@@ -23,6 +23,7 @@ BENCHES = {
     "load.bench_metadata": "a million partitions: image, snapshot, Metadata answers",
     "load.bench_groups": "a consumer group's coordinator",
     "load.bench_request": "a Produce request's own Python",
+    "load.bench_tracing": "the same with spans: off, sampled, all",
     "load.bench_agent": "a whole agent",
     "load.bench_committers": "the commits of 200 agents",
     "load.bench_processes": "several agents under one command, against one",

@@ -24,6 +24,7 @@ from headrace.agent.dispatch import Dispatcher
 from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.host import ConnectionHost, Limits
 from headrace.agent.listener.metrics import ListenerMetrics
+from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus
@@ -87,7 +88,7 @@ class FixedView:
     )
 
 
-async def bench(request_bytes: int) -> None:
+async def bench(request_bytes: int, observer: ProduceObserver | None = None) -> None:
     """Print one line."""
     clock, registry = SystemClock(), CollectorRegistry()
     pipeline = ProducePipeline(
@@ -99,6 +100,7 @@ async def bench(request_bytes: int) -> None:
         random.Random(1),
         Callbacks(database_now_ms=clock.wall_ms),
         registry,
+        observer=observer,
     )
     await pipeline.start()
     dispatcher = Dispatcher()

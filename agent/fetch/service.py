@@ -19,20 +19,19 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
 from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.cache import ChunkCache
-from headrace.agent.fetch.deliver import Delivery
 from headrace.agent.fetch.feed import FeedFollower
 from headrace.agent.fetch.file_index import FileIndex
 from headrace.agent.fetch.forgotten import ForgottenExtents
 from headrace.agent.fetch.handler import FetchHandler
 from headrace.agent.fetch.index import TailIndex
 from headrace.agent.fetch.list_offsets import ListOffsetsHandler
-from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.read import RangeReader
 from headrace.agent.fetch.rendered_topics import RenderedLogs, rendered_topics
 from headrace.agent.fetch.resume import ResumeHints
 from headrace.agent.fetch.seek import Seeker
 from headrace.agent.fetch.sessions import FetchSessions
+from headrace.agent.fetch.steps import UNTRACED, FetchSteps
 from headrace.agent.fetch.timestamps import TimestampSearch
 from headrace.agent.fetch.waiters import Waiters
 from headrace.agent.fetch.zone_cache.asking import Connect
@@ -73,8 +72,10 @@ class FetchService:
         connect: Connect = open_connection,
         authorizer: Authorizer | None = None,
         count_sent: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
+        steps: FetchSteps = UNTRACED,
     ) -> None:
         """`connect`: to other agents. `authorizer`: None if ACLs are not enforced. `count_sent`: as in deliver.py."""
+        store = steps.store(store)
         self._connect = connect
         self._view = view
         self._on_metadata_moved = on_metadata_moved
@@ -83,7 +84,7 @@ class FetchService:
         self._index = index = TailIndex(view.commit_shards)
         self._forgotten = ForgottenExtents(store, rng)
         index.on_forgotten = self._forgotten.note
-        waiters = Waiters(metrics)
+        waiters = Waiters(metrics, steps.waiter)
         self._feed = FeedFollower(
             metastore,
             index,
@@ -100,8 +101,8 @@ class FetchService:
         shared = None if self.zone_cache is None else self.zone_cache.shared
         reader = RangeReader(store, self._cache, index.live_end, metrics, shared)
         seeker = Seeker(reader, ResumeHints(), FileIndex(store))
-        locator = Locator(index, metastore, rng, metrics)
-        delivery = Delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent)
+        locator = steps.locator(index, metastore, rng, metrics)
+        delivery = steps.delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent)
         most = settings.fetch_session_max_partitions
         self._sessions = sessions = FetchSessions(
             clock, rng, metrics, partitions_max=most, node_id=lambda: view.node_id
@@ -121,6 +122,7 @@ class FetchService:
             allowed=None if authorizer is None else AllowedTopics(authorizer, view),
             is_shared=lambda listener: virtual_node(shared_address, listener) is not None,
         )
+        self._serve_fetch = steps.handle(self._fetch.handle)
         self._list_offsets = ListOffsetsHandler(view, metastore, TimestampSearch(metastore, seeker), metrics, rendered)
 
     def _make_zone_cache(
@@ -165,7 +167,7 @@ class FetchService:
     async def handle_fetch(self, request: Request) -> Response:
         """API key 1, versions 4-18."""
         with self._feed.reading():
-            return await self._fetch.handle(request)
+            return await self._serve_fetch(request)
 
     async def handle_list_offsets(self, request: Request) -> Response:
         """API key 2, versions 1-11."""

@@ -8,7 +8,7 @@ counts; the fetch looks up its data again itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from headrace.agent.fetch.metrics import FetchMetrics
@@ -53,8 +53,8 @@ class Waiter:
 class Waiters:
     """All waiters; the cost of `notify` depends on the number of news, not on the number of waiters."""
 
-    def __init__(self, metrics: FetchMetrics) -> None:
-        self._metrics = metrics
+    def __init__(self, metrics: FetchMetrics, new_waiter: Callable[[], Waiter] = Waiter) -> None:
+        self._metrics, self._new_waiter = metrics, new_waiter
         self._by_key: dict[int, dict[Waiter, None]] = {}
         """In order of arrival, which is the order of waking: the order of a set would differ from run to run."""
 
@@ -62,7 +62,7 @@ class Waiters:
     def watch(self, keys: Iterable[int]) -> Iterator[Waiter]:
         """A waiter on all `keys` for as long as the block runs."""
         keys = set(keys)
-        waiter = Waiter()
+        waiter = self._new_waiter()
         for key in keys:
             self._by_key.setdefault(key, {})[waiter] = None
         self._metrics.waiting.inc()

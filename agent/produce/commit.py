@@ -128,7 +128,10 @@ class Committer:
         commits = [self._send(file, started_at) for file in files]
         answers = await self._metastore.commit_files(self._view.node_id, self._view.broker_epoch, commits)
         _check_shape(commits, answers)
-        self._metrics.commit_seconds.observe(self._clock.monotonic() - started_at)
+        answered_at = self._clock.monotonic()
+        for file in files:
+            file.trace.committed_at = answered_at
+        self._metrics.commit_seconds.observe(answered_at - started_at)
         self._metrics.commit_files.observe(len(files))
         return answers
 

@@ -22,7 +22,7 @@ from headrace.protocol.produce_codec import (
     encode_produce_response,
     refuse,
 )
-from headrace.protocol.request import CloseConnection, Promise, Response
+from headrace.protocol.request import CloseConnection, Promise, Request, Response
 
 _NAMES = {int(code): code.name for code in ErrorCode}
 
@@ -49,6 +49,11 @@ class Refusal(NamedTuple):
 def not_stored(reason: str) -> Refusal:
     """What answers batches that certainly are not stored and may be sent again."""
     return Refusal(file_error(FileStatus.CONDEMNED), f"not stored: {reason}")
+
+
+def deadline_of(request: Request, produce: ProduceRequest) -> float:
+    """On Clock.monotonic(), in seconds."""
+    return request.received_at + max(produce.timeout_ms, 0) / 1000
 
 
 class PendingRequest(Promise):

@@ -28,6 +28,7 @@ from headrace.agent.produce.flush_policy import FlushLimits, FlushPolicy
 from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.flusher import Flusher
 from headrace.agent.produce.metrics import ProduceMetrics
+from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.pending import not_stored
 from headrace.agent.produce.receive import Received, Receiver, refusal_of
 from headrace.agent.produce.trace import FileTrace, FlushReason
@@ -115,10 +116,12 @@ class ProducePipeline:
         seen: ProduceBytes | None = None,
         authorizer: Authorizer | None = None,
         count_received: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
+        observer: ProduceObserver | None = None,
     ) -> None:
         """`seen`: what the listener sees of requests before they are whole; None without a listener. `authorizer`:
-        None if ACLs are not enforced. `count_received`: gets each committed batch (agent/topic_traffic.py)."""
-        self._clock = clock
+        None if ACLs are not enforced. `count_received`: gets each committed batch (agent/topic_traffic.py).
+        `observer`: None if nothing is traced."""
+        self._clock, self._observer = clock, observer
         self._metrics = ProduceMetrics(registry)
         self._buffer = ActiveBuffer(flush_bytes=settings.segment_bytes)
         self._queue = FlushQueue(self._settled)
@@ -138,6 +141,7 @@ class ProducePipeline:
             on_refused=self._metrics.count_refused,
             names=ProducerNames(lambda names: metastore.find_transactions(names)),
             authorizer=authorizer,
+            new_pending=None if observer is None else observer.pending,
         )
         self._uploader = Uploader(
             store,
@@ -236,6 +240,8 @@ class ProducePipeline:
         if self.stopped:
             received.pending.abort()
         elif received.arrivals:
+            if self._observer is not None:
+                self._observer.appended(received.pending)
             self._flusher.append(received, connection)
 
     def _flushed(self, file: FlushedFile) -> None:
@@ -260,6 +266,8 @@ class ProducePipeline:
         self._committer.wake()
         self._flusher.look_soon()
         self._on_settled(file.trace)
+        if self._observer is not None:
+            self._observer.settled(file)
 
     async def _expire_requests(self) -> None:
         while True:

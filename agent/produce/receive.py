@@ -22,7 +22,7 @@ from headrace.agent.client_turns import ClientTurns, client_of
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.moved_keys import with_moved_keys
-from headrace.agent.produce.pending import PendingRequest, Refusal
+from headrace.agent.produce.pending import PendingRequest, Refusal, deadline_of
 from headrace.agent.produce.transactional import (
     NO_TRANSACTIONS,
     ProducerNames,
@@ -68,6 +68,10 @@ Topics = list[TopicImage | None]
 """Of a request, in its order; None where the image has no such topic."""
 
 
+NewPending = Callable[[Request, ProduceRequest], PendingRequest]
+"""Makes the answer of a request."""
+
+
 def refusal_of(produce: ProduceRequest) -> Refusal | None:
     """Why the request as a whole is refused, if it is."""
     if produce.acks not in ACKS:
@@ -97,8 +101,10 @@ class Receiver:
         on_refused: Callable[[Refusal], None],
         names: ProducerNames,
         authorizer: Authorizer | None = None,
+        new_pending: NewPending | None = None,
     ) -> None:
-        """`authorizer`: None if ACLs are not enforced."""
+        """`authorizer`: None if ACLs are not enforced. `new_pending`: makes a request's answer; None: as usual."""
+        self._pending = new_pending or self._new_pending
         self._names = names
         self._authorizer = authorizer
         self._view = view
@@ -261,13 +267,13 @@ class Receiver:
         self._authorizer.denied(request, _WRITE, _TOPIC, name)
         return True
 
-    def _pending(self, request: Request, produce: ProduceRequest) -> PendingRequest:
+    def _new_pending(self, request: Request, produce: ProduceRequest) -> PendingRequest:
         return PendingRequest(
             produce,
             correlation_id=request.correlation_id,
             version=request.api_version,
             appended_at=self._clock.monotonic(),
-            deadline=request.received_at + max(produce.timeout_ms, 0) / 1000,
+            deadline=deadline_of(request, produce),
         )
 
     def _refuse(self, refusal: Refusal, pending: PendingRequest, reply: ProducePartitionReply) -> None:

@@ -32,6 +32,8 @@ class FileTrace:
     put_started_at: float = math.nan
     stored_at: float = math.nan
     commit_started_at: float = math.nan
+    committed_at: float = math.nan
+    """The answer of its last commit call arrived."""
     settled_at: float = math.nan
     reason: FlushReason = FlushReason.LINGER
     batch_count: int = 0

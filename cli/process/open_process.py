@@ -16,11 +16,13 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from headrace.agent.broker import Broker
 from headrace.agent.controller_role import ControllerRole
+from headrace.agent.fetch.steps import UNTRACED
 from headrace.agent.produce.trace import FileTrace
 from headrace.cli.process.compactor_role import CompactorRole
 from headrace.cli.process.readiness import NoPeers
 from headrace.cli.process.role import MainRole, Role
 from headrace.cli.process.shell import ProcessShell
+from headrace.cli.process.tracing import Tracing, open_tracing
 from headrace.cli.process.worker_thread import WorkerThread
 from headrace.compactor.worker import Worker, with_worker_pool
 from headrace.config.errors import ConfigError
@@ -52,6 +54,8 @@ class Connections:
     clock: Clock
     rng: random.Random
     registry: CollectorRegistry
+    tracing: Tracing | None = None
+    """None: nothing is traced."""
 
     async def close(self) -> None:
         """Only for a process that was not composed: the shell closes them."""
@@ -111,8 +115,19 @@ def compose_agent(
     settings: Settings, shared: Connections, on_settled: Callable[[FileTrace], None] = lambda trace: None
 ) -> tuple[ProcessShell, Broker]:
     """A broker, and the other roles of `process.roles` next to it."""
-    broker = Broker(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry, on_settled)
-    member: list[Role] = [broker]
+    tracing = shared.tracing
+    broker = Broker(
+        settings,
+        shared.store,
+        shared.metastore,
+        shared.clock,
+        shared.rng,
+        shared.registry,
+        on_settled,
+        observer=None if tracing is None else tracing.produce,
+        fetch_steps=UNTRACED if tracing is None else tracing.fetch,
+    )
+    member: list[Role] = [broker] if tracing is None else [tracing, broker]
     is_active: Callable[[], bool] = _never
     if CONTROLLER in roles(settings):
         controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry, broker)
@@ -173,9 +188,10 @@ async def _connect(
     settings: Settings, registry: CollectorRegistry, decorate: Callable[[ObjectStore], ObjectStore]
 ) -> Connections:
     clock, rng = SystemClock(), random.Random()
+    tracing = open_tracing(settings, clock) if settings.otel_enable and BROKER in roles(settings) else None
     store = decorate(open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng))
     metastore = await open_metastore(settings, clock)
-    return Connections(store, metastore, clock, rng, registry)
+    return Connections(store, metastore, clock, rng, registry, tracing)
 
 
 async def open_metastore(settings: Settings, clock: Clock) -> Metastore:

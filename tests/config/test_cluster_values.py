@@ -58,6 +58,7 @@ PROCESS_PREFIXES = (
     *(
         "broker.heartbeat.interval.ms",
         "topic.metrics.max",
+        "otel.enable",
         "consumer.lag.metrics.max",
         "initial.",
         "shutdown.",

@@ -1,0 +1,1 @@
+"""Spans of OpenTelemetry for produce and fetch, if otel.enable is true."""
