@@ -134,15 +134,8 @@ class ProducePipeline:
             closed=self._flushed,
         )
         self._on_closed, self._on_settled = callbacks.on_closed, callbacks.on_settled
-        self._receiver = Receiver(
-            view,
-            clock,
-            RuleBook(EffectiveConfigs(settings)),
-            on_refused=self._metrics.count_refused,
-            names=ProducerNames(lambda names: metastore.find_transactions(names)),
-            authorizer=authorizer,
-            new_pending=None if observer is None else observer.pending,
-        )
+        names = ProducerNames(lambda names: metastore.find_transactions(names))
+        self._receiver = self._new_receiver(view, RuleBook(EffectiveConfigs(settings)), names, authorizer)
         self._uploader = Uploader(
             store,
             clock,
@@ -176,6 +169,19 @@ class ProducePipeline:
         self._tasks: set[asyncio.Task[None]] = set()
         self.stopped: str | None = "not started"
         """Why requests are refused; None while they are served."""
+
+    def _new_receiver(
+        self, view: ClusterView, rules: RuleBook, names: ProducerNames, authorizer: Authorizer | None
+    ) -> Receiver:
+        return Receiver(
+            view,
+            self._clock,
+            rules,
+            on_refused=self._metrics.count_refused,
+            names=names,
+            authorizer=authorizer,
+            new_pending=None if self._observer is None else self._observer.pending,
+        )
 
     def memory_in_use(self) -> dict[str, Callable[[], float]]:
         """Bytes by part of the memory budget."""

@@ -16,6 +16,8 @@ from rich.table import Table
 
 from headrace.cli.cost.data import Prices, measured, prices
 from headrace.cli.cost.model import GB, Bill, Needs, Workload, bills, needs
+from headrace.cli.cost.plot import picture
+from headrace.storage.errors import InvalidError
 
 DESCRIPTION = """\
 What a workload needs of machines, bucket and Postgres, and what that costs in a month, next to Kafka in three zones
@@ -24,6 +26,7 @@ and a managed Kafka. Constants were measured (cli/cost/constants.toml names each
 on its disks here; with tiered storage its line `storage` is nearer to Headrace's.
 
   headrace cost --write-mib-s 100 --fanout 3 --retention-days 7
+  headrace cost --write-mib-s 10 --fanout 3 --plot cost.svg
   headrace cost --write-mib-s 10 --batch-kib 4 --partitions 1000 --json
 """
 BAR_WIDTH = 40
@@ -42,12 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--partitions", type=int, default=default.partitions, metavar="N", help="that are written to")
     parser.add_argument("--prices", type=Path, metavar="FILE", help="prices other than those of prices.toml")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="also write an SVG picture: cost by written bytes")
     parser.add_argument("--json", action="store_true", help="JSON for scripts")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print it; the exit status. InvalidError for prices that lack a value."""
+    """Print it; the exit status. InvalidError for prices that lack a value, or a plot that cannot be written."""
     workload = Workload(
         write_mib_s=args.write_mib_s,
         fanout=args.fanout,
@@ -57,11 +61,20 @@ def run(args: argparse.Namespace) -> int:
     )
     constants, list_prices = measured(), prices(args.prices)
     need, found = needs(workload, constants), bills(workload, constants, list_prices)
+    if args.plot:
+        _write(args.plot, picture(workload, constants, list_prices))
     if args.json:
         print(json.dumps(_document(workload, need, found, list_prices), indent=1))
     else:
         _show(Console(), need, found, list_prices)
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidError(f"cannot write: file={path} error={error.strerror}") from error
 
 
 def _document(workload: Workload, need: Needs, found: Sequence[Bill], list_prices: Prices) -> dict[str, object]:
