@@ -15,7 +15,7 @@ from headrace.storage.errors import InvalidError
 
 EARLIEST, LATEST = -2, -1
 """Timestamps with a special meaning: the start and the end of the log."""
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 """Isolation level with which the end of the log is the last stable offset (LSO)."""
 CONSUMER = -1
 """Replica id of a client that is not a broker."""

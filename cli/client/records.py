@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from headrace.cli.client.cluster import KafkaCluster, require
-from headrace.cli.client.offsets import TopicPartition
+from headrace.cli.client.offsets import READ_UNCOMMITTED, TopicPartition
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.records.check import split_batches
 from headrace.storage.records.codec import Record, decode_records, encode_batch
@@ -26,6 +27,15 @@ TIMEOUT = datetime.timedelta(seconds=30)
 FETCH_BYTES = 8 * 1024 * 1024
 PATIENCE = datetime.timedelta(milliseconds=500)
 NO_SESSION = -1
+
+
+class FetchedBatches(NamedTuple):
+    """A partition and its complete batches. `aborted`: of read_committed, (producer id, first offset) of each aborted
+    transaction with batches among them."""
+
+    partition: int
+    data: memoryview
+    aborted: list[tuple[int, int]]
 
 
 def produce(cluster: KafkaCluster, leader: int, topic: str, index: int, records: Sequence[Record], codec: Codec) -> int:
@@ -84,14 +94,19 @@ def fetch(
 
     `positions`: partition -> fetch offset. Waits a moment if there is nothing new. Errors as `require`.
     """
-    for index, data in fetch_batches(cluster, leader, topic, positions, FETCH_BYTES):
+    for index, data, _ in fetch_batches(cluster, leader, topic, positions, FETCH_BYTES):
         yield index, *_opened(data, positions[index])
 
 
 def fetch_batches(
-    cluster: KafkaCluster, leader: int, topic: str, positions: dict[int, int], bytes_max: int
-) -> Iterator[tuple[int, memoryview]]:
-    """(partition, its complete batches): about `bytes_max` in all, or one larger batch. Errors as `require`."""
+    cluster: KafkaCluster,
+    leader: int,
+    topic: str,
+    positions: dict[int, int],
+    bytes_max: int,
+    isolation: int = READ_UNCOMMITTED,
+) -> Iterator[FetchedBatches]:
+    """About `bytes_max` in all, or one larger batch. Errors as `require`."""
     m = cluster.message(ApiKey.FETCH)
     partitions = tuple(
         m.make(
@@ -110,7 +125,7 @@ def fetch_batches(
         max_wait=PATIENCE,
         min_bytes=1,
         max_bytes=bytes_max,
-        isolation_level=0,
+        isolation_level=isolation,
         session_id=0,
         session_epoch=NO_SESSION,
         topics=(m.make("FetchTopic", topic=topic, partitions=partitions),),
@@ -122,7 +137,12 @@ def fetch_batches(
     for answered in answer.responses:
         for partition in answered.partitions:
             require(partition.error_code, None, f"{topic}:{partition.partition_index}")
-            yield int(partition.partition_index), _whole_batches(memoryview(partition.records or b""))
+            aborted = [
+                (int(one.producer_id), int(one.first_offset))
+                for one in getattr(partition, "aborted_transactions", None) or ()
+            ]
+            batches = _whole_batches(memoryview(partition.records or b""))
+            yield FetchedBatches(int(partition.partition_index), batches, aborted)
 
 
 def delete_records(cluster: KafkaCluster, leader: int, topic: str, offsets: dict[int, int]) -> dict[int, int]:

@@ -7,17 +7,27 @@ are read at a time. A batch that cannot be opened is named, and the records afte
 
 from __future__ import annotations
 
+import struct
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headrace.cli.client.offsets import EARLIEST, LATEST, READ_COMMITTED, TopicPartition, list_offsets, partitions_of
+from headrace.cli.client.offsets import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TopicPartition,
+    list_offsets,
+    partitions_of,
+)
 from headrace.cli.client.records import fetch_batches
 from headrace.cli.console.cluster_link import BoundedCluster
 from headrace.storage.errors import CorruptError, NotFoundError, UnavailableError
 from headrace.storage.records.check import split_batches
 from headrace.storage.records.codec import Record, open_batch
 from headrace.storage.records.errors import BatchTooLargeError
-from headrace.storage.records.header import read_header
+from headrace.storage.records.header import BatchHeader, read_header
 
 FETCH_BYTES = 1024 * 1024
 READ_BYTES = 4 * 1024 * 1024
@@ -25,6 +35,8 @@ OPENED_BYTES = 32 * 1024 * 1024
 SECONDS_KEPT = 2.0
 """Left for the rest of the page."""
 READERS = 2
+_MARKER_KEY, _ABORT = struct.Struct(">hh"), 0
+"""The key of a marker: its version, and what it says."""
 _reading = threading.BoundedSemaphore(READERS)
 
 
@@ -46,6 +58,28 @@ class LogRange:
     stable: int
     latest: int
 
+    def end(self, isolation: int) -> int:
+        """Up to which offset a reader gets records."""
+        return self.stable if isolation == READ_COMMITTED else self.latest
+
+
+class AbortedBatches:
+    """Which batches of one response belong to aborted transactions, as consumers find them (KIP-98)."""
+
+    def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
+        self._starts = sorted(aborted, key=lambda one: one[1], reverse=True)
+        self._producers: set[int] = set()
+
+    def has(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Called for each batch in the order of offsets."""
+        while self._starts and self._starts[-1][1] <= header.base_offset + header.last_offset_delta:
+            self._producers.add(self._starts.pop()[0])
+        if header.is_control:
+            (marker,) = open_batch(batch, max_opened_bytes=OPENED_BYTES)
+            if _MARKER_KEY.unpack(marker.key or b"")[1] == _ABORT:
+                self._producers.discard(header.producer_id)
+        return header.is_transactional and header.producer_id in self._producers
+
 
 def log_range(cluster: BoundedCluster, place: TopicPartition) -> LogRange:
     """NotFoundError if there is no such partition."""
@@ -56,39 +90,50 @@ def log_range(cluster: BoundedCluster, place: TopicPartition) -> LogRange:
     return LogRange(leaders[place], earliest, list_offsets(cluster, {place: LATEST}, READ_COMMITTED)[place], latest)
 
 
-def read_records(cluster: BoundedCluster, place: TopicPartition, log: LogRange, start: int, limit: int) -> RecordPage:
+def read_records(
+    cluster: BoundedCluster,
+    place: TopicPartition,
+    log: LogRange,
+    start: int,
+    limit: int,
+    isolation: int = READ_UNCOMMITTED,
+) -> RecordPage:
     """From `start` on. UnavailableError if other pages are being read and none of them ends in time."""
     if not _reading.acquire(timeout=max(0.0, cluster.seconds_left - SECONDS_KEPT)):
         raise UnavailableError("too many pages of records are being read: try again")
     try:
-        return _read(cluster, place, log, start, limit)
+        return _read(cluster, place, log, start, limit, isolation)
     finally:
         _reading.release()
 
 
-def _read(cluster: BoundedCluster, place: TopicPartition, log: LogRange, start: int, limit: int) -> RecordPage:
+def _read(
+    cluster: BoundedCluster, place: TopicPartition, log: LogRange, start: int, limit: int, isolation: int
+) -> RecordPage:
     page, fetched = RecordPage(start), 0
-    while page.next_offset < log.latest and len(page.records) < limit:
+    while page.next_offset < log.end(isolation) and len(page.records) < limit:
         if fetched >= READ_BYTES or cluster.seconds_left < SECONDS_KEPT:
             page.problems.append("the page ends early: its records are large, or the cluster is slow")
             break
         before = page.next_offset
-        for _, data in fetch_batches(cluster, log.leader, place[0], {place[1]: before}, FETCH_BYTES):
-            fetched += len(data)
-            for batch in split_batches(data):
+        for found in fetch_batches(cluster, log.leader, place[0], {place[1]: before}, FETCH_BYTES, isolation):
+            fetched += len(found.data)
+            aborted = AbortedBatches(found.aborted)
+            for batch in split_batches(found.data):
                 if len(page.records) < limit:
-                    _add(page, batch, limit)
+                    _add(page, batch, limit, aborted)
         if page.next_offset == before:
             break
     return page
 
 
-def _add(page: RecordPage, batch: memoryview, limit: int) -> None:
+def _add(page: RecordPage, batch: memoryview, limit: int, aborted: AbortedBatches) -> None:
     header = read_header(batch)
     end = header.base_offset + header.last_offset_delta + 1
+    left_out = aborted.has(header, batch)
     if end <= page.next_offset:
         return
-    if not header.is_control:
+    if not left_out and not header.is_control:
         try:
             for record in open_batch(batch, max_opened_bytes=OPENED_BYTES):
                 if record.offset < page.next_offset:

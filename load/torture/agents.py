@@ -12,7 +12,7 @@ import signal
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
 
@@ -36,6 +36,8 @@ class ProxiedAgent:
     def __init__(self, name: str, proxy: FaultProxy, settings: Mapping[str, object], log: Path) -> None:
         self.name = name
         self.proxy = proxy
+        self.module: Sequence[str] = ("headrace.cli.main",)
+        """What is started, with the words before `agent`."""
         self.starts = 0
         self.counters: Counter[str] = Counter()
         self._latest: Counter[str] = Counter()
@@ -48,6 +50,11 @@ class ProxiedAgent:
     def address(self) -> str:
         """What clients connect to."""
         return f"127.0.0.1:{self.proxy.port}"
+
+    @property
+    def ready_url(self) -> str:
+        """Of its readiness, past the proxy."""
+        return f"http://127.0.0.1:{self._http_port}/readyz"
 
     async def start(self) -> None:
         """Return once it is ready for clients; RuntimeError when no attempt succeeds in a good while."""
@@ -66,7 +73,7 @@ class ProxiedAgent:
         }  # fmt: skip
         with self._log.open("ab") as log:
             process = self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "headrace.cli.main", "agent", *flags({**self._settings, **own}),
+                sys.executable, "-m", *self.module, "agent", *flags({**self._settings, **own}),
                 env=os.environ | CREDENTIALS, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
                 stderr=log,
             )  # fmt: skip

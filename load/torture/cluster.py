@@ -55,7 +55,7 @@ class TortureCluster:
     """Entered with everything up. `injected` counts faults by kind; `snapshot` is held while it is not None.
 
     `fills_disk`: Postgres gets a small disk. `holds_snapshot`: a transaction keeps the oldest snapshot it can have.
-    `settings`: of the agents, besides SETTINGS.
+    `settings`: of the agents, besides SETTINGS. `zones`: of the agents, in their order; empty: none.
     """
 
     def __init__(
@@ -66,9 +66,13 @@ class TortureCluster:
         fills_disk: bool = False,
         holds_snapshot: bool = False,
         settings: Mapping[str, object] = MappingProxyType({}),
+        zones: Sequence[str] = (),
     ) -> None:
         self._directory = directory
         self._settings = settings
+        self._zones = zones or [""] * len(AGENT_NAMES)
+        self.operator_settings: dict[str, object] = {}
+        """Of a command on the first agent's machine: it reaches what that agent reaches."""
         self._seed = seed
         self._rng = random.Random(seed)
         self._fills_disk = fills_disk
@@ -115,6 +119,9 @@ class TortureCluster:
                 | bucket
                 | {"s3.endpoint": f"http://127.0.0.1:{self.proxies['s3'][0].port}"}
             )
+            url = servers.tcp_url(PRIMARY, self.links[0].port)
+            of_bucket = {name: value for name, value in settings.items() if name in bucket or name == "s3.endpoint"}
+            self.operator_settings = {"metastore.url": url, **of_bucket}
             for name, agent in self._make_agents(settings, servers).items():
                 started.push_async_callback(agent.stop)
                 self.agents[name] = agent
@@ -202,10 +209,12 @@ class TortureCluster:
             name: ProxiedAgent(
                 name,
                 self.proxies[name][0],
-                settings | {"metastore.url": servers.tcp_url(PRIMARY, link.port)},
+                settings
+                | {"metastore.url": servers.tcp_url(PRIMARY, link.port)}
+                | ({"broker.rack": zone} if zone else {}),
                 self._directory / f"{name}.log",
             )
-            for name, link in zip(AGENT_NAMES, self.links, strict=True)
+            for name, link, zone in zip(AGENT_NAMES, self.links, self._zones, strict=True)
         }
 
 

@@ -115,11 +115,15 @@ class PostgresDrills:
 
     # -- drills that lose nothing
 
-    async def _kill(self, seconds: float) -> None:
+    async def outage(self, seconds: float) -> None:
+        """Kill Postgres, and start it again after so long."""
         await asyncio.to_thread(self._servers.kill, self.current)
         self.cut()
-        await asyncio.sleep(min(seconds, 2.0))
+        await asyncio.sleep(seconds)
         await self._start(self.current)
+
+    async def _kill(self, seconds: float) -> None:
+        await self.outage(min(seconds, 2.0))
 
     async def _terminate(self, seconds: float) -> None:
         until = asyncio.get_running_loop().time() + seconds

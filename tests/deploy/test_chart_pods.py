@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.cli.commands import COMMANDS
+from headrace.cli.console.command import add_arguments
 from headrace.config.declared import ENV_PREFIX, declared
 from headrace.config.listeners import listeners
 from headrace.config.load import load
@@ -72,6 +74,40 @@ def test_the_settings_of_a_pod_are_accepted(name: str, tmp_path: Path) -> None:
             assert {endpoint.host for endpoint in listeners(settings).serving} == {"0.0.0.0"}
 
 
+def test_a_console_reads_only_and_starts_with_what_the_command_takes() -> None:
+    """Its words are parsed by the command's own parser; by default it changes nothing and people need a token."""
+    sets = ("console.enabled=true", "console.tokens.existingSecret=people")
+    found = objects("minimal", NEWEST, *sets)
+    (container,) = containers(pods(found)["Deployment/hr-headrace-console"])
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    args = parser.parse_args(container["args"])
+    assert not args.allow_changes
+    service = one(found, "Service", "-console")
+    assert service["spec"]["ports"][0]["targetPort"] == container["ports"][0]["name"]
+    assert args.listen.endswith(f":{container['ports'][0]['containerPort']}")
+    settings = load(environ=environment(container) | {"HEADRACE_METASTORE_URL": "postgresql://db/headrace"})
+    assert settings.http_bearer_token_location in {
+        f"{mount['mountPath']}/tokens" for mount in container["volumeMounts"]
+    }
+    assert args.agent_http == f"http://{one(found, 'Service', '-agents')['metadata']['name']}:9644"
+    changing = containers(
+        pods(objects("minimal", NEWEST, *sets, "console.allowChanges=true"))["Deployment/hr-headrace-console"]
+    )
+    assert "--allow-changes" in changing[0]["args"]
+
+
+def test_several_agents_of_a_pod_have_different_ports() -> None:
+    found = objects("minimal", NEWEST, "agents.processes=4")
+    container = containers(pods(found)["Deployment/hr-headrace-agent"])[-1]
+    assert container["args"][-2:] == ["--processes", "4"]
+    ports = [port["containerPort"] for port in container["ports"]]
+    assert sorted(ports) == [*range(9092, 9096), *range(9194, 9198), 9644]
+    policy = one(found, "NetworkPolicy", "-agent")
+    named = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+    assert named == {port["name"] for port in container["ports"]}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_variable_is_defined_before_it_is_used(name: str) -> None:
     """Kubernetes replaces $(NAME) only by a variable that comes earlier in the list."""
@@ -91,7 +127,9 @@ def test_secrets_are_only_references(name: str) -> None:
     for spec in pods(found).values():
         for container in containers(spec):
             for entry in container.get("env", []):
-                if re.search(r"KEY|TOKEN|SECRET|PASSWORD|METASTORE_URL", entry["name"]):
+                if entry["name"].endswith("_LOCATION"):
+                    assert entry["value"].startswith("/etc/"), "the path of a mounted Secret"
+                elif re.search(r"KEY|TOKEN|SECRET|PASSWORD|METASTORE_URL", entry["name"]):
                     assert entry["valueFrom"]["secretKeyRef"]["name"], entry["name"]
 
 
@@ -183,13 +221,18 @@ def test_an_empty_zone_is_no_zone() -> None:
 def test_the_probes_ask_what_they_should(name: str) -> None:
     """A liveness probe that depends on Postgres would restart all agents in an outage."""
     for key, spec in pods(objects(name)).items():
-        if key.startswith("Deployment/"):
+        if key.startswith("Deployment/") and not key.endswith("-console"):
             (container,) = spec["containers"]
             paths = {probe: container[probe]["httpGet"]["path"] for probe in container if probe.endswith("Probe")}
             assert paths == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
             startup = container["startupProbe"]
             joins_s = declared()["initial.broker.registration.timeout.ms"].default / 1000
             assert startup["periodSeconds"] * startup["failureThreshold"] > joins_s
+        elif key.startswith("Deployment/"):  # the pages say what is away
+            (container,) = spec["containers"]
+            assert {container[probe]["httpGet"]["path"] for probe in container if probe.endswith("Probe")} == {
+                "/healthz"
+            }
 
 
 def test_behind_a_load_balancer_all_agents_have_one_address() -> None:

@@ -47,6 +47,9 @@ def render(*settings: str, name: str = "minimal", version: str = NEWEST, upgrade
         ("monitoring.podMonitor.enabled=true,monitoring.serviceMonitor.enabled=true", "monitoring.podMonitor"),
         ("monitoring.bearerTokenSecret.name=prometheus", "monitoring.bearerTokenSecret"),
         ("zone.from=podLabel,zone.label=rack", "zone.label"),
+        ("console.enabled=true", "console.tokens.existingSecret"),
+        ("agents.processes=0", "processes"),
+        ("agents.processes=2,externalAccess.type=nodePort", "agents.processes"),
         ("agents.extraEnv[0].name=HEADRACE_LINGER_MS,agents.extraEnv[0].value=5", "HEADRACE_LINGER_MS"),
     ],
 )

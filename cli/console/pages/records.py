@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse
 
-from headrace.cli.client.offsets import list_offsets, partitions_of
+from headrace.cli.client.offsets import READ_COMMITTED, READ_UNCOMMITTED, list_offsets, partitions_of
 from headrace.cli.console.cluster_link import BoundedCluster
 from headrace.cli.console.parts import ConsoleParts, time_ms, whole_number
 from headrace.cli.console.record_reads import LogRange, log_range, read_records
@@ -25,6 +25,9 @@ LIMIT_MAX = LIMITS[-1]
 FIELD_BYTES = 2 * 1024
 RECORD_BYTES = 256 * 1024
 HEADERS_MAX = 100
+UNCOMMITTED = "read_uncommitted"
+ISOLATIONS = {UNCOMMITTED: READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+"""Kafka's names; the first shows records of open and aborted transactions, too."""
 STARTS = ("latest", "earliest", "offset", "time")
 
 
@@ -43,14 +46,22 @@ def add_pages(app: FastAPI, console: ConsoleParts) -> None:
     """/records and /record"""
 
     @app.get("/records")
-    def records(topic: str, partition: str = "", start: str = "latest", at: str = "", limit: str = "") -> HTMLResponse:
+    def records(
+        topic: str,
+        partition: str = "",
+        start: str = "latest",
+        at: str = "",
+        limit: str = "",
+        isolation: str = UNCOMMITTED,
+    ) -> HTMLResponse:
+        level = _isolation_level(isolation)
         count = whole_number(limit, "limit", 1, LIMIT_MAX) or LIMITS[0]
         index = whole_number(partition, "partition", 0, INT32_MAX) or 0
         with console.link.opened() as cluster:
             log = log_range(cluster, (topic, index))
-            wanted = start_offset(cluster, (topic, index), log, (start, at), count)
+            wanted = start_offset(cluster, (topic, index), log, (start, at), log.end(level) - count)
             first = min(max(wanted, log.earliest), log.latest)
-            found = read_records(cluster, (topic, index), log, first, count)
+            found = read_records(cluster, (topic, index), log, first, count, level)
             indexes = [number for _, number in partitions_of(cluster, [topic])]
         return console.pages.render(
             "records",
@@ -62,6 +73,9 @@ def add_pages(app: FastAPI, console: ConsoleParts) -> None:
             limit=count,
             limits=LIMITS,
             log=log,
+            end=log.end(level),
+            isolation=isolation,
+            isolations=ISOLATIONS,
             first=first,
             moved_from=wanted if wanted != first and start == "offset" else None,
             found=found,
@@ -83,15 +97,22 @@ def add_pages(app: FastAPI, console: ConsoleParts) -> None:
         return console.pages.render("record", topic=topic, partition=index, log=log, record=shown)
 
 
+def _isolation_level(name: str) -> int:
+    if name not in ISOLATIONS:
+        raise InvalidError(f"isolation: not one of {', '.join(ISOLATIONS)}: {name[:40]}")
+    return ISOLATIONS[name]
+
+
 def start_offset(
-    cluster: BoundedCluster, place: tuple[str, int], log: LogRange, start: tuple[str, str], count: int
+    cluster: BoundedCluster, place: tuple[str, int], log: LogRange, start: tuple[str, str], newest: int
 ) -> int:
-    """`start` is one of STARTS, and its offset or time. InvalidError for another."""
+    """`start` is one of STARTS, and its offset or time; `newest`: where a page of the newest records begins.
+    InvalidError for another start."""
     kind, at = start
     if kind == "earliest":
         return log.earliest
     if kind == "latest":
-        return max(log.latest - count, log.earliest)
+        return max(newest, log.earliest)
     if kind == "offset":
         return whole_number(at, "at") or 0
     if kind == "time":

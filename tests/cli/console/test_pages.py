@@ -84,6 +84,36 @@ def test_an_open_transaction_holds_the_last_stable_offset(pages: PlainBrowser, c
     told(lambda: pages.get("/topic", name=EMPTY).text, lambda page: "open transaction" not in page)
 
 
+def test_read_committed_leaves_out_open_and_aborted_transactions(pages: PlainBrowser, cluster: DevServer) -> None:
+    def shown(isolation: str) -> list[str]:
+        page = pages.get("/records", topic=EMPTY, start="earliest", limit=200, isolation=isolation).text
+        return [text for text in ("never-1", "never-2", "for-good", "still-open") if f">{text}<" in page]
+
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "isolation"})
+    producer.init_transactions(SECONDS_MAX)
+    for values, ends in (
+        (["never-1"], "abort"),
+        (["for-good"], "commit"),
+        (["never-2"], "abort"),
+        (["still-open"], ""),
+    ):
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(EMPTY, value)
+        assert producer.flush(SECONDS_MAX) == 0
+        if ends == "abort":
+            producer.abort_transaction(SECONDS_MAX)
+        elif ends == "commit":
+            producer.commit_transaction(SECONDS_MAX)
+    everything = ["never-1", "never-2", "for-good", "still-open"]
+    assert told(lambda: shown("read_uncommitted"), lambda found: found == everything) == everything
+    assert shown("read_committed") == ["for-good"]
+    assert pages.get("/records", topic=EMPTY, isolation="serializable").status == 400
+    assert "isolation=read_committed" in pages.get("/records", topic=ORDERS, isolation="read_committed").text
+    producer.abort_transaction(SECONDS_MAX)
+    assert shown("read_committed") == ["for-good"]
+
+
 def test_records_are_found_by_offset_and_by_time(pages: PlainBrowser) -> None:
     def offsets(**query: object) -> list[int]:
         page = pages.get("/records", topic=ORDERS, partition=0, limit=25, **query).text

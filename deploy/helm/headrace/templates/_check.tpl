@@ -9,6 +9,12 @@ What values.schema.json cannot say: each refusal names the key. Rendered first, 
 {{- if not $v.bucket.url -}}
 {{- fail "bucket.url is not set: s3://name/prefix" -}}
 {{- end -}}
+{{- if and $v.console.enabled (not $v.console.tokens.existingSecret) -}}
+{{- fail "console.tokens.existingSecret is not set: the console shows records, so people need a token" -}}
+{{- end -}}
+{{- if and (gt (int $v.agents.processes) 1) (ne $v.externalAccess.type "none") -}}
+{{- fail "agents.processes is above 1: only one agent of a pod could be reached from outside; use agents.replicas" -}}
+{{- end -}}
 {{- if and (eq $v.externalAccess.type "loadBalancer") (not $v.externalAccess.loadBalancer.host) -}}
 {{- fail "externalAccess.loadBalancer.host is not set: agents advertise it to clients" -}}
 {{- end -}}

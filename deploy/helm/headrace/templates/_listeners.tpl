@@ -1,5 +1,6 @@
 {{/*
 The listeners of an agent, in one place: what it binds, and what it advertises.
+The ports of a pod with several agents count up, so INTERNAL begins far enough from PLAINTEXT.
 PLAINTEXT is for clients in the cluster, EXTERNAL for those outside it, INTERNAL for the other agents.
 POD_IP and HOST_IP come first, because $(NAME) refers to a variable before it.
 */}}
@@ -11,9 +12,9 @@ POD_IP and HOST_IP come first, because $(NAME) refers to a variable before it.
   valueFrom: { fieldRef: { fieldPath: status.hostIP } }
 {{- end }}
 - name: HEADRACE_LISTENERS
-  value: PLAINTEXT://0.0.0.0:9092,INTERNAL://0.0.0.0:9094{{ if include "headrace.external" . }},EXTERNAL://0.0.0.0:9095{{ end }}
+  value: PLAINTEXT://0.0.0.0:9092,INTERNAL://0.0.0.0:{{ include "headrace.internalPort" . }}{{ if include "headrace.external" . }},EXTERNAL://0.0.0.0:9095{{ end }}
 - name: HEADRACE_ADVERTISED_LISTENERS
-  value: PLAINTEXT://{{ include "headrace.inside" . }},INTERNAL://$(POD_IP):9094{{ with include "headrace.external" . }},EXTERNAL://{{ . }}{{ end }}
+  value: PLAINTEXT://{{ include "headrace.inside" . }},INTERNAL://$(POD_IP):{{ include "headrace.internalPort" . }}{{ with include "headrace.external" . }},EXTERNAL://{{ . }}{{ end }}
 - name: HEADRACE_INTER_BROKER_LISTENER_NAME
   value: INTERNAL
 {{- if and (eq .Values.externalAccess.type "loadBalancer") .Values.externalAccess.loadBalancer.proxyProtocol }}
@@ -43,11 +44,17 @@ $(HOST_IP):{{ .Values.externalAccess.nodePort.port }}
 {{- end -}}
 {{- end -}}
 
+{{- define "headrace.internalPort" -}}
+{{ ternary 9194 9094 (gt (int .Values.agents.processes) 1) }}
+{{- end -}}
+
 {{- define "headrace.listenerPorts" -}}
-- name: kafka
-  containerPort: 9092
-- name: internal
-  containerPort: 9094
+{{- range $process := until (int .Values.agents.processes) }}
+- name: kafka{{ if $process }}-{{ $process }}{{ end }}
+  containerPort: {{ add 9092 $process }}
+- name: internal{{ if $process }}-{{ $process }}{{ end }}
+  containerPort: {{ add (int (include "headrace.internalPort" $)) $process }}
+{{- end }}
 {{- if include "headrace.external" . }}
 - name: external
   containerPort: 9095

@@ -1,0 +1,122 @@
+"""One drill: a cluster with clients, the script, and the report.
+
+Place: under `python -m load.drills`. Three agents with the defaults of production behind proxies, a real Postgres with
+fsync, a real S3 server (load/torture/cluster.py); two agents in zone a, one in zone b.
+Invariant: recovery is measured without hands: all agents are ready, and both clients make progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from load.drills.clients import PARTITIONS, TOPIC, DrillClients
+from load.drills.operator import Findings, doctor, moved, readiness, warnings, worse
+from load.drills.scripts import DRILLS, Act
+from load.torture.cluster import TortureCluster
+
+SETTINGS: dict[str, object] = {
+    "broker.session.timeout.ms": 9_000,
+    "broker.heartbeat.interval.ms": 2_000,
+    "linger.ms": 100,
+    "log.level": "info",
+    "compaction.interval.ms": 60_000,
+    "compaction.min.age.ms": 60_000,
+    "compaction.max.age.ms": 600_000,
+}
+"""As production has them, where the torture run is quicker."""
+ZONES = ("a", "a", "b")
+WARM_UP_RECORDS = 60
+RECOVERED_EVENTS = 10
+PATIENCE_SECONDS = 120.0
+
+
+async def run_drill(name: str, write: Callable[[str], None]) -> bool:
+    """Write the report; whether everything recovered and no acknowledged record is missing."""
+    script = DRILLS[name]
+    write(f"== {name}: {script.__doc__}")
+    with tempfile.TemporaryDirectory(prefix="headrace-drill-") as place:
+        os.chmod(place, 0o711)  # for Postgres, which does not run as root
+        fills_disk = name == "disk_full"
+        async with TortureCluster(Path(place), 1, fills_disk=fills_disk, settings=SETTINGS, zones=ZONES) as cluster:
+            return await _Run(cluster, Path(place), write).drill(name)
+
+
+class _Run:
+    def __init__(self, cluster: TortureCluster, directory: Path, write: Callable[[str], None]) -> None:
+        self._cluster, self._directory, self._write = cluster, directory, write
+        self._clients = DrillClients(cluster.bootstrap)
+        self._before: Findings = {}
+
+    async def drill(self, name: str) -> bool:
+        await asyncio.to_thread(self._prepare)
+        self._before = await doctor(self._doctor_settings())
+        metrics, logs = await self._metrics(), self._log_sizes()
+        self._clients.begin()
+        self._began = time.monotonic()
+        await DRILLS[name](Act(self._cluster, self._say, self._look))
+        recovered = await self._recovery()
+        await asyncio.to_thread(self._clients.stop)
+        for line in self._clients.lines():
+            self._write(f"  client   {line}")
+        for line in moved(metrics, await self._metrics()) or ["nothing that counts failures moved"]:
+            self._write(f"  metrics  {line}")
+        for line in warnings(self._new_logs(logs)) or ["no warnings"]:
+            self._write(f"  logs     {line}")
+        missing = set(self._clients.acknowledged) - set(self._clients.consumed)
+        return recovered and not missing
+
+    def _prepare(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(60)
+        self._clients.start()
+        until = time.monotonic() + PATIENCE_SECONDS
+        while len(self._clients.consumed) < WARM_UP_RECORDS and time.monotonic() < until:
+            time.sleep(0.1)
+
+    async def _look(self, module: Sequence[str]) -> None:
+        """Readiness and doctor at this moment."""
+        for line in await readiness(self._cluster.agents) or ["all agents are ready"]:
+            self._say(f"/readyz: {line}")
+        found = await doctor(self._doctor_settings(), module or ("headrace.cli.main",))
+        for line in worse(self._before, found) or ["nothing new"]:
+            self._say(f"doctor: {line}")
+
+    async def _recovery(self) -> bool:
+        began, acks, reads = time.monotonic(), len(self._clients.acknowledged), len(self._clients.consumed)
+        while time.monotonic() < began + PATIENCE_SECONDS:
+            works = (
+                len(self._clients.acknowledged) >= acks + RECOVERED_EVENTS
+                and len(self._clients.consumed) >= reads + RECOVERED_EVENTS
+            )
+            if works and not await readiness(self._cluster.agents):
+                self._say(f"recovered without hands, {time.monotonic() - began:.1f} s after the end of the outage")
+                return True
+            await asyncio.sleep(0.1)
+        self._say(f"NOT RECOVERED {PATIENCE_SECONDS:.0f} s after the end of the outage")
+        return False
+
+    def _doctor_settings(self) -> dict[str, object]:
+        return self._cluster.operator_settings
+
+    async def _metrics(self) -> dict[str, float]:
+        total: Counter[str] = Counter()
+        for agent in self._cluster.agents.values():
+            total.update(await asyncio.to_thread(agent.read_metrics))  # type: ignore[arg-type]
+        return dict(total)
+
+    def _log_sizes(self) -> dict[Path, int]:
+        return {path: path.stat().st_size for path in self._directory.glob("agent-*.log")}
+
+    def _new_logs(self, sizes: dict[Path, int]) -> str:
+        return "\n".join(path.read_text(errors="replace")[size:] for path, size in sizes.items())
+
+    def _say(self, text: str) -> None:
+        self._write(f"{time.monotonic() - self._began:6.1f} s {text}")
