@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 JobHandler = Callable[[Job, Lease], Awaitable[None]]
 
 LEASE_MS = 30_000
-IDLE_SECONDS = 1.0
-"""Pause between claims when the queue is empty."""
+IDLE_SECONDS, IDLE_SECONDS_MAX = 1.0, 4.0
+"""Pause between claims when the queue is empty: doubled with each empty look, up to the maximum."""
 RETRY_MS = 1_000
 RETRY_MAX_MS = 300_000
 SETTLE_SECONDS = 0.5
@@ -63,6 +63,7 @@ class JobRunner:
         self._slot_count = slots
         self._slots: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._idle_seconds = IDLE_SECONDS
 
     def start(self) -> None:
         """Start to look for jobs."""
@@ -104,7 +105,8 @@ class JobRunner:
                 continue
             self._idle.add(slot)
             if not self._stopping:
-                await self._clock.sleep(IDLE_SECONDS * (0.5 + self._rng.random()))
+                pause, self._idle_seconds = self._idle_seconds, min(2 * self._idle_seconds, IDLE_SECONDS_MAX)
+                await self._clock.sleep(pause * (0.5 + self._rng.random()))
             self._idle.discard(slot)
 
     async def _work_once(self) -> bool:
@@ -113,6 +115,7 @@ class JobRunner:
         job = await self._claim()
         if job is None:
             return False
+        self._idle_seconds = IDLE_SECONDS  # a job may have queued others
         await self._run(job, Lease(self._api, job, self._clock, claimed_at=claimed_at, lease_ms=self._lease_ms))
         return True
 

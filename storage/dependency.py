@@ -2,7 +2,8 @@
 
 Place: one watch per dependency on a process's main loop; /readyz and the other agents read its state at any time,
 also from another thread.
-Invariant: reading the state never waits. A probe that hangs counts as a failure after PATIENCE_SECONDS and stays the
+Invariant: reading the state never waits. Other calls that are answered count as a probe: a process without clients
+asks little. A probe that hangs counts as a failure after PATIENCE_SECONDS and stays the
 only one in progress, so a dependency that does not answer costs one connection.
 """
 
@@ -25,13 +26,21 @@ class DependencyWatch:
     """Probes one dependency until `run` is cancelled."""
 
     def __init__(
-        self, name: str, probe: Callable[[], Awaitable[object]], interval_seconds: float, clock: Clock
+        self,
+        name: str,
+        probe: Callable[[], Awaitable[object]],
+        interval_seconds: float,
+        clock: Clock,
+        answers_so_far: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`probe` raises HeadraceError if the dependency does not work."""
+        """`probe` raises HeadraceError if the dependency does not work. `answers_so_far`: calls of this process that
+        the dependency answered; a probe is left out if there were any since the last look."""
         self.name = name
         self._probe = probe
         self._interval_seconds = interval_seconds
         self._clock = clock
+        self._answers_so_far = answers_so_far
+        self._answers_seen = 0
         self._error: str | None = None
         self._answered = False
         self._asked_at: float | None = None
@@ -55,7 +64,11 @@ class DependencyWatch:
             await self._clock.sleep(self._interval_seconds if self._error is None else RETRY_SECONDS)
 
     async def check(self) -> None:
-        """One probe, for as long as it takes."""
+        """One probe, for as long as it takes; none if other calls were answered meanwhile."""
+        seen, self._answers_seen = self._answers_seen, self._answers_so_far()
+        if self._answers_seen != seen:
+            self._error, self._answered = None, True
+            return
         self._asked_at = self._clock.monotonic()
         try:
             await self._probe()
@@ -63,6 +76,7 @@ class DependencyWatch:
             self._error = str(error) or type(error).__name__
         else:
             self._error, self._answered = None, True
+            self._answers_seen = self._answers_so_far()
         finally:
             self._asked_at = None
 

@@ -139,7 +139,7 @@ class Controller:
         self._remover = PartitionRemover(api, follower, clock)
         self._boundaries = SplitBoundaries(api, follower, clock)
         self._halvings = TopicHalvings(api, follower, clock)
-        self._next_snapshot_check = 0.0
+        self._next_follow = self._next_snapshot_check = 0.0
         self._passwords_seen = 0
         self._snapshot_end = -1
         """Where the newest snapshot ended when this process looked last."""
@@ -202,20 +202,36 @@ class Controller:
         if self._lags is not None:
             self._lags.step(is_active)
         if lease is not None and is_active:
-            await self._fence_silent(lease.controller_epoch)
+            await self._act(lease.controller_epoch)
+        else:
+            await self._stand_by()
+        if self._transactions is not None:
+            await self._transactions.step(lease is not None and is_active)
+
+    async def _act(self, epoch: int) -> None:
+        """What the active controller does in each round."""
+        await self._fence_silent(epoch)
+        image = await self._follow()
+        await self._append_due(epoch, image)
+        await self._settings.record(epoch, image)
+        await self._remover.step(epoch)
+        await self._boundaries.step(epoch)
+        await self._halvings.step(epoch)
+        self._keep_snapshots(epoch)
+        await self._keep_schedules(epoch, image)
+
+    async def _stand_by(self) -> None:
+        """Follow the log once per lease: whoever becomes active follows it before its first action."""
+        now = self._clock.monotonic()
+        if now >= self._next_follow:
+            self._next_follow = now + self._times().lease_ms / 1000
+            await self._follow()
+
+    async def _follow(self) -> MetadataImage:
         before = self._follower.image.offset
         image = await self._follower.catch_up()
         self._metrics.lag.set(max(image.offset - before, 0))
-        if lease is not None and is_active:
-            await self._append_due(lease.controller_epoch, image)
-            await self._settings.record(lease.controller_epoch, image)
-            await self._remover.step(lease.controller_epoch)
-            await self._boundaries.step(lease.controller_epoch)
-            await self._halvings.step(lease.controller_epoch)
-            self._keep_snapshots(lease.controller_epoch)
-            await self._keep_schedules(lease.controller_epoch, image)
-        if self._transactions is not None:
-            await self._transactions.step(lease is not None and is_active)
+        return image
 
     async def _fence_silent(self, epoch: int) -> None:
         fenced = await self._api.fence_silent_agents(epoch, session_timeout_ms=self._times().session_timeout_ms)

@@ -65,7 +65,9 @@ class ProcessShell:
         self._main, self._members, self._reporter = main, members, reporter
         self._roles = list(itertools.chain.from_iterable(members))
         self._loop = asyncio.get_running_loop()
-        self._metastore_watch = DependencyWatch(METASTORE, metastore.metadata_head, METASTORE_PROBE_SECONDS, clock)
+        self._metastore_watch = DependencyWatch(
+            *(METASTORE, metastore.metadata_head, METASTORE_PROBE_SECONDS, clock, metastore.answers)
+        )
         self._bucket_watch = DependencyWatch(BUCKET, self._probe_bucket, BUCKET_PROBE_SECONDS, clock)
         watches = [self._metastore_watch]
         if any(role.needs_bucket for role in self._roles):

@@ -35,6 +35,8 @@ class Pool(AsyncConnectionPool[Connection]):
     """The process's connections, and the life of the metastore in which it writes (metastore/life)."""
 
     life: int = NO_LIFE
+    answers: int = 0
+    """Statements that the server answered, but for those that failed."""
 
 
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
@@ -95,7 +97,9 @@ class Statement:
             silent_at = loop.time() + limit
             hang_up = loop.call_later(limit, _hang_up, connection)
             try:
-                return await self._answer(connection, parameters)
+                answer = await self._answer(connection, parameters)
+                pool.answers += 1
+                return answer
             except ReadOnlySqlTransaction:
                 # the primary became a standby: nothing was written, and its neighbours lead there too
                 await connection.close()

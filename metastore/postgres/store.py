@@ -119,6 +119,10 @@ class PostgresMetastore(
         """As many as metastore.pool.size said until now; those in use end with their call."""
         await self.pool.resize(count, count)
 
+    def answers(self) -> int:
+        """Statements that the server answered so far."""
+        return self.pool.answers
+
 
 async def _describe_cluster(pool: Pool) -> tuple[str, uuid.UUID, int]:
     """(cluster id, incarnation id, commit shards); InvalidError unless every migration of this version is in."""

@@ -196,6 +196,7 @@ async def test_silent_agents_are_fenced_by_the_active_controller_only(
     assert not api.agents[7].fenced
     await fake_clock.advance(2)
     assert api.agents[7].fenced
+    await fake_clock.advance(TIMES.lease_ms / 1000)  # how often a standby looks
     assert {agent.node_id for agent in two.follower.image.agents.values()} == {7}, "still registered"
     assert two.follower.image.live_agents() == []
     for candidate in (one, two):

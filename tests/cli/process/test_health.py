@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.cli.process.readiness import LOOP_SILENCE_SECONDS
-from headrace.cli.process.shell import BUCKET_PROBE_SECONDS, ProcessShell
+from headrace.cli.process.shell import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS, ProcessShell
 from headrace.config.settings import Settings
 from headrace.metastore.setting_reporter import NO_COMPACTOR, REPORT_SECONDS, SettingReporter
 from headrace.storage.errors import UnavailableError
@@ -58,12 +58,18 @@ class ScriptedMetastore:
     def __init__(self) -> None:
         self.error: UnavailableError | None = None
         self.hangs = False
+        self.probes = self.answered = 0
+
+    def answers(self) -> int:
+        return self.answered
 
     async def metadata_head(self) -> int:
+        self.probes += 1
         if self.hangs:
             await asyncio.get_running_loop().create_future()
         if self.error:
             raise self.error
+        self.answered += 1
         return 1
 
     async def close(self) -> None: ...
@@ -212,6 +218,21 @@ async def test_an_outage_that_all_agents_share_is_a_detail(world: HealthWorld, p
         200,
         [f"{part}: fails here, and no other agent reports that it reaches it: away"],
     )
+
+
+async def test_calls_that_are_answered_count_as_probes(world: HealthWorld) -> None:
+    await world.probed()
+    before = world.metastore.probes
+    assert before > 2, "its own probes are no reason to leave one out"
+    for _ in range(5):
+        world.metastore.answered += 1  # another call of this process
+        await world.clock.advance(METASTORE_PROBE_SECONDS)
+    assert world.metastore.probes <= before + 1
+    world.metastore.error, world.peers.reports = UnavailableError("away"), frozenset({"metastore", "bucket"})
+    assert (await world.probed())[1]["reason"] == "metastore: away"
+    world.metastore.answered += 1
+    await world.clock.advance(METASTORE_PROBE_SECONDS)
+    assert (await world.get("/readyz"))[0] == 200, "another call was answered"
 
 
 async def test_a_dependency_that_hangs_counts_as_failing(world: HealthWorld) -> None:
