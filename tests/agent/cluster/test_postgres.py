@@ -127,7 +127,7 @@ async def test_a_standby_takes_over_and_finishes_what_the_first_one_left(metasto
     agent = await metastore.register_agent(new_agent(7))
     image = await load_image(metastore)
     assert await metastore.append_records(image.offset, [reassign(image, orders.topic_id, 1, [7])])
-    await _until(lambda: second.is_active)
+    await _until(lambda: second.is_active and orders.topic_id in follower.image.topics_by_id)
     assert follower.image.topics_by_id[orders.topic_id].assignment(1).under_way, "7 is not live yet"
     while follower.image.topics_by_id[orders.topic_id].assignment(1) != Assignment((7,)):
         assert not (await beat(metastore, agent)).is_fenced
