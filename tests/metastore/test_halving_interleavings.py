@@ -27,6 +27,7 @@ PLANTED = {
     "a producer that is unknown need not wait": ("judge_merges", "coalesce(k.child_ms, p_now_ms)", "0"),
     "a halving that is settled at once": ("halve_topic", "wall_ms() - shown_ms >= settle_after_ms", "true"),
 }
+EVERYDAY = ("a merge that asks no group", "duplicates by the parent's producer states")
 
 
 async def _run(store: PostgresMetastore, url: str, seed: int) -> HalvingHistory:
@@ -46,7 +47,9 @@ async def test_the_order_is_kept_in_every_race(metastore: PostgresMetastore, met
     assert logs == {0, 1}, "records in the child, and in the parent"
 
 
-@pytest.mark.parametrize("bug", PLANTED)
+@pytest.mark.parametrize(
+    "bug", [pytest.param(bug, marks=() if bug in EVERYDAY else pytest.mark.slow) for bug in PLANTED]
+)
 async def test_planted_bugs_are_caught(metastore: PostgresMetastore, metastore_url: str, bug: str) -> None:
     name, old, new = PLANTED[bug]
     source = source_of(name)

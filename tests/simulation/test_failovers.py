@@ -20,7 +20,7 @@ from tests.simulation.world import simulate
 
 FOUND_FROM = {"topic_numbers_do_not_carry_the_life": 70, "a_server_that_was_promoted_earlier_takes_over": 130}
 """The first seed that is tried, for those that few schedules show."""
-EVERYDAY = 200
+EVERYDAY = 100
 EVERYDAY_PER_TEST = 50
 SLOW = 3_000
 SLOW_PER_TEST = 100
