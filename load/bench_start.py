@@ -42,7 +42,7 @@ def _timed(found: list[Start]) -> Iterator[None]:
 
 
 def _busy_seconds() -> float:
-    """User and system time of the whole machine: Postgres' processes are nobody's children."""
+    """User and system time of the whole machine: Postgres' processes are not children of this one."""
     user, nice, system, *_ = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
 

@@ -221,7 +221,7 @@ class Controller:
         await self._keep_schedules(epoch, image)
 
     async def _stand_by(self) -> None:
-        """Follow the log once per lease: whoever becomes active follows it before its first action."""
+        """Follow the log once per lease: an active controller follows it before it acts."""
         now = self._clock.monotonic()
         if now >= self._next_follow:
             self._next_follow = now + self._times().lease_ms / 1000
