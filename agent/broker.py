@@ -224,8 +224,8 @@ class Broker:
 
     async def _listen(self) -> None:
         """Bind every listener of the broker. Clients are answered once the agent serves."""
-        if told := deprecated_forms(self.settings):
-            logger.warning("%s", told)
+        if warning := deprecated_forms(self.settings):
+            logger.warning("%s", warning)
         found = listeners(self.settings)
         ports = [
             await self._listener.start(

@@ -160,9 +160,9 @@ class JobRunner:
             *(job.kind, job.key, job.attempts, error),
             exc_info=bug,
         )
-        told = f"{type(error).__name__}: {error}"
+        problem = f"{type(error).__name__}: {error}"
         retry_ms = None if isinstance(error, InvalidError) else self._retry_ms(job.attempts)
-        return await self._settle(lease, "failed", lambda: self._api.fail_job(job.token, told, retry_ms))
+        return await self._settle(lease, "failed", lambda: self._api.fail_job(job.token, problem, retry_ms))
 
     async def _settle(self, lease: Lease, outcome: str, tell: Callable[[], Awaitable[object]]) -> str:
         """Repeat the report until the metastore answers; "lost" if another worker has the job, or may get it soon."""

@@ -112,8 +112,8 @@ def _proxied(settings: Settings, serving: list[Endpoint], between: str | None) -
     if unknown := names - {endpoint.name for endpoint in serving}:
         raise ConfigError(f"proxy.protocol.listeners: not a listener of this broker: {', '.join(sorted(unknown))}")
     if between in names or (names and between is None):
-        told = "agents connect to each other without a balancer: set another inter.broker.listener.name"
-        raise ConfigError(f"proxy.protocol.listeners: {told}")
+        problem = "agents connect to each other without a balancer: set another inter.broker.listener.name"
+        raise ConfigError(f"proxy.protocol.listeners: {problem}")
     return names
 
 

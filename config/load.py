@@ -96,8 +96,10 @@ def _environment(environ: Mapping[str, str]) -> Iterator[_Given]:
             yield _Given(variable, key, value)
         elif variable.startswith(ENV_PREFIX) and not variable.startswith(TEST_PREFIX):
             reason = why_not_in_files(variable.removeprefix(ENV_PREFIX).replace("_", ".").lower())
-            told = f"not used here: {reason}" if reason else f"unknown environment variable{_suggest(variable, names)}"
-            yield _Given(variable, None, told)
+            problem = (
+                f"not used here: {reason}" if reason else f"unknown environment variable{_suggest(variable, names)}"
+            )
+            yield _Given(variable, None, problem)
 
 
 def _resolved(given: _Given, environ: Mapping[str, str]) -> _Given:
@@ -122,8 +124,8 @@ def _complaint(given: _Given) -> str | None:
     setting = _setting(key)
     if setting is None:
         reason = why_not_in_files(key)
-        told = f"{key} is not used here: {reason}" if reason else f"unknown setting {key}{_suggest(key, declared())}"
-        return f"{where}: {told}"
+        problem = f"{key} is not used here: {reason}" if reason else f"unknown setting {key}{_suggest(key, declared())}"
+        return f"{where}: {problem}"
     try:
         msgspec.convert(value, setting.annotation, strict=False)
     except msgspec.ValidationError:
@@ -150,9 +152,11 @@ def _shown(setting: Declared, given: _Given) -> str:
 
 def _refuse(complaints: Iterable[str]) -> None:
     """Raise ConfigError if there are any complaints."""
-    told = list(complaints)
-    if told:
-        raise ConfigError(told[0] if len(told) == 1 else "\n  ".join((f"{len(told)} invalid settings:", *told)))
+    problems = list(complaints)
+    if problems:
+        raise ConfigError(
+            problems[0] if len(problems) == 1 else "\n  ".join((f"{len(problems)} invalid settings:", *problems))
+        )
 
 
 def _suggest(key: str, known: Iterable[str]) -> str:

@@ -99,11 +99,11 @@ def _rows(configs: Mapping[str, ConfigDefinition]) -> Iterator[str]:
 
 
 def _effect(definition: ConfigDefinition) -> str:
-    told = f"**{definition.effect.value}:** {definition.meaning.removesuffix('.')}"
+    effect = f"**{definition.effect.value}:** {definition.meaning.removesuffix('.')}"
     refused = [f"`{value}` is **refused:** {reason}" for value, reason in definition.refused.items()]
     if definition.why_fixed:
         refused.append(f"any other value is **refused:** {definition.why_fixed}")
-    return "; ".join(refused if not definition.meaning else [told, *refused])
+    return "; ".join(refused if not definition.meaning else [effect, *refused])
 
 
 def main() -> None:

@@ -49,10 +49,10 @@ class NoTransport(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self._sink = open(os.devnull, "wb", buffering=0)  # noqa: SIM115 - closed with the process
-        self._told = {"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2), "socket": self._sink}
+        self._socket_facts = {"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2), "socket": self._sink}
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._told.get(name, default)
+        return self._socket_facts.get(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Nothing is ever buffered."""

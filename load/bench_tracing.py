@@ -62,10 +62,10 @@ def _compare(before: Path, turns: int) -> None:
             for kib, cost in _run(root, words, environment).items():
                 least[name][kib] = min(cost, least[name].get(kib, cost))
     for name, costs in least.items():
-        told = "  ".join(
+        figures = "  ".join(
             f"{kib:3} KiB {cost:6.1f} us {cost / least['before'][kib]:6.3f}" for kib, cost in costs.items()
         )
-        print(f"{name:10}  {told}", flush=True)
+        print(f"{name:10}  {figures}", flush=True)
 
 
 def _run(root: Path, words: Sequence[str], environment: dict[str, str]) -> Cost:

@@ -1,6 +1,6 @@
 """An hour of arrivals, with and without compaction: `python -m load.compaction_hour`, about a minute.
 
-The same flushes twice, in told time on real Postgres (load/simulated_cluster.py): once with a plan, and what it
+The same flushes twice, in simulated time on real Postgres (load/simulated_cluster.py): once with a plan, and what it
 asks for, every 15 seconds and the janitor every minute; once with nothing. Rows, files, requests and bytes are
 what the metastore and the bucket counted, those of a replay included: a client that reads the whole topic when
 the hour is over. The last column is the arithmetic of load/compaction_simulation.py for the same arrivals: how
@@ -68,7 +68,7 @@ async def run(url: str, shape: FlushShape, seconds: int, per_second: float, *, c
         await cluster.close()
 
 
-def lines(without: Hour, merged: Hour, told: SimulationOutcome) -> list[str]:
+def lines(without: Hour, merged: Hour, simulated: SimulationOutcome) -> list[str]:
     """The table."""
 
     def row(what: str, before: float, after: float, arithmetic: float | None = None, unit: str = ",.0f") -> str:
@@ -76,15 +76,15 @@ def lines(without: Hour, merged: Hour, told: SimulationOutcome) -> list[str]:
         guess = "" if arithmetic is None else format(arithmetic, unit)
         return f"{what:38} {before:>12{unit}} {after:>12{unit}} {ratio} {guess:>12}"
 
-    written = told.write_amplification * told.arrived_bytes
+    written = simulated.write_amplification * simulated.arrived_bytes
     return [
         f"{'':38} {'without':>12} {'with':>12} {'ratio':>8} {'arithmetic':>12}",
-        row("metastore rows (extents)", without.left.extents, merged.left.extents, told.rows),
-        row("live files", without.left.files, merged.left.files, told.files),
+        row("metastore rows (extents)", without.left.extents, merged.left.extents, simulated.rows),
+        row("live files", without.left.files, merged.left.files, simulated.files),
         row("objects, those in their grace too", without.left.objects, merged.left.objects),
-        row("jobs that merged", without.jobs, merged.jobs, told.jobs),
-        row("PUTs", without.puts, merged.puts, told.puts),
-        row("GETs of merges", without.gets, merged.gets, told.gets),
+        row("jobs that merged", without.jobs, merged.jobs, simulated.jobs),
+        row("PUTs", without.puts, merged.puts, simulated.puts),
+        row("GETs of merges", without.gets, merged.gets, simulated.gets),
         row("MB written", without.put_bytes / 1e6, merged.put_bytes / 1e6, written / 1e6, ",.1f"),
         row("MB read by merges", without.get_bytes / 1e6, merged.get_bytes / 1e6, unit=",.1f"),
         row("GETs of a replay of the topic", without.replay.gets, merged.replay.gets),
@@ -122,12 +122,12 @@ def main() -> None:
                 ran = run(server.url(database), shape, args.seconds, per_second, compacting=compacting)
                 hours.append(asyncio.run(ran))
     without, merged = hours
-    told = simulate(arrivals(without, shape, args.seconds, per_second), PolicyLimits())
+    simulated = simulate(arrivals(without, shape, args.seconds, per_second), PolicyLimits())
     print(
         f"{args.seconds:,} s of arrivals: {per_second:g} flushes/s of "
         f"{without.flushed_bytes / without.flushes / 1000:.1f} KB, {args.partitions} partitions"
     )
-    print("\n".join(lines(without, merged, told)))
+    print("\n".join(lines(without, merged, simulated)))
     print(machine_state())
 
 

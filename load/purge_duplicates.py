@@ -2,7 +2,7 @@
 
 Every batch that is flushed is followed by batches that were committed before, as from clients that lose every
 answer: the commit adds no extent for them, so their bytes are dead. Then the compactor and, an hour
-later, the janitor come by, on real Postgres with told time (load/simulated_cluster.py). After each step the
+later, the janitor come by, on real Postgres with simulated time (load/simulated_cluster.py). After each step the
 audit (`headrace audit --deep`) reads every file and says what is dead. Exit status 1 unless that ends at zero
 and every record that was acknowledged is still there once.
 """

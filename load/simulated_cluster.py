@@ -112,7 +112,7 @@ class SimulatedCluster:
 
     @classmethod
     async def open(cls, url: str, shape: FlushShape, *, seconds: float, seed: int = 1) -> SimulatedCluster:
-        """On a migrated database, for `seconds` at the most: told time begins so far in the past."""
+        """On a migrated database, for `seconds` at the most: simulated time begins so far in the past."""
         metastore = await PostgresMetastore.open(url, Settings(metastore_pool_size=4))
         agent = await metastore.register_agent(AgentRegistration(None, uuid.uuid4(), "simulated", 1, None))
         cluster = cls(url, metastore, agent, shape, round((time.time() - seconds) * 1000), seed)
@@ -130,10 +130,10 @@ class SimulatedCluster:
 
     async def advance(self, seconds: float) -> None:
         """Move the database's clock on; what was committed since the last call was committed then."""
-        told = self.now_ms / 1000
+        now = self.now_ms / 1000
         self._raw.execute(
             "UPDATE segment_files SET committed_at = to_timestamp(%s) WHERE committed_at > to_timestamp(%s)",
-            (told, told),
+            (now, now),
         )
         self.now_ms += round(seconds * 1000)
         self._raw.execute("UPDATE told_time SET ms = %s", (self.now_ms,))

@@ -173,8 +173,8 @@ def _undecided_warning(names: Sequence[str], found: SettingProposals) -> str:
 
 
 def _disputed_warning(name: str, proposals: Mapping[str, Sequence[str]]) -> str:
-    told = " ".join(f"{value}=[{','.join(processes)}]" for value, processes in sorted(proposals.items()))
+    shown = " ".join(f"{value}=[{','.join(processes)}]" for value, processes in sorted(proposals.items()))
     return (
         f"running processes have different values of a setting of the cluster, what needs it deletes nothing:"
-        f" setting={name} {told}; decide with `headrace configs set {name}=... --brokers`"
+        f" setting={name} {shown}; decide with `headrace configs set {name}=... --brokers`"
     )

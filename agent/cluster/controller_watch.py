@@ -35,7 +35,7 @@ class ControllerWatch:
         )
         self._gauge.set(NOBODY)
 
-    def told(self, controller_id: int) -> None:
+    def observe(self, controller_id: int) -> None:
         """The active controller's node id in a heartbeat's answer; -1 if there is none."""
         self._gauge.set(controller_id)
         if controller_id != NOBODY:

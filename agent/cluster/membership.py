@@ -165,12 +165,12 @@ class Membership:
         if self._heartbeats is None:
             return False
         timer = asyncio.ensure_future(self._clock.sleep(SILENT_BEATS * self._heartbeat_seconds))
-        told = asyncio.ensure_future(self._may_go.wait())
+        may_go = asyncio.ensure_future(self._may_go.wait())
         try:
-            await asyncio.wait((timer, told, self._heartbeats), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((timer, may_go, self._heartbeats), return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
-            told.cancel()
+            may_go.cancel()
         return self._may_go.is_set()
 
     async def stop(self) -> None:
@@ -290,7 +290,7 @@ class Membership:
         )
         self._lag.set(answer.metadata_head - offset)
         self.known_head = answer.metadata_head
-        self._controller.told(answer.controller_id)
+        self._controller.observe(answer.controller_id)
         self._granted_seconds = answer.session_timeout_ms / 1000
         self._lease_until = 0.0 if answer.is_fenced else sent_at + self._granted_seconds
         if not answer.is_fenced and self.state is BrokerState.RECOVERY:

@@ -33,8 +33,8 @@ class ProxyHeader(NamedTuple):
 def read_proxy_header(data: bytes) -> ProxyHeader | None:
     """The header at the start of `data`; None while bytes are missing. InvalidError for anything else."""
     if data[: len(SIGNATURE)] != SIGNATURE[: len(data)]:
-        told = "version 1 is not supported" if data.startswith(b"PROXY") else "the first bytes are another protocol's"
-        raise InvalidError(f"no header of PROXY protocol version 2: {told}")
+        reason = "version 1 is not supported" if data.startswith(b"PROXY") else "the first bytes are another protocol's"
+        raise InvalidError(f"no header of PROXY protocol version 2: {reason}")
     if len(data) < _FIXED.size:
         return None
     _, command, family, length = _FIXED.unpack_from(data)

@@ -4,7 +4,7 @@ Place: a part of group.py, above membership.py; this is how a group is upgraded 
 Such a member gets partitions like all others. Its generation is its member epoch, no member leads, and
 REBALANCE_IN_PROGRESS asks it to join again when there is something new: a revocation, or
 partitions that have become free. The partitions that its join says it owns acknowledge a revocation.
-Invariant: it never gets a partition before its last holder gave it up; told to join or sync, it has its
+Invariant: it never gets a partition before its last holder gave it up; if it has to join or sync, it has its
 rebalance timeout to do so.
 Source: KIP-848 (supporting the classic protocol), Kafka's classicGroupJoinToConsumerGroup and its kin.
 """

@@ -168,24 +168,26 @@ class Staged:
         rows = np.flatnonzero(self._file == number)
         places = self._place[rows]
         if packed[0] == 1:
-            told = unpack_answers(packed[1:])
-            self._check_told(file.file_id, len(told), len(rows))
-            in_file_order = list(told)
-            for place, answer in zip(places.tolist(), told, strict=True):
+            answers = unpack_answers(packed[1:])
+            self._check_count(file.file_id, len(answers), len(rows))
+            in_file_order = list(answers)
+            for place, answer in zip(places.tolist(), answers, strict=True):
                 in_file_order[place] = answer
             return in_file_order
         bases = np.frombuffer(packed, dtype=">i8", offset=1)
         runs, run = np.unique(self._run[rows], return_inverse=True)
-        self._check_told(file.file_id, len(bases), len(runs))
+        self._check_count(file.file_id, len(bases), len(runs))
         offsets = np.empty(len(rows), dtype=np.int64)
         offsets[places] = bases[run] + self._before[rows] - self._before[self._run_first[runs]][run]
         times = [batch.max_timestamp for batch in file.batches]
         return list(map(BatchAnswer, repeat(BatchOutcome.APPENDED), offsets.tolist(), times))
 
     @staticmethod
-    def _check_told(file_id: uuid.UUID, told: int, asked: int) -> None:
-        if told != asked:
-            raise InvalidError(f"file was committed with other batches: file_id={file_id} told={told} asked={asked}")
+    def _check_count(file_id: uuid.UUID, answered: int, asked: int) -> None:
+        if answered != asked:
+            raise InvalidError(
+                f"file was committed with other batches: file_id={file_id} answered={answered} asked={asked}"
+            )
 
 
 def _table(files: Sequence[FileCommit]) -> Column:

@@ -27,18 +27,18 @@ def test_one_warning_per_absence(fake_clock: ManualClock, caplog: pytest.LogCapt
 
     assert shown() == -1
     for _ in range(2):
-        watch.told(-1)
+        watch.observe(-1)
         fake_clock.jump(PATIENCE_SECONDS - 1)
-        watch.told(-1)
+        watch.observe(-1)
         assert caplog.messages == []
         fake_clock.jump(1)
-        watch.told(-1)
-        watch.told(-1)
+        watch.observe(-1)
+        watch.observe(-1)
         assert [r.levelname for r in caplog.records] == ["WARNING"]
         assert "no active controller" in caplog.messages[0]
         assert shown() == -1
-        watch.told(4)
-        watch.told(4)
+        watch.observe(4)
+        watch.observe(4)
         assert [r.levelname for r in caplog.records] == ["WARNING", "INFO"]
         assert shown() == 4
         caplog.clear()
@@ -48,7 +48,7 @@ def test_a_take_over_is_not_worth_a_word(fake_clock: ManualClock, caplog: pytest
     caplog.set_level(logging.INFO)
     watch = ControllerWatch(fake_clock, PATIENCE_SECONDS, CollectorRegistry())
     for controller_id in (1, -1, 2, -1, -1, 3):
-        watch.told(controller_id)
+        watch.observe(controller_id)
         fake_clock.jump(PATIENCE_SECONDS * 0.9)
     assert caplog.messages == []
 
