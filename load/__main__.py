@@ -28,6 +28,8 @@ BENCHES = {
     "load.bench_committers": "the commits of 200 agents",
     "load.bench_processes": "several agents under one command, against one",
     "load.bench_memory": "resident memory of an agent against its budget",
+    "load.bench_start": "starts: from nothing, with data, a further agent",
+    "load.bench_idle": "three agents while nothing happens",
     "load.bench_isolation": "a backfill next to live producers and consumers",
 }
 
