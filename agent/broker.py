@@ -17,10 +17,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.address_check import AddressCheck
 from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.cluster.membership import BrokerState, Identity, Membership
+from headrace.agent.cluster.compose import compose_cluster, shared_address
+from headrace.agent.cluster.membership import BrokerState
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
 from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
@@ -57,7 +56,6 @@ from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.sealed_keys import SealedKeys
-from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock
@@ -128,7 +126,11 @@ class Broker:
     async def start(self) -> None:
         """Listen, join the cluster, then serve. Raises the error that prevented it."""
         await self._listen()
-        cluster = self._compose_cluster()
+        cluster = compose_cluster(
+            *(self.settings, self._metastore, self._advertised, agent_features(has_secret_keys=bool(self._sealing))),
+            *(self._clock, self._rng, self._registry),
+        )
+        cluster.follower.on_image.append(self._quotas.on_image)
         await cluster.follower.catch_up()
         MetadataMetrics(cluster.follower, self._registry)
         self._compose_paths(cluster, await self._metastore.zone_secret())
@@ -251,43 +253,11 @@ class Broker:
         self._spawn(security.run())
         return security
 
-    def _compose_cluster(self) -> Cluster:
-        settings = self.settings
-        follower = MetadataFollower(self._metastore)
-        follower.on_image.append(self._quotas.on_image)
-        in_force = SettingsInForce(settings, lambda: follower.image)
-        membership = Membership(
-            self._metastore,
-            follower,
-            Identity(
-                settings.node_id,
-                self._advertised[0].host,
-                self._advertised[0].port,
-                settings.broker_rack,
-                self._advertised,
-                agent_features(has_secret_keys=bool(self._sealing)),
-            ),
-            heartbeat_interval_ms=settings.broker_heartbeat_interval_ms,
-            session_timeout_ms=lambda: in_force.current().broker_session_timeout_ms,
-            registration_timeout_seconds=settings.initial_broker_registration_timeout_ms / 1000,
-            clock=self._clock,
-            rng=self._rng,
-            registry=self._registry,
-        )
-        follower.on_image.append(
-            AddressCheck(
-                lambda: membership.node_id,
-                listeners(settings).inter_broker,
-                lambda: in_force.current().advertised_shared,
-            )
-        )
-        return Cluster(self._metastore.cluster_id, self._metastore.commit_shards, follower, membership)
-
     def _compose_paths(self, cluster: Cluster, zone_secret: bytes) -> None:
         settings, clock, rng = self.settings, self._clock, self._rng
         traffic = ZoneTraffic(settings.broker_rack, self._registry)
         sealed_keys = SealedKeys(self._sealing, self._metastore.cluster_id)
-        shared = self._shared_address(cluster)
+        shared = shared_address(settings, cluster, self._advertised)
         authorizer = reporting_authorizer(settings, cluster, clock, self._registry, self.audit)
         connect = partial(open_connection, tls=link_context(settings, clock))
         by_topic = TopicTraffic(settings.topic_metrics_max, cluster.topic_name, self._registry)
@@ -380,11 +350,6 @@ class Broker:
             secret, cluster, lambda: self.reached_here(), now_ms, self._clock, self._rng, between, connect
         )
         self._dispatcher.register_unadvertised(PEER_HEALTH_KEY, self._reports.handle)
-
-    def _shared_address(self, cluster: Cluster) -> SharedAddress:
-        in_force = SettingsInForce(self.settings, lambda: cluster.image)
-        between = listeners(self.settings).inter_broker
-        return SharedAddress(cluster, lambda: in_force.current().advertised_shared, between, self._advertised)
 
     def _compose_forwarding(
         self, cluster: Cluster, shared: SharedAddress, secret: bytes, connect: Connect
