@@ -24,9 +24,12 @@ from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
+from tests.compactor.cleaning.test_guarantees import rolled
+from tests.compactor.cleaning.test_transactions import check, log_of, offsets_from
 from tests.fixtures_s3 import BUCKET
 from tests.metastore.segment_keys import with_keys
-from tests.spark.cleaning_world import SMALL, DriverEnded, SameTime, SparkCleaningWorld
+from tests.spark.cleaning_world import EAGER, SMALL, DriverEnded, SameTime, SparkCleaningWorld
+from tests.transactional_world import Truth, committed, send, some_history
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,6 +175,36 @@ async def test_the_next_driver_completes_what_one_left_on_s3(
     await check_same(world, pair)
     await world.check_accounts()
     await world.store.close()
+
+
+@pytest.mark.requirement("L9", "X1")
+async def test_spark_keeps_what_was_committed_and_no_aborted_record(world: SparkCleaningWorld) -> None:
+    """First while some transactions are open, then until no marker is left."""
+    (key,) = await world.topic("transactions", 1, **EAGER)
+    truth = Truth()
+    _, writers = await some_history(world, [key], random.Random(6), 16, truth)
+    await clean_transactions(world, key, truth)
+    assert truth.committed(key) != truth.all(key), "some are open or aborted"
+    for number, writer in enumerate(writers):
+        await writer.end(commits=number % 2 == 0)
+    await send(world, truth, key, [("z", "last")])
+    for _ in range(3):
+        await clean_transactions(world, key, truth)
+        await world.wait(3)
+    kinds, _, aborted = await log_of(world, key)
+    assert ("marker" in kinds, aborted) == (False, 0), "ends of transactions stay"
+
+
+async def clean_transactions(world: SparkCleaningWorld, key: int, truth: Truth) -> None:
+    """A pass on Spark, if one is due; and what a reader of committed records may see after it."""
+    await rolled(world, key)
+    _, stable, _ = await log_of(world, key)
+    behind = [record.offset for record in truth.all(key) if record.offset >= stable]
+    if (task := (await world.due()).get(key)) is not None:
+        await world.clean_on_spark(task, world.now_ms())
+    check(await committed(world, key), truth, key)
+    assert await offsets_from(world, key, stable) == behind, "cleaned too far"
+    await world.check_accounts()
 
 
 @pytest.mark.requirement("L9")
