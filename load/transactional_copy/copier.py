@@ -34,6 +34,9 @@ ABORTED_SHARE = 0.15
 TRANSACTION_MS = 15_000
 TAKE_SECONDS = 0.2
 CALL_SECONDS = 5.0
+STUCK_SECONDS = 30.0
+"""After which a call of CALL_SECONDS is taken as one that does not return: librdkafka's send_offsets_to_transaction may
+wait without limit for a coordinator that left the cluster (its issues 5456 and 5511, open for 2.16)."""
 PATIENCE_SECONDS = 240.0
 OVER = 3
 """The exit status of a copier that another one replaces."""
@@ -146,15 +149,19 @@ class LibrdkafkaCopier:
         self._batch.clear()
 
     def _until_known(self, name: str, call: Callable[[], Any]) -> Any:
-        """Repeat a call while its outcome is unknown."""
+        """Repeat a call while its outcome is unknown. One that does not return ends this process as a crash does."""
         until = time.monotonic() + PATIENCE_SECONDS
         while True:
+            watch = threading.Timer(STUCK_SECONDS, lambda: end(f"{name} does not return"))
+            watch.start()
             try:
                 return call()
             except KafkaException as error:
                 if not is_passing(error.args[0]) or time.monotonic() > until:
                     raise
                 tell(f"again {name} {error.args[0].name()}")
+            finally:
+                watch.cancel()
 
 
 def is_passing(error: KafkaError) -> bool:
@@ -166,6 +173,12 @@ def tell(line: str) -> None:
     """To the process that started this one, at once."""
     sys.stdout.write(line.replace("\n", " ") + "\n")
     sys.stdout.flush()
+
+
+def end(reason: str) -> NoReturn:
+    """Let another process take over, as after a crash: nothing is closed."""
+    tell(f"over {reason}")
+    os._exit(OVER)
 
 
 def main() -> NoReturn:
@@ -185,8 +198,7 @@ def main() -> NoReturn:
             copier.step()
         copier.close()
     except KafkaException as error:
-        tell(f"over {error.args[0].name()}")
-        os._exit(OVER)  # as a crash: nothing is closed
+        end(error.args[0].name())
     os._exit(0)  # the reader of the input would disturb the end of the interpreter
 
 
