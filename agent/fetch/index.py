@@ -204,15 +204,14 @@ class TailIndex:
             return heard
         heard = {}
         for shard in page.lost_shards:
-            self._forget_shard(shard, page.heads[shard], heard)
+            self._forget_lost(shard, page.heads[shard], heard)
         for row in page.rows:
             self._apply_row(row, heard)
         for shard, head in page.heads.items():
             if shard not in self.heads:
                 self.heads[shard] = head
             elif head < self.heads[shard]:  # the feed went back without saying so
-                self.on_forgotten([e for e in self.extents() if commit_shard(e.partition_key, self._shards) == shard])
-                self._forget_shard(shard, head, heard)
+                self._forget_lost(shard, head, heard)
         return heard
 
     def extents(self) -> list[Extent]:
@@ -230,6 +229,12 @@ class TailIndex:
         self.heads = {}
         self.history.forget()
         return heard
+
+    def _forget_lost(self, shard: int, head: int, heard: dict[int, int]) -> None:
+        """Rows are missing; if the feed went back, as on a promoted standby before its life begins, extents may be."""
+        if head < self.heads.get(shard, head):
+            self.on_forgotten([e for e in self.extents() if commit_shard(e.partition_key, self._shards) == shard])
+        self._forget_shard(shard, head, heard)
 
     def _forget_shard(self, shard: int, head: int, heard: dict[int, int]) -> None:
         keys = [key for key in self._tails if commit_shard(key, self._shards) == shard]

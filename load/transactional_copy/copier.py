@@ -34,6 +34,7 @@ ABORTED_SHARE = 0.15
 TRANSACTION_MS = 15_000
 TAKE_SECONDS = 0.2
 CALL_SECONDS = 5.0
+AGAIN_SECONDS = 0.1
 STUCK_SECONDS = 30.0
 """After which a call of CALL_SECONDS is taken as one that does not return: librdkafka's send_offsets_to_transaction may
 wait without limit for a coordinator that left the cluster (its issues 5456 and 5511, open for 2.16)."""
@@ -160,6 +161,7 @@ class LibrdkafkaCopier:
                 if not is_passing(error.args[0]) or time.monotonic() > until:
                     raise
                 tell(f"again {name} {error.args[0].name()}")
+                time.sleep(AGAIN_SECONDS)
             finally:
                 watch.cancel()
 

@@ -277,3 +277,16 @@ def test_the_log_start_is_known_once_the_primary_or_the_first_row_of_all_told_it
     index.apply(page(FeedRow(SHARD, 2, FeedKind.LOG_START, log_starts=[LogStartMove(KEY, 3)])))
 
     assert (index.log_start_offset(KEY), index.log_start_offset(OTHER)) == (3, 2)
+
+
+def test_what_a_promoted_standby_lacks_is_recorded_before_its_life_begins() -> None:
+    """As lost of a shard says: its feed is shorter than what was read, or rows of it were deleted."""
+    index, recorded = started(), list[Extent]()
+    index.on_forgotten = recorded.extend
+    index.apply(page(commit(1, extent(0, 4)), commit(2, extent(5, 9)), commit(1, extent(0, 1, key=OTHER), shard=1)))
+    index.apply(page(lost=(OTHER_SHARD,), s1=9))
+    assert recorded == [], "deleted rows are no loss"
+    index.apply(page(lost=(SHARD,), s0=1))
+    assert [(e.partition_key, e.base_offset) for e in recorded] == [(KEY, 0), (KEY, 5)]
+    index.apply(page(life=uuid.UUID(int=2), s0=1, s1=9))
+    assert len(recorded) == 2, "once"
