@@ -56,6 +56,12 @@ class ProxiedAgent:
         """Of its readiness, past the proxy."""
         return f"http://127.0.0.1:{self._http_port}/readyz"
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self._process is not None
+        return self._process.pid
+
     async def start(self) -> None:
         """Return once it is ready for clients; RuntimeError when no attempt succeeds in a good while."""
         until = asyncio.get_running_loop().time() + PATIENCE_SECONDS
