@@ -2,7 +2,8 @@
 
     python -m tests.deploy.dashboards        (`make docs` runs it)
 
-Place: the JSON files are in the chart's folder; deploy/grafana/dashboards, which compose.yaml mounts, is a link to it.
+Place: the JSON files are in the folder of the chart, which compose.yaml mounts too. A link to it would be left out of
+the sdist.
 Invariant: every query is in the description, so that test_dashboards.py can check each with promtool and a live scrape.
 """
 
