@@ -40,7 +40,7 @@ async def run_flood(name: str, write: Callable[[str], None]) -> bool:
             clients = DrillClients(cluster.bootstrap)
             await asyncio.to_thread(_prepare, cluster, clients)
             before = await _metrics(cluster)
-            memory = Memory({name: agent.pid for name, agent in cluster.agents.items()})
+            memory = AgentMemory({name: agent.pid for name, agent in cluster.agents.items()})
             watching = asyncio.create_task(memory.watch())
             clients.begin()
             seen = await script(cluster)
@@ -57,7 +57,7 @@ async def run_flood(name: str, write: Callable[[str], None]) -> bool:
             return seconds is not None and not set(clients.acknowledged) - set(clients.consumed)
 
 
-class Memory:
+class AgentMemory:
     """Of the agents: before, at most, and at the end."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:

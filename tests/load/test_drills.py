@@ -1,0 +1,69 @@
+"""The drills' report: what counts as new, what counts failures, and how the clients are judged."""
+
+from __future__ import annotations
+
+import pytest
+
+from load.drills.__main__ import main
+from load.drills.clients import PARTITIONS, DrillClients
+from load.drills.operator import Findings, moved, warnings, worse
+from load.drills.scripts import DRILLS
+from load.flood.scripts import FLOODS
+
+SOUND: Findings = {("postgres", "connect"): ("ok", "0.3 ms"), ("host", "cores"): ("warn", "2 cores")}
+LOG = """\
+2026-11-23 22:00:00,000 INFO headrace.agent.broker ready
+2026-11-23 22:00:01,000 WARNING headrace.agent.fetch.feed feed poll failed: error=away left_out=3
+2026-11-23 22:00:02,000 WARNING headrace.agent.fetch.feed feed poll failed: error=still away
+2026-11-23 22:00:03,000 ERROR headrace.storage.objects store unreachable: key=1
+"""
+
+
+def test_only_findings_that_were_not_there_before_are_shown() -> None:
+    now = SOUND | {("postgres", "connect"): ("bad", "refused"), ("bucket", "put"): ("warn", "slow")}
+    assert worse(SOUND, now) == ["bad  postgres connect: refused", "warn bucket put: slow"]
+    assert worse(now, SOUND) == []
+
+
+def test_metrics_that_count_failures_and_rose_are_shown() -> None:
+    before = {"headrace_produce_commit_failures_total": 2.0, "headrace_produce_bytes_total": 5.0}
+    after = {"headrace_produce_commit_failures_total": 5.0, "headrace_produce_bytes_total": 900.0}
+    assert moved(before, after) == ["headrace_produce_commit_failures_total +3"]
+    assert moved(after, after) == []
+
+
+def test_warnings_are_shown_once_of_each_kind() -> None:
+    assert warnings(LOG) == [
+        "  2 x WARNING agent.fetch.feed feed poll failed: error=away left_out=3",
+        "  1 x ERROR storage.objects store unreachable: key=1",
+    ]
+    assert len(warnings("".join(f"ERROR headrace.part{n} {chr(97 + n)} failed\n" for n in range(9)))) == 7
+
+
+@pytest.mark.parametrize(
+    ("consumed", "told"),
+    [
+        ([0, 1, 6, 7], "read in order, acknowledged and missing: 0, twice: 0"),
+        ([6, 1, 0, 7], "read OUT OF ORDER"),
+        ([0, 1, 6, 6, 7], "twice: 1"),
+        ([0, 1, 6], "acknowledged and missing: 1"),
+    ],
+)
+def test_clients_are_judged_by_partition(consumed: list[int], told: str) -> None:
+    assert PARTITIONS == 6
+    clients = DrillClients("nowhere:1")
+    clients.acknowledged, clients.consumed = [0, 1, 6, 7], consumed
+    assert told in clients.lines()[1]
+
+
+def test_each_script_says_what_it_does() -> None:
+    for script in (*DRILLS.values(), *FLOODS.values()):
+        assert script.__doc__
+        assert "\n" not in script.__doc__
+
+
+@pytest.mark.slow
+def test_a_drill_of_a_lost_agent(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["drills", "agent_lost"])
+    assert main() == 0
+    assert "recovered without hands" in capfd.readouterr().out
