@@ -1,4 +1,4 @@
-"""Membership, features, the quorum and reassignments over the protocol, on Postgres."""
+"""Membership, features and the quorum over the protocol, on Postgres."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from headrace.metastore.api.agents import METADATA_FORMAT, SEALED_SECRETS, SEGME
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.settings import SettingReport
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.reassignment import completions
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -264,108 +263,6 @@ async def test_api_versions_shows_supported_and_finalized_features(world: World,
     assert finalized == sorted([*kafkas, (METADATA_FORMAT, 4), (TRANSACTION_VERSION, 2)])
     assert answer.finalized_features_epoch == world.view.image.offset
     assert {row.api_key for row in answer.api_keys} >= {45, 46, 55, 57, 60, 62, 63, 64}
-
-
-async def _alter(
-    world: World, version: int, *wishes: tuple[str, int, tuple[int, ...] | None], **more: Any
-) -> list[Any]:
-    topics = [
-        ("ReassignableTopic", {
-            "name": name,
-            "partitions": [("ReassignablePartition", {"partition_index": index, "replicas": replicas})],
-        })
-        for name, index, replicas in wishes
-    ]  # fmt: skip
-    answer = await world.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, version, topics=topics, **more)
-    assert answer.error_code is ErrorCode.none
-    return [partition.error_code for topic in answer.responses for partition in topic.partitions]
-
-
-async def _ongoing(world: World) -> list[tuple[Any, ...]]:
-    answer = await world.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, topics=None)
-    return [
-        (t.name, p.partition_index, p.replicas, p.adding_replicas, p.removing_replicas)
-        for t in answer.topics
-        for p in t.partitions
-    ]
-
-
-async def _complete(world: World) -> None:
-    """What the active controller does each turn."""
-    image = await world.view.catch_up()
-    assert await world.api.append_records(image.offset, completions(image))
-    await world.view.catch_up()
-
-
-def _leader(world: World, topic: str, index: int) -> int | None:
-    key = world.view.image.topics_by_name[topic].key(index)
-    assert key is not None
-    leader = world.view.leader(key)
-    return None if leader is None else leader.node_id
-
-
-@pytest.mark.requirement("C9")
-@pytest.mark.parametrize("version", versions_of(ApiKey.ALTER_PARTITION_REASSIGNMENTS))
-async def test_a_reassignment_is_listed_completed_and_pins_leadership(world: World, version: int) -> None:
-    for node_id in (1, 2, 3):
-        await world.agent(node_id)
-    await world.topic("orders", 3)
-    assert await _alter(world, version, ("orders", 0, (3, 1)), ("orders", 2, (1,))) == [ErrorCode.none] * 2
-    assert await _ongoing(world) == [("orders", 0, (3, 1), (3, 1), ()), ("orders", 2, (1,), (1,), ())]
-    await _complete(world)
-    assert await _ongoing(world) == []
-    assert (_leader(world, "orders", 0), _leader(world, "orders", 2)) == (3, 1)
-    assert await _alter(world, version, ("orders", 0, (1,))) == [ErrorCode.none]
-    assert await _ongoing(world) == []  # a subset completes at once
-    assert _leader(world, "orders", 0) == 1
-
-
-@pytest.mark.requirement("C9")
-async def test_a_reassignment_waits_for_its_agents_and_can_be_cancelled(world: World) -> None:
-    await world.agent(1)
-    await world.agent(2, unfence=False)
-    await world.topic("orders", 1)
-    await _alter(world, 0, ("orders", 0, (1,)))
-    await _complete(world)
-    await _alter(world, 0, ("orders", 0, (2,)))
-    assert completions(world.view.image) == []
-    assert await _ongoing(world) == [("orders", 0, (2, 1), (2,), (1,))]
-    assert _leader(world, "orders", 0) == 1
-    assert await _alter(world, 0, ("orders", 0, None)) == [ErrorCode.none]
-    assert await _ongoing(world) == []
-    assert await _alter(world, 0, ("orders", 0, None)) == [ErrorCode.no_reassignment_in_progress]
-
-
-@pytest.mark.requirement("C9")
-async def test_a_refused_reassignment_blocks_no_other(world: World) -> None:
-    await world.agent(1)
-    await world.topic("orders", 2)
-    codes = await _alter(world, 1, ("nope", 0, (1,)), ("orders", 9, (1,)), ("orders", 0, (99,)), ("orders", 1, (1,)))
-    assert codes == [
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.invalid_replica_assignment,
-        ErrorCode.none,
-    ]
-    await world.agent(2)
-    larger = await _alter(world, 1, ("orders", 0, (1, 2)), allow_replication_factor_change=False)
-    assert larger == [ErrorCode.invalid_replication_factor]
-    answer = await world.ask(
-        ApiKey.LIST_PARTITION_REASSIGNMENTS,
-        0,
-        topics=[("ListPartitionReassignmentsTopics", {"name": "orders", "partition_indexes": ()})],
-    )
-    assert answer.topics == ()
-
-
-@pytest.mark.requirement("C9")
-async def test_a_reassignment_ends_with_its_topic(world: World) -> None:
-    await world.agent(1)
-    await world.topic("orders", 1)
-    await _alter(world, 0, ("orders", 0, (1,)))
-    topic_id = world.view.image.topics_by_name["orders"].topic_id
-    assert await world.api.delete_topics(await world.api.metadata_head(), [topic_id])
-    assert await _ongoing(world) == []
 
 
 async def _piece(
