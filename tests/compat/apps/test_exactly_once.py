@@ -1,7 +1,7 @@
 """Exactly-once applications that are killed while they work: each record counts once, and each count is written once.
 
 The transactions are those of the applications' own clients: Java's for Kafka Streams and Connect, librdkafka for Quix
-Streams, aiokafka for Faust.
+Streams.
 """
 
 from __future__ import annotations
@@ -89,20 +89,6 @@ def test_quix_streams(bootstrap: str, tmp_path: Path) -> None:
 
     _run_and_kill(words, lambda: PythonApp("quixstreams", program, arguments, tmp_path / "log"), parse)
     _assert_each_count_once(words, parse)
-
-
-@pytest.mark.parametrize("bootstrap", ["headrace", "kafka"], indirect=True)
-def test_faust(bootstrap: str, tmp_path: Path) -> None:
-    """The table, not the topic of counts, which Faust 0.15 writes without a transaction on every broker."""
-    _skip_without("faust-streaming")
-    program = EXAMPLES / "faust" / "table.py"
-    words = Words(bootstrap, "faust-once")
-    arguments = [bootstrap, tmp_path, "exactly_once", "faust-once"]
-
-    def parse(value: bytes) -> tuple[object, int]:
-        return None, int(value)
-
-    _run_and_kill(words, lambda: PythonApp("faust-streaming", program, arguments, tmp_path / "log"), parse)
 
 
 @pytest.mark.parametrize("bootstrap", ["headrace", "kafka"], indirect=True)

@@ -24,9 +24,9 @@ CHANGELOG = "faust-counts-changelog"
 
 @pytest.mark.parametrize("bootstrap", ["headrace", "kafka"], indirect=True)
 def test_a_table_is_restored_from_its_cleaned_changelog(bootstrap: str, tmp_path: Path) -> None:
-    words, arguments = Words(bootstrap, "faust"), [bootstrap, tmp_path, "at_least_once", "faust"]
+    words = Words(bootstrap, "faust")
     for _ in range(2):
-        with PythonApp("faust-streaming", PROGRAM, arguments, tmp_path / "log") as app:
+        with PythonApp("faust-streaming", PROGRAM, [bootstrap, tmp_path], tmp_path / "log") as app:
             for _ in range(ROUNDS):
                 words.produce()
                 app.until(lambda: words.are_counted(lambda value: (None, int(value))), "every record is counted once")
