@@ -21,7 +21,7 @@ from headrace.agent.fetch.assemble import NO_END, Batches
 from headrace.agent.fetch.cache import ChunkCache
 from headrace.agent.fetch.file_range import FileRange, RangeBytes
 from headrace.agent.fetch.locate import Locator
-from headrace.agent.fetch.lookup import Lookup, stable_part
+from headrace.agent.fetch.lookup import Lookup, known_part, stable_part
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.read import RangeReader
 from headrace.agent.fetch.seek import Seeker
@@ -89,10 +89,17 @@ class Delivery:
         self._metrics = metrics
 
     async def deliver(
-        self, queries: Sequence[ExtentQuery], found: Sequence[Lookup], max_bytes: int, *, committed: bool = False
+        self,
+        queries: Sequence[ExtentQuery],
+        found: Sequence[Lookup],
+        max_bytes: int,
+        epochs: Sequence[int] = (),
+        *,
+        committed: bool = False,
     ) -> list[tuple[Lookup, DeliveryOutcome]]:
         """One (what is known of the partition, its batches or the error) per query, in order.
 
+        `epochs`: the leader epoch that the reader knows of each, as lookup.known_part takes it.
         `committed`: batches from the last stable offset on are left out (read_committed).
         `max_bytes` limits the response, each query's `max_bytes` its partition.
         """
@@ -105,7 +112,7 @@ class Delivery:
         outcomes = await self._attempt(partitions, max_bytes, committed=committed)
         lost = [partition for partition in partitions if isinstance(outcomes.get(partition.number), _GONE_OR_UNSOUND)]
         if lost:
-            again = await self._ask_again(lost, committed=committed)
+            again = await self._ask_again(lost, epochs, committed=committed)
             lookups = [again.get(i, lookup) for i, lookup in enumerate(lookups)]
             partitions = [PartitionRead(i, query, lookups[i]) for i, query, _ in lost if lookups[i].extents]
             for partition in lost:
@@ -119,7 +126,9 @@ class Delivery:
         first = self._rng.randrange(len(partitions)) if len(partitions) > 1 else 0
         return partitions[first:] + partitions[:first]
 
-    async def _ask_again(self, lost: Sequence[PartitionRead], *, committed: bool) -> dict[int, Lookup]:
+    async def _ask_again(
+        self, lost: Sequence[PartitionRead], epochs: Sequence[int], *, committed: bool
+    ) -> dict[int, Lookup]:
         """What the primary says now about partitions with missing or corrupt files, by number."""
         for partition in lost:
             for extent in partition.lookup.extents:
@@ -127,6 +136,8 @@ class Delivery:
         lookups = await self._locator.locate_at_primary([partition.query for partition in lost])
         if committed:
             lookups = [stable_part(one.query, lookup) for one, lookup in zip(lost, lookups, strict=True)]
+        if epochs:
+            lookups = [known_part(lookup, epochs[one.number]) for one, lookup in zip(lost, lookups, strict=True)]
         return {partition.number: lookup for partition, lookup in zip(lost, lookups, strict=True)}
 
     async def _attempt(

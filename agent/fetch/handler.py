@@ -20,7 +20,7 @@ from headrace.agent.fetch.assemble import Batches
 from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, available_bytes, largest_reply
 from headrace.agent.fetch.index import LOOK_AGAIN
 from headrace.agent.fetch.locate import Locator
-from headrace.agent.fetch.lookup import Lookup, LookupStatus, stable_part
+from headrace.agent.fetch.lookup import Lookup, LookupStatus, known_part, stable_part
 from headrace.agent.fetch.plan import RequestedPartition, TopicRef, resolve, unknown_topic
 from headrace.agent.fetch.rendered_topics import RenderedTopic, RenderedTopics
 from headrace.agent.fetch.reply_claim import ReplyClaim
@@ -188,18 +188,21 @@ class FetchHandler:
         ]
         resolved = await resolve(self._view, requested)
         elsewhere = [-1 if answer.error else self._elsewhere(fetch.rack_id, answer.key) for answer in resolved]
-        queries = [
-            ExtentQuery(answer.key, partition.fetch_offset, partition.max_bytes)
+        asked = [
+            (answer.key, partition)
             for answer, partition, node_id in zip(resolved, wanted.values(), elsewhere, strict=True)
             if not answer.error and node_id < 0
         ]
+        queries = [ExtentQuery(key, partition.fetch_offset, partition.max_bytes) for key, partition in asked]
         max_bytes = min(fetch.max_bytes, self._max_bytes)
         worth_waiting = bool(queries) and len(queries) == len(resolved)
         min_bytes = min(fetch.min_bytes, max_bytes) if worth_waiting else 0
         committed = fetch.isolation_level == READ_COMMITTED
-        lookups = await self._poll(queries, min_bytes, max_bytes, deadline, committed=committed)
+        found = await self._poll(queries, min_bytes, max_bytes, deadline, committed=committed)
+        epochs = [partition.current_leader_epoch for _, partition in asked]  # one may have risen during the wait
+        lookups = list(map(known_part, found, epochs))
         await memory.claim(largest_reply(queries, lookups, max_bytes))
-        outcomes = await self._delivery.deliver(queries, lookups, max_bytes, committed=committed)
+        outcomes = await self._delivery.deliver(queries, lookups, max_bytes, epochs, committed=committed)
         self._on_sent(zone, sum(batches.size_bytes for _, batches in outcomes if isinstance(batches, Batches)))
         delivered = iter(outcomes)
         return [
@@ -277,6 +280,8 @@ def _reply(ref: Ref, lookup: Lookup, outcome: DeliveryOutcome, *, committed: boo
         return FetchPartitionReply(index, unknown_topic(topic))
     if lookup.status is LookupStatus.UNAVAILABLE:
         return FetchPartitionReply(index, READ_FAILED)
+    if lookup.status is LookupStatus.FENCED:
+        return FetchPartitionReply(index, ErrorCode.fenced_leader_epoch)
     reply = FetchPartitionReply(
         index,
         high_watermark=lookup.high_watermark,

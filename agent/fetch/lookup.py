@@ -23,6 +23,8 @@ class LookupStatus(enum.Enum):
     """Deleted: the partition does not exist any more."""
     UNAVAILABLE = enum.auto()
     """The metastore was needed and did not answer."""
+    FENCED = enum.auto()
+    """What is there has a later leader epoch than the one that the reader knows."""
 
 
 class Lookup(NamedTuple):
@@ -41,6 +43,18 @@ class Lookup(NamedTuple):
     """No later than the partition's: below it, `aborted` has everything that a reader must skip."""
     aborted: Sequence[AbortedRange] = ()
     """Those with offsets in `extents`, and maybe later ones."""
+
+
+def known_part(lookup: Lookup, leader_epoch: int) -> Lookup:
+    """What a reader that names the leader epoch it knows may get: extents up to that epoch; all for -1.
+
+    A client that gets records of a later epoch, while it asks where its own one ended, takes the answer for a
+    truncation and reads again from there (KIP-320). Kafka's old leader has no such records.
+    """
+    if leader_epoch < 0 or not lookup.extents or lookup.extents[-1].leader_epoch <= leader_epoch:
+        return lookup
+    extents = [extent for extent in lookup.extents if extent.leader_epoch <= leader_epoch]
+    return lookup._replace(extents=extents) if extents else lookup._replace(status=LookupStatus.FENCED, extents=())
 
 
 def stable_part(query: ExtentQuery, lookup: Lookup) -> Lookup:

@@ -128,11 +128,17 @@ class TracedDelivery(Delivery):
         self._tracer = tracer
 
     async def deliver(
-        self, queries: Sequence[ExtentQuery], found: Sequence[Lookup], max_bytes: int, *, committed: bool = False
+        self,
+        queries: Sequence[ExtentQuery],
+        found: Sequence[Lookup],
+        max_bytes: int,
+        epochs: Sequence[int] = (),
+        *,
+        committed: bool = False,
     ) -> list[tuple[Lookup, DeliveryOutcome]]:
         """As Delivery."""
         with _step(self._tracer, "read", {"headrace.partitions": len(queries)}) as span:
-            outcomes = await super().deliver(queries, found, max_bytes, committed=committed)
+            outcomes = await super().deliver(queries, found, max_bytes, epochs, committed=committed)
             if span is not None:
                 _describe(span, [outcome for _, outcome in outcomes])
         if (progress := _progress.get(None)) is not None:
