@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 TOPIC, PARTITIONS = "drill", 6
 """More partitions than agents: each agent leads some."""
 QUIET: dict[str, Any] = {"log_level": 2}
-"""librdkafka writes nothing; what it tells its user is counted."""
+"""librdkafka writes nothing; what it reports is counted."""
 SEND_SECONDS = 0.05
 CATCH_UP_SECONDS = 60.0
 
@@ -42,7 +42,7 @@ class Gap:
 
 
 class DrillClients:
-    """Threads, from `start` to `stop`. `errors`: what the libraries told their users, by name."""
+    """Threads, from `start` to `stop`. `errors`: what the libraries reported to their users, by name."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -71,21 +71,37 @@ class DrillClients:
         for thread in self._threads:
             thread.join()
 
-    def lines(self) -> list[str]:
-        """The report."""
-        missing, twice = set(self.acknowledged) - set(self.consumed), len(self.consumed) - len(set(self.consumed))
+    @property
+    def are_sound(self) -> bool:
+        """Whether each acknowledged record was read, once and in order."""
+        return not self._missing and not self._twice and self._in_order
+
+    @property
+    def _missing(self) -> set[int]:
+        return set(self.acknowledged) - set(self.consumed)
+
+    @property
+    def _twice(self) -> int:
+        return len(self.consumed) - len(set(self.consumed))
+
+    @property
+    def _in_order(self) -> bool:
         by_partition = [
             [number for number in self.consumed if number % PARTITIONS == index] for index in range(PARTITIONS)
         ]
-        in_order = "in order" if all(numbers == sorted(numbers) for numbers in by_partition) else "OUT OF ORDER"
-        told = ", ".join(f"{name} {count}" for name, count in sorted(self.errors.items())) or "none"
+        return all(numbers == sorted(numbers) for numbers in by_partition)
+
+    def lines(self) -> list[str]:
+        """The report."""
+        in_order = "in order" if self._in_order else "OUT OF ORDER"
+        errors = ", ".join(f"{name} {count}" for name, count in sorted(self.errors.items())) or "none"
         given_up = ", ".join(f"{name} {count}" for name, count in sorted(self.given_up.items())) or "none"
         return [
             f"producer: {len(self.acknowledged)} acknowledged, given up: {given_up}; longest wait for an"
             f" acknowledgement {self.acks.longest:.1f} s",
-            f"consumer: {len(self.consumed)} read {in_order}, acknowledged and missing: {len(missing)}, twice: {twice};"
-            f" longest wait for a record {self.reads.longest:.1f} s",
-            f"librdkafka told both: {told}",
+            f"consumer: {len(self.consumed)} read {in_order}, acknowledged and missing: {len(self._missing)},"
+            f" twice: {self._twice}; longest wait for a record {self.reads.longest:.1f} s",
+            f"librdkafka told both: {errors}",
         ]
 
     def _error(self, error: KafkaError) -> None:

@@ -11,14 +11,12 @@ import asyncio
 import os
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
-from load.drills.clients import PARTITIONS, TOPIC, DrillClients
+from load.drills.clients import TOPIC, DrillClients
 from load.drills.operator import Findings, doctor, moved, readiness, warnings, worse
+from load.drills.recovery import PATIENCE_SECONDS, begin_clients, seconds_to_recover, summed_metrics
 from load.drills.scripts import DRILLS, Act
 from load.torture.cluster import TortureCluster
 
@@ -33,13 +31,10 @@ SETTINGS: dict[str, object] = {
 }
 """As production has them, where the torture run is quicker."""
 ZONES = ("a", "a", "b")
-WARM_UP_RECORDS = 60
-RECOVERED_EVENTS = 10
-PATIENCE_SECONDS = 120.0
 
 
 async def run_drill(name: str, write: Callable[[str], None]) -> bool:
-    """Write the report; whether everything recovered and no acknowledged record is missing."""
+    """Write the report; whether everything recovered, and each acknowledged record was read once and in order."""
     script = DRILLS[name]
     write(f"== {name}: {script.__doc__}")
     with tempfile.TemporaryDirectory(prefix="headrace-drill-") as place:
@@ -56,30 +51,21 @@ class _Run:
         self._before: Findings = {}
 
     async def drill(self, name: str) -> bool:
-        await asyncio.to_thread(self._prepare)
+        await asyncio.to_thread(begin_clients, self._cluster, self._clients, [TOPIC])
         self._before = await doctor(self._doctor_settings())
-        metrics, logs = await self._metrics(), self._log_sizes()
+        metrics, logs = await summed_metrics(self._cluster), self._log_sizes()
         self._clients.begin()
         self._began = time.monotonic()
         await DRILLS[name](Act(self._cluster, self._say, self._look))
-        recovered = await self._recovery()
+        recovered = await self._recover()
         await asyncio.to_thread(self._clients.stop)
         for line in self._clients.lines():
             self._write(f"  client   {line}")
-        for line in moved(metrics, await self._metrics()) or ["nothing that counts failures moved"]:
+        for line in moved(metrics, await summed_metrics(self._cluster)) or ["nothing that counts failures moved"]:
             self._write(f"  metrics  {line}")
         for line in warnings(self._new_logs(logs)) or ["no warnings"]:
             self._write(f"  logs     {line}")
-        missing = set(self._clients.acknowledged) - set(self._clients.consumed)
-        return recovered and not missing
-
-    def _prepare(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(60)
-        self._clients.start()
-        until = time.monotonic() + PATIENCE_SECONDS
-        while len(self._clients.consumed) < WARM_UP_RECORDS and time.monotonic() < until:
-            time.sleep(0.1)
+        return recovered and self._clients.are_sound
 
     async def _look(self, module: Sequence[str]) -> None:
         """Readiness and doctor at this moment."""
@@ -89,28 +75,16 @@ class _Run:
         for line in worse(self._before, found) or ["nothing new"]:
             self._say(f"doctor: {line}")
 
-    async def _recovery(self) -> bool:
-        began, acks, reads = time.monotonic(), len(self._clients.acknowledged), len(self._clients.consumed)
-        while time.monotonic() < began + PATIENCE_SECONDS:
-            works = (
-                len(self._clients.acknowledged) >= acks + RECOVERED_EVENTS
-                and len(self._clients.consumed) >= reads + RECOVERED_EVENTS
-            )
-            if works and not await readiness(self._cluster.agents):
-                self._say(f"recovered without hands, {time.monotonic() - began:.1f} s after the end of the outage")
-                return True
-            await asyncio.sleep(0.1)
-        self._say(f"NOT RECOVERED {PATIENCE_SECONDS:.0f} s after the end of the outage")
-        return False
+    async def _recover(self) -> bool:
+        seconds = await seconds_to_recover(self._cluster, self._clients)
+        if seconds is None:
+            self._say(f"NOT RECOVERED {PATIENCE_SECONDS:.0f} s after the end of the outage")
+            return False
+        self._say(f"recovered without hands, {seconds:.1f} s after the end of the outage")
+        return True
 
     def _doctor_settings(self) -> dict[str, object]:
         return self._cluster.operator_settings
-
-    async def _metrics(self) -> dict[str, float]:
-        total: Counter[str] = Counter()
-        for agent in self._cluster.agents.values():
-            total.update(await asyncio.to_thread(agent.read_metrics))  # type: ignore[arg-type]
-        return dict(total)
 
     def _log_sizes(self) -> dict[Path, int]:
         return {path: path.stat().st_size for path in self._directory.glob("agent-*.log")}

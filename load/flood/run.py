@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
 from load.bench_memory import resident_bytes
-from load.drills.clients import PARTITIONS, TOPIC, DrillClients
-from load.drills.operator import moved, readiness
-from load.drills.run import PATIENCE_SECONDS, RECOVERED_EVENTS, SETTINGS, WARM_UP_RECORDS
+from load.drills.clients import TOPIC, DrillClients
+from load.drills.operator import moved
+from load.drills.recovery import begin_clients, seconds_to_recover, summed_metrics
+from load.drills.run import SETTINGS
 from load.flood.scripts import FLOODS, LOAD_TOPIC
 from load.torture.cluster import TortureCluster
 
@@ -30,7 +27,7 @@ QUIET_SECONDS = 5.0
 
 
 async def run_flood(name: str, write: Callable[[str], None]) -> bool:
-    """Write the report; whether everything recovered and no acknowledged record is missing."""
+    """Write the report; whether everything recovered, and each acknowledged record was read once and in order."""
     script = FLOODS[name]
     write(f"== {name}: {script.__doc__}")
     with tempfile.TemporaryDirectory(prefix="headrace-flood-") as place:
@@ -38,23 +35,23 @@ async def run_flood(name: str, write: Callable[[str], None]) -> bool:
         settings = {**SETTINGS, **OWN.get(name, {})}
         async with TortureCluster(Path(place), 1, settings=settings) as cluster:
             clients = DrillClients(cluster.bootstrap)
-            await asyncio.to_thread(_prepare, cluster, clients)
-            before = await _metrics(cluster)
+            await asyncio.to_thread(begin_clients, cluster, clients, [TOPIC, LOAD_TOPIC])
+            before = await summed_metrics(cluster)
             memory = AgentMemory({name: agent.pid for name, agent in cluster.agents.items()})
             watching = asyncio.create_task(memory.watch())
             clients.begin()
             seen = await script(cluster)
-            seconds = await _recovery(cluster, clients)
+            seconds = await seconds_to_recover(cluster, clients)
             await asyncio.sleep(QUIET_SECONDS)
             watching.cancel()
             await asyncio.to_thread(clients.stop)
             for line in [*seen, *(f"client: {line}" for line in clients.lines()), memory.line()]:
                 write(f"  {line}")
-            for line in moved(before, await _metrics(cluster)):
+            for line in moved(before, await summed_metrics(cluster)):
                 write(f"  metrics: {line}")
             recovered = f"{seconds:.1f} s after its end" if seconds is not None else "NOT within two minutes"
             write(f"  recovered without hands: {recovered}")
-            return seconds is not None and not set(clients.acknowledged) - set(clients.consumed)
+            return seconds is not None and clients.are_sound
 
 
 class AgentMemory:
@@ -79,31 +76,3 @@ class AgentMemory:
         name = max(self._pids, key=lambda name: self._most[name] - self._before[name])
         before, most, now = (sizes[name] / MIB for sizes in (self._before, self._most, self._now))
         return f"memory of {name}: {before:.0f} MiB before, at most {most:.0f}, {now:.0f} at the end"
-
-
-def _prepare(cluster: TortureCluster, clients: DrillClients) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for created in admin.create_topics([NewTopic(TOPIC, PARTITIONS), NewTopic(LOAD_TOPIC, PARTITIONS)]).values():
-        created.result(60)
-    clients.start()
-    until = time.monotonic() + PATIENCE_SECONDS
-    while len(clients.consumed) < WARM_UP_RECORDS and time.monotonic() < until:
-        time.sleep(0.1)
-
-
-async def _metrics(cluster: TortureCluster) -> dict[str, float]:
-    total: Counter[str] = Counter()
-    for agent in cluster.agents.values():
-        total.update(await asyncio.to_thread(agent.read_metrics))  # type: ignore[arg-type]
-    return dict(total)
-
-
-async def _recovery(cluster: TortureCluster, clients: DrillClients) -> float | None:
-    """Seconds until all agents are ready and both clients make progress; None if that takes two minutes."""
-    began, acks, reads = time.monotonic(), len(clients.acknowledged), len(clients.consumed)
-    while time.monotonic() < began + PATIENCE_SECONDS:
-        progress = min(len(clients.acknowledged) - acks, len(clients.consumed) - reads)
-        if progress >= RECOVERED_EVENTS and not await readiness(cluster.agents):
-            return time.monotonic() - began
-        await asyncio.sleep(0.1)
-    return None

@@ -82,8 +82,8 @@ async def connections(cluster: TortureCluster) -> list[str]:
     await asyncio.sleep(FLOOD_SECONDS / 2)
     for writer in writers:
         writer.close()
-    told = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-    return [f"{CONNECTIONS} connections in {took:.1f} s, each with one request: {told}"]
+    answers = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+    return [f"{CONNECTIONS} connections in {took:.1f} s, each with one request: {answers}"]
 
 
 async def producers(cluster: TortureCluster) -> list[str]:
@@ -116,10 +116,10 @@ async def _program(cluster: TortureCluster, module: str, words: Sequence[object]
         return [f"load: {problem.decode().strip().splitlines()[-1]}"]
     seen = json.loads(printed)
     errors = {ErrorCode(int(code)).name: count for code, count in seen["errors"].items() if int(code)}
-    told = ", ".join(f"{name} {count}" for name, count in sorted(errors.items())) or "none"
+    refused = ", ".join(f"{name} {count}" for name, count in sorted(errors.items())) or "none"
     waited = seen["latencies"] or [0.0]
     times = ", ".join(f"p{p} {percentile(waited, p):.2f} s" for p in (50, 99))
-    return [f"load: {seen['requests']} requests answered, {times}, longest {max(waited):.2f} s; errors: {told}"]
+    return [f"load: {seen['requests']} requests answered, {times}, longest {max(waited):.2f} s; errors: {refused}"]
 
 
 def _take_connections(url: str, first: psycopg.Connection | None = None) -> list[psycopg.Connection]:

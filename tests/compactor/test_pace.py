@@ -51,14 +51,14 @@ def api() -> SaidConfigs:
 @pytest.fixture
 async def changes(api: SaidConfigs, fake_clock: ManualClock) -> AsyncIterator[list[Pace]]:
     """The paces that a worker received."""
-    told: list[Pace] = []
+    paces: list[Pace] = []
 
     async def change(pace: Pace) -> None:
-        told.append(pace)
+        paces.append(pace)
 
     following = asyncio.create_task(follow_pace(api, CONFIGS, fake_clock, change))
     await fake_clock.settle()
-    yield told
+    yield paces
     assert not following.done()
     following.cancel()
 
@@ -92,18 +92,18 @@ async def test_the_last_known_pace_holds_while_the_metastore_is_away(
 
 async def test_an_agents_worker_has_the_agents_pace(api: SaidConfigs, fake_clock: ManualClock) -> None:
     """Its id may change when the agent registers again."""
-    told: list[Pace] = []
+    paces: list[Pace] = []
     node_ids: list[int | None] = [7]
 
     async def change(pace: Pace) -> None:
-        told.append(pace)
+        paces.append(pace)
 
     api.said, api.of_broker = {THREADS: "3", BYTES: "7000"}, {7: {BYTES: "9000"}}
     following = asyncio.create_task(follow_pace(api, CONFIGS, fake_clock, change, lambda: node_ids[0]))
     await fake_clock.settle()
     node_ids[0] = 8
     await fake_clock.advance(LOOK_SECONDS)
-    assert told == [Pace(3, 9_000, UNLIMITED), Pace(3, 7_000, UNLIMITED)]
+    assert paces == [Pace(3, 9_000, UNLIMITED), Pace(3, 7_000, UNLIMITED)]
     following.cancel()
 
 

@@ -73,7 +73,7 @@ async def shown(world: CompactionWorld, metastore: PostgresMetastore, key: int) 
     return found
 
 
-async def told(world: CompactionWorld, lost: Lost, seed: int) -> None:  # noqa: F811
+async def check_a_rebuild(world: CompactionWorld, lost: Lost, seed: int) -> None:  # noqa: F811
     """A history, the loss, a rebuild, and another rebuild of that."""
     rng = random.Random(seed)
     (key,) = await world.topic("t", 1)
@@ -110,7 +110,7 @@ async def markers(metastore: PostgresMetastore, key: int) -> set[int]:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_rebuild_shows_what_was_committed(world: CompactionWorld, lost: Lost, seed: int) -> None:  # noqa: F811
-    await told(world, lost, seed)
+    await check_a_rebuild(world, lost, seed)
 
 
 def _unknown_is_shown(right: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,7 +141,7 @@ async def test_each_planted_bug_is_caught(
 ) -> None:
     monkeypatch.setattr(PartitionOutcomes, "committed", plant(PartitionOutcomes.committed))
     with pytest.raises(AssertionError):
-        await told(world, lost, seed)
+        await check_a_rebuild(world, lost, seed)
 
 
 async def test_a_rebuild_that_forgets_markers_is_caught(
@@ -155,7 +155,7 @@ async def test_a_rebuild_that_forgets_markers_is_caught(
 
     monkeypatch.setattr(rebuild, "visible", without)
     with pytest.raises(AssertionError):
-        await told(world, lost, 0)
+        await check_a_rebuild(world, lost, 0)
 
 
 def outcome(sequence: int, marker: int, *, commits: bool, epoch: int = 0) -> TransactionOutcome:

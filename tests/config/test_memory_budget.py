@@ -48,9 +48,9 @@ def test_the_defaults_fit_the_charts_limit() -> None:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_container_that_is_too_small_is_named_with_what_to_change(processes: int) -> None:
-    told = over_container(Settings(), 1024 * MIB, processes)
-    assert told is not None
-    assert f"limit=1024 MiB processes={processes}; lower the settings of produce_requests, uploads," in told
+    warning = over_container(Settings(), 1024 * MIB, processes)
+    assert warning is not None
+    assert f"limit=1024 MiB processes={processes}; lower the settings of produce_requests, uploads," in warning
     assert over_container(Settings(), None, processes) is None
 
 

@@ -41,7 +41,7 @@ def test_warnings_are_shown_once_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("consumed", "told"),
+    ("consumed", "line"),
     [
         ([0, 1, 6, 7], "read in order, acknowledged and missing: 0, twice: 0"),
         ([6, 1, 0, 7], "read OUT OF ORDER"),
@@ -49,11 +49,12 @@ def test_warnings_are_shown_once_of_each_kind() -> None:
         ([0, 1, 6], "acknowledged and missing: 1"),
     ],
 )
-def test_clients_are_judged_by_partition(consumed: list[int], told: str) -> None:
+def test_clients_are_judged_by_partition(consumed: list[int], line: str) -> None:
     assert PARTITIONS == 6
     clients = DrillClients("nowhere:1")
     clients.acknowledged, clients.consumed = [0, 1, 6, 7], consumed
-    assert told in clients.lines()[1]
+    assert line in clients.lines()[1]
+    assert clients.are_sound is (consumed == [0, 1, 6, 7])
 
 
 def test_each_script_says_what_it_does() -> None:

@@ -55,8 +55,8 @@ class Attempt:
 
     asked: set[bool] = field(default_factory=set)
     """Ends that were sent: whether they commit."""
-    told: bool | None = None
-    """The acknowledged outcome."""
+    acknowledged_end: bool | None = None
+    """Whether the end that was acknowledged commits; None: none was."""
     files: set[uuid.UUID] = field(default_factory=set)
     """All that was ever appended."""
     read_from: set[Attempt] = field(default_factory=set)
@@ -246,7 +246,7 @@ class TransactionSimulation:
         if verdict is not DONE:
             self._give_up(client)
             return False
-        attempt.told = commits
+        attempt.acknowledged_end = commits
         if after != client.who:
             client.who = after
             client.sequences.clear()
@@ -317,7 +317,7 @@ class TransactionSimulation:
         attempt.was_seen = True
         if True not in attempt.asked:
             self.problems[Anomaly.G1A if attempt.asked else Anomaly.PRECOMMITTED] += 1
-        elif attempt.told is False:
+        elif attempt.acknowledged_end is False:
             self.problems[Anomaly.G1A] += 1
 
     # the end
@@ -337,14 +337,14 @@ class TransactionSimulation:
             if (
                 mine
                 and mine != attempt.files
-                and not (attempt.may_be_lost and attempt.told is None and not attempt.was_seen)
+                and not (attempt.may_be_lost and attempt.acknowledged_end is None and not attempt.was_seen)
             ):
                 self.problems[Anomaly.ATOMICITY] += 1
             if mine and True not in attempt.asked:
                 self.problems[Anomaly.G1A if attempt.asked else Anomaly.PRECOMMITTED] += 1
-            if mine and attempt.told is False:
+            if mine and attempt.acknowledged_end is False:
                 self.problems[Anomaly.G1A] += 1
-            if attempt.told is True and attempt.files and not mine and not attempt.may_be_lost:
+            if attempt.acknowledged_end is True and attempt.files and not mine and not attempt.may_be_lost:
                 self.problems[Anomaly.LOST] += 1
             if attempt.was_seen and not mine and not attempt.may_be_lost:
                 self.problems[Anomaly.G1A] += 1

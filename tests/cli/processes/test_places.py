@@ -43,7 +43,7 @@ def test_the_address_of_a_balancer_is_the_same_for_all_but_not_that_between_agen
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (Settings(listeners="A://127.0.0.1:9092,B://127.0.0.1:9093"), "overlap"),
         (Settings(listeners="A://127.0.0.1:65535"), "exceed 65535"),
@@ -52,6 +52,6 @@ def test_the_address_of_a_balancer_is_the_same_for_all_but_not_that_between_agen
         (Settings(process_roles="compactor"), "does not include broker"),
     ],
 )
-def test_what_does_not_fit_is_refused(settings: Settings, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_does_not_fit_is_refused(settings: Settings, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         places(settings, 2)

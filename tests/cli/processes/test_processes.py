@@ -148,9 +148,9 @@ def test_clients_use_both_metrics_are_summed_and_a_signal_drains_both(flags: lis
         command.process.terminate()
         assert command.process.wait(SECONDS_MAX) == 0
         _until_gone(agents)
-        told = command.errors()
+        lines = command.errors()
         for index, node in enumerate(command.nodes):
-            assert re.search(rf"\[process={index} node_id={node}\] .* SHUTTING_DOWN -> NOT_RUNNING", told), told
+            assert re.search(rf"\[process={index} node_id={node}\] .* SHUTTING_DOWN -> NOT_RUNNING", lines), lines
 
 
 @pytest.mark.timeout(240)
@@ -160,9 +160,9 @@ def test_an_agent_that_exits_takes_the_command_down_and_the_other_one_drains(fla
         os.kill(dead, signal.SIGKILL)
         assert command.process.wait(SECONDS_MAX) == 1
         _until_gone([other])
-        told = command.errors()
-        assert re.search(r"error: agent exited, the others drain and the command ends: node=1[12] status=-9", told)
-        assert len(re.findall("SHUTTING_DOWN -> NOT_RUNNING", told)) == 1, "the other one left the cluster"
+        lines = command.errors()
+        assert re.search(r"error: agent exited, the others drain and the command ends: node=1[12] status=-9", lines)
+        assert len(re.findall("SHUTTING_DOWN -> NOT_RUNNING", lines)) == 1, "the other one left the cluster"
 
 
 @pytest.mark.timeout(240)
