@@ -47,7 +47,6 @@ from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.retention import RETENTION_JOB
 from headrace.metastore.life.keeper import LifeKeeper
-from headrace.metastore.life.watch import LifeWatch
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.settings_in_force import read_settings
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -110,8 +109,6 @@ class Worker:
         self._segment_cleanup = SegmentCleanup(metastore, settings, SegmentCleanupMetrics(registry))
         self._cleaning_planner = CleaningPlanner(metastore, cleaning_metrics)
         self._following: asyncio.Task[None] | None = None
-        self._life: LifeWatch | None = None
-        """Of connections that `open` opened; others are watched by their process."""
         self._runner = JobRunner(
             metastore,
             self._handlers(),
@@ -125,16 +122,18 @@ class Worker:
 
     @classmethod
     async def open(
-        cls, settings: Settings, registry: CollectorRegistry, node_id: Callable[[], int | None] = no_agent
+        cls,
+        settings: Settings,
+        registry: CollectorRegistry,
+        life: LifeKeeper,
+        node_id: Callable[[], int | None] = no_agent,
     ) -> Self:
-        """Connect to metastore and bucket; errors as PostgresMetastore.open and open_store."""
+        """Connect to metastore and bucket; errors as PostgresMetastore.open and open_store. `life`: the process's."""
         clock, rng = SystemClock(), random.Random()
         store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
         metastore = await PostgresMetastore.open(settings.metastore_url, with_worker_pool(settings))
-        worker = cls(settings, store, metastore, clock, rng, registry, node_id)
-        worker._life = LifeWatch(LifeKeeper(metastore, store, clock, rng), clock, None, lambda: False)
-        await worker._life.start()
-        return worker
+        life.name_for(metastore)
+        return cls(settings, store, metastore, clock, rng, registry, node_id)
 
     def start(self) -> None:
         """Start to look for jobs, at the configured pace. The event loop is the worker's."""
@@ -153,8 +152,6 @@ class Worker:
 
     async def close(self) -> None:
         """Close the connections that `open` opened, after `stop`."""
-        if self._life is not None:
-            await self._life.stop()
         await self.metastore.close()
         await self._store.close()
 

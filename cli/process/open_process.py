@@ -57,6 +57,10 @@ class Connections:
     tracing: Tracing | None = None
     """None: nothing is traced."""
 
+    def life(self) -> LifeKeeper:
+        """The process's only one."""
+        return LifeKeeper(self.metastore, self.store, self.clock, self.rng)
+
     async def close(self) -> None:
         """Only for a process that was not composed: the shell closes them."""
         await self.metastore.close()
@@ -102,13 +106,14 @@ def compose_process(settings: Settings, shared: Connections) -> ProcessShell:
     wanted = roles(settings)
     if BROKER in wanted:
         return compose_agent(settings, shared)[0]
+    life = shared.life()
     if CONTROLLER in wanted:
         controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry)
-        members: list[list[Role]] = [[controller], *_next_to(settings, shared, lambda: settings.node_id)]
-        return _shell(settings, shared, controller, members, lambda: controller.is_active)
+        members: list[list[Role]] = [[controller], *_next_to(settings, shared, life, lambda: settings.node_id)]
+        return _shell(settings, shared, life, controller, members, lambda: controller.is_active)
     worker = Worker(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry)
     alone = CompactorRole(worker)
-    return _shell(settings, shared, alone, [[alone]], _never)
+    return _shell(settings, shared, life, alone, [[alone]], _never)
 
 
 def compose_agent(
@@ -133,27 +138,30 @@ def compose_agent(
         controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry, broker)
         broker.is_active_controller = is_active = lambda: controller.is_active
         member.append(controller)
-    members = [member, *_next_to(settings, shared, lambda: broker.node_id)]
-    return _shell(settings, shared, broker, members, is_active, broker), broker
+    life = shared.life()
+    members = [member, *_next_to(settings, shared, life, lambda: broker.node_id)]
+    return _shell(settings, shared, life, broker, members, is_active, broker), broker
 
 
-def _next_to(settings: Settings, shared: Connections, node_id: Callable[[], int | None]) -> list[list[Role]]:
+def _next_to(
+    settings: Settings, shared: Connections, life: LifeKeeper, node_id: Callable[[], int | None]
+) -> list[list[Role]]:
     """Background work next to other roles."""
-    return [[WorkerThread(settings, shared.registry, node_id)]] if COMPACTOR in roles(settings) else []
+    return [[WorkerThread(settings, shared.registry, life, node_id)]] if COMPACTOR in roles(settings) else []
 
 
 def _shell(
     settings: Settings,
     shared: Connections,
+    life: LifeKeeper,
     main: MainRole,
     members: Sequence[Sequence[Role]],
     is_active_controller: Callable[[], bool],
     broker: Broker | None = None,
 ) -> ProcessShell:
-    keeper = LifeKeeper(shared.metastore, shared.store, shared.clock, shared.rng)
-    life = LifeWatch(keeper, shared.clock, shared.registry, notes_position=is_active_controller)
+    watch = LifeWatch(life, shared.clock, shared.registry, notes_position=is_active_controller)
     if broker is not None:
-        life.on_change = broker.in_life
+        watch.on_change = broker.in_life
     reporter = SettingReporter(
         shared.metastore,
         settings,
@@ -168,7 +176,7 @@ def _shell(
         shared.store,
         shared.metastore,
         shared.registry,
-        life,
+        watch,
         main,
         members,
         reporter,

@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from headrace.compactor.worker import Worker
 from headrace.config.listeners import COMPACTOR
 from headrace.config.settings import Settings
+from headrace.metastore.life.keeper import LifeKeeper
 
 Running = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 """The thread's loop, and the event that stops it."""
@@ -29,8 +30,15 @@ class WorkerThread:
     title = COMPACTOR
     needs_bucket = False
 
-    def __init__(self, settings: Settings, registry: CollectorRegistry, node_id: Callable[[], int | None]) -> None:
-        self._settings, self._registry, self._node_id = settings, registry, node_id
+    def __init__(
+        self,
+        settings: Settings,
+        registry: CollectorRegistry,
+        life: LifeKeeper,
+        node_id: Callable[[], int | None],
+    ) -> None:
+        """`life`: it names the life of the metastore for the worker's connections, too."""
+        self._settings, self._registry, self._life, self._node_id = settings, registry, life, node_id
         self._thread = threading.Thread(target=lambda: asyncio.run(self._work()), name="worker", daemon=True)
         self._opened: Future[Running] = Future()
 
@@ -55,7 +63,7 @@ class WorkerThread:
     async def _work(self) -> None:
         stopping = asyncio.Event()
         try:
-            worker = await Worker.open(self._settings, self._registry, self._node_id)
+            worker = await Worker.open(self._settings, self._registry, self._life, self._node_id)
         except BaseException as error:
             self._opened.set_exception(error)
             return

@@ -34,17 +34,24 @@ ATTEMPTS = 5
 
 
 class LifeKeeper:
-    """One per metastore that a process opened."""
+    """One per process: by `name_for` it keeps all connections of the process in one life."""
 
     def __init__(self, api: LifeApi, store: ObjectStore, clock: Clock, rng: random.Random) -> None:
         self.verdict = LifeVerdict.CURRENT
         """Of the newest check."""
         self._api = api
+        self._named = [api]
         self._store = store
         self._clock = clock
         self._rng = rng
         self._newest: LifeRecord | None = None
         self._reached: Position | None = None
+
+    def name_for(self, other: LifeApi) -> None:
+        """Name the life for these connections of the same process, too. Another thread may use them: what one
+        check finds holds for all of them."""
+        self._named.append(other)
+        other.name_life(self._api.named_life)
 
     async def check(self) -> LifeVerdict:
         """Compare, and begin a new life after a promotion. Names the life that holds, or none.
@@ -135,4 +142,5 @@ class LifeKeeper:
                 found.begun_on,
             )
         self.verdict = verdict
-        self._api.name_life(found.life if verdict is LifeVerdict.CURRENT else NO_LIFE)
+        for api in self._named:
+            api.name_life(found.life if verdict is LifeVerdict.CURRENT else NO_LIFE)

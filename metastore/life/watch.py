@@ -1,6 +1,6 @@
 """Checks the life of the metastore every few seconds, from the start of a process to its end.
 
-Place: started by cli/process/shell.py and by compactor workers before anything writes.
+Place: one per process, started by cli/process/shell.py before anything writes.
 Invariant: a check that fails changes nothing; the next one comes after CHECK_SECONDS. An old primary that is cut off
 from its successor stays writable: processes that reach it learn from the bucket, at their next check, that its life
 is over, and acknowledge nothing from then on.
@@ -37,9 +37,9 @@ class LifeWatch:
     """`start` checks once, before anything is written."""
 
     def __init__(
-        self, keeper: LifeKeeper, clock: Clock, registry: CollectorRegistry | None, notes_position: Callable[[], bool]
+        self, keeper: LifeKeeper, clock: Clock, registry: CollectorRegistry, notes_position: Callable[[], bool]
     ) -> None:
-        """`registry` None: another watch of the process has the metric. `notes_position`: is this the one that does?"""
+        """`notes_position`: is this the process that does?"""
         self._keeper = keeper
         self._clock = clock
         self._notes_position = notes_position
@@ -47,13 +47,12 @@ class LifeWatch:
         self._was_current = True
         self.on_change: Callable[[bool], None] = lambda is_current: None
         """Called when this process may write again, or no longer."""
-        if registry is not None:
-            gauge = Gauge(
-                "headrace_metastore_life_is_current",
-                "1 if this process's server is the metastore, 0 if it writes nothing because it is not or went back",
-                registry=registry,
-            )
-            gauge.set_function(lambda: float(self._keeper.verdict is LifeVerdict.CURRENT))
+        gauge = Gauge(
+            "headrace_metastore_life_is_current",
+            "1 if this process's server is the metastore, 0 if it writes nothing because it is not or went back",
+            registry=registry,
+        )
+        gauge.set_function(lambda: float(self._keeper.verdict is LifeVerdict.CURRENT))
 
     async def start(self) -> None:
         """The first check; raises what prevented it. A server that is not the metastore does not prevent the start."""

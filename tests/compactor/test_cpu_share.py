@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 
 import pytest
@@ -11,6 +12,10 @@ from prometheus_client import CollectorRegistry
 from headrace.compactor.cpu_share import CpuShare
 from headrace.compactor.worker import Worker
 from headrace.config.settings import Settings
+from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.objects.memory import MemoryStore
+from tests.manual_clock import ManualClock
 
 
 class Thread:
@@ -50,7 +55,9 @@ async def test_a_step_that_fails_rests_as_well() -> None:
 @pytest.mark.parametrize(("percent", "is_paced"), [(100, False), (30, True)])
 async def test_a_workers_steps_are_limited_if_configured(metastore_url: str, percent: int, *, is_paced: bool) -> None:
     settings = Settings(metastore_url=metastore_url, bucket="memory://cpu", compaction_cpu_percent=percent)
-    worker = await Worker.open(settings, CollectorRegistry())
+    metastore = await PostgresMetastore.open(metastore_url, settings)
+    life = LifeKeeper(metastore, MemoryStore(ManualClock()), ManualClock(), random.Random(1))
+    worker = await Worker.open(settings, CollectorRegistry(), life)
     try:
         worker.start()
         name = await asyncio.to_thread(lambda: threading.current_thread().name)
@@ -58,3 +65,4 @@ async def test_a_workers_steps_are_limited_if_configured(metastore_url: str, per
     finally:
         await worker.stop()
         await worker.close()
+        await metastore.close()

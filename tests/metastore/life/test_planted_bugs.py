@@ -14,10 +14,11 @@ import pytest
 
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchOutcome, BatchTransaction
+from headrace.metastore.api.life import ServerLife
 from headrace.metastore.api.read import NONE_OPEN, EpochQuery, ExtentQuery, OffsetKind, OffsetQuery
 from headrace.metastore.life import keeper as keeper_module
 from headrace.metastore.life.keeper import LifeKeeper
-from headrace.metastore.life.numbers import epoch_floor, log_floor
+from headrace.metastore.life.numbers import NO_LIFE, epoch_floor, log_floor
 from headrace.metastore.life.verdict import LifeVerdict, judge
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.transactions.state import NO_PRODUCER, TransactionVerdict
@@ -81,6 +82,43 @@ async def nothing_again(url: str) -> None:
 
 async def test_nothing_is_handed_out_again(metastore_url: str) -> None:
     await nothing_again(metastore_url)
+
+
+async def _all_connections_of_a_process_are_in_its_life(url: str, name_for: Callable[..., None]) -> None:
+    writer, keeper, operator, operators = await two_processes(url)
+    worker = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
+    try:
+        name_for(keeper, worker)
+        await worker.allocate_producer_ids(1)
+        await operators.begin_anew("restored")
+        with pytest.raises(UnavailableError):
+            await worker.allocate_producer_ids(1)
+        assert await keeper.check() is LifeVerdict.CURRENT
+        assert await worker.allocate_producer_ids(1)
+        await operators.begin_anew("restored")
+        superseded = replace(await writer.describe_life(), life=1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(writer, "describe_life", lambda: _answer(superseded))
+            assert await keeper.check() is LifeVerdict.SUPERSEDED
+        assert (writer.named_life, worker.named_life) == (NO_LIFE, NO_LIFE)
+    finally:
+        for store in (writer, operator, worker):
+            await store.close()
+
+
+async def _answer(found: ServerLife) -> ServerLife:
+    return found
+
+
+async def test_one_check_holds_for_all_connections_of_a_process(metastore_url: str) -> None:
+    await _all_connections_of_a_process_are_in_its_life(metastore_url, LifeKeeper.name_for)
+
+
+async def test_a_worker_that_keeps_the_life_it_began_in_is_caught(metastore_url: str) -> None:
+    with pytest.raises((AssertionError, UnavailableError)):
+        await _all_connections_of_a_process_are_in_its_life(
+            metastore_url, lambda keeper, worker: worker.name_life(worker.named_life)
+        )
 
 
 SQL_BUGS = {
