@@ -63,6 +63,10 @@ class Flusher:
         else:
             self.look_soon()
 
+    async def opens(self) -> None:
+        """Return once a file is open; at once if one was open shortly before."""
+        await self._opened.wait()
+
     def flush(self, reason: FlushReason) -> None:
         """Close the open file, if there is one."""
         now = self._clock.monotonic()
@@ -100,7 +104,7 @@ class Flusher:
         while True:
             if self._buffer.file is None:
                 self._opened.clear()
-                await self._opened.wait()
+                await self.opens()
             now = self._clock.monotonic()
             verdict = self._judge(now, clients_wait=False)
             if verdict is not None and verdict.reason is None:

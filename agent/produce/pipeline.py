@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 EARLY_PER_SECOND_S3 = 10
 """As many as a linger of 100 ms makes under load: early flushes never raise an agent's highest bill."""
 EXPIRY_TICK_S = 0.1
-"""How often deadlines are looked at: a request may time out this much late."""
+"""How often deadlines are looked at while requests wait: one may time out this much late."""
 
 
 def _nothing() -> None:
@@ -277,6 +277,8 @@ class ProducePipeline:
 
     async def _expire_requests(self) -> None:
         while True:
+            if not self._queue and self._buffer.file is None:
+                await self._flusher.opens()
             await self._clock.sleep(EXPIRY_TICK_S)
             self._acknowledger.expire()
 

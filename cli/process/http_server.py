@@ -7,6 +7,7 @@ Invariant: `start` returns when the port accepts connections. If the thread cras
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import threading
@@ -20,8 +21,32 @@ from headrace.storage.errors import InvalidError
 
 T = TypeVar("T")
 ANSWER_TIMEOUT_SECONDS = 5.0
+TICK_SECONDS = 1.0
 BACKLOG = 64
 """Connections that are accepted in one turn of the loop, before any of them is judged."""
+
+
+class _Server(uvicorn.Server):
+    """Looks once a second for the time of day, and at once whether to end; uvicorn's looks ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        """Until `end`."""
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), TICK_SECONDS)
+
+    def end(self) -> None:
+        """From another thread."""
+        self.should_exit = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._stopping.set)
 
 
 class HttpServer:
@@ -41,7 +66,7 @@ class HttpServer:
         config = uvicorn.Config(
             app, log_level="error", access_log=False, lifespan="off", http=made, ws="none", backlog=BACKLOG
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self) -> None:
@@ -50,7 +75,7 @@ class HttpServer:
 
     def stop(self) -> None:
         """Finish requests in progress and close; blocks for at most a few seconds."""
-        self._server.should_exit = True
+        self._server.end()
         if self._thread.ident is not None:
             self._thread.join(timeout=5)
         self._socket.close()

@@ -20,7 +20,7 @@ from headrace.storage.dependency import DependencyWatch, start_watches
 
 logger = logging.getLogger(__name__)
 
-ROUND_SECONDS = 0.5
+ROUND_SECONDS = 1.0
 """Pause between rounds: each proves that the event loop runs, and asks the other agents if something fails here."""
 LOOP_SILENCE_SECONDS = 5.0
 """The event loop counts as blocked if no round came for this long."""
