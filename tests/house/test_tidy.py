@@ -112,6 +112,7 @@ def test_public_classes_have_distinct_names() -> None:
 CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "connection_lost", "pause_writing"} | {
     "resume_writing", "data_received",  # with the five before them, asyncio's callbacks
     "dump",  # psycopg's
+    "main_loop",  # uvicorn's
     "list_agent_leases",  # by name, as all of queries.py; the others have a method of the same name
     "build_request_header", "parse_response_header",  # aiokafka's
 } | {  # PySpark's data source API
