@@ -20,7 +20,7 @@ from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
 
-INTERVAL_SECONDS = 5.0
+INTERVAL_SECONDS = 10.0
 """Of each step in the whole cluster, about."""
 CHUNK_ROWS = 1_000
 

@@ -52,7 +52,10 @@ from headrace.storage.errors import CorruptError, HeadraceError
 logger = logging.getLogger(__name__)
 
 TURNS_PER_LEASE = 4
-"""A lease is requested for one round less: a standby asks once per round, so it takes over within the whole lease."""
+"""A lease is requested for one round less: a standby asks in the first round after its end, so it takes over within
+the whole lease."""
+CONTACTS_PER_SESSION = 6
+"""How often the active controller calls for fencing although no agent is silent: its call is a contact."""
 SNAPSHOT_CHECK_SECONDS = 30.0
 SCHEDULE_SECONDS = 30.0
 """Pause between checks that the periodic jobs exist and that workers take jobs."""
@@ -133,13 +136,17 @@ class Controller:
         self._incarnation_id = uuid.UUID(int=rng.getrandbits(128), version=4)
         self._lease: ControllerLease | None = None
         self._active_until = 0.0
+        self._held_until = 0.0
+        """Until then another controller keeps the lease, as the metastore answered."""
+        self._asked = asyncio.Event()
+        """A round has begun, and the lease was asked for."""
         self._granted_ms = times().granted_ms
         self._schedules = schedules
         self._settings = SettingRecorder(api, clock)
         self._remover = PartitionRemover(api, follower, clock)
         self._boundaries = SplitBoundaries(api, follower, clock)
         self._halvings = TopicHalvings(api, follower, clock)
-        self._next_follow = self._next_snapshot_check = 0.0
+        self._next_contact = self._next_snapshot_check = 0.0
         self._passwords_seen = 0
         self._snapshot_end = -1
         """Where the newest snapshot ended when this process looked last."""
@@ -162,7 +169,7 @@ class Controller:
 
     def start(self) -> None:
         """Try to acquire the lease from now on."""
-        self._tasks = [asyncio.create_task(self._repeat(turn)) for turn in (self._hold_lease, self._work)]
+        self._tasks = [asyncio.create_task(turns) for turns in (self._keep_asking(), self._keep_working())]
         for task in self._tasks:
             task.add_done_callback(_log_end)
 
@@ -180,19 +187,36 @@ class Controller:
                 logger.warning("cannot release the lease, it expires instead: error=%s", error)
         self._become(None)
 
-    async def _repeat(self, turn: Callable[[], Awaitable[None]]) -> None:
+    async def _keep_asking(self) -> None:
+        """Rounds begin here. Work that takes longer than a round delays no renewal."""
         while True:
-            try:
-                await turn()
-            except HeadraceError as error:
-                logger.warning("controller round failed: active=%s error=%s", self.is_active, error)
-            self._links.keep(self._linked())
+            await self._attempt(self._hold_lease)
+            self._asked.set()
             await self._clock.sleep(min(self._times().lease_ms / TURNS_PER_LEASE, self._granted_ms / 2) / 1000)
+
+    async def _keep_working(self) -> None:
+        while True:
+            await self._asked.wait()
+            self._asked.clear()
+            await self._attempt(self._work)
+            self._links.keep(self._linked())
+
+    async def _attempt(self, turn: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await turn()
+        except HeadraceError as error:
+            logger.warning("controller round failed: active=%s error=%s", self.is_active, error)
 
     async def _hold_lease(self) -> None:
         sent_at = self._clock.monotonic()
+        if sent_at < self._held_until and self._linked():
+            return  # the active one's agent is a member, so it has not resigned; if its process ends, the link says so
         lease = await self._api.hold_controller_lease(self._node_id(), self._incarnation_id, self._times().granted_ms)
+        self._take(lease, sent_at)
+
+    def _take(self, lease: ControllerLease, sent_at: float) -> None:
         self._active_until = sent_at + lease.lease_ms / 1000
+        self._held_until = sent_at + lease.remaining_ms / 1000
         self._granted_ms = lease.lease_ms
         self._become(lease)
 
@@ -204,7 +228,7 @@ class Controller:
         if lease is not None and is_active:
             await self._act(lease.controller_epoch)
         else:
-            await self._stand_by()
+            await self._follow()
         if self._transactions is not None:
             await self._transactions.step(lease is not None and is_active)
 
@@ -220,21 +244,21 @@ class Controller:
         self._keep_snapshots(epoch)
         await self._keep_schedules(epoch, image)
 
-    async def _stand_by(self) -> None:
-        """Follow the log once per lease: an active controller follows it before it acts."""
-        now = self._clock.monotonic()
-        if now >= self._next_follow:
-            self._next_follow = now + self._times().lease_ms / 1000
-            await self._follow()
-
     async def _follow(self) -> MetadataImage:
-        before = self._follower.image.offset
-        image = await self._follower.catch_up()
+        """The image at the end that the log had when the lease was asked for, or a later one."""
+        image = self._follower.image
+        before = image.offset
+        if self._lease is None or self._lease.metadata_head != before:
+            image = await self._follower.catch_up()
         self._metrics.lag.set(max(image.offset - before, 0))
         return image
 
     async def _fence_silent(self, epoch: int) -> None:
-        fenced = await self._api.fence_silent_agents(epoch, session_timeout_ms=self._times().session_timeout_ms)
+        now, session_ms = self._clock.monotonic(), self._times().session_timeout_ms
+        if now < self._next_contact and self._lease is not None and not self._lease.has_silent:
+            return
+        fenced = await self._api.fence_silent_agents(epoch, session_timeout_ms=session_ms)
+        self._next_contact = now + session_ms / 1000 / CONTACTS_PER_SESSION
         if fenced:
             logger.warning("fenced silent agents: node_ids=%s controller_epoch=%d", fenced, epoch)
 
@@ -262,9 +286,7 @@ class Controller:
         lease = await self._api.succeed_controller(
             self._node_id(), self._incarnation_id, self._times().granted_ms, gone.controller_epoch
         )
-        self._active_until = sent_at + lease.lease_ms / 1000
-        self._granted_ms = lease.lease_ms
-        self._become(lease)
+        self._take(lease, sent_at)
 
     async def _append_due(self, epoch: int, image: MetadataImage) -> None:
         """Append changes caused by time and other agents. If the log changed, the next round decides again."""
@@ -332,7 +354,7 @@ class Controller:
         if now and not was:
             assert lease is not None
             logger.info("active controller: node_id=%d controller_epoch=%d", *lease[:2])
-            self._next_snapshot_check = self._next_schedule = 0.0
+            self._next_contact = self._next_snapshot_check = self._next_schedule = 0.0
             self._settings.forget()
         elif was and not now:
             logger.info("standby: controller=%s", lease)

@@ -20,6 +20,12 @@ class ControllerLease(NamedTuple):
     is_own: bool
     lease_ms: int = 0
     """The length that is granted, from when the call was sent; 0 where nothing was asked for."""
+    remaining_ms: int = 0
+    """How long another holder keeps it at least, from when the call was sent."""
+    metadata_head: int = -1
+    """The next offset of the metadata log; -1 if hold_controller_lease was not asked."""
+    has_silent: bool = True
+    """Whether the lease of an unfenced agent has ended."""
 
 
 class SnapshotState(NamedTuple):
@@ -43,7 +49,7 @@ class ControllerApi(Protocol):
         """Renew the lease if `incarnation_id` holds it, take it over if it expired; the holder afterwards.
 
         `lease_ms`: granted while the cluster has no value of controller.lease.ms, else two thirds of that value: a
-        standby asks three times in controller.lease.ms. The lease has the length that the answer says.
+        standby asks at most a third of it after the end. The lease has the length that the answer says.
 
         Idempotent: the holder gets the same epoch again. A new holder's epoch is higher than any before.
         """

@@ -15,7 +15,7 @@ import pytest
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import HeartbeatAnswer, RegisteredAgent
 from headrace.metastore.api.cluster import ClusterApi
-from headrace.metastore.api.controller import ControllerApi
+from headrace.metastore.api.controller import ControllerApi, ControllerLease
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.topics import NewTopic, PartitionApi, PartitionGrowth
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
@@ -210,13 +210,15 @@ async def test_the_lease_is_kept_taken_over_and_resigned(cluster: ClusterUnderTe
     assert await api.hold_controller_lease(1, A, LEASE_MS) == first
     standby = await api.hold_controller_lease(2, B, LEASE_MS)
     assert (standby.controller_id, standby.is_own) == (1, False)
+    assert 0 < standby.remaining_ms <= LEASE_MS
+    assert standby.metadata_head == first.metadata_head == await api.metadata_head()
     await cluster.pass_minutes(11)
     assert await api.describe_controller() is None
     second = await api.hold_controller_lease(2, B, LEASE_MS)
     assert (second.controller_id, second.is_own) == (2, True)
     assert second.controller_epoch > first.controller_epoch
     await api.resign_controller(first.controller_epoch)
-    assert (await api.describe_controller()) == second._replace(is_own=False, lease_ms=0), (
+    assert await api.describe_controller() == ControllerLease(*second[:2], is_own=False), (
         "a stale epoch resigns nothing"
     )
     await api.resign_controller(second.controller_epoch)
@@ -249,8 +251,11 @@ async def test_the_controller_fences_who_is_silent(cluster: ClusterUnderTest) ->
     for _ in range(4):
         await cluster.pass_minutes(5)
         await beat(api, heard)
-    epoch = (await api.hold_controller_lease(1, A, LEASE_MS)).controller_epoch
+    lease = await api.hold_controller_lease(1, A, LEASE_MS)
+    assert lease.has_silent
+    epoch = lease.controller_epoch
     assert await api.fence_silent_agents(epoch, session_timeout_ms=SESSION_MS) == [1]
+    assert not (await api.hold_controller_lease(1, A, LEASE_MS)).has_silent
     assert await api.fence_silent_agents(epoch, session_timeout_ms=SESSION_MS) == []
     assert [agent.node_id for agent in (await load_image(api)).live_agents()] == [2]
 

@@ -41,14 +41,21 @@ async def _hold(store: PostgresMetastore, controller_id: int, incarnation: uuid.
     return await store.hold_controller_lease(controller_id, incarnation, LEASE_MS)
 
 
+def _who(lease: ControllerLease) -> ControllerLease:
+    """Without what else the answer says."""
+    return ControllerLease(*lease[:4])
+
+
 @pytest.mark.requirement("C15")
 async def test_a_standby_takes_over_when_the_lease_ran_out_and_the_old_one_may_do_nothing(
     metastore: PostgresMetastore, pass_time: PassTime
 ) -> None:
     assert await metastore.describe_controller() is None
     first = await _hold(metastore, 1, FIRST)
-    assert first == ControllerLease(1, 1, is_own=True, lease_ms=LEASE_MS)
-    assert await _hold(metastore, 2, SECOND) == ControllerLease(1, 1, is_own=False, lease_ms=LEASE_MS)
+    assert _who(first) == ControllerLease(1, 1, is_own=True, lease_ms=LEASE_MS)
+    standby = await _hold(metastore, 2, SECOND)
+    assert _who(standby) == ControllerLease(1, 1, is_own=False, lease_ms=LEASE_MS)
+    assert LEASE_MS - 1_000 < standby.remaining_ms <= LEASE_MS
     await pass_time(2_000)
     assert await _hold(metastore, 1, FIRST) == first, "renewed, under the same epoch"
     await pass_time(2_000)
@@ -58,8 +65,8 @@ async def test_a_standby_takes_over_when_the_lease_ran_out_and_the_old_one_may_d
     await pass_time(1_500)
     assert await metastore.describe_controller() is None
     second = await _hold(metastore, 2, SECOND)
-    assert second == ControllerLease(2, 2, is_own=True, lease_ms=LEASE_MS)
-    assert await _hold(metastore, 1, FIRST) == second._replace(is_own=False), "SIGSTOP, take-over, SIGCONT"
+    assert _who(second) == ControllerLease(2, 2, is_own=True, lease_ms=LEASE_MS)
+    assert _who(await _hold(metastore, 1, FIRST)) == _who(second)._replace(is_own=False), "SIGSTOP, take-over, SIGCONT"
 
     head = await metastore.metadata_head()
     image = await load_image(metastore)
@@ -93,7 +100,7 @@ async def test_who_resigns_is_replaced_at_once(metastore: PostgresMetastore) -> 
     first = await _hold(metastore, 1, FIRST)
     await metastore.resign_controller(first.controller_epoch)
     assert await metastore.describe_controller() is None
-    assert await _hold(metastore, 2, SECOND) == ControllerLease(2, 2, is_own=True, lease_ms=LEASE_MS)
+    assert _who(await _hold(metastore, 2, SECOND)) == ControllerLease(2, 2, is_own=True, lease_ms=LEASE_MS)
 
 
 @pytest.mark.requirement("C15")

@@ -14,7 +14,7 @@ from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError
 
-_HOLD_CONTROLLER_LEASE = Statement("hold_controller_lease", writes=True)
+_ASK_CONTROLLER_LEASE = Statement("ask_controller_lease", writes=True)
 _DESCRIBE_CONTROLLER = Statement("describe_controller", writes=False)
 _RESIGN_CONTROLLER = Statement("resign_controller", writes=True)
 _FENCE_SILENT_AGENTS = Statement("fence_silent_agents", writes=True)
@@ -34,7 +34,7 @@ class PostgresController:
         self, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int
     ) -> ControllerLease:
         """Who holds the lease after this incarnation tried to."""
-        row = await _HOLD_CONTROLLER_LEASE.row(
+        row = await _ASK_CONTROLLER_LEASE.row(
             self.pool, controller_id=controller_id, incarnation_id=incarnation_id, lease_ms=lease_ms
         )
         return ControllerLease(*row)

@@ -2,8 +2,8 @@
 -- The controller's row is locked before lease_watch, metadata_head and everything else.
 
 -- Renew the lease if p_incarnation_id holds it, or take it over if it ran out; who holds it now, and the length that
--- is granted: two thirds of the cluster's controller.lease.ms, so that a standby, which asks three times in that time,
--- is active controller.lease.ms after the last renewal; p_lease while the cluster has no value. The stored end never
+-- is granted: two thirds of the cluster's controller.lease.ms, so that a standby, which asks at most a third of that
+-- time after the end, is active controller.lease.ms after the last renewal; p_lease while the cluster has no value. The stored end never
 -- moves back while the holder is the same, and is at least p_lease from now: a holder that does not get the answer,
 -- or has a version that does not read lease_ms, trusts its lease until then.
 -- Locks: the controller's row; none for a standby that finds the lease held.

@@ -179,7 +179,13 @@ class FakeClusterApi(FakeMetadataLog):
         if is_own:
             self.controller_until = max(self.controller_until, now + max(granted_ms, lease_ms) / 1000)
         self._end("hold_controller_lease")
-        return self.controller._replace(is_own=is_own, lease_ms=granted_ms)
+        return self.controller._replace(
+            is_own=is_own,
+            lease_ms=granted_ms,
+            remaining_ms=0 if is_own else round((self.controller_until - now) * 1000),
+            metadata_head=len(self.log),
+            has_silent=any(not agent.fenced and agent.held_until <= now for agent in self.agents.values()),
+        )
 
     async def succeed_controller(
         self, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int, gone_epoch: int

@@ -19,12 +19,14 @@ from headrace.agent.cluster.controller_metrics import ControllerMetrics
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
 from headrace.metastore.api.agents import METADATA_FORMAT
+from headrace.metastore.api.controller import ControllerLease
 from headrace.metastore.api.jobs import JobSchedule, JobState
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.log.delegation_tokens import TokenTimes, issue_token
 from headrace.metastore.log.image import Assignment, MetadataImage
 from headrace.metastore.log.reassignment import reassign
 from headrace.metastore.log.records import (
+    ControlledShutdownRecord,
     CredentialInfo,
     FeatureLevelRecord,
     MetadataRecord,
@@ -109,6 +111,93 @@ async def test_a_killed_controller_is_replaced_within_its_lease_and_a_clean_stop
     assert standby.controller.is_active
     assert api.controller.controller_epoch == 3
     await standby.controller.stop()
+
+
+async def _takes_over_in_time(frozen_at: float) -> None:
+    """The active one's process is frozen: no link breaks. The standby asks less often than the active one."""
+    clock = ManualClock()
+    api = FakeClusterApi(clock)
+    for node_id in (1, 2):
+        api.add_agent(node_id)
+    one, two = Candidate(api, 1), Candidate(api, 2)
+    await clock.advance(0.001)
+    assert one.controller.is_active
+    await clock.advance(10 + frozen_at)
+    renewed_at = api.controller_until - one.controller._granted_ms / 1000
+    await one.die()
+    await clock.advance(renewed_at + TIMES.lease_ms / 1000 - clock.monotonic())
+    assert two.controller.is_active
+    await two.die()
+
+
+@pytest.mark.requirement("C15")
+@settings(max_examples=30)
+@given(st.floats(0, 3))
+async def test_a_standby_that_asks_rarely_takes_over_within_the_lease(frozen_at: float) -> None:
+    await _takes_over_in_time(frozen_at)
+
+
+async def test_a_standby_that_waits_too_long_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted bug: it counts from the answer's lease, not from what is left of the holder's."""
+    take = Controller._take
+
+    def from_the_whole_lease(self: Controller, lease: ControllerLease, sent_at: float) -> None:
+        take(self, lease._replace(remaining_ms=0 if lease.is_own else TIMES.lease_ms), sent_at)
+
+    monkeypatch.setattr(Controller, "_take", from_the_whole_lease)
+    with pytest.raises(AssertionError):
+        await _in_time_at_any_time()
+
+
+async def _in_time_at_any_time() -> None:
+    for tenths in range(30):
+        await _takes_over_in_time(tenths / 10)
+
+
+async def test_a_standby_asks_when_the_lease_may_have_ended(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    for node_id in (1, 2):
+        api.add_agent(node_id)
+    one, two = Candidate(api, 1), Candidate(api, 2)
+    await fake_clock.advance(10)
+    api.calls.clear()
+    await fake_clock.advance(15)
+    assert 15 / 0.75 + 15 / 3 <= api.calls["hold_controller_lease"] <= 15 / 0.75 + 15 / 2 + 1
+    assert api.calls["read_metadata"] == 0, "the answers say that the log has not grown"
+    for candidate in (one, two):
+        await candidate.controller.stop()
+
+
+@pytest.mark.requirement("C15")
+async def test_a_standby_asks_in_every_round_once_the_active_ones_agent_leaves(
+    api: FakeClusterApi, fake_clock: ManualClock
+) -> None:
+    for node_id in (1, 2):
+        api.add_agent(node_id)
+    one, two = Candidate(api, 1), Candidate(api, 2)
+    await fake_clock.advance(10)
+    api.append(ControlledShutdownRecord(broker_id=1, broker_epoch=api.agents[1].epoch))
+    await two.follower.catch_up()  # as its agent does, before the leaving one may stop
+    await one.controller.stop()
+    await fake_clock.advance(0.75)
+    assert two.controller.is_active
+    await two.controller.stop()
+
+
+@pytest.mark.requirement("C15")
+@pytest.mark.parametrize("silent_after", [0.1, 0.4, 0.7, 1.0, 2.5])
+async def test_a_silent_agent_is_fenced_within_a_round(
+    api: FakeClusterApi, fake_clock: ManualClock, silent_after: float
+) -> None:
+    one = Candidate(api, 1)
+    api.add_agent(1)
+    api.add_agent(5)
+    await fake_clock.advance(10)
+    api.calls.clear()
+    api.agents[5].held_until = fake_clock.monotonic() + silent_after
+    await fake_clock.advance(silent_after + 0.75)
+    assert api.agents[5].fenced
+    assert api.calls["fence_silent_agents"] <= 3, "when an agent is silent, and every three seconds"
+    await one.controller.stop()
 
 
 @pytest.mark.requirement("C15")
