@@ -180,8 +180,8 @@ class FetchService:
         self._cache.put_file(file_id, segment)
 
     def on_committed(self) -> None:
-        """This agent committed something: poll the feed now."""
-        self._feed.poke()
+        """This agent committed something: consumers wait for it."""
+        self._feed.committed()
 
     def log_start_offset(self, partition_key: int) -> int:
         """The log start as far as known here, for produce responses; -1 if unknown."""

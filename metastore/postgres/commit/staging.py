@@ -47,6 +47,36 @@ RING_BATCHES = 5
 _DIFFERENT = -2
 _INT2_MAX = (1 << 15) - 1
 _INT4_MAX = (1 << 31) - 1
+_INT8_MAX = (1 << 63) - 1
+_LOWEST = StagedBatch(
+    partition_key=0,
+    position=0,
+    length=1,
+    record_count=1,
+    max_timestamp=~_INT8_MAX,
+    producer_id=~_INT8_MAX,
+    producer_epoch=-1,
+    base_sequence=-1,
+    leader_epoch=-1,
+    partition_count=via_alias((1 << PARTITION_BITS) - 1),
+    transaction=BatchTransaction.NO_TRANSACTION,
+)
+_LOWEST_OF_IDEMPOTENT = _LOWEST._replace(producer_epoch=0, base_sequence=0)
+_HIGHEST = StagedBatch(
+    partition_key=_INT8_MAX,
+    position=_INT8_MAX,
+    length=_INT4_MAX,
+    record_count=RECORDS_MAX,
+    max_timestamp=_INT8_MAX,
+    producer_id=_INT8_MAX,
+    producer_epoch=_INT2_MAX,
+    base_sequence=_INT4_MAX,
+    leader_epoch=_INT4_MAX,
+    partition_count=_INT4_MAX,
+    transaction=max(BatchTransaction),
+)
+_LOWEST_ROWS = np.array([_LOWEST, _LOWEST_OF_IDEMPOTENT], dtype=np.int64)
+_HIGHEST_ROW = np.array(_HIGHEST, dtype=np.int64)
 
 
 class Staged:
@@ -175,10 +205,11 @@ class Staged:
                 in_file_order[place] = answer
             return in_file_order
         bases = np.frombuffer(packed, dtype=">i8", offset=1)
-        runs, run = np.unique(self._run[rows], return_inverse=True)
-        self._check_count(file.file_id, len(bases), len(runs))
+        opens = ~_same_as_before(self._run[rows])
+        self._check_count(file.file_id, len(bases), int(opens.sum()))
+        first = rows[opens][np.cumsum(opens) - 1]
         offsets = np.empty(len(rows), dtype=np.int64)
-        offsets[places] = bases[run] + self._before[rows] - self._before[self._run_first[runs]][run]
+        offsets[places] = bases[np.cumsum(opens) - 1] + self._before[rows] - self._before[first]
         times = [batch.max_timestamp for batch in file.batches]
         return list(map(BatchAnswer, repeat(BatchOutcome.APPENDED), offsets.tolist(), times))
 
@@ -203,28 +234,13 @@ def _check(files: Sequence[FileCommit], file: Column, table: Column) -> None:
     """InvalidError naming the first batch that cannot be right."""
     batch: Any = StagedBatch(*table.T)
     size = np.array([file.size for file in files])[file]
-    idempotent = batch.producer_id >= 0
-    right = (
-        (batch.partition_key >= 0)
-        & (batch.position >= 0)
-        & (batch.length > 0)
-        & (batch.length <= np.minimum(size - batch.position, _INT4_MAX))
-        & (batch.record_count > 0)
-        & (batch.record_count <= RECORDS_MAX)
-        & (batch.producer_epoch >= np.where(idempotent, 0, -1))
-        & (batch.producer_epoch <= _INT2_MAX)
-        & (batch.base_sequence >= np.where(idempotent, 0, -1))
-        & (batch.base_sequence <= _INT4_MAX)
-        & (batch.leader_epoch >= -1)
-        & (batch.leader_epoch <= _INT4_MAX)
-        & ((batch.partition_count >= min(MovedKeys)) | (batch.partition_count <= ALIAS_CODES))
-        & (batch.partition_count > via_alias(1 << PARTITION_BITS))
-        & (batch.partition_count != _DIFFERENT)
-        & (batch.partition_count <= _INT4_MAX)
-        & (batch.transaction >= 0)
-        & (batch.transaction <= max(BatchTransaction))
-        & ((batch.transaction == 0) | (idempotent & (batch.producer_epoch <= EPOCH_MAX)))
-    )
+    lowest = _LOWEST_ROWS[(batch.producer_id >= 0).astype(np.intp)]
+    right = ((table >= lowest) & (table <= _HIGHEST_ROW)).all(axis=1)
+    right &= batch.length <= size - batch.position
+    count = batch.partition_count
+    right &= ((count >= min(MovedKeys)) | (count <= ALIAS_CODES)) & (count != _DIFFERENT)
+    if batch.transaction.any():
+        right &= (batch.transaction == 0) | ((batch.producer_id >= 0) & (batch.producer_epoch <= EPOCH_MAX))
     if not right.all():
         row = int(np.argmin(right))
         wrong = StagedBatch(*table[row].tolist())

@@ -41,17 +41,31 @@ async def test_the_feed_is_polled_once_per_interval_while_consumers_read(world: 
     assert split_sent((await waiting).records(key)) == expected(world.live[key], 0)
 
 
-async def test_without_readers_the_feed_is_polled_seldom_and_at_once_when_poked(world: World) -> None:
+async def test_without_readers_the_feed_is_polled_seldom_however_many_commits_there_are(world: World) -> None:
     await world.service.start()
     await world.clock.settle()
     started = world.metastore.asked["poll_feed"]
 
-    await world.clock.advance(1.05)
+    for _ in range(21):
+        world.service.on_committed()
+        await world.clock.advance(0.05)
+
     assert world.metastore.asked["poll_feed"] - started == 10
+
+
+async def test_a_new_reader_finds_what_was_committed_without_readers(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.service.start()
+    await world.clock.settle()
+    await world.append(key, b"a")
     world.service.on_committed()
+    before = world.metastore.asked["poll_feed"]
+
+    waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=10_000, min_bytes=1))
     await world.clock.settle()
 
-    assert world.metastore.asked["poll_feed"] - started == 11
+    assert world.metastore.asked["poll_feed"] - before == 1
+    assert split_sent((await waiting).records(key)) == expected(world.live[key], 0)
 
 
 async def test_a_quiet_cluster_is_polled_rarely_until_something_happens(world: World) -> None:
@@ -93,17 +107,19 @@ async def test_between_two_fetches_of_a_consumer_nothing_slows_down(world: World
     assert world.metastore.asked["poll_feed"] - before == 60
 
 
-async def test_a_poke_during_a_poll_is_not_lost(world: World) -> None:
+async def test_a_commit_during_a_poll_is_not_lost_to_readers(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
     await world.service.start()
+    await world.fetch({key: 0})
     await world.clock.settle()
     before = world.metastore.asked["poll_feed"]
-    world.metastore.change_page = lambda page: _poke_once(world, page)
+    world.metastore.change_page = lambda page: _commit_once(world, page)
     world.service.on_committed()
     await world.clock.settle()
     assert world.metastore.asked["poll_feed"] - before == 2
 
 
-def _poke_once(world: World, page: FeedPage) -> FeedPage:
+def _commit_once(world: World, page: FeedPage) -> FeedPage:
     world.metastore.change_page = lambda page: page
     world.service.on_committed()
     return page
