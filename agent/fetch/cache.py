@@ -1,9 +1,11 @@
-"""The chunk cache: recently written files completely, recently read ones in aligned chunks, and ranges from other
-agents.
+"""The chunk cache: recently written files completely, recently read ones in aligned chunks, and ranges: of long runs
+of one partition, and from other agents.
 
 Place: between read.py and the object store, for readers near the high watermark.
 Invariant: a chunk is loaded by one GET for all its readers; its bytes are immutable, so a view stays valid after
 eviction. At most `capacity_bytes` are cached (plus the views that readers still hold).
+A chunk serves many partitions with little in it. Where one partition fills a good part of it, the others' readers may
+be far away, and the chunk be evicted before they come: such runs are loaded by themselves.
 Segment files have different lengths and a GET beyond the end is refused, so the last chunk is loaded only
 up to the known end of live bytes (`live_end`), and again, longer, if more becomes known.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from bisect import bisect_right, insort
 from collections import OrderedDict
 
 from headrace.agent.fetch.file_range import FileRange, RangeBytes
@@ -30,7 +33,8 @@ _WHOLE = -1
 _FIRST_RANGE = -2
 
 _Entry = tuple[uuid.UUID, int]
-"""File and chunk number; _WHOLE for a file that was put whole; _FIRST_RANGE - n for a byte range from n on."""
+"""File and chunk number; _WHOLE for a file that was put whole; _FIRST_RANGE - n for a byte range from n on, within one
+chunk."""
 
 
 class ChunkCache:
@@ -41,10 +45,12 @@ class ChunkCache:
     ) -> None:
         self._store = store
         self._metrics = metrics
-        self._capacity = capacity_bytes
+        self.capacity_bytes = capacity_bytes
         self._chunk_bytes = chunk_bytes
         self._held = 0
         self._entries: OrderedDict[_Entry, memoryview] = OrderedDict()
+        self._range_starts: dict[uuid.UUID, list[int]] = {}
+        """Of the byte ranges among the entries, in order."""
         self._loads: dict[_Entry, asyncio.Task[memoryview]] = {}
         self._forgotten: OrderedDict[uuid.UUID, None] = OrderedDict()
 
@@ -90,16 +96,15 @@ class ChunkCache:
 
     async def read(self, wanted: FileRange) -> RangeBytes:
         """The range's bytes, loaded if need be; what the store raises."""
-        file_id, start, end, live_end, _ = wanted
+        file_id, start, end, live_end, _, run_end = wanted
         body = self.peek(file_id, start, end)
         if body is not None:
             return body
-        chunk_ranges = self._chunk_ranges(start, end)
-        chunks = await asyncio.gather(
-            *(self._chunk((file_id, chunk), last, live_end) for chunk, _, last in chunk_ranges)
-        )
-        views = [data[first:last] for data, (_, first, last) in zip(chunks, chunk_ranges, strict=True)]
-        return RangeBytes(joined(views), checked=False)
+        if run_end:
+            loads = [self._run_part(file_id, *part, run_end) for part in self._chunk_ranges(start, end)]
+        else:
+            loads = [self._chunk_part(file_id, *part, live_end) for part in self._chunk_ranges(start, end)]
+        return RangeBytes(joined(await asyncio.gather(*loads)), checked=False)
 
     def forget(self, file_id: uuid.UUID) -> None:
         """Drop the cached bytes of a missing or corrupt file."""
@@ -107,7 +112,7 @@ class ChunkCache:
         if len(self._forgotten) > FORGOTTEN_MAX:
             self._forgotten.popitem(last=False)
         for entry in [entry for entry in self._entries if entry[0] == file_id]:
-            self._held -= len(self._entries.pop(entry))
+            self._drop(entry)
         self._metrics.cache_bytes.set(self._held)
 
     async def close(self) -> None:
@@ -126,19 +131,37 @@ class ChunkCache:
         ]
 
     def _held_range(self, file_id: uuid.UUID, chunk: int, first: int, last: int) -> memoryview | None:
-        """The bytes from `first` to `last` of a chunk, out of the chunk or of a range that starts there."""
-        for entry, start in (
-            ((file_id, chunk), 0),
-            ((file_id, _FIRST_RANGE - chunk * self._chunk_bytes - first), first),
-        ):
-            data = self._entries.get(entry)
-            if data is not None and len(data) >= last - start:
-                self._entries.move_to_end(entry)
+        """The bytes from `first` to `last` of a chunk, out of the chunk or of a range that contains them."""
+        data = self._entries.get((file_id, chunk))
+        if data is not None and len(data) >= last:
+            self._entries.move_to_end((file_id, chunk))
+            return data[first:last]
+        first, last = chunk * self._chunk_bytes + first, chunk * self._chunk_bytes + last
+        starts = self._range_starts.get(file_id, ())
+        for start in reversed(starts[: bisect_right(starts, first)]):
+            data = self._entries[file_id, _FIRST_RANGE - start]
+            if start + len(data) >= last:
+                self._entries.move_to_end((file_id, _FIRST_RANGE - start))
                 return data[first - start : last - start]
         return None
 
-    async def _chunk(self, entry: _Entry, length: int, live_end: int) -> memoryview:
-        """At least the first `length` bytes of a chunk."""
+    async def _chunk_part(self, file_id: uuid.UUID, chunk: int, first: int, last: int, live_end: int) -> memoryview:
+        """The bytes from `first` to `last` of a chunk, which is loaded as far as it is known to be live."""
+        start = chunk * self._chunk_bytes
+        data = await self._shared_load((file_id, chunk), start, last, min(live_end - start, self._chunk_bytes))
+        return data[first:last]
+
+    async def _run_part(self, file_id: uuid.UUID, chunk: int, first: int, last: int, run_end: int) -> memoryview:
+        """The same of a run: from `first` on, as far as run and chunk go. Another load may have brought it."""
+        held = self._held_range(file_id, chunk, first, last)
+        if held is not None:
+            return held
+        start = chunk * self._chunk_bytes + first
+        ahead = min(run_end - start, self._chunk_bytes - first)
+        return (await self._shared_load((file_id, _FIRST_RANGE - start), start, last - first, ahead))[: last - first]
+
+    async def _shared_load(self, entry: _Entry, start: int, length: int, known: int) -> memoryview:
+        """At least `length` bytes from `start` on; the first to ask loads `known` bytes, if that is more."""
         while True:
             data = self._entries.get(entry)
             if data is not None and len(data) >= length:
@@ -151,18 +174,17 @@ class ChunkCache:
                 if len(data) >= length:
                     return data
                 continue
-            known = min(live_end - entry[1] * self._chunk_bytes, self._chunk_bytes)
-            load = asyncio.create_task(self._load(entry, max(length, known)))
+            load = asyncio.create_task(self._load(entry, start, max(length, known)))
             self._loads[entry] = load
             load.add_done_callback(lambda done: self._loaded(entry, done))
             # Shielded: the load continues for the others if this reader's connection closes.
             return await asyncio.shield(load)
 
-    async def _load(self, entry: _Entry, length: int) -> memoryview:
-        file_id, chunk = entry
-        data = await self._store.get(object_key(file_id), ByteRange(chunk * self._chunk_bytes, length))
+    async def _load(self, entry: _Entry, start: int, length: int) -> memoryview:
+        file_id = entry[0]
+        data = await self._store.get(object_key(file_id), ByteRange(start, length))
         if len(data) != length:
-            raise CorruptError(f"short read: file={file_id} chunk={chunk} wanted={length} got={len(data)}")
+            raise CorruptError(f"short read: file={file_id} start={start} wanted={length} got={len(data)}")
         self._metrics.read_from_store.inc(length)
         view = memoryview(data)
         self._keep(entry, view)
@@ -175,15 +197,27 @@ class ChunkCache:
             load.exception()  # each reader raised it; without a reader it is not needed
 
     def _keep(self, entry: _Entry, data: memoryview) -> None:
-        if len(data) > self._capacity:
+        if len(data) > self.capacity_bytes:
             return
-        replaced = self._entries.pop(entry, None)
-        self._held += len(data) - (len(replaced) if replaced is not None else 0)
+        if entry in self._entries:
+            self._drop(entry)
         self._entries[entry] = data
-        while self._held > self._capacity:
-            _, evicted = self._entries.popitem(last=False)
-            self._held -= len(evicted)
+        self._held += len(data)
+        file_id, number = entry
+        if number <= _FIRST_RANGE:
+            insort(self._range_starts.setdefault(file_id, []), _FIRST_RANGE - number)
+        while self._held > self.capacity_bytes:
+            self._drop(next(iter(self._entries)))
         self._metrics.cache_bytes.set(self._held)
+
+    def _drop(self, entry: _Entry) -> None:
+        self._held -= len(self._entries.pop(entry))
+        file_id, number = entry
+        if number <= _FIRST_RANGE:
+            starts = self._range_starts[file_id]
+            starts.remove(_FIRST_RANGE - number)
+            if not starts:
+                del self._range_starts[file_id]
 
 
 def joined(views: list[memoryview]) -> memoryview:

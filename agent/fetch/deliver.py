@@ -41,6 +41,10 @@ FILES_MAX = 64
 
 A client that times out before its answer asks for the same again, and without end if that takes as long.
 """
+LONG_RUN_BYTES = 512 * 1024
+"""From this length on, an extent is loaded without what is around it: a GET for each costs less than the bytes of a
+chunk that are not needed here, and may be evicted before others come for them.
+"""
 
 _GONE_OR_UNSOUND = (NotFoundError, CorruptError)
 
@@ -197,7 +201,9 @@ class Delivery:
                 break
             if not is_marker:
                 files.add(extent.file_id)
-            plan.append(ExtentRead(extent, start, FileRange(extent.file_id, start.position, stop, end, lookup.recent)))
+            run_end = end if extent.length >= LONG_RUN_BYTES else 0
+            file_range = FileRange(extent.file_id, start.position, stop, end, lookup.recent, run_end)
+            plan.append(ExtentRead(extent, start, file_range))
             limit -= stop - start.position
             if limit < HEADER_BYTES:
                 break

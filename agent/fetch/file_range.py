@@ -20,6 +20,9 @@ class FileRange(NamedTuple):
     """The known end of the file's live bytes (0: unknown): a reader that continues needs these bytes too."""
     recent: bool = True
     """Near the high watermark: worth caching."""
+    run_end: int = 0
+    """The end of a long run of one partition's bytes around the range, which is loaded without its neighbours, and may
+    be read ahead as far as here; 0: what is around it belongs to other partitions, and their readers need it, too."""
 
 
 class RangeBytes(NamedTuple):

@@ -22,7 +22,8 @@ from headrace.storage.objects.store import ByteRange, ObjectStore
 
 HISTORICAL_READS = 16
 """Number of files that historical readers of one agent read at a time."""
-
+READ_AHEAD_SHARE = 4
+"""What one response reads ahead is at most this part of the cache: more would be evicted before it is sent."""
 
 _Groups = dict[uuid.UUID, list[FileRange]]
 """Ranges by their file."""
@@ -77,9 +78,13 @@ class RangeReader:
     async def _near(self, groups: _Groups) -> dict[uuid.UUID, Sequence[RangeBytes | HeadraceError]]:
         """Through the cache of this agent, or of its zone."""
         wider: list[FileRange] = []
+        ahead = self._cache.capacity_bytes // READ_AHEAD_SHARE // max(sum(map(len, groups.values())), 1)
         for file_id, group in groups.items():
             live_end = max(self._live_end(file_id), max(wanted.live_end for wanted in group))
-            wider += [wanted._replace(live_end=live_end) for wanted in group]
+            wider += [
+                wanted._replace(live_end=live_end, run_end=min(wanted.run_end, max(wanted.end, wanted.start + ahead)))
+                for wanted in group
+            ]
         if self._shared is not None:
             bodies = iter(await self._shared.read(wider))
         else:
