@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.storage.errors import CorruptError, HeadraceError
 from headrace.storage.records.check import check_batch
-from headrace.storage.records.check_records import _AT_ONCE, RecordWork, check_records, largest
+from headrace.storage.records.check_records import _AT_ONCE, _MANY, RecordWork, check_records, largest
 from headrace.storage.records.codec import Record, decode_records, encode_batch
 from headrace.storage.records.compression import Codec, compress
 from headrace.storage.records.errors import BatchTooLargeError, InvalidRecordError
@@ -19,7 +19,7 @@ from tests.storage.batches import crowded_batch, forge, plain_batch
 
 pytestmark = pytest.mark.requirement("X7")
 CODECS = list(Codec)
-SIZES = [1, 2, 47, 48, 49, 300]
+SIZES = [1, 2, 60, _MANY - 1, _MANY, _MANY + 1, 300]
 
 
 def _check(batch: bytes | memoryview) -> int:
@@ -115,7 +115,8 @@ def test_what_does_not_unpack_is_corrupt(codec: Codec) -> None:
 
 @settings(max_examples=300)
 @given(
-    st.sampled_from([3, 60]), st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4)
+    st.sampled_from([3, 80, _MANY]),
+    st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4),
 )
 def test_what_passes_can_be_read(count: int, changes: list[tuple[int, int]]) -> None:
     """Any change of bytes: it is refused by name, or every record can be decoded."""
@@ -131,7 +132,7 @@ def test_what_passes_can_be_read(count: int, changes: list[tuple[int, int]]) -> 
 
 
 @settings(max_examples=200)
-@given(st.binary(max_size=600), st.sampled_from([1, 5, 47, 48, 80]))
+@given(st.binary(max_size=1_500), st.sampled_from([1, 5, 80, _MANY]))
 def test_noise_is_refused_by_name(noise: bytes, count: int) -> None:
     try:
         _check(_packed(noise, count))
@@ -151,7 +152,7 @@ def test_large_batches_are_checked_in_steps(count: int) -> None:
         _check(_packed(body[: len(_bodies(_AT_ONCE))] + _bodies(count - 1)[: -1 or None], count))
 
 
-@pytest.mark.parametrize("count", [1, 60])
+@pytest.mark.parametrize("count", [1, 60, _MANY])
 def test_a_negative_length_of_a_record_is_refused(count: int) -> None:
     body = bytearray(_bodies(count))
     assert body[0] < 0x80
@@ -160,15 +161,25 @@ def test_a_negative_length_of_a_record_is_refused(count: int) -> None:
         _check(_packed(bytes(body), count))
 
 
+@pytest.mark.parametrize(("length_at", "value"), [(-4, b"v"), (-2, b"")], ids=["key", "value"])
+@pytest.mark.parametrize("count", [1, 60, _MANY])
+def test_a_length_below_null_is_refused(count: int, length_at: int, value: bytes) -> None:
+    """-2 for a key or a value, in a record that is otherwise as long as it says."""
+    body = bytearray(_bodies(count, value))
+    body[length_at] = 3
+    with pytest.raises(InvalidRecordError, match="negative length"):
+        _check(_packed(bytes(body), count))
+
+
 def test_records_and_headers_are_counted() -> None:
     header = [("k", b"v")]
-    records = [Record(index, 0, None, b"v", header * (index % 3)) for index in range(90)]
+    records = [Record(index, 0, None, b"v", header * (index % 3)) for index in range(150)]
     batch = memoryview(encode_batch(records, base_offset=0))
-    assert check_records(batch, read_header(batch)).items == 90 + 90
+    assert check_records(batch, read_header(batch)).items == 150 + 150
     with pytest.raises(BatchTooLargeError, match="headers"):
-        check_records(batch, read_header(batch), RecordWork(0, 179))
+        check_records(batch, read_header(batch), RecordWork(0, 299))
     with pytest.raises(BatchTooLargeError, match="too many records"):
-        check_records(batch, read_header(batch), RecordWork(0, 89))
+        check_records(batch, read_header(batch), RecordWork(0, 149))
 
 
 def test_a_large_batch_may_unpack_to_more_than_a_small_one() -> None:
