@@ -13,6 +13,7 @@ from load.machine_state import machine_state
 BENCHES = {
     "load.bench_codec": "Produce and Fetch codecs, and the listener",
     "load.bench_store": "object store requests",
+    "load.bench_copies": "copies of bytes by the kernel: the floors of receive, write and send",
     "load.bench_commit": "the commit on Postgres",
     "load.bench_ceiling": "how much one Postgres orders, and the GiB/s that it carries",
     "load.bench_compaction": "compaction, level by level",

@@ -125,13 +125,11 @@ def _check_each(body: bytes | memoryview, count: int, headers: _Headers) -> None
             key_bytes, position = (byte >> 1) ^ -(byte & 1), position + 1
         else:
             key_bytes, position = _varint(body, position)
-        if key_bytes > 0:
-            position += key_bytes
+        position += max(key_bytes, 0)
         value_bytes, position = _varint(body, position)
         if key_bytes < -1 or value_bytes < -1:
             raise InvalidRecordError(f"negative length: record={index} key={key_bytes} value={value_bytes}")
-        if value_bytes > 0:
-            position += value_bytes
+        position += max(value_bytes, 0)
         if body[position]:
             header_count, position = _varint(body, position)
             position = headers.skip(body, position, header_count)
