@@ -69,6 +69,10 @@ class ClientConnection:
     """
     produce_unanswered: int = 0
     """Produce requests with acks other than 0 that are in a file and not answered."""
+    produce_depth: int = 0
+    """The most of them at once, seen lately (agent/produce/client_activity.py)."""
+    produce_below_depth: int = 0
+    """Requests since it had as many."""
     request_elements_max: int = REQUEST_ELEMENTS_MAX
     """Array elements that one request may have in total."""
     replies: ReplyReservations = _UNLIMITED

@@ -3,7 +3,9 @@
 Place: asked by the flusher (flusher.py) whenever bytes arrived, answers left or time passed. Pure.
 A file is closed early when waiting longer gains nothing: no Produce byte has arrived for `idle_s`
 (IDLE), or every client that could add to it waits for an answer itself (CLIENTS_WAIT). It is never
-closed early while closing gains nothing: when memory is short or uploads queue.
+closed early while closing gains nothing: when memory is short or uploads queue. A small file stays open for `idle_s`
+while more is expected, so that one file takes what clients send after their answers, and not one file for the first of
+them and another one for the rest.
 Invariant: a file is closed at the latest `linger_s` after its first batch. Flushes are bounded: in
 any time, files below `free_bytes` number at most the linger's own (time / linger_s) plus the budget's
 (time * rate + burst); larger ones at most bytes / free_bytes.
@@ -30,6 +32,8 @@ class FlushLimits:
     burst: int = 20
     free_bytes: int = 4 << 20
     """A file of this size or more costs no token: the price of its PUT is small beside its bytes."""
+    full_bytes: int = 512 << 10
+    """A file of this size or more waits for no client: its bytes cost more than the file itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class Situation:
     """When the last byte of a Produce request arrived, whole or not."""
     clients_wait: bool
     """Every connection that sent in the last linger waits for an answer, and none has sent half a request."""
+    expects_more: bool
+    """Clients were answered a moment ago, or will be soon: they are about to send again."""
     congested: bool
     """Memory is short or uploads queue: closing the file would not store it any sooner."""
 
@@ -99,6 +105,8 @@ class FlushPolicy:
             reason, ready_at = FlushReason.CLIENTS_WAIT, now
         else:
             reason, ready_at = FlushReason.IDLE, idle_at
+        if found.expects_more and found.size_bytes < self.limits.full_bytes:
+            ready_at = max(ready_at, found.opened_at + self.limits.idle_s)
         if found.congested:
             return FlushVerdict(None, min(due_at, max(ready_at, now + self.limits.idle_s)))
         if found.size_bytes < self.limits.free_bytes:

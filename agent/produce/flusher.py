@@ -41,7 +41,7 @@ class Flusher:
         self._buffer = buffer
         self._policy = policy
         self._seen = seen
-        self._clients = ClientActivity(policy.limits.linger_s)
+        self._clients = ClientActivity(policy.limits.linger_s, policy.limits.idle_s)
         self._clock = clock
         self._unsettled = unsettled
         self._closed = closed
@@ -54,8 +54,8 @@ class Flusher:
         now = self._clock.monotonic()
         self._seen.saw(now)
         if received.pending.wants_answer:
-            self._clients.sent(connection, now)
-            received.pending.before_answer = lambda: self._clients.answered(connection)
+            self._clients.sent(connection)
+            received.pending.before_answer = lambda: self._clients.answered(connection, self._clock.monotonic())
         if self._buffer.add(received.pending, received.arrivals, received.image_offset, now):
             self._opened.set()
         if self._buffer.is_full:
@@ -115,8 +115,15 @@ class Flusher:
         file = self._buffer.file
         if file is None:
             return None
-        congested = self._unsettled() >= EARLY_FILES_MAX or self._seen.waits_for_memory()
-        found = Situation(file.opened_at, file.size_bytes, self._seen.last_at, clients_wait, congested)
+        unsettled = self._unsettled()
+        found = Situation(
+            opened_at=file.opened_at,
+            size_bytes=file.size_bytes,
+            last_byte_at=self._seen.last_at,
+            clients_wait=clients_wait,
+            expects_more=unsettled > 0 or self._clients.any_refills(now),
+            congested=unsettled >= EARLY_FILES_MAX or self._seen.waits_for_memory(),
+        )
         verdict = self._policy.judge(found, now)
         if verdict.reason is not None:
             self.flush(verdict.reason)

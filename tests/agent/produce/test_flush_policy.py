@@ -14,7 +14,9 @@ from headrace.agent.produce.trace import FlushReason
 
 START = 100.0
 LIMITS = FlushLimits(linger_s=0.1, idle_s=0.003, rate=10, burst=2, free_bytes=1_000)
-OPEN = Situation(opened_at=START, size_bytes=10, last_byte_at=START, clients_wait=False, congested=False)
+OPEN = Situation(
+    opened_at=START, size_bytes=10, last_byte_at=START, clients_wait=False, expects_more=False, congested=False
+)
 
 
 def _policy(**changes: float) -> FlushPolicy:
@@ -32,6 +34,14 @@ def test_a_file_is_closed_once_no_byte_has_arrived_for_the_idle_time() -> None:
 def test_a_file_is_closed_at_once_when_every_client_waits() -> None:
     found = dataclasses.replace(OPEN, clients_wait=True)
     assert _policy().judge(found, START).reason is FlushReason.CLIENTS_WAIT
+
+
+def test_a_small_file_stays_open_for_the_idle_time_while_more_is_expected() -> None:
+    policy = _policy(full_bytes=500)
+    found = dataclasses.replace(OPEN, clients_wait=True, expects_more=True)
+    assert policy.judge(found, START + 0.001).again_at == pytest.approx(START + 0.003)
+    assert policy.judge(found, START + 0.003).reason is FlushReason.CLIENTS_WAIT
+    assert policy.judge(dataclasses.replace(found, size_bytes=500), START).reason is FlushReason.CLIENTS_WAIT
 
 
 @pytest.mark.requirement("W2")
@@ -101,7 +111,7 @@ def test_flushes_stay_within_their_bound(
     now, flushes = START, [(START, 0)]
     for number, gap in enumerate(gaps):
         arrived, size = now + gap, sizes[number % len(sizes)]
-        found = Situation(arrived, size, arrived, waits, congested=False)
+        found = Situation(arrived, size, arrived, waits, expects_more=False, congested=False)
         now, verdict = arrived, policy.judge(found, arrived)
         while verdict.reason is None:
             assert verdict.again_at > now or verdict.again_at == pytest.approx(now)

@@ -106,7 +106,7 @@ async def test_behind_five_slow_files_the_next_one_fills_up_and_order_is_kept() 
         sent = []
         for batch in batches:
             sent.append(asyncio.create_task(world.produce(connection, {"t": {0: batch}})))
-            await world.clock.advance(0.001)
+            await world.clock.advance(0.0031)
         assert len(store.puts) == EARLY_FILES_MAX
         for put in reversed(store.puts[1:]):
             await put.finish()
@@ -118,6 +118,34 @@ async def test_behind_five_slow_files_the_next_one_fills_up_and_order_is_kept() 
         await store.puts[-1].finish()
         await world.clock.run(asyncio.wait(sent))
         assert [stored.data for stored in await world.log_of(topic.key(0) or 0)] == batches
+
+
+@pytest.mark.requirement("X8")
+async def test_a_small_file_waits_for_clients_that_were_just_answered_but_no_longer_than_the_idle_time() -> None:
+    async with _world() as world:
+        world.create_topic("t")
+        connection = world.connect()
+        await world.clock.run(asyncio.gather(*(_send(world, connection) for _ in range(5))))
+        sent = [_send(world, connection) for _ in range(4)]
+        await world.clock.advance(0.0029)
+        assert not any(task.done() for task in sent)
+        await world.clock.advance(0.0002)
+        assert all(task.done() for task in sent)
+        sent = [_send(world, connection) for _ in range(5)]
+        await world.clock.settle()
+        assert all(task.done() for task in sent)
+        assert [len(trace.appended_at) for trace in world.traces] == [5, 4, 5]
+
+
+async def test_a_file_of_half_a_mebibyte_waits_for_no_client() -> None:
+    async with _world() as world:
+        world.create_topic("t")
+        connection = world.connect()
+        large = plain_batch(1, b"x" * (512 << 10))
+        await world.clock.run(asyncio.gather(*(_send(world, connection) for _ in range(5))))
+        sent = asyncio.create_task(world.produce(connection, {"t": {0: large}}))
+        await world.clock.settle()
+        assert sent.done()
 
 
 async def test_an_empty_budget_waits_for_its_next_token() -> None:
