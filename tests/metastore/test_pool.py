@@ -115,6 +115,13 @@ async def test_a_connection_that_breaks_in_mid_statement(
     await patient.close()
 
 
+async def test_calls_one_after_another_use_one_connection(metastore_url: str) -> None:
+    pool = await open_pool(metastore_url, Settings(metastore_pool_size=4))
+    asked = Inline("SELECT pg_backend_pid()", writes=False)
+    assert len({await asked.row(pool) for _ in range(8)}) == 1
+    await pool.close()
+
+
 async def test_a_connection_that_broke_while_idle_is_replaced_before_use(pool: Pool, metastore_url: str) -> None:
     (pid,) = await Inline("SELECT pg_backend_pid()", writes=False).row(pool)
     async with session(metastore_url) as killer:

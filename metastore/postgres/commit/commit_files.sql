@@ -45,7 +45,7 @@ SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_shards       smallint := (SELECT commit_shards FROM cluster);
+    v_shards       smallint;
     v_fenced       boolean;
     v_claimed      uuid[];
     v_ours         boolean[];  -- by file
@@ -56,7 +56,7 @@ DECLARE
     v_prod_row     tid[];      -- by producer: where its state is, in the same way
     v_prod_regular boolean[];
     v_judged       boolean := false;
-    v_life         int := cluster_life();
+    v_life         int;
     v_hour         int;
     v_full         bigint[];   -- partitions with an open time block that is now full
     v_answer       bytea[];    -- by file
@@ -70,6 +70,7 @@ DECLARE
     v_txn          int[];      -- by batch: judge_transactions; NULL: it lets all pass
     v_is_txn       boolean := -2 >= ANY (p_batch_epoch);
 BEGIN
+    SELECT commit_shards, life INTO v_shards, v_life FROM cluster;
     PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_part_key) AS key;
     IF v_is_txn THEN
         SELECT t.kind, t.epoch, t.sequence INTO v_kind, p_batch_epoch, p_batch_sequence
