@@ -149,6 +149,7 @@ def _produce_order(bench: TargetBench, topic: str, load: Produce, first_numbers:
         rate=load.rate,
         one_at_a_time=load.one_at_a_time,
         first_numbers=list(first_numbers),
+        producers=load.producers,
     )
 
 

@@ -31,6 +31,8 @@ class ProduceOrder(msgspec.Struct, frozen=True, kw_only=True):
     one_at_a_time: bool = False
     first_numbers: list[int] = []
     """Of each partition, if it has records already."""
+    producers: int = 1
+    """Clients, each for its share of the partitions."""
 
 
 class ProduceAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ WAIT_SECONDS = 0.01
 
 
 class ProduceDriver:
-    """One producer and what became of its records."""
+    """One producer or several, each for its share of the partitions, and what became of their records."""
 
     def __init__(self, order: ProduceOrder, clock: Clock, rng: random.Random) -> None:
         self._order = order
@@ -37,15 +37,14 @@ class ProduceDriver:
         self._latencies = array("d")
         self._failed = 0
         self._first_error = ""
-        self._producer = Producer(
-            QUEUE | order.client | {"bootstrap.servers": order.bootstrap, "on_delivery": self._delivered}
-        )
+        settings = QUEUE | order.client | {"bootstrap.servers": order.bootstrap, "on_delivery": self._delivered}
+        self._producers = [Producer(settings) for _ in range(order.producers)]
 
     def connect(self) -> None:
         """Send one record to each partition, so that connections and producer id exist before the measured time."""
         for partition in range(self._order.partitions):
             self._produce(partition)
-        if self._producer.flush(FLUSH_SECONDS) or self._failed:
+        if self._flush(FLUSH_SECONDS) or self._failed:
             raise SystemExit(f"the first records failed: {self._first_error}")
 
     def run(self) -> ProduceAnswer:
@@ -58,9 +57,10 @@ class ProduceDriver:
         else:
             self._run(started)
             left = started + self._order.seconds - self._clock.monotonic()
-            self._producer.flush(max(left, 0))
-            self._producer.purge(in_queue=True, in_flight=False, blocking=True)
-        unanswered = self._producer.flush(FLUSH_SECONDS)
+            self._flush(max(left, 0))
+            for producer in self._producers:
+                producer.purge(in_queue=True, in_flight=False, blocking=True)
+        unanswered = self._flush(FLUSH_SECONDS)
         seconds = self._clock.monotonic() - started
         latencies = self._latencies
         return ProduceAnswer(
@@ -80,10 +80,10 @@ class ProduceDriver:
             if order.rate:
                 due = started + count / order.rate
                 while now < due:
-                    self._producer.poll(due - now)
+                    self._poll(due - now)
                     now = self._clock.monotonic()
             elif count % 100 == 0:
-                self._producer.poll(0)
+                self._poll(0)
             if now >= end:
                 return
             while True:
@@ -91,7 +91,7 @@ class ProduceDriver:
                     self._produce(count % order.partitions)
                     break
                 except BufferError:
-                    self._producer.poll(WAIT_SECONDS)
+                    self._poll(WAIT_SECONDS)
                     if self._clock.monotonic() >= end:
                         return
 
@@ -102,13 +102,24 @@ class ProduceDriver:
             self._produce(count % self._order.partitions)
             answered = len(self._latencies) + self._failed
             while len(self._latencies) + self._failed == answered:
-                self._producer.poll(1.0)
+                self._poll(1.0)
 
     def _produce(self, partition: int) -> None:
         number = self._numbers[partition]
         key = KEY.pack(number, self._clock.monotonic())
-        self._producer.produce(self._order.topic, self._value, key, partition)
+        producer = self._producers[partition % len(self._producers)]
+        producer.produce(self._order.topic, self._value, key, partition)
         self._numbers[partition] = number + 1
+
+    def _poll(self, seconds: float) -> None:
+        """Hear of answers; wait up to `seconds` in all if there are none."""
+        for producer in self._producers:
+            producer.poll(seconds / len(self._producers))
+
+    def _flush(self, seconds: float) -> int:
+        """Send what waits; the number of records without an answer after `seconds`."""
+        ends_at = self._clock.monotonic() + seconds
+        return sum(producer.flush(max(ends_at - self._clock.monotonic(), 0)) for producer in self._producers)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is None:

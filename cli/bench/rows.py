@@ -12,6 +12,7 @@ from headrace.config.errors import ConfigError
 
 PARTITIONS = 12
 MEGABYTE_BATCHES = {"batch.size": "1000000"}
+SMALL_BATCHES = {"batch.size": "16384", "linger.ms": "5"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Produce:
     end_to_end: bool = False
     """A consumer reads at the same time, for the time from produce to receipt."""
     partitions: int = PARTITIONS
+    producers: int = 1
+    """Clients, each for its share of the partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,9 @@ ROWS = (
     Row(
         "16kib",
         "1 KB values, 16 KiB batches, linger 5 ms, idempotent",
-        Produce(1_000, IDEMPOTENT | {"batch.size": "16384", "linger.ms": "5"}),
+        Produce(1_000, IDEMPOTENT | SMALL_BATCHES),
     ),
+    Row("16kib-12", "the same, 12 producers", Produce(1_000, IDEMPOTENT | SMALL_BATCHES, producers=12)),
     Row("plain", "10 KB values, 1 MB batches, not idempotent", Produce(10_000, MEGABYTE_BATCHES)),
     Row(
         "one",

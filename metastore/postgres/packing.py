@@ -86,6 +86,26 @@ def pack_int8(values: Column) -> PackedArray:
     return _pack(values, _INT8)
 
 
+def pack_few_bools(values: Sequence[bool]) -> PackedArray:
+    """boolean[], like the three that follow for few values: a list is faster than numpy up to about fifty."""
+    return _pack_few(values, _BOOL, "b")
+
+
+def pack_few_int2(values: Sequence[int]) -> PackedArray:
+    """smallint[]"""
+    return _pack_few(values, _INT2, "h")
+
+
+def pack_few_int4(values: Sequence[int]) -> PackedArray:
+    """integer[]"""
+    return _pack_few(values, _INT4, "i")
+
+
+def pack_few_int8(values: Sequence[int]) -> PackedArray:
+    """bigint[]"""
+    return _pack_few(values, _INT8, "q")
+
+
 def pack_uuids(values: Sequence[uuid.UUID]) -> PackedArray:
     """uuid[]"""
     return _array(_UUID_OID, len(values), b"".join([_UUID_LENGTH + value.bytes for value in values]))
@@ -96,6 +116,13 @@ def _pack(values: Column, element: _Element) -> PackedArray:
     body["length"] = element.size
     body["value"] = values
     return _array(element.oid, len(values), body.tobytes())
+
+
+def _pack_few(values: Sequence[int], element: _Element, code: str) -> PackedArray:
+    count = len(values)
+    body = [element.size] * (2 * count)
+    body[1::2] = values
+    return _array(element.oid, count, struct.pack(">" + ("i" + code) * count, *body))
 
 
 def _array(oid: int, count: int, body: bytes) -> PackedArray:

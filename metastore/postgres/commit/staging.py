@@ -44,17 +44,18 @@ from headrace.storage.file_id import born_ms
 RECORDS_MAX = 1 << 28
 """Records of one batch. Six such batches do not wrap around the sequence numbers."""
 RING_BATCHES = 5
-_DIFFERENT = -2
-_INT2_MAX = (1 << 15) - 1
-_INT4_MAX = (1 << 31) - 1
-_INT8_MAX = (1 << 63) - 1
+DIFFERENT = -2
+"""What a partition expects if its batches expect different leader epochs or counts."""
+INT2_MAX = (1 << 15) - 1
+INT4_MAX = (1 << 31) - 1
+INT8_MAX = (1 << 63) - 1
 _LOWEST = StagedBatch(
     partition_key=0,
     position=0,
     length=1,
     record_count=1,
-    max_timestamp=~_INT8_MAX,
-    producer_id=~_INT8_MAX,
+    max_timestamp=~INT8_MAX,
+    producer_id=~INT8_MAX,
     producer_epoch=-1,
     base_sequence=-1,
     leader_epoch=-1,
@@ -63,16 +64,16 @@ _LOWEST = StagedBatch(
 )
 _LOWEST_OF_IDEMPOTENT = _LOWEST._replace(producer_epoch=0, base_sequence=0)
 _HIGHEST = StagedBatch(
-    partition_key=_INT8_MAX,
-    position=_INT8_MAX,
-    length=_INT4_MAX,
+    partition_key=INT8_MAX,
+    position=INT8_MAX,
+    length=INT4_MAX,
     record_count=RECORDS_MAX,
-    max_timestamp=_INT8_MAX,
-    producer_id=_INT8_MAX,
-    producer_epoch=_INT2_MAX,
-    base_sequence=_INT4_MAX,
-    leader_epoch=_INT4_MAX,
-    partition_count=_INT4_MAX,
+    max_timestamp=INT8_MAX,
+    producer_id=INT8_MAX,
+    producer_epoch=INT2_MAX,
+    base_sequence=INT4_MAX,
+    leader_epoch=INT4_MAX,
+    partition_count=INT4_MAX,
     transaction=max(BatchTransaction),
 )
 _LOWEST_ROWS = np.array([_LOWEST, _LOWEST_OF_IDEMPOTENT], dtype=np.int64)
@@ -159,7 +160,7 @@ class Staged:
     def _expected(self, column: Column) -> Column:
         """By partition: the value that all its batches share."""
         lowest, highest = (_reduce(function, column, self._part_first) for function in (np.minimum, np.maximum))
-        return np.where(lowest == highest, lowest, _DIFFERENT)
+        return np.where(lowest == highest, lowest, DIFFERENT)
 
     def _producers(self) -> dict[str, PackedArray]:
         """The distinct (partition, alias, producer id), and each batch's; 0 without a producer id."""
@@ -178,7 +179,7 @@ class Staged:
         batch_prod = np.zeros(len(batch.producer_id), dtype=np.int64)
         batch_prod[rows] = prod
         sequence = batch.base_sequence[rows]
-        next_sequence = (sequence + batch.record_count[rows]) & _INT4_MAX
+        next_sequence = (sequence + batch.record_count[rows]) & INT4_MAX
         continues = _same_as_before(batch.producer_epoch[rows]) & (sequence == _before(next_sequence))
         return {
             "batch_prod": pack_int4(batch_prod),
@@ -199,26 +200,27 @@ class Staged:
         places = self._place[rows]
         if packed[0] == 1:
             answers = unpack_answers(packed[1:])
-            self._check_count(file.file_id, len(answers), len(rows))
+            check_count(file.file_id, len(answers), len(rows))
             in_file_order = list(answers)
             for place, answer in zip(places.tolist(), answers, strict=True):
                 in_file_order[place] = answer
             return in_file_order
         bases = np.frombuffer(packed, dtype=">i8", offset=1)
         opens = ~_same_as_before(self._run[rows])
-        self._check_count(file.file_id, len(bases), int(opens.sum()))
+        check_count(file.file_id, len(bases), int(opens.sum()))
         first = rows[opens][np.cumsum(opens) - 1]
         offsets = np.empty(len(rows), dtype=np.int64)
         offsets[places] = bases[np.cumsum(opens) - 1] + self._before[rows] - self._before[first]
         times = [batch.max_timestamp for batch in file.batches]
         return list(map(BatchAnswer, repeat(BatchOutcome.APPENDED), offsets.tolist(), times))
 
-    @staticmethod
-    def _check_count(file_id: uuid.UUID, answered: int, asked: int) -> None:
-        if answered != asked:
-            raise InvalidError(
-                f"file was committed with other batches: file_id={file_id} answered={answered} asked={asked}"
-            )
+
+def check_count(file_id: uuid.UUID, answered: int, asked: int) -> None:
+    """InvalidError if a stored answer was given to other batches than these."""
+    if answered != asked:
+        raise InvalidError(
+            f"file was committed with other batches: file_id={file_id} answered={answered} asked={asked}"
+        )
 
 
 def _table(files: Sequence[FileCommit]) -> Column:
@@ -238,7 +240,7 @@ def _check(files: Sequence[FileCommit], file: Column, table: Column) -> None:
     right = ((table >= lowest) & (table <= _HIGHEST_ROW)).all(axis=1)
     right &= batch.length <= size - batch.position
     count = batch.partition_count
-    right &= ((count >= min(MovedKeys)) | (count <= ALIAS_CODES)) & (count != _DIFFERENT)
+    right &= ((count >= min(MovedKeys)) | (count <= ALIAS_CODES)) & (count != DIFFERENT)
     if batch.transaction.any():
         right &= (batch.transaction == 0) | ((batch.producer_id >= 0) & (batch.producer_epoch <= EPOCH_MAX))
     if not right.all():
