@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from headrace.metastore.postgres.migrate import migrate
 from load.tools import why_missing
 from load.tools.postgres import find_pgbouncer, find_postgres
 from tests.manual_clock import ManualClock
+from tests.memory_folder import remove_leftovers, use_memory_folder
 from tests.metastore.segment_keys import before_keys
 from tests.pgbouncer import running_pgbouncer
 
@@ -47,6 +49,25 @@ if not (Path(__file__).resolve().parents[1] / "agent").is_dir():
     collect_ignore = ["package", *(f"house/test_{name}.py" for name in ("docs", "reverted_fixes", "tidy", "words"))]
 
 TEMPLATE = "headrace_template"
+_memory_folder: list[Path] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose where the run's files are: before the workers start, which inherit it."""
+    if hasattr(config, "workerinput"):
+        return
+    remove_leftovers()
+    folder = use_memory_folder()
+    if folder is not None:
+        _memory_folder.append(folder)
+
+
+def pytest_unconfigure() -> None:
+    """The run is over, its workers too."""
+    for folder in _memory_folder:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 _numbers = itertools.count(1)
 
 
