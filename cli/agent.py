@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 
-from headrace.cli.forked_agent import load_code
 from headrace.cli.numbers import whole
 from headrace.cli.options import PREFIX, add_settings, settings_from
 from headrace.config.settings import Settings
@@ -68,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_several(args: argparse.Namespace, settings: Settings) -> int:
-    load_code()
+    from headrace.cli.forked_agent import load_code
+
+    load_code()  # while this process loads its own
     from headrace.cli.processes.supervise import serve_processes
 
     passed_on = {key.removeprefix(PREFIX): str(v) for key, v in vars(args).items() if key.startswith(PREFIX) and v}

@@ -21,7 +21,8 @@ from multiprocessing.process import BaseProcess
 
 from headrace.cli.kernel_calls import die_with_parent, name_process
 
-CODE = "headrace.cli.process.loaded"
+CODE = ("headrace.cli.process.loaded", "headrace.cli.process.worker_thread")
+"""Most agents that share a machine also do background work."""
 HIGH = 100
 """Descriptors from here on are not yet open in the fork server."""
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -32,7 +33,7 @@ def load_code(also: Sequence[str] = ()) -> None:
 
     Returns at once; later calls change nothing.
     """
-    _CONTEXT.set_forkserver_preload([CODE, *also])
+    _CONTEXT.set_forkserver_preload([*CODE, *also])
     forkserver.ensure_running()
 
 

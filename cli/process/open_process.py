@@ -2,14 +2,14 @@
 
 Place: under serve.py, and under benchmarks and tests that run an agent inside their process.
 Invariant: only here the roles of one process get to know each other. A controller in the same process as a broker is
-the same node as the broker and follows the same log.
+the same node as the broker and follows the same log. A process without the role compactor does not load its code.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -18,13 +18,10 @@ from headrace.agent.broker import Broker
 from headrace.agent.controller_role import ControllerRole
 from headrace.agent.fetch.steps import UNTRACED
 from headrace.agent.produce.trace import FileTrace
-from headrace.cli.process.compactor_role import CompactorRole
 from headrace.cli.process.readiness import NoPeers
 from headrace.cli.process.role import MainRole, Role
 from headrace.cli.process.shell import ProcessShell
 from headrace.cli.process.tracing import Tracing, open_tracing
-from headrace.cli.process.worker_thread import WorkerThread
-from headrace.compactor.worker import Worker, with_worker_pool
 from headrace.config.errors import ConfigError
 from headrace.config.exposure import exposures
 from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, roles
@@ -82,8 +79,7 @@ async def open_process(
     if wanted != {COMPACTOR}:
         for line in exposures(settings):
             logger.warning("open to a network: %s", line)
-    own = with_worker_pool(settings) if wanted == {COMPACTOR} else settings
-    shared = await _connect(own, registry, decorate)
+    shared = await _connect(_with_own_pool(settings, wanted), registry, decorate)
     try:
         return compose_process(settings, shared)
     except BaseException:  # a port in use; with an open pool the event loop would not end
@@ -111,6 +107,9 @@ def compose_process(settings: Settings, shared: Connections) -> ProcessShell:
         controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry)
         members: list[list[Role]] = [[controller], *_next_to(settings, shared, life, lambda: settings.node_id)]
         return _shell(settings, shared, life, controller, members, lambda: controller.is_active)
+    from headrace.cli.process.compactor_role import CompactorRole
+    from headrace.compactor.worker import Worker
+
     worker = Worker(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry)
     alone = CompactorRole(worker)
     return _shell(settings, shared, life, alone, [[alone]], _never)
@@ -147,7 +146,20 @@ def _next_to(
     settings: Settings, shared: Connections, life: LifeKeeper, node_id: Callable[[], int | None]
 ) -> list[list[Role]]:
     """Background work next to other roles."""
-    return [[WorkerThread(settings, shared.registry, life, node_id)]] if COMPACTOR in roles(settings) else []
+    if COMPACTOR not in roles(settings):
+        return []
+    from headrace.cli.process.worker_thread import WorkerThread
+
+    return [[WorkerThread(settings, shared.registry, life, node_id)]]
+
+
+def _with_own_pool(settings: Settings, wanted: Set[str]) -> Settings:
+    """A worker that is alone in its process works on the process's connections."""
+    if wanted != {COMPACTOR}:
+        return settings
+    from headrace.compactor.worker import with_worker_pool
+
+    return with_worker_pool(settings)
 
 
 def _shell(

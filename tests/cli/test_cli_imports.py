@@ -23,7 +23,13 @@ print(*sys.modules)
 
 
 def _modules(*words: str) -> set[str]:
-    ended = subprocess.run([sys.executable, "-c", RUN, *words], capture_output=True, text=True, check=True, timeout=120)
+    return _printed(RUN, *words)
+
+
+def _printed(code: str, *words: str) -> set[str]:
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True, timeout=120
+    )
     return set(ended.stdout.split())
 
 
@@ -39,3 +45,20 @@ def test_the_overview_and_the_version_import_no_dependency(words: list[str]) -> 
 )
 def test_help_and_tools_import_no_service(command: str) -> None:
     assert not _modules(command, "--help") & set(SERVICE)
+
+
+LOAD = "import headrace.cli.process.loaded"
+HYPOTHESIS = "import hypothesis.strategies"
+PRINT = "import sys; print(*sys.modules)"
+
+
+def test_an_agent_loads_no_worker_and_nothing_of_the_tests() -> None:
+    """kio imports Hypothesis where it is installed."""
+    imported = _printed(f"{LOAD}; {PRINT}")
+    assert {"kio.static", "fastapi", "psycopg"} < imported
+    assert not {name for name in imported if name.startswith(("hypothesis", "pytest", "headrace.compactor"))}
+
+
+@pytest.mark.parametrize("code", [f"{LOAD}; {HYPOTHESIS}; {PRINT}", f"{HYPOTHESIS}; {LOAD}; {PRINT}"])
+def test_hypothesis_can_be_imported_next_to_an_agents_code(code: str) -> None:
+    assert "hypothesis.strategies" in _printed(code)
