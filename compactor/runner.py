@@ -26,8 +26,9 @@ logger = logging.getLogger(__name__)
 JobHandler = Callable[[Job, Lease], Awaitable[None]]
 
 LEASE_MS = 30_000
-IDLE_SECONDS, IDLE_SECONDS_MAX = 1.0, 4.0
-"""Pause between claims when the queue is empty: doubled with each empty look, up to the maximum."""
+IDLE_SECONDS, IDLE_SECONDS_MAX = 1.0, 8.0
+"""Pause between claims when the queue is empty: doubled with each empty look, up to the maximum. A periodic job does
+not shorten it: what it queued is found by its slot, which looks again at once."""
 RETRY_MS = 1_000
 RETRY_MAX_MS = 300_000
 SETTLE_SECONDS = 0.5
@@ -115,7 +116,8 @@ class JobRunner:
         job = await self._claim()
         if job is None:
             return False
-        self._idle_seconds = IDLE_SECONDS  # a job may have queued others
+        if job.key:
+            self._idle_seconds = IDLE_SECONDS  # where there is one, there may be more
         await self._run(job, Lease(self._api, job, self._clock, claimed_at=claimed_at, lease_ms=self._lease_ms))
         return True
 

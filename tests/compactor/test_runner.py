@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from headrace.compactor.job_metrics import JobMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.runner import JobRunner
-from headrace.metastore.api.jobs import Job, JobState, NewJob
+from headrace.metastore.api.jobs import Job, JobSchedule, JobState, NewJob
 from headrace.storage.errors import FencedError, InvalidError, OutcomeUnknownError, UnavailableError
 from tests.manual_clock import ManualClock
 from tests.model.job_model import ModelJobs
@@ -31,6 +31,8 @@ class FlakyJobs(ModelJobs):
         """Calls of an operation that do nothing and say so, from now on."""
         self.lost: Counter[str] = Counter()
         """Calls of an operation with a lost response, from now on."""
+        self.asked: Counter[str] = Counter()
+        """Calls of each operation so far."""
         self.bugs: Counter[str] = Counter()
         """Calls of an operation that break, from now on."""
 
@@ -40,6 +42,7 @@ class FlakyJobs(ModelJobs):
             return found
 
         async def call(*arguments: Any, **named: Any) -> Any:
+            self.asked[name] += 1
             if self.bugs[name]:
                 self.bugs[name] -= 1
                 raise ZeroDivisionError(name)
@@ -253,6 +256,21 @@ async def test_slots_work_side_by_side_and_idle_ones_stop_at_once(api: FlakyJobs
     await fake_clock.settle()
     await asyncio.wait_for(works.runner.stop(3600), 60)
     assert [job.state for job in api.jobs] == [JobState.DONE, JobState.DONE]
+
+
+async def test_an_idle_worker_looks_rarely_although_periodic_jobs_come(api: FlakyJobs, fake_clock: ManualClock) -> None:
+    works = Works(api, fake_clock, "one")
+    await fake_clock.advance(60)
+    await api.schedule_jobs(api.controller_epoch, [JobSchedule("merge", period_ms=15_000)])
+    api.asked.clear()
+    for _ in range(600):
+        if len(works.began) > api.asked["finish_job"] and works.result.empty():
+            works.result.put_nowait(None)
+        await fake_clock.advance(1)
+    done = api.asked["finish_job"]
+    assert 20 < done < 40
+    assert api.asked["claim_job"] <= 2 * done + 600 / 6, "each job and a look after it; else every eight seconds"
+    await works.runner.stop(0)
 
 
 async def test_more_slots_open_at_once_and_fewer_finish_what_they_have(api: FlakyJobs, fake_clock: ManualClock) -> None:
