@@ -54,8 +54,9 @@ logger = logging.getLogger(__name__)
 TURNS_PER_LEASE = 4
 """A lease is requested for one round less: a standby asks in the first round after its end, so it takes over within
 the whole lease."""
-CONTACTS_PER_SESSION = 6
-"""How often the active controller calls for fencing although no agent is silent: its call is a contact."""
+CONTACTS_PER_SESSION = 3
+"""How often the active controller calls for fencing although no agent is silent: its call is a contact. If nothing was
+heard for half a session, the metastore takes that for an outage."""
 SNAPSHOT_CHECK_SECONDS = 30.0
 SCHEDULE_SECONDS = 30.0
 """Pause between checks that the periodic jobs exist and that workers take jobs."""

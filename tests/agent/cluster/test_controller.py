@@ -196,7 +196,7 @@ async def test_a_silent_agent_is_fenced_within_a_round(
     api.agents[5].held_until = fake_clock.monotonic() + silent_after
     await fake_clock.advance(silent_after + 0.75)
     assert api.agents[5].fenced
-    assert api.calls["fence_silent_agents"] <= 3, "when an agent is silent, and every three seconds"
+    assert api.calls["fence_silent_agents"] <= 2, "when an agent is silent, and every six seconds"
     await one.controller.stop()
 
 
