@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 10.0
 """Of each step in the whole cluster, about."""
+IDLE_ROUNDS_MAX = 4
+"""A step that finds nothing to do has its turn in every second round, then in every third, at least in every fourth."""
 CHUNK_ROWS = 1_000
 
 
@@ -40,16 +42,16 @@ class Housekeeper:
         self._agents = agents
         self._clock = clock
         self._rng = rng
-        self._steps: dict[str, Callable[[], Awaitable[bool]]] = {
-            "rotate_log_slots": lambda: _done(metastore.rotate_log_slots()),
-            "expire_producer_state": lambda: _has_more(metastore.expire_producer_state(CHUNK_ROWS), 1),
-            "merge_producer_id_blocks": lambda: _has_more(metastore.merge_producer_id_blocks(CHUNK_ROWS), 1),
-            "purge_deleted_partitions": lambda: _has_more(metastore.purge_deleted_partitions(CHUNK_ROWS), 1),
-            "expire_group_offsets": lambda: _has_more(metastore.expire_group_offsets(CHUNK_ROWS), CHUNK_ROWS),
-            "prune_jobs": lambda: _has_more(metastore.prune_jobs(CHUNK_ROWS), CHUNK_ROWS),
-            "finish_bulk_writes": lambda: _has_more(metastore.finish_bulk_writes(), 1),
-            "prune_bulk_writes": lambda: _has_more(metastore.prune_bulk_writes(CHUNK_ROWS), CHUNK_ROWS),
-            "held_snapshot": lambda: self._show_held_snapshot(metastore),
+        self._steps = {
+            "rotate_log_slots": _Step(lambda: _done(metastore.rotate_log_slots()), 1, rounds_max=1),
+            "expire_producer_state": _Step(lambda: metastore.expire_producer_state(CHUNK_ROWS), 1),
+            "merge_producer_id_blocks": _Step(lambda: metastore.merge_producer_id_blocks(CHUNK_ROWS), 1),
+            "purge_deleted_partitions": _Step(lambda: metastore.purge_deleted_partitions(CHUNK_ROWS), 1),
+            "expire_group_offsets": _Step(lambda: metastore.expire_group_offsets(CHUNK_ROWS), CHUNK_ROWS),
+            "prune_jobs": _Step(lambda: metastore.prune_jobs(CHUNK_ROWS), CHUNK_ROWS),
+            "finish_bulk_writes": _Step(lambda: metastore.finish_bulk_writes(), 1),
+            "prune_bulk_writes": _Step(lambda: metastore.prune_bulk_writes(CHUNK_ROWS), CHUNK_ROWS),
+            "held_snapshot": _Step(lambda: _done(self._show_held_snapshot(metastore)), 1, rounds_max=1),
         }
         self._held_snapshot = Gauge(
             "headrace_metastore_held_snapshot_transactions",
@@ -68,19 +70,18 @@ class Housekeeper:
         """Runs until cancelled; random pauses spread the agents of a cluster."""
         while True:
             await self._clock.sleep(INTERVAL_SECONDS * max(1, self._agents()) * (0.5 + self._rng.random()))
-            unfinished = list(self._steps)
+            unfinished = [name for name, step in self._steps.items() if step.is_due()]
             while unfinished:
                 unfinished = [name for name in unfinished if await self._has_more(name)]
                 await self._clock.sleep(0)
 
-    async def _show_held_snapshot(self, metastore: HousekeepingApi) -> bool:
+    async def _show_held_snapshot(self, metastore: HousekeepingApi) -> None:
         self._held_snapshot.set(await metastore.held_snapshot())
-        return False
 
     async def _has_more(self, name: str) -> bool:
         """One chunk of one step; whether it has more to do."""
         try:
-            return await self._steps[name]()
+            return await self._steps[name].has_more()
         except HeadraceError as error:
             logger.warning("housekeeping failed: step=%s error=%s", name, error)
         except Exception:  # a bug, or a client library's: it must not end the other steps
@@ -89,10 +90,30 @@ class Housekeeper:
         return False
 
 
-async def _done(step: Awaitable[object]) -> bool:
+class _Step:
+    """One clean-up step, and the rounds in which it has its turn."""
+
+    def __init__(
+        self, clean_up: Callable[[], Awaitable[int]], full_chunk: int, rounds_max: int = IDLE_ROUNDS_MAX
+    ) -> None:
+        """`clean_up` returns how much it did; from `full_chunk` on there may be more to do."""
+        self._clean_up, self._full_chunk, self._rounds_max = clean_up, full_chunk, rounds_max
+        self._rounds = self._left = 1
+
+    def is_due(self) -> bool:
+        """To be asked once a round."""
+        self._left -= 1
+        return self._left <= 0
+
+    async def has_more(self) -> bool:
+        """One chunk. After a failure it has its turn again in the next round."""
+        idle_rounds, self._rounds, self._left = self._rounds, 1, 1
+        done = await self._clean_up()
+        if not done:
+            self._rounds = self._left = min(idle_rounds + 1, self._rounds_max)
+        return done >= self._full_chunk
+
+
+async def _done(step: Awaitable[object]) -> int:
     await step
-    return False
-
-
-async def _has_more(step: Awaitable[int], full_chunk: int) -> bool:
-    return await step >= full_chunk
+    return 0

@@ -7,7 +7,7 @@ import random
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.housekeeping import CHUNK_ROWS, INTERVAL_SECONDS, Housekeeper
+from headrace.agent.housekeeping import CHUNK_ROWS, IDLE_ROUNDS_MAX, INTERVAL_SECONDS, Housekeeper
 from headrace.storage.errors import UnavailableError
 from tests.manual_clock import ManualClock
 
@@ -121,3 +121,36 @@ async def test_more_agents_do_no_more_work_together() -> None:
     alone, one_of_ten = rounds
     assert 80 < alone < 120
     assert 7 < one_of_ten < 13
+
+
+async def test_a_step_without_work_has_its_turn_rarely_until_there_is_some() -> None:
+    clock, metastore = ManualClock(), Counting()
+    task = asyncio.create_task(Housekeeper(metastore, clock, random.Random(7), CollectorRegistry()).run())
+    await clock.advance(20 * INTERVAL_SECONDS)
+    rotations, looks = metastore.rotations, metastore.looks
+    await clock.advance(80 * INTERVAL_SECONDS)
+    assert metastore.looks - looks <= (metastore.rotations - rotations) / IDLE_ROUNDS_MAX + 1
+    metastore.old_jobs = CHUNK_ROWS // 2
+    await clock.advance(2 * IDLE_ROUNDS_MAX * INTERVAL_SECONDS)
+    assert metastore.old_jobs == 0
+    metastore.error = UnavailableError("away")
+    await clock.advance(2 * IDLE_ROUNDS_MAX * INTERVAL_SECONDS)
+    rotations, looks = metastore.rotations, metastore.looks
+    await clock.advance(10 * INTERVAL_SECONDS)
+    assert metastore.looks - looks == metastore.rotations - rotations, "what failed is tried in each round"
+    task.cancel()
+
+
+class Counting(ScriptedMetastore):
+    """`error`: raised by each look for old jobs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+        self.error: UnavailableError | None = None
+
+    async def prune_jobs(self, limit: int) -> int:
+        self.looks += 1
+        if self.error:
+            raise self.error
+        return await super().prune_jobs(limit)
