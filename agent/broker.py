@@ -123,6 +123,11 @@ class Broker:
         """None until it has registered."""
         return None if self.cluster is None or self.cluster.node_id < 0 else self.cluster.node_id
 
+    @property
+    def image(self) -> MetadataImage | None:
+        """The newest; None until it has registered."""
+        return None if self.cluster is None or self.node_id is None else self.cluster.image
+
     async def start(self) -> None:
         """Listen, join the cluster, then serve. Raises the error that prevented it."""
         await self._listen()

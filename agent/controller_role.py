@@ -80,6 +80,11 @@ class ControllerRole:
         """Whether it holds the controller lease."""
         return self._endpoint is not None and self._endpoint.controller.is_active
 
+    @property
+    def image(self) -> MetadataImage | None:
+        """Its own, without a broker; None before it has one."""
+        return None if self._endpoint is None or self._follower is None else self._follower.image
+
     async def start(self) -> None:
         """Follow the log and try to acquire the lease."""
         if self._broker is not None:

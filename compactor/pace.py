@@ -1,9 +1,9 @@
 """The number of parallel jobs and the byte rate of a process, both adjustable at run time.
 
 Place: a task next to the job loop; compactor/worker.py applies the changes.
-Invariant: a cluster-wide broker config takes effect within LOOK_SECONDS on every worker, whether it is a broker or
-not; one of an agent, on the worker in its process only. Running jobs are finished. While the metastore is unavailable
-the last known pace applies.
+Invariant: a cluster-wide broker config takes effect on every worker, whether it is a broker or not, within LOOK_SECONDS
+of the change; next to an agent or a controller, of the record in its image. One of an agent takes effect on the worker
+in its process only. Running jobs are finished. While the metastore is unavailable the last known pace applies.
 Source: KIP-226, Kafka's DynamicBrokerConfig (log cleaner).
 """
 
@@ -13,8 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from headrace.compactor.runner import no_agent
-from headrace.metastore.api.cluster import BrokerConfigApi
+from headrace.metastore.api.cluster import ConfigApi
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
@@ -22,6 +21,13 @@ from headrace.storage.errors import HeadraceError
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
+
+SaidHere = Callable[[], Mapping[str, str] | None]
+"""The broker configs in the image of this process's agent or controller; None if there is no such image, or not yet."""
+
+
+def no_image() -> None:
+    """The configs in a process without agent and controller."""
 
 
 class Pace(NamedTuple):
@@ -42,20 +48,19 @@ def pace(configs: EffectiveConfigs, said: Mapping[str, str]) -> Pace:
 
 
 async def follow_pace(
-    api: BrokerConfigApi,
+    api: ConfigApi,
     configs: EffectiveConfigs,
     clock: Clock,
     change: Callable[[Pace], Awaitable[None]],
-    node_id: Callable[[], int | None] = no_agent,
+    said_here: SaidHere = no_image,
 ) -> None:
-    """Never returns: calls `change` with each new pace, first if the pace is not that of the settings. `node_id`: of
-    the agent in this process."""
+    """Never returns: calls `change` with each new pace, first if the pace is not that of the settings. The metastore is
+    asked only if this process has no image."""
     known = pace(configs, {})
     while True:
         try:
-            broker = node_id()
-            said = await (api.cluster_configs() if broker is None else api.broker_configs(broker))
-            wanted = pace(configs, said)
+            said = said_here()
+            wanted = pace(configs, await api.cluster_configs() if said is None else said)
             if wanted != known:
                 await change(wanted)
                 known = wanted

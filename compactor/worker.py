@@ -32,7 +32,7 @@ from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.outcomes import OutcomeRecorder
-from headrace.compactor.pace import Pace, follow_pace
+from headrace.compactor.pace import Pace, SaidHere, follow_pace, no_image
 from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
 from headrace.compactor.retention import Retention
@@ -79,11 +79,12 @@ class Worker:
         rng: random.Random,
         registry: CollectorRegistry,
         node_id: Callable[[], int | None] = no_agent,
+        said_here: SaidHere = no_image,
     ) -> None:
-        """`node_id`: of the agent in this process; called on the worker's thread."""
+        """`node_id`: of the agent in this process. Both are called on the worker's thread."""
         self._settings, self._store, self.metastore = settings, store, metastore
         self.name = f"{socket.gethostname()}-{os.getpid()}"
-        self._clock, self._rng, self._registry, self._node_id = clock, rng, registry, node_id
+        self._clock, self._rng, self._registry, self._said_here = clock, rng, registry, said_here
         self._throttled = ThrottledStore(
             store,
             bytes_per_s=settings.compactor_io_max_bytes_per_second,
@@ -127,13 +128,14 @@ class Worker:
         registry: CollectorRegistry,
         life: LifeKeeper,
         node_id: Callable[[], int | None] = no_agent,
+        said_here: SaidHere = no_image,
     ) -> Self:
         """Connect to metastore and bucket; errors as PostgresMetastore.open and open_store. `life`: the process's."""
         clock, rng = SystemClock(), random.Random()
         store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
         metastore = await PostgresMetastore.open(settings.metastore_url, with_worker_pool(settings))
         life.name_for(metastore)
-        return cls(settings, store, metastore, clock, rng, registry, node_id)
+        return cls(settings, store, metastore, clock, rng, registry, node_id, said_here)
 
     def start(self) -> None:
         """Start to look for jobs, at the configured pace. The event loop is the worker's."""
@@ -141,7 +143,7 @@ class Worker:
             asyncio.get_running_loop().set_default_executor(CpuShare(self._settings.compaction_cpu_percent))
         self._runner.start()
         configs = EffectiveConfigs(self._settings)
-        following = follow_pace(self.metastore, configs, self._clock, self._change_pace, self._node_id)
+        following = follow_pace(self.metastore, configs, self._clock, self._change_pace, self._said_here)
         self._following = asyncio.create_task(following, name="pace")
 
     async def stop(self) -> None:

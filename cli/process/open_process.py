@@ -29,6 +29,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.watch import LifeWatch
+from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.setting_reporter import SettingReporter
 from headrace.storage.clock import Clock, SystemClock
@@ -105,7 +106,8 @@ def compose_process(settings: Settings, shared: Connections) -> ProcessShell:
     life = shared.life()
     if CONTROLLER in wanted:
         controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry)
-        members: list[list[Role]] = [[controller], *_next_to(settings, shared, life, lambda: settings.node_id)]
+        beside = _next_to(settings, shared, life, lambda: settings.node_id, lambda: controller.image)
+        members: list[list[Role]] = [[controller], *beside]
         return _shell(settings, shared, life, controller, members, lambda: controller.is_active)
     from headrace.cli.process.compactor_role import CompactorRole
     from headrace.compactor.worker import Worker
@@ -138,19 +140,23 @@ def compose_agent(
         broker.is_active_controller = is_active = lambda: controller.is_active
         member.append(controller)
     life = shared.life()
-    members = [member, *_next_to(settings, shared, life, lambda: broker.node_id)]
+    members = [member, *_next_to(settings, shared, life, lambda: broker.node_id, lambda: broker.image)]
     return _shell(settings, shared, life, broker, members, is_active, broker), broker
 
 
 def _next_to(
-    settings: Settings, shared: Connections, life: LifeKeeper, node_id: Callable[[], int | None]
+    settings: Settings,
+    shared: Connections,
+    life: LifeKeeper,
+    node_id: Callable[[], int | None],
+    image: Callable[[], MetadataImage | None],
 ) -> list[list[Role]]:
     """Background work next to other roles."""
     if COMPACTOR not in roles(settings):
         return []
     from headrace.cli.process.worker_thread import WorkerThread
 
-    return [[WorkerThread(settings, shared.registry, life, node_id)]]
+    return [[WorkerThread(settings, shared.registry, life, node_id, image)]]
 
 
 def _with_own_pool(settings: Settings, wanted: Set[str]) -> Settings:

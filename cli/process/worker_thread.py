@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 from prometheus_client import CollectorRegistry
@@ -19,6 +19,8 @@ from headrace.compactor.worker import Worker
 from headrace.config.listeners import COMPACTOR
 from headrace.config.settings import Settings
 from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.log.effective_configs import set_for_broker
+from headrace.metastore.log.image import MetadataImage
 
 Running = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 """The thread's loop, and the event that stops it."""
@@ -36,9 +38,13 @@ class WorkerThread:
         registry: CollectorRegistry,
         life: LifeKeeper,
         node_id: Callable[[], int | None],
+        image: Callable[[], MetadataImage | None],
     ) -> None:
-        """`life`: it names the life of the metastore for the worker's connections, too."""
-        self._settings, self._registry, self._life, self._node_id = settings, registry, life, node_id
+        """`life`: it names the life of the metastore for the worker's connections, too. `node_id` and `image`: of the
+        agent or controller of this process, if it has them; an image is replaced as a whole, so any thread may read it.
+        """
+        self._settings, self._registry, self._life = settings, registry, life
+        self._node_id, self._image = node_id, image
         self._thread = threading.Thread(target=lambda: asyncio.run(self._work()), name="worker", daemon=True)
         self._opened: Future[Running] = Future()
 
@@ -63,7 +69,7 @@ class WorkerThread:
     async def _work(self) -> None:
         stopping = asyncio.Event()
         try:
-            worker = await Worker.open(self._settings, self._registry, self._life, self._node_id)
+            worker = await Worker.open(self._settings, self._registry, self._life, self._node_id, self._said)
         except BaseException as error:
             self._opened.set_exception(error)
             return
@@ -72,6 +78,10 @@ class WorkerThread:
         await stopping.wait()
         await worker.stop()
         await worker.close()
+
+    def _said(self) -> Mapping[str, str] | None:
+        node_id, image = self._node_id(), self._image()
+        return None if node_id is None or image is None else set_for_broker(image, node_id)
 
 
 def _end(opened: Future[Running]) -> None:

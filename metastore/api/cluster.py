@@ -26,13 +26,6 @@ class ConfigApi(Protocol):
         """The cluster-wide broker configs: name -> value. O(configs of that kind)."""
 
 
-class BrokerConfigApi(ConfigApi, Protocol):
-    """Also those of one broker."""
-
-    async def broker_configs(self, node_id: int) -> dict[str, str]:
-        """The broker's own configs, and the cluster-wide ones that it has no value of. O(configs of that kind)."""
-
-
 class ZoneSecretApi(Protocol):
     """What the metastore keeps for all agents of the cluster."""
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from headrace.metastore.api.bulk import BulkWriteApi
 from headrace.metastore.api.cleaning import CleaningApi
-from headrace.metastore.api.cluster import BrokerConfigApi, ClusterApi, ClusterFacts, ZoneSecretApi
+from headrace.metastore.api.cluster import ClusterApi, ClusterFacts, ConfigApi, ZoneSecretApi
 from headrace.metastore.api.commit import CommitApi
 from headrace.metastore.api.compaction import CompactionApi
 from headrace.metastore.api.controller import ControllerApi
@@ -39,7 +39,7 @@ class Metastore(
     PartitionApi,
     SplitApi,
     HalvingApi,
-    BrokerConfigApi,
+    ConfigApi,
     ZoneSecretApi,
     ClusterFacts,
     ControllerApi,

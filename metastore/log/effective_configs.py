@@ -130,6 +130,12 @@ def set_for_all_brokers(image: MetadataImage) -> Mapping[str, str]:
     return image.configs.get((BROKER_RESOURCE, WHOLE_CLUSTER), {})
 
 
+def set_for_broker(image: MetadataImage, node_id: int) -> Mapping[str, str]:
+    """The broker's own configs, and the cluster-wide ones that it has no value of."""
+    own = image.configs.get((BROKER_RESOURCE, str(node_id)), {})
+    return {**set_for_all_brokers(image), **own} if own else set_for_all_brokers(image)
+
+
 def setting_record(name: str, value: str) -> ConfigRecord:
     """The record that gives the cluster a value of the setting."""
     return ConfigRecord(resource_type=BROKER_RESOURCE, resource_name=WHOLE_CLUSTER, name=name, value=value)

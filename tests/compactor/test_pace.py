@@ -12,9 +12,16 @@ from prometheus_client import CollectorRegistry
 from headrace.compactor.pace import LOOK_SECONDS, Pace, follow_pace
 from headrace.compactor.worker import SPARE_CONNECTIONS, Worker
 from headrace.config.settings import Settings
-from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.effective_configs import (
+    BROKER_RESOURCE,
+    EffectiveConfigs,
+    set_for_broker,
+    setting_record,
+)
+from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.records import ConfigRecord
+from headrace.metastore.log.records import ConfigRecord, encode_record
+from headrace.metastore.log.replay import apply
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
@@ -26,21 +33,18 @@ CONFIGS = EffectiveConfigs(Settings(compactor_threads=2, compactor_io_max_bytes_
 
 
 class SaidConfigs:
-    """Implements metastore.api.cluster.BrokerConfigApi; `away`: that many calls fail."""
+    """Implements metastore.api.cluster.ConfigApi; `away`: that many calls fail."""
 
     def __init__(self) -> None:
         self.said: dict[str, str] = {}
-        self.of_broker: dict[int, dict[str, str]] = {}
-        self.away = 0
+        self.away = self.asked = 0
 
     async def cluster_configs(self) -> dict[str, str]:
+        self.asked += 1
         if self.away:
             self.away -= 1
             raise UnavailableError("down")
         return dict(self.said)
-
-    async def broker_configs(self, node_id: int) -> dict[str, str]:
-        return await self.cluster_configs() | self.of_broker.get(node_id, {})
 
 
 @pytest.fixture
@@ -90,20 +94,25 @@ async def test_the_last_known_pace_holds_while_the_metastore_is_away(
     assert changes == [Pace(3, 5_000, UNLIMITED), Pace(4, 5_000, UNLIMITED)]
 
 
-async def test_an_agents_worker_has_the_agents_pace(api: SaidConfigs, fake_clock: ManualClock) -> None:
+async def test_an_agents_worker_has_the_agents_pace_and_asks_nothing(api: SaidConfigs, fake_clock: ManualClock) -> None:
     """Its id may change when the agent registers again."""
     paces: list[Pace] = []
-    node_ids: list[int | None] = [7]
+    node_ids = [7]
+    own = ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="7", name=BYTES, value="9000")
+    records = [setting_record(THREADS, "3"), setting_record(BYTES, "7000"), own]
+    image = apply(MetadataImage(), map(encode_record, records))
 
     async def change(pace: Pace) -> None:
         paces.append(pace)
 
-    api.said, api.of_broker = {THREADS: "3", BYTES: "7000"}, {7: {BYTES: "9000"}}
-    following = asyncio.create_task(follow_pace(api, CONFIGS, fake_clock, change, lambda: node_ids[0]))
+    following = asyncio.create_task(
+        follow_pace(api, CONFIGS, fake_clock, change, lambda: set_for_broker(image, node_ids[0]))
+    )
     await fake_clock.settle()
     node_ids[0] = 8
     await fake_clock.advance(LOOK_SECONDS)
     assert paces == [Pace(3, 9_000, UNLIMITED), Pace(3, 7_000, UNLIMITED)]
+    assert api.asked == 0
     following.cancel()
 
 
@@ -128,7 +137,7 @@ async def test_a_worker_takes_the_clusters_pace_over(metastore: PostgresMetastor
     said = await metastore.cluster_configs()
     assert {name: said.get(name) for name in wanted} == wanted
     assert not said.keys() & {"max.connections", "consumer.session.timeout.ms"}
-    of_agent = await metastore.broker_configs(7)
+    of_agent = set_for_broker(await load_image(metastore), 7)
     assert {name: of_agent[name] for name in (*wanted, "max.connections")} == {
         **wanted,
         THREADS: "4",

@@ -17,14 +17,13 @@ from headrace.metastore.sealing import KEY_BYTES, Sealing, is_sealed
 from headrace.storage.errors import UnavailableError
 
 _CLUSTER_CONFIGS = Statement("cluster_configs", writes=False)
-_BROKER_CONFIGS = Statement("broker_configs", writes=False)
 _ZONE_SECRET = Statement("zone_secret", writes=False)
 _ROTATE_ZONE_SECRET = Statement("rotate_zone_secret", writes=True)
 _SEAL_ZONE_SECRET = Statement("seal_zone_secret", writes=True)
 
 
 class PostgresClusterFacts:
-    """Implements BrokerConfigApi and ZoneSecretApi."""
+    """Implements ConfigApi and ZoneSecretApi."""
 
     pool: Pool
     settings: Settings
@@ -32,9 +31,6 @@ class PostgresClusterFacts:
 
     async def cluster_configs(self) -> dict[str, str]:
         return dict(await _CLUSTER_CONFIGS.rows(self.pool))
-
-    async def broker_configs(self, node_id: int) -> dict[str, str]:
-        return dict(await _BROKER_CONFIGS.rows(self.pool, broker=str(node_id)))
 
     async def zone_secret(self) -> ZoneSecret:
         own, other = await self._stored_secrets()
