@@ -1,7 +1,7 @@
 """Follows the metadata log and keeps the image from which this agent answers.
 
 Place: triggered by the feed (the log has a new end), by requests with an unknown name or id, and by
-every heartbeat.
+heartbeats, unless their answer shows that there is nothing to read.
 Invariant: `image` advances along the log, record by record, and is replaced as a whole; everything that it
 shows was durable before (C1). It starts from the newest snapshot. Each read begins with the record
 that was applied last: if that record differs, the metastore was restored, and if it was truncated,
@@ -38,6 +38,11 @@ class MetadataFollower:
         self._last_record: bytes | None = None
         self._running: asyncio.Task[MetadataImage] | None = None
         self._waiting: asyncio.Task[MetadataImage] | None = None
+
+    @property
+    def last_record(self) -> bytes | None:
+        """The record before the end of the image, framed; None before the first read."""
+        return self._last_record
 
     async def catch_up(self) -> MetadataImage:
         """Follow the log at least to its current end; returns the image there. One query if nothing changed.

@@ -237,15 +237,17 @@ class Membership:
             await self._register()
         if self.state is BrokerState.RECOVERY:
             await self._follower.catch_up()
+        is_log_known = False
         try:
-            await self._renew_lease()
+            is_log_known = await self._renew_lease()
         except FencedError as error:
             logger.warning("fenced: node_id=%d broker_epoch=%d error=%s", self.node_id, self.broker_epoch, error)
             if self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
                 self._may_go.set()
             else:
                 self._start_over()
-        await self._follower.catch_up()
+        if not is_log_known:
+            await self._follower.catch_up()
         if self.state is BrokerState.RUNNING and self._is_leaving():
             await self._register_again()
 
@@ -277,9 +279,12 @@ class Membership:
         self._become(BrokerState.RECOVERY)
         logger.info("registered: node_id=%d broker_epoch=%d", self.node_id, self.broker_epoch)
 
-    async def _renew_lease(self) -> None:
+    async def _renew_lease(self) -> bool:
+        """Whether the log still ends with the last record that was applied: by the record, as a log that was restored
+        may be as long.
+        """
         sent_at = self._clock.monotonic()
-        offset = self._follower.image.offset
+        offset, last_record = self._follower.image.offset, self._follower.last_record
         answer = await self._api.heartbeat(
             self.node_id,
             self.broker_epoch,
@@ -297,6 +302,7 @@ class Membership:
             self._become(BrokerState.RUNNING)
         if answer.should_shut_down:
             self._may_go.set()
+        return answer.metadata_head == offset and last_record is not None and answer.record_before == last_record
 
     def _on_image(self, image: MetadataImage) -> None:
         """A leaving agent and a doubling wait until the others know: confirm at once, not with the next heartbeat."""

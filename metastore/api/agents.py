@@ -112,6 +112,8 @@ class HeartbeatAnswer:
     """The active controller's node id; -1 while there is none."""
     session_timeout_ms: int
     """The length of the lease that was granted, from when this heartbeat was sent."""
+    record_before: bytes | None
+    """The framed record before `metadata_offset`; None if the log has none there."""
 
 
 class AgentApi(Protocol):

@@ -102,6 +102,20 @@ async def beat(
     )
 
 
+async def test_a_heartbeat_tells_which_record_the_log_has_before_the_end_of_the_image(
+    cluster: ClusterUnderTest,
+) -> None:
+    api = cluster.api
+    agent = await api.register_agent(new_agent(1))
+    await beat(api, agent)
+    head = await api.metadata_head()
+    for behind in range(2):
+        (record,) = await api.read_metadata(head - behind - 1, 1)
+        assert (await beat(api, agent, behind=behind)).record_before == record
+    assert (await beat(api, agent, behind=head)).record_before is None
+    assert (await beat(api, agent, behind=-1)).record_before is None
+
+
 async def create(api: Api, *topics: NewTopic) -> None:
     assert await api.create_topics(await api.metadata_head(), topics)
 

@@ -22,7 +22,14 @@ def _calls(operation: str) -> float:
 
 @pytest.mark.requirement("C14")
 async def test_every_append_to_the_metadata_log_is_timed(metastore: PostgresMetastore) -> None:
-    operations = ("register_agent", "heartbeat", "create_topics", "delete_topics", "append_records", "unregister_agent")
+    operations = (
+        "register_agent",
+        "heartbeat_at",
+        "create_topics",
+        "delete_topics",
+        "append_records",
+        "unregister_agent",
+    )
     before = {operation: _calls(operation) for operation in operations}
     agent = await join(metastore)
     topic = NewTopic("t", uuid.uuid4(), 1, {})

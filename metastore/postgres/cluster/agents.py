@@ -23,7 +23,7 @@ PLAINTEXT = 0
 """SecurityProtocol of an endpoint."""
 
 _REGISTER_AGENT = Statement("register_agent", writes=True)
-_HEARTBEAT = Statement("heartbeat", writes=True)
+_HEARTBEAT = Statement("heartbeat_at", writes=True)
 _UNREGISTER_AGENT = Statement("unregister_agent", writes=True)
 
 

@@ -150,6 +150,7 @@ class FakeClusterApi(FakeMetadataLog):
             metadata_head=len(self.log),
             controller_id=self.controller.controller_id,
             session_timeout_ms=granted_ms,
+            record_before=(self.log[metadata_offset - 1] or None) if 0 < metadata_offset <= len(self.log) else None,
         )
 
     def _granted_ms(self, name: str, asked_ms: int) -> int:

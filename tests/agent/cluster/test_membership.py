@@ -174,6 +174,37 @@ async def test_heartbeats_keep_the_lease_and_follow_the_log(api: FakeClusterApi,
     await cluster.stop()
 
 
+async def test_heartbeats_read_the_log_only_if_it_moved(api: FakeClusterApi, fake_clock: ManualClock) -> None:
+    cluster = an_agent(api)
+    await fake_clock.run(cluster.start())
+    await fake_clock.advance(3)
+    api.calls.clear()
+    await fake_clock.advance(30)
+    assert (api.calls["heartbeat"], api.calls["read_metadata"]) == (10, 0)
+    api.add_topic("orders")
+    await fake_clock.advance(3)
+    assert "orders" in cluster.image.topics_by_name
+    assert api.calls["read_metadata"] == 1
+    await cluster.stop()
+
+
+async def test_a_heartbeat_notices_a_restored_log_of_the_same_length(
+    api: FakeClusterApi, fake_clock: ManualClock
+) -> None:
+    cluster = an_agent(api)
+    await fake_clock.run(cluster.start())
+    backup = len(api.log)
+    api.add_topic("lost")
+    await fake_clock.advance(6)
+    length = len(api.log)
+    del api.log[backup:]
+    api.add_topic("other")
+    assert len(api.log) == length
+    await fake_clock.advance(3)
+    assert list(cluster.image.topics_by_name) == ["other"]
+    await cluster.stop()
+
+
 async def test_the_own_deadline_counts_from_before_sending(api: FakeClusterApi, fake_clock: ManualClock) -> None:
     cluster = an_agent(api)
     await fake_clock.run(cluster.start())
