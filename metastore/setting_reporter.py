@@ -3,12 +3,14 @@
 Place: one task per process, with any roles: started before them by cli/process/shell.py, and by the Spark
 application. It needs no metadata image.
 Invariant: a process that runs and reaches the metastore has a report there; it is renewed every REPORT_SECONDS, taken
-back when the process stops, and stops to count a minute after a crash. Warnings are given once per change.
+back when the process stops, and stops to count a minute after a crash. Warnings are given once per change, at most
+REPORTS_PER_LOOK reports after it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import random
@@ -30,9 +32,11 @@ from headrace.storage.errors import HeadraceError
 logger = logging.getLogger(__name__)
 
 REPORT_SECONDS = 10.0
+REPORTS_PER_LOOK = 3
+"""Reports from one look at what applies, which is for operators, to the next."""
 SPARK = "spark"
 """The role of the Spark application, which is in no process.roles."""
-LOOKS_TO_DECIDE = 12
+LOOKS_TO_DECIDE = 4
 """Two minutes: by then an active controller has recorded what all agree on."""
 _ROLES = (BROKER, CONTROLLER, COMPACTOR, SPARK)
 NO_COMPACTOR = (
@@ -96,8 +100,9 @@ class SettingReporter:
         return self._warnings
 
     async def start(self) -> None:
-        """Report once, then every REPORT_SECONDS."""
+        """Report once and look, then report every REPORT_SECONDS."""
         await self.report()
+        await self._look()
         self._task = asyncio.create_task(self._repeat(), name="setting reports")
 
     async def stop(self) -> None:
@@ -111,19 +116,26 @@ class SettingReporter:
             logger.warning("cannot withdraw the report of settings, it expires instead: error=%s", error)
 
     async def report(self) -> None:
-        """Renew the report and look at what applies. An error is logged: the next report tries again."""
+        """Renew the report. An error is logged: the next report tries again."""
         try:
             await self._api.report_settings(
                 SettingReport(self._incarnation_id, self._process, self._roles, self.node_id(), self._proposals)
             )
-            self._show(await self._api.cluster_configs(), await self._api.setting_proposals())
         except HeadraceError as error:
             logger.warning("cannot report settings: error=%s", error)
 
+    async def _look(self) -> None:
+        try:
+            self._show(await self._api.cluster_configs(), await self._api.setting_proposals())
+        except HeadraceError as error:
+            logger.warning("cannot look at what settings apply: error=%s", error)
+
     async def _repeat(self) -> None:
-        while True:
+        for number in itertools.count(1):
             await self._clock.sleep(REPORT_SECONDS)
             await self.report()
+            if number % REPORTS_PER_LOOK == 0:
+                await self._look()
 
     def _show(self, values: Mapping[str, str], found: SettingProposals) -> None:
         own = ignored(self._settings, values)

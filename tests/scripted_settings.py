@@ -6,6 +6,7 @@ Fault model: `error` is raised by every call.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 
 from headrace.metastore.api.settings import SettingProposals, SettingReport
 from headrace.storage.errors import HeadraceError
@@ -18,21 +19,23 @@ class ScriptedSettings:
         self.values: dict[str, str] = {}
         self.reports: dict[uuid.UUID, SettingReport] = {}
         self.error: HeadraceError | None = None
+        self.asked: Counter[str] = Counter()
+        """Calls of each operation."""
 
     async def cluster_configs(self) -> dict[str, str]:
-        self._fail()
+        self._begin("cluster_configs")
         return dict(self.values)
 
     async def report_settings(self, report: SettingReport) -> None:
-        self._fail()
+        self._begin("report_settings")
         self.reports[report.incarnation_id] = report
 
     async def withdraw_settings(self, incarnation_id: uuid.UUID) -> None:
-        self._fail()
+        self._begin("withdraw_settings")
         self.reports.pop(incarnation_id, None)
 
     async def setting_proposals(self) -> SettingProposals:
-        self._fail()
+        self._begin("setting_proposals")
         undecided: dict[str, dict[str, tuple[str, ...]]] = {}
         counts: dict[str, int] = {}
         for report in self.reports.values():
@@ -45,10 +48,11 @@ class ScriptedSettings:
         return SettingProposals(undecided, counts, 0)
 
     async def compactors_without(self, feature: str, level: int) -> tuple[str, ...]:
-        self._fail()
+        self._begin("compactors_without")
         lacking = [report for report in self.reports.values() if report.features.get(feature, 0) < level]
         return tuple(report.process for report in lacking if {"compactor", "spark"} & set(report.roles))
 
-    def _fail(self) -> None:
+    def _begin(self, operation: str) -> None:
+        self.asked[operation] += 1
         if self.error:
             raise self.error

@@ -15,12 +15,10 @@ from headrace.metastore.api.settings import SettingProposals, SettingReport
 from headrace.metastore.postgres.packing import pack_int2
 from headrace.metastore.postgres.statement import Pool, Statement
 
-UNREPORTED = "unreported"
 _REPORT_PROCESS = Statement("report_process", writes=True)
 _WITHDRAW_SETTINGS = Statement("withdraw_settings", writes=True)
-_UNDECIDED_SETTINGS = Statement("undecided_settings", writes=False)
+_SETTING_PROPOSALS = Statement("setting_proposals", writes=False)
 _COMPACTORS_WITHOUT = Statement("compactors_without", writes=False)
-_RUNNING_PROCESSES = Statement("running_processes", writes=False)
 
 
 class PostgresSettings:
@@ -46,10 +44,17 @@ class PostgresSettings:
 
     async def setting_proposals(self) -> SettingProposals:
         undecided: defaultdict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)
-        for name, proposal, processes in await _UNDECIDED_SETTINGS.rows(self.pool):
-            undecided[name][proposal] = tuple(processes)
-        counts = dict(await _RUNNING_PROCESSES.rows(self.pool))
-        return SettingProposals(dict(undecided), counts, counts.pop(UNREPORTED, 0))
+        counts: dict[str, int] = {}
+        unreported = 0
+        for kind, name, proposal, members in await _SETTING_PROPOSALS.rows(self.pool):
+            match kind:
+                case "proposal":
+                    undecided[name][proposal] = tuple(members)
+                case "role":
+                    counts[name] = len(members)
+                case "unreported":
+                    unreported = len(members)
+        return SettingProposals(dict(undecided), counts, unreported)
 
     async def compactors_without(self, feature: str, level: int) -> tuple[str, ...]:
         return tuple(

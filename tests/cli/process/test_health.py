@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from headrace.cli.process.readiness import LOOP_SILENCE_SECONDS
 from headrace.cli.process.shell import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS, ProcessShell
 from headrace.config.settings import Settings
-from headrace.metastore.setting_reporter import NO_COMPACTOR, REPORT_SECONDS, SettingReporter
+from headrace.metastore.setting_reporter import NO_COMPACTOR, REPORT_SECONDS, REPORTS_PER_LOOK, SettingReporter
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectInfo
@@ -170,7 +170,7 @@ async def test_a_process_that_takes_work_is_alive_and_ready(world: HealthWorld) 
 @pytest.mark.requirement("X10")
 async def test_a_ready_process_names_what_an_operator_should_change(world: HealthWorld) -> None:
     world.settings.values["num.partitions"] = "5"
-    await world.clock.advance(REPORT_SECONDS)
+    await world.clock.advance(REPORTS_PER_LOOK * REPORT_SECONDS)
     code, body = await world.get("/readyz")
     assert (code, body["status"]) == (200, "ready")
     ignored, no_compactor = body["warnings"]
