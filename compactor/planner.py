@@ -14,6 +14,7 @@ import logging
 import uuid
 from collections import Counter
 from dataclasses import replace
+from itertools import chain
 from typing import Protocol
 
 from headrace.compactor.cleaning.job import KIND as CLEAN
@@ -32,6 +33,7 @@ from headrace.metastore.api.jobs import Job, JobApi, NewJob
 logger = logging.getLogger(__name__)
 
 KIND = "plan"
+_KINDS = (COMPACT, LARGE_KIND, CLEAN, CLEAN_LARGE)
 FILES_PER_LEVEL = 5_000
 UNFINISHED_MAX = 64
 """If more jobs than this wait, the workers are behind, and new plans would be out of date when they run."""
@@ -54,10 +56,11 @@ class Planner:
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """Enqueue the jobs that the policy selects. FencedError if the lease was lost."""
-        await self._hand_over(lease)
-        ours, sparks = [
-            list(map(decode_job, await self._metastore.unfinished_payloads(kind))) for kind in (COMPACT, LARGE_KIND)
-        ]
+        unfinished = await self._metastore.unfinished_payloads(*_KINDS)
+        if unfinished[_KINDS.index(LARGE_KIND)]:
+            await self._hand_over(lease)
+            unfinished = await self._metastore.unfinished_payloads(*_KINDS)
+        ours, sparks = [list(map(decode_job, payloads)) for payloads in unfinished[:2]]
         if len(ours) >= UNFINISHED_MAX:
             return
         limits = self.limits if len(sparks) < UNFINISHED_MAX else replace(self.limits, large_bytes=0)
@@ -66,7 +69,7 @@ class Planner:
         counted = Counter(file.level for file in waiting.files)
         for level in range(LAST_LEVEL + 1):
             self._metrics.waiting.labels(str(level)).set(counted[level])
-        cleaned = await self._being_cleaned()
+        cleaned = partitions_of(list(map(decode_cleaning, chain(*unfinished[2:]))))
         busy = {file_id for other in ours + sparks for file_id in other.file_ids}
         if cleaned:
             busy |= await self._metastore.files_of_partitions(sorted(cleaned))
@@ -76,11 +79,6 @@ class Planner:
             for wanted in chosen:
                 self._metrics.planned.labels(str(wanted.level)).inc()
         self._scan_from = waiting.next_scan
-
-    async def _being_cleaned(self) -> set[int]:
-        """The partitions of unfinished cleaning jobs."""
-        payloads = [p for kind in (CLEAN, CLEAN_LARGE) for p in await self._metastore.unfinished_payloads(kind)]
-        return partitions_of(list(map(decode_cleaning, payloads)))
 
     async def _hand_over(self, lease: Lease) -> None:
         """Move jobs that Spark did not finish to the workers: at once if Spark gets no jobs any more."""

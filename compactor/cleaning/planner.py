@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
 
 from headrace.compactor.cleaning.job import KIND as CLEAN
@@ -74,7 +74,6 @@ class CleaningPlanner:
         """Plan once. FencedError if the lease was lost."""
         if not self.is_enabled:
             return
-        await self._hand_over(lease)
         rules = compacted_partitions(await load_image(self._metastore))
         states: dict[int, CleaningState] = {}
         now_ms = 0
@@ -82,9 +81,10 @@ class CleaningPlanner:
             now_ms, found = await self._described(some, lease)
             states.update(found)
         self._show(rules, now_ms, states)
-        unfinished, sparks = [
-            list(map(decode_cleaning, await self._metastore.unfinished_payloads(kind))) for kind in (CLEAN, CLEAN_LARGE)
-        ]
+        unfinished, sparks = await self._unfinished()
+        if sparks:
+            await self._hand_over(lease)
+            unfinished, sparks = await self._unfinished()
         if len(unfinished) < UNFINISHED_MAX:
             busy = partitions_of([*unfinished, *sparks])
             tasks = {
@@ -92,7 +92,13 @@ class CleaningPlanner:
                 for key, state in states.items()
                 if key not in busy and (wanted := task(rules[key], now_ms, state)) is not None
             }
-            await self._enqueue(tasks, states, lease)
+            if tasks:
+                await self._enqueue(tasks, states, lease)
+
+    async def _unfinished(self) -> list[list[CleaningJob]]:
+        """The workers' jobs, and Spark's."""
+        found = await self._metastore.unfinished_payloads(CLEAN, CLEAN_LARGE)
+        return [list(map(decode_cleaning, payloads)) for payloads in found]
 
     async def _described(self, rules: Mapping[int, CleaningRule], lease: Lease) -> tuple[int, dict[int, CleaningState]]:
         """(now, the states) after active parts that are old or large enough have ended."""
@@ -115,14 +121,10 @@ class CleaningPlanner:
         self, tasks: Mapping[int, CleaningTask], states: Mapping[int, CleaningState], lease: Lease
     ) -> None:
         """Jobs for these tasks, the dirtiest first; not for partitions in files that are being merged."""
-        merges = [
-            decode_job(payload)
-            for kind in (COMPACT, LARGE_KIND)
-            for payload in await self._metastore.unfinished_payloads(kind)
-        ]
-        merged = {file_id for merge in merges for file_id in merge.file_ids}
+        payloads = await self._metastore.unfinished_payloads(COMPACT, LARGE_KIND)
+        merged = {file_id for payload in chain(*payloads) for file_id in decode_job(payload).file_ids}
         in_merges: set[int] = set()
-        if tasks and merged:
+        if merged:
             in_merges = await self._metastore.partitions_in_files(list(tasks), sorted(merged))
         unmerged = await self._merge_flushed([tasks[key] for key in tasks if key not in in_merges], lease)
         left = [key for key in tasks if key not in in_merges | unmerged]

@@ -104,8 +104,8 @@ class CompactionApi(Protocol):
         Files that hold what could not be read lately are left out (`mark_unreadable`). O(limit).
         """
 
-    async def unfinished_payloads(self, kind: str) -> list[bytes]:
-        """Payloads of the jobs of this kind that wait or run: what must not be planned again."""
+    async def unfinished_payloads(self, *kinds: str) -> list[list[bytes]]:
+        """Payloads of the jobs that wait or run, a list for each of these kinds: what must not be planned again."""
 
     async def live_extents(self, file_ids: Sequence[uuid.UUID]) -> LiveExtents:
         """All extents in these files, of topics that still exist."""

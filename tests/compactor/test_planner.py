@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -16,6 +17,7 @@ from headrace.compactor.plan import decode_job
 from headrace.compactor.planner import KIND, Planner
 from headrace.compactor.policy import PolicyLimits
 from headrace.metastore.api.jobs import Job, NewJob
+from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError
 from tests.compactor.world import LEASE_MS, CompactionWorld
 from tests.metastore.sessions import move_time, session
@@ -47,7 +49,7 @@ async def test_files_climb_level_by_level_until_nothing_is_worth_a_job(world: Co
     await world.run(await world.claim_next())
     assert len(await world.live_files(level=2)) == 1
     await plan(world)
-    assert await world.postgres.unfinished_payloads(COMPACT) == []
+    assert await world.postgres.unfinished_payloads(COMPACT) == [[]]
 
 
 async def test_files_of_unfinished_jobs_are_not_planned_again(world: CompactionWorld) -> None:
@@ -57,7 +59,7 @@ async def test_files_of_unfinished_jobs_are_not_planned_again(world: CompactionW
     await plan(world)
     await world.commit((key, plain_batch(1)))
     await plan(world)
-    (payload,) = await world.postgres.unfinished_payloads(COMPACT)
+    ((payload,),) = await world.postgres.unfinished_payloads(COMPACT)
     assert len(decode_job(payload).file_ids) == 4
 
 
@@ -90,7 +92,22 @@ async def test_a_planner_that_lost_its_lease_plans_nothing(world: CompactionWorl
         await world.clock.sleep(0.002)
     with pytest.raises(FencedError):
         await Planner(world.postgres, EAGER, CompactionMetrics(CollectorRegistry())).handle(job, lease)
-    assert await world.postgres.unfinished_payloads(COMPACT) == []
+    assert await world.postgres.unfinished_payloads(COMPACT) == [[]]
+
+
+async def test_a_plan_without_anything_to_do_asks_twice(
+    world: CompactionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    rows = Statement.rows
+
+    async def counted(self: Statement, pool: Pool, **parameters: Any) -> list[tuple[Any, ...]]:
+        asked.append(self.name)
+        return await rows(self, pool, **parameters)
+
+    monkeypatch.setattr(Statement, "rows", counted)
+    await plan(world)
+    assert asked == ["enqueue_jobs", "claim_job_as", "unfinished_payloads", "waiting_files", "finish_job"]
 
 
 # -- large jobs: Spark's for a time
@@ -107,7 +124,7 @@ async def claim_large(world: CompactionWorld, *, lease_ms: int = LEASE_MS) -> Jo
 
 
 async def count(world: CompactionWorld, kind: str) -> int:
-    return len(await world.postgres.unfinished_payloads(kind))
+    return len((await world.postgres.unfinished_payloads(kind))[0])
 
 
 async def test_large_jobs_are_left_to_spark_for_its_time_and_then_done_here(world: CompactionWorld) -> None:

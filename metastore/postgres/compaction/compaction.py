@@ -48,8 +48,11 @@ class PostgresCompaction:
         scanned = [file.file_id for file in files if file.level == _SCANNED_LEVEL]
         return WaitingFiles(files, scanned[-1] if len(scanned) == limit else _FROM_THE_START)
 
-    async def unfinished_payloads(self, kind: str) -> list[bytes]:
-        return [payload for (payload,) in await _UNFINISHED_PAYLOADS.rows(self.pool, kind=kind)]
+    async def unfinished_payloads(self, *kinds: str) -> list[list[bytes]]:
+        found: dict[str, list[bytes]] = {kind: [] for kind in kinds}
+        for kind, payload in await _UNFINISHED_PAYLOADS.rows(self.pool, kinds=list(kinds)):
+            found[kind].append(payload)
+        return [found[kind] for kind in kinds]
 
     async def live_extents(self, file_ids: Sequence[uuid.UUID]) -> LiveExtents:
         rows = await _LIVE_EXTENTS.rows(self.pool, file_ids=pack_uuids(file_ids))

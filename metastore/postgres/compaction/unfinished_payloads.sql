@@ -1,2 +1,3 @@
--- What the unfinished jobs of a kind are about. Locks: none. Idempotent: reads only. Cost: one probe, and one row each.
-SELECT payload FROM jobs WHERE kind = %(kind)s AND state IN (job_waiting(), job_leased())
+-- What the unfinished jobs of some kinds are about.
+-- Locks: none. Idempotent: reads only. Cost: one probe per kind, and one row per job.
+SELECT kind, payload FROM jobs WHERE kind = ANY (%(kinds)s::text[]) AND state IN (job_waiting(), job_leased())
