@@ -27,6 +27,7 @@ $(STAMP):
 		|| { echo "error: installing requirements/test.lock failed; see above"; exit 1; }
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e . \
 		|| { echo "error: installing Headrace itself failed; see above"; exit 1; }
+	@$(BIN)/python -m compileall -q $(CURDIR)/src/headrace $(CURDIR)/src/headrace/*/  # as pip does with what is not -e
 	@rm -f $(VENV)/.installed-*; touch $@
 
 demo: setup ## two agents, a real data set through real clients, one agent killed half-way
