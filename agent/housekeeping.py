@@ -20,7 +20,7 @@ from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
 
-INTERVAL_SECONDS = 10.0
+INTERVAL_SECONDS = 15.0
 """Of each step in the whole cluster, about."""
 IDLE_ROUNDS_MAX = 4
 """A step that finds nothing to do has its turn in every second round, then in every third, at least in every fourth."""

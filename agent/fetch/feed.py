@@ -30,7 +30,7 @@ RETRY_SECONDS = 0.25
 """Pause between polls while the metastore does not answer."""
 IDLE_SECONDS = 0.1
 """Pause between polls without readers: new data may wait, and a new reader polls at once."""
-QUIET_SECONDS = 5.0
+QUIET_SECONDS = 10.0
 """The same when nothing has happened for QUIET_AFTER_SECONDS: a cluster without clients costs little. The metadata log
 is followed by heartbeats, which are more frequent, and a client that names an unknown topic makes the agent catch
 up."""
