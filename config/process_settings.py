@@ -237,7 +237,10 @@ class ProcessSettings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fi
     ] = field(default=57_671_680, name="fetch.max.bytes")
     feed_poll_interval_ms: Annotated[
         PositiveInt,
-        Meta(description="How often the commit feed is polled while consumers fetch; otherwise every 100 ms."),
+        Meta(
+            description="How often the commit feed is polled while consumers fetch; otherwise every 100 ms, and every"
+            " 10 s once nothing happens."
+        ),
     ] = field(default=15, name="feed.poll.interval.ms")
     cache_bytes: Annotated[
         NonNegativeInt, Meta(description="Memory for file chunks that were recently written or read.")
