@@ -52,21 +52,36 @@ class RangeReader:
 
     async def read(self, ranges: Sequence[FileRange]) -> list[RangeBytes | HeadraceError]:
         """One result per range, in order; each has `start` < `end`."""
-        found = [self._cache.peek(wanted.file_id, wanted.start, wanted.end) for wanted in ranges]
+        found: list[RangeBytes | None] = []
         missing: dict[uuid.UUID, list[FileRange]] = {}
-        for wanted, body in zip(ranges, found, strict=True):
-            if body is None:
+        hits = hit_bytes = 0
+        for wanted in ranges:
+            body = self._cache.peek(wanted.file_id, wanted.start, wanted.end)
+            if body is not None:
+                hits += 1
+                hit_bytes += len(body.data)
+            elif (body := self._at_once(wanted)) is None:
                 missing.setdefault(wanted.file_id, []).append(wanted)
-        misses = sum(map(len, missing.values()))
-        self._metrics.cache_hits.inc(len(ranges) - misses)
-        self._metrics.read_from_memory.inc(sum(len(body.data) for body in found if body is not None))
+            found.append(body)
+        self._metrics.cache_hits.inc(hits)
+        self._metrics.read_from_memory.inc(hit_bytes)
+        self._metrics.cache_misses.inc(len(ranges) - hits)
         if not missing:
             return [body for body in found if body is not None]
-        self._metrics.cache_misses.inc(misses)
         loaded = {file_id: iter(group) for file_id, group in (await self._read_missing(missing)).items()}
         return [
             next(loaded[wanted.file_id]) if body is None else body for wanted, body in zip(ranges, found, strict=True)
         ]
+
+    def _at_once(self, wanted: FileRange) -> RangeBytes | None:
+        """A part of a long run, if the store has it in this machine's memory; it is not kept here a second time."""
+        if not wanted.run_end:
+            return None
+        data = self._store.get_at_once(object_key(wanted.file_id), ByteRange(wanted.start, wanted.end - wanted.start))
+        if data is None:
+            return None
+        self._metrics.read_from_store.inc(len(data))
+        return RangeBytes(data, checked=False)
 
     async def _read_missing(self, missing: _Groups) -> dict[uuid.UUID, Sequence[RangeBytes | HeadraceError]]:
         """Per file a result per range. What is recent of all files is read together, so that it can share calls."""

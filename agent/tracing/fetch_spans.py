@@ -157,6 +157,10 @@ class TracedGets(StoreDecorator):
         with _step(self._tracer, "GET", {"headrace.object_key": key, "headrace.ranges": 1}):
             return await super().get(key, byte_range)
 
+    def get_at_once(self, key: str, byte_range: ByteRange) -> memoryview | None:
+        with _step(self._tracer, "GET at once", {"headrace.object_key": key, "headrace.ranges": 1}):
+            return super().get_at_once(key, byte_range)
+
     async def get_many(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
         with _step(self._tracer, "GET", {"headrace.object_key": key, "headrace.ranges": len(ranges)}):
             return await self._inner.get_many(key, ranges)

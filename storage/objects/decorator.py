@@ -25,6 +25,9 @@ class StoreDecorator:
     async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         return await self._inner.get(key, byte_range)
 
+    def get_at_once(self, key: str, byte_range: ByteRange) -> memoryview | None:
+        return self._inner.get_at_once(key, byte_range)
+
     async def get_many(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
         return await read_each(self.get, key, ranges)
 

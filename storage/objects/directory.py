@@ -6,7 +6,8 @@ same file system, then renamed (or linked, if the key must be free), then the fo
 A crash during a put leaves only a temporary file, which is never listed and is removed at a later open when it is
 old.
 A key cannot also be the folder of another key ("a" and "a/b"): InvalidError.
-Blocking calls run on asyncio's threads; a cancelled put may still take effect completely.
+Blocking calls run on asyncio's threads; a cancelled put may still take effect completely. Only what needs no disk is
+read without a thread: bytes in the kernel's memory, of a file that was opened lately.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import logging
 import os
 import stat
 import tempfile
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +33,7 @@ from headrace.storage.errors import (
 )
 from headrace.storage.objects.keys import check_key
 from headrace.storage.objects.ranges import check_inside
+from headrace.storage.objects.resident import can_read_resident, read_resident
 from headrace.storage.objects.store import ByteRange, ObjectInfo
 
 INCOMPLETE = ".incomplete"
@@ -38,6 +41,11 @@ INCOMPLETE = ".incomplete"
 
 INCOMPLETE_MS_MAX = 3_600_000
 """A temporary file of this age has no writer any more."""
+
+AT_ONCE_BYTES_MAX = 4 * 1024 * 1024
+"""The event loop copies no more in one read: that takes less than a millisecond."""
+OPENED_MAX = 4_096
+"""Number of files that are remembered as opened lately; about 1 MB."""
 
 _REFUSALS = {
     errno.EACCES,
@@ -61,15 +69,27 @@ class DirectoryStore:
         self._root = root
         self._incomplete = root / INCOMPLETE
         self._synced: set[Path] = set()
+        self._opened: OrderedDict[str, None] = OrderedDict()
+        """Keys of files that this process has written or read: to open them again needs no look at the disk."""
         with _translated("open", str(root)):
             self._incomplete.mkdir(parents=True, exist_ok=True)
             _remove_older_than(self._incomplete, clock.wall_ms() - INCOMPLETE_MS_MAX)
+        self._reads_resident = can_read_resident(self._incomplete)
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
-        return await asyncio.to_thread(self._put, key, self._path(key), body, if_absent)
+        info = await asyncio.to_thread(self._put, key, self._path(key), body, if_absent)
+        self._note_opened(key)
+        return info
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
-        return await asyncio.to_thread(self._get, key, self._path(key), byte_range)
+        body = await asyncio.to_thread(self._get, key, self._path(key), byte_range)
+        self._note_opened(key)
+        return body
+
+    def get_at_once(self, key: str, byte_range: ByteRange) -> memoryview | None:
+        if key not in self._opened or not self._reads_resident or byte_range.length > AT_ONCE_BYTES_MAX:
+            return None
+        return read_resident(f"{self._root}/{key}", byte_range)
 
     async def get_many(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
         return [await self.get(key, byte_range) for byte_range in ranges]
@@ -95,6 +115,12 @@ class DirectoryStore:
 
     async def close(self) -> None:
         """Nothing to release."""
+
+    def _note_opened(self, key: str) -> None:
+        self._opened[key] = None
+        self._opened.move_to_end(key)
+        if len(self._opened) > OPENED_MAX:
+            self._opened.popitem(last=False)
 
     def _path(self, key: str) -> Path:
         if check_key(key).startswith(INCOMPLETE + "/"):
@@ -135,7 +161,7 @@ class DirectoryStore:
         self._synced.add(folder)
 
     def _get(self, key: str, path: Path, byte_range: ByteRange | None) -> bytes:
-        with _translated("get", key), open(path, "rb") as file:
+        with _translated("get", key), open(path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if byte_range is None:
                 return file.read()

@@ -52,6 +52,10 @@ class MemoryStore:
         check_inside(key, byte_range, len(body))
         return body[byte_range.start : byte_range.start + byte_range.length]
 
+    def get_at_once(self, key: str, byte_range: ByteRange) -> memoryview | None:
+        """Nothing, as from a remote bucket."""
+        return None
+
     async def get_many(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
         return [await self.get(key, byte_range) for byte_range in ranges]
 

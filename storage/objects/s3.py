@@ -112,6 +112,10 @@ class S3Store:
             _check_part(key, byte_range, answer.get("ContentRange", ""), len(body))
         return body
 
+    def get_at_once(self, key: str, byte_range: ByteRange) -> memoryview | None:
+        """Everything is remote."""
+        return None
+
     async def get_many(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
         """One request per range, in parallel up to `max_connections`; MergingStore joins close ranges."""
         return await read_each(self.get, key, ranges)

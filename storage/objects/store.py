@@ -52,6 +52,11 @@ class ObjectStore(Protocol):
     async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         """The object's bytes, or the range's. CorruptError if the range exceeds the object or the body is short."""
 
+    def get_at_once(self, key: str, byte_range: ByteRange) -> memoryview | None:
+        """The range, if this machine has it in memory; else, and for every error, None: then `get` reads it, or says
+        what is wrong. Waits for nothing. What was read need not be kept: it is there again for the next reader.
+        """
+
     async def get_many(self, key: str, ranges: Sequence[ByteRange]) -> list[bytes]:
         """One result per range, in order. The store may join close ranges into one request."""
 

@@ -77,6 +77,10 @@ class ThrottledStore(StoreDecorator):
             await self._bytes.take(len(body))
         return body
 
+    def get_at_once(self, key: str, byte_range: ByteRange) -> memoryview | None:
+        """Nothing: a caller may have to wait until it may read."""
+        return None
+
     async def head(self, key: str) -> ObjectInfo:
         await self._requests.take(1)
         return await self._inner.head(key)

@@ -193,6 +193,23 @@ async def test_a_range_of_nothing_is_refused(store: ObjectStore) -> None:
             await store.get_many("k", [wrong])
 
 
+async def test_what_is_there_at_once_is_the_range_or_nothing(store: ObjectStore) -> None:
+    body = random.Random(8).randbytes(300_000)
+    await store.put("k", body)
+    await store.get("k")
+    for asked in (ByteRange(0, 1), ByteRange(0, 300_000), ByteRange(123_456, 70_000), ByteRange(299_999, 1)):
+        found = store.get_at_once("k", asked)
+        assert found is None or found == body[asked.start : asked.start + asked.length]
+    for past in (ByteRange(299_999, 2), ByteRange(300_000, 1), ByteRange(1_000_000, 5)):
+        assert store.get_at_once("k", past) is None
+    assert store.get_at_once("absent", ByteRange(0, 1)) is None
+    await store.put("k", body[::-1])
+    found = store.get_at_once("k", ByteRange(0, 1000))
+    assert found is None or found == body[::-1][:1000]
+    await store.delete_many(["k"])
+    assert store.get_at_once("k", ByteRange(0, 1)) is None
+
+
 async def test_many_ranges_come_in_the_order_of_asking(store: ObjectStore) -> None:
     body = random.Random(3).randbytes(3_000_000)
     await store.put("k", body)

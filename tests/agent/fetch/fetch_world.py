@@ -69,18 +69,29 @@ class Live(NamedTuple):
 
 
 class FaultyStore(MemoryStore):
-    """Counts GETs; can lose, cut or alter what it holds, and hold GETs back (`before_get`)."""
+    """Counts GETs; can lose, cut or alter what it holds, hold GETs back (`before_get`), and answer at once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gets: list[tuple[str, ByteRange | None]] = []
         self.before_get: Callable[[str], Awaitable[None]] | None = None
+        self.answers_at_once: Callable[[], bool] = lambda: False
+        self.at_once: list[ByteRange] = []
+        """What was answered so."""
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         self.gets.append((key, byte_range))
         if self.before_get is not None:
             await self.before_get(key)
         return await super().get(key, byte_range)
+
+    def get_at_once(self, key: str, byte_range: ByteRange) -> memoryview | None:
+        stored = self._objects.get(key)
+        end = byte_range.start + byte_range.length
+        if stored is None or end > len(stored.body) or not self.answers_at_once():
+            return None
+        self.at_once.append(byte_range)
+        return memoryview(stored.body)[byte_range.start : end]
 
     async def rewrite(self, key: str, change: Callable[[bytes], bytes | None]) -> None:
         """Replace an object's bytes, or lose it when `change` returns None."""
