@@ -79,7 +79,7 @@ async def _follow(url: str, readers: int, seconds: float) -> Followed:
     with ExitStack() as reading:
         for follower in followers:
             await follower.start()
-            reading.enter_context(follower.reading())
+            reading.enter_context(follower.following())
         await _ready()
         polls, own, postgres = _polls(registry), _own_cpu(), sum(map(cpu_seconds, pids))
         await asyncio.sleep(seconds)

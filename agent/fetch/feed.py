@@ -2,8 +2,9 @@
 
 Place: between the metastore's commit feed and the index; wakes waiting fetches; estimates the
 database's clock for file ids.
-Without readers it polls rarely: no answer depends on an up-to-date index, because the primary is asked for everything
-that it lacks, and a fetch that starts to wait starts with a poll.
+Without consumers at the log's end it polls rarely: no answer depends on an up-to-date index, because the primary is
+asked for everything that it lacks, and a fetch that reaches the end starts with a poll. Consumers that read what is
+behind the end cost no polls.
 Invariant: rows reach the index in the order of the feed, one page at a time. A failed poll
 changes nothing; after an unexpected failure the index forgets everything, so that
 readers ask the primary and never use a half-applied page.
@@ -29,18 +30,18 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.25
 """Pause between polls while the metastore does not answer."""
 IDLE_SECONDS = 0.1
-"""Pause between polls without readers: new data may wait, and a new reader polls at once."""
+"""Pause between polls without consumers at the end: new data may wait, and the first to get there polls at once."""
 QUIET_SECONDS = 10.0
 """The same when nothing has happened for QUIET_AFTER_SECONDS: a cluster without clients costs little. The metadata log
 is followed by heartbeats, which are more frequent, and a client that names an unknown topic makes the agent catch
 up."""
 QUIET_AFTER_SECONDS = 5.0
-READERS_LINGER_SECONDS = 1.0
-"""A consumer that has read within this time is expected to read again."""
+FOLLOWERS_LINGER_SECONDS = 1.0
+"""A consumer that was at the end within this time is expected to be there again."""
 
 
 class FeedFollower:
-    """Polls every `interval_ms` while consumers read, and at once when this agent commits; rarely otherwise.
+    """Polls every `interval_ms` while consumers follow the end, and at once when this agent commits; rarely otherwise.
 
     `on_metadata` is called with each page's metadata offset.
     """
@@ -66,10 +67,10 @@ class FeedFollower:
         self._poked = False
         self._timer: asyncio.Future[None] | None = None
         """Runs between two polls."""
-        self._readers = 0
-        self._read_at = -math.inf
+        self._followers = 0
+        self._followed_at = -math.inf
         self._moved_at = -math.inf
-        """When a poll found something, or this agent committed."""
+        """When a poll found something, this agent committed, or a consumer asked for records."""
         self._metadata_offset = -1
         self._wall_minus_monotonic: float | None = None
         self._task: asyncio.Task[None] | None = None
@@ -94,7 +95,7 @@ class FeedFollower:
         """This agent committed something: consumers get it at once. If there are none, the next turn is early enough;
         a poll for each commit was an eighth of a producing agent's time in Python.
         """
-        if self._is_read:
+        if self._is_followed:
             self._poke()
         else:
             self._moved_at = self._clock.monotonic()
@@ -118,17 +119,23 @@ class FeedFollower:
         self._poke()
         await asked
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """A consumer reads while the block runs: other agents' commits arrive within `interval_ms`."""
-        if not self._is_read:
+    def asked(self) -> None:
+        """A consumer asked for records, wherever it is: nothing is quiet."""
+        if self._is_quiet:
             self._poke()
-        self._readers += 1
+        self._moved_at = self._clock.monotonic()
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """A consumer is at the end while the block runs: other agents' commits arrive within `interval_ms`."""
+        if not self._is_followed:
+            self._poke()
+        self._followers += 1
         try:
             yield
         finally:
-            self._readers -= 1
-            self._read_at = self._clock.monotonic()
+            self._followers -= 1
+            self._followed_at = self._clock.monotonic()
 
     def database_now_ms(self) -> int:
         """The database's clock, at most one poll's round trip late. UnavailableError before the first poll."""
@@ -140,7 +147,7 @@ class FeedFollower:
         while True:
             try:
                 behind = await self._poll()
-                pause = 0.0 if behind else self._interval if self._is_read else max(self._interval, self._idle())
+                pause = 0.0 if behind else self._interval if self._is_followed else max(self._interval, self._idle())
             except HeadraceError as error:
                 self._metrics.feed_polls.labels("failed").inc()
                 log.warning("feed poll failed: error=%s", error)
@@ -182,12 +189,15 @@ class FeedFollower:
         return self._is_behind(page)
 
     @property
-    def _is_read(self) -> bool:
-        return self._readers > 0 or self._clock.monotonic() - self._read_at < READERS_LINGER_SECONDS
+    def _is_followed(self) -> bool:
+        return self._followers > 0 or self._clock.monotonic() - self._followed_at < FOLLOWERS_LINGER_SECONDS
 
     def _idle(self) -> float:
-        is_quiet = self._clock.monotonic() - self._moved_at >= QUIET_AFTER_SECONDS
-        return QUIET_SECONDS if is_quiet else IDLE_SECONDS
+        return QUIET_SECONDS if self._is_quiet else IDLE_SECONDS
+
+    @property
+    def _is_quiet(self) -> bool:
+        return self._clock.monotonic() - self._moved_at >= QUIET_AFTER_SECONDS
 
     def _is_behind(self, page: FeedPage) -> bool:
         heads = self._index.heads

@@ -10,6 +10,7 @@ Source: KIP-74 (limits), KIP-227 (sessions), KIP-392 (zones), KIP-516 (topic ids
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from kio.schema.errors import ErrorCode
 
@@ -66,6 +67,7 @@ class FetchHandler:
         *,
         max_bytes: int,
         catch_up: Callable[[], Awaitable[None]] = _nothing_to_catch_up_with,
+        follows: Callable[[], AbstractContextManager[None]] = nullcontext,
         rendered: RenderedTopics | None = None,
         on_sent: Callable[[str | None, int], None] = lambda zone, size_bytes: None,
         is_shared: Callable[[str], bool] = lambda listener: False,
@@ -73,6 +75,7 @@ class FetchHandler:
     ) -> None:
         """`catch_up` returns once the index has everything that was committed before the call.
 
+        `follows` is entered while a fetch wants what comes next in a partition, and so needs the feed.
         `allowed`: None if ACLs are not enforced.
         `is_shared`: whether clients of this listener see all agents as one.
         `on_sent` is called with (the client's zone if it sent one, record bytes) for each response.
@@ -85,6 +88,7 @@ class FetchHandler:
         self._clock = clock
         self._max_bytes = max_bytes
         self._catch_up = catch_up
+        self._follows = follows
         self._rendered = rendered or RenderedTopics({})
         self._on_sent = on_sent
         self._is_shared = is_shared
@@ -240,16 +244,24 @@ class FetchHandler:
     ) -> list[Lookup]:
         """The extents, when there are `min_bytes` of them, or an error, or at the timeout."""
         lookups = await self._locate(queries, max_bytes, committed=committed)
-        if self._missing(queries, lookups, min_bytes, deadline) <= 0:
-            if not any(
-                lookup.status is LookupStatus.FOUND and not lookup.extents and not lookup.cut for lookup in lookups
-            ):
-                return lookups
+        at_end = any(
+            lookup.status is LookupStatus.FOUND and not lookup.extents and not lookup.cut for lookup in lookups
+        )
+        has_enough = self._missing(queries, lookups, min_bytes, deadline) <= 0
+        if has_enough and not at_end:
+            return lookups
+        with self._follows():
+            if not has_enough:
+                return await self._wait(queries, min_bytes, max_bytes, deadline, committed=committed)
             if min_bytes > 0 and self._clock.monotonic() < deadline:
                 return lookups  # other partitions have enough: the next fetch sees these
             # a fetch that does not wait shows at least what was acknowledged before it, on any agent
             await self._catch_up()
             return await self._locate(queries, max_bytes, committed=committed)
+
+    async def _wait(
+        self, queries: Sequence[ExtentQuery], min_bytes: int, max_bytes: int, deadline: float, *, committed: bool
+    ) -> list[Lookup]:
         with self._waiters.watch(query.partition_key for query in queries) as waiter:
             while True:
                 waiter.reset()

@@ -103,9 +103,8 @@ class FetchService:
         seeker = Seeker(reader, ResumeHints(), FileIndex(store))
         locator = steps.locator(index, metastore, rng, metrics)
         delivery = steps.delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent)
-        most = settings.fetch_session_max_partitions
         self._sessions = sessions = FetchSessions(
-            clock, rng, metrics, partitions_max=most, node_id=lambda: view.node_id
+            clock, rng, metrics, partitions_max=settings.fetch_session_max_partitions, node_id=lambda: view.node_id
         )
         rendered = None if rendered_logs is None else rendered_topics(rendered_logs, view, clock)
         self._fetch = FetchHandler(
@@ -117,6 +116,7 @@ class FetchService:
             clock,
             max_bytes=settings.fetch_max_bytes,
             catch_up=self._feed.catch_up,
+            follows=self._feed.following,
             rendered=rendered,
             on_sent=partial(traffic.count, Path.FETCH),
             allowed=None if authorizer is None else AllowedTopics(authorizer, view),
@@ -166,13 +166,12 @@ class FetchService:
 
     async def handle_fetch(self, request: Request) -> Response:
         """API key 1, versions 4-18."""
-        with self._feed.reading():
-            return await self._serve_fetch(request)
+        self._feed.asked()
+        return await self._serve_fetch(request)
 
     async def handle_list_offsets(self, request: Request) -> Response:
         """API key 2, versions 1-11."""
-        with self._feed.reading():
-            return await self._list_offsets.handle(request)
+        return await self._list_offsets.handle(request)
 
     def on_flushed(self, file_id: uuid.UUID, segment: bytes | memoryview) -> None:
         """This agent stored a file: keep its bytes for consumers near the log end. They must not change

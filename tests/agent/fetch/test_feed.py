@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -61,11 +62,72 @@ async def test_a_new_reader_finds_what_was_committed_without_readers(world: Worl
     world.service.on_committed()
     before = world.metastore.asked["poll_feed"]
 
-    waiting = asyncio.ensure_future(world.request_fetch({key: 0}, max_wait_ms=10_000, min_bytes=1))
+    await world.clock.settle()
+    assert world.metastore.asked["poll_feed"] == before
+    result = await world.fetch({key: 0}, max_wait_ms=10_000, min_bytes=1)
+    assert split_sent(result.records(key)) == expected(world.live[key], 0)
+    waiting = asyncio.ensure_future(world.request_fetch({key: 1}, max_wait_ms=10_000, min_bytes=1))
     await world.clock.settle()
 
     assert world.metastore.asked["poll_feed"] - before == 1
-    assert split_sent((await waiting).records(key)) == expected(world.live[key], 0)
+    await world.append(key, b"b")
+    await world.clock.advance(0.015)
+    assert split_sent((await waiting).records(key)) == expected(world.live[key], 1)
+
+
+async def test_consumers_behind_the_end_cost_no_more_polls_than_none(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    for _ in range(20):
+        await world.append(key, b"a")
+    await world.service.start()
+    await world.clock.settle()
+    started = world.metastore.asked["poll_feed"]
+
+    for offset in range(20):
+        await world.fetch({key: offset})
+        await world.clock.advance(0.05)
+
+    assert world.metastore.asked["poll_feed"] - started <= 10
+
+
+async def test_consumers_behind_the_end_end_the_quiet(world: World) -> None:
+    (key,) = world.create_topic("t", 1)
+    await world.append(key, b"a")
+    await world.service.start()
+    await world.clock.advance(QUIET_AFTER_SECONDS + QUIET_SECONDS)
+    before = world.metastore.asked["poll_feed"]
+
+    await world.fetch({key: 0})
+    await world.clock.settle()
+    assert world.metastore.asked["poll_feed"] - before == 1
+    await world.clock.advance(1.05)
+    assert world.metastore.asked["poll_feed"] - before == 11
+
+
+async def hear_of_the_end(world: World) -> None:
+    """A consumer behind the end of one partition and at the end of another, where another agent commits."""
+    behind, at_end = world.create_topic("t", 2)
+    for _ in range(3):
+        await world.append(behind, b"a")
+    await world.service.start()
+    await world.fetch({behind: 0, at_end: 0}, max_wait_ms=500)
+    await world.append(at_end, b"news")
+    await world.clock.advance(world.settings.feed_poll_interval_ms / 1000)
+
+    result = await world.fetch({behind: 1, at_end: 0}, max_wait_ms=500)
+
+    assert split_sent(result.records(at_end)) == expected(world.live[at_end], 0)
+
+
+async def test_a_consumer_at_the_end_of_one_partition_hears_of_it_within_the_interval(world: World) -> None:
+    await hear_of_the_end(world)
+
+
+async def test_a_planted_bug_is_caught(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: a fetch that has enough does not follow the end of its other partitions."""
+    monkeypatch.setattr(world.service._fetch, "_follows", nullcontext)
+    with pytest.raises(AssertionError):
+        await hear_of_the_end(world)
 
 
 async def test_a_quiet_cluster_is_polled_rarely_until_something_happens(world: World) -> None:
