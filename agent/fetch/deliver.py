@@ -46,6 +46,11 @@ LONG_RUN_BYTES = 512 * 1024
 chunk that are not needed here, and may be evicted before others come for them.
 """
 
+PARTS_MAX = 8
+"""Of a further extent less than this part of the limit is not read: a batch may well not fit, and to read a fragment
+costs as much as to read a long run.
+"""
+
 _GONE_OR_UNSOUND = (NotFoundError, CorruptError)
 
 
@@ -190,11 +195,14 @@ class Delivery:
         `files`: the files that the response is read from; beyond FILES_MAX only files that need no read.
         """
         plan: list[ExtentRead] = []
+        least_part = limit // PARTS_MAX
         for extent in lookup.extents:
             if plan:
                 start = start_of(extent)
             end = extent.position + extent.length
             stop = min(end, start.position + max(limit, HEADER_BYTES))
+            if plan and stop < end and limit < least_part:
+                break
             is_marker = marker_of(extent.file_id) is not None
             is_one_more = not is_marker and len(files) >= FILES_MAX and extent.file_id not in files
             if is_one_more and self._cache.peek(extent.file_id, start.position, stop) is None:

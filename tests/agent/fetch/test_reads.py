@@ -154,6 +154,20 @@ async def test_a_response_keeps_its_limit_over_all_partitions(world: World) -> N
     assert 2000 < result.size <= 3500
 
 
+async def test_no_fragment_of_a_further_extent_is_read(world: World) -> None:
+    """What is left of the limit behind the first extent is too little to be worth a read."""
+    (key,) = world.create_topic("t", 1)
+    files = [await world.append(key, b"a" * 1000), await world.append(key, b"b" * 1000), await world.append(key, b"c")]
+    first, *rest = expected(world.live[key], 0)
+
+    result = await world.fetch({key: 0}, partition_max_bytes=len(first) + 100)
+    assert split_sent(result.records(key)) == [first]
+    assert [asked for asked, _ in world.store.gets] == [object_key(files[0])]
+
+    result = await world.fetch({key: 1}, partition_max_bytes=len(first) + 100)
+    assert split_sent(result.records(key)) == rest, "an extent that fits is read, however little is left"
+
+
 async def test_batches_of_many_files_come_in_one_response(world: World) -> None:
     (key,) = world.create_topic("t", 1)
     for number in range(20):
