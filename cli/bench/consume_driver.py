@@ -22,6 +22,9 @@ from headrace.storage.clock import Clock, SystemClock
 MANY = 10_000
 WAIT_SECONDS = 0.1
 METADATA_SECONDS = 60.0
+FULL_QUEUE_MS = 10
+"""librdkafka's default is 1 s without a fetch for a partition when its queue is full once: then a run of a second or
+two measures how many of these pauses there are."""
 
 
 class ConsumeDriver:
@@ -35,7 +38,12 @@ class ConsumeDriver:
         self._started = 0.0
         self._latencies = array("d")
         self._consumer = Consumer(
-            {"bootstrap.servers": order.bootstrap, "group.id": "headrace-bench", "enable.auto.commit": False}
+            {
+                "bootstrap.servers": order.bootstrap,
+                "group.id": "headrace-bench",
+                "enable.auto.commit": False,
+                "fetch.queue.backoff.ms": FULL_QUEUE_MS,
+            }
         )
 
     def connect(self) -> None:
