@@ -36,8 +36,8 @@ QUIET_SECONDS = 10.0
 is followed by heartbeats, which are more frequent, and a client that names an unknown topic makes the agent catch
 up."""
 QUIET_AFTER_SECONDS = 5.0
-FOLLOWERS_LINGER_SECONDS = 1.0
-"""A consumer that was at the end within this time is expected to be there again."""
+FOLLOWERS_LINGER_SECONDS = 0.1
+"""A consumer that was at the end within this time is expected to be there again. One that comes later polls at once."""
 
 
 class FeedFollower:
