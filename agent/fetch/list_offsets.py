@@ -21,6 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.handler import READ_COMMITTED
+from headrace.agent.fetch.joined_offsets import JoinedOffsets
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.newest_record import newest_record
 from headrace.agent.fetch.plan import RequestedPartition, resolve
@@ -83,6 +84,7 @@ class ListOffsetsHandler:
     ) -> None:
         self._view = view
         self._metastore = metastore
+        self._joined = JoinedOffsets(metastore)
         self._search = search
         self._metrics = metrics
         self._rendered = rendered or RenderedTopics({})
@@ -154,7 +156,7 @@ class ListOffsetsHandler:
         by_record = [q for q in questions if q.timestamp not in _WITHOUT_RECORD]
         starts = [OffsetQuery(q.partition_key, OffsetKind.EARLIEST) for q in by_record]
         ends = [OffsetQuery(q.partition_key, OffsetKind.LAST_STABLE) for q in by_record] if committed else []
-        answers = await self._metastore.list_offsets([*questions, *starts, *ends])
+        answers = await self._joined.list_offsets([*questions, *starts, *ends])
         after = iter(answers[len(questions) :])
         bounds = {start.partition_key: SearchedOffsets(next(after).offset, NO_END) for start in starts}
         for end in ends:

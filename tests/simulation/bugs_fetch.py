@@ -32,8 +32,8 @@ def list_offsets_from_the_index(patch: Patch) -> None:
 
     def init(self: FetchService, *args: Any, **named: Any) -> None:
         original(self, *args, **named)
-        lagging: Any = _Lagging(self._list_offsets._metastore, self._feed._index)
-        self._list_offsets._metastore = lagging
+        lagging: Any = _Lagging(self._list_offsets._joined, self._feed._index)
+        self._list_offsets._joined = lagging
 
     original = patch.replace(FetchService, "__init__", init)
 

@@ -1,0 +1,100 @@
+"""Questions for offsets: together where they come together, answered each to the one who asked."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from headrace.agent.fetch.joined_offsets import JoinedOffsets
+from headrace.metastore.api.read import OffsetKind
+from headrace.storage.errors import UnavailableError
+from tests.agent.fetch.fetch_world import World
+from tests.storage.batches import plain_batch
+
+EARLIEST, LATEST = int(OffsetKind.EARLIEST), int(OffsetKind.LATEST)
+PARTITIONS = 12
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    await world.service.start()
+    yield world
+    await world.service.close()
+
+
+async def ask_in_many_requests(world: World, rng: random.Random) -> None:
+    keys = world.create_topic("t", PARTITIONS)
+    for key in keys:
+        if records := rng.randrange(5):
+            await world.write([(key, plain_batch(records, b"a"))])
+    asked = [[(index, rng.choice((EARLIEST, LATEST))) for index in rng.sample(range(12), 3)] for _ in range(20)]
+    requests = [world.request_offsets([("t", index, stamp) for index, stamp in one]) for one in asked]
+    before = world.metastore.asked["list_offsets"]
+
+    answers = await world.clock.run(asyncio.gather(*requests))
+
+    ends = [sum(live.last_offset - live.base_offset + 1 for live in world.live[key]) for key in keys]
+    expected = [[(index, ends[index] if stamp == LATEST else 0) for index, stamp in one] for one in asked]
+    assert [[(each.partition_index, each.offset) for each in answer] for answer in answers] == expected
+    assert world.metastore.asked["list_offsets"] - before == 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_requests_that_come_together_share_a_call(world: World, seed: int) -> None:
+    await ask_in_many_requests(world, random.Random(seed))
+
+
+async def test_a_planted_bug_is_caught(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the last to ask gets the first answers."""
+
+    async def call(self: JoinedOffsets) -> None:
+        self._asked.reverse()
+        asked = [answer for _, answer in self._asked]
+        self._asked = [(queries, asked[-1 - n]) for n, (queries, _) in enumerate(self._asked)]
+        await original(self)
+
+    original = JoinedOffsets._call
+    monkeypatch.setattr(JoinedOffsets, "_call", call)
+    with pytest.raises(AssertionError):
+        await ask_in_many_requests(world, random.Random(0))
+
+
+async def test_a_later_question_does_not_wait_for_the_call_of_an_earlier_one(world: World) -> None:
+    world.create_topic("t", 1)
+    may_end = asyncio.Event()
+    list_offsets = world.metastore.list_offsets
+
+    async def slow(*args: object) -> object:
+        world.metastore.list_offsets = list_offsets  # type: ignore[method-assign]
+        await may_end.wait()
+        return await list_offsets(*args)  # type: ignore[arg-type]
+
+    world.metastore.list_offsets = slow  # type: ignore[method-assign,assignment]
+    earlier = asyncio.ensure_future(world.request_offsets([("t", 0, LATEST)]))
+    await world.clock.settle()
+    (answer,) = await world.list_offsets([("t", 0, EARLIEST)])
+    assert (answer.offset, earlier.done()) == (0, False)
+    may_end.set()
+    assert [each.offset for each in await earlier] == [0]
+
+
+async def test_a_failure_is_everyones_who_asked_and_nobodys_later(world: World) -> None:
+    world.create_topic("t", 1)
+    world.metastore.fail = UnavailableError("down")
+    answers = await world.clock.run(asyncio.gather(*(world.request_offsets([("t", 0, LATEST)]) for _ in range(3))))
+    assert all(each.error_code != 0 for (each,) in answers)
+    world.metastore.fail = None
+    (answer,) = await world.list_offsets([("t", 0, LATEST)])
+    assert (answer.error_code, answer.offset) == (0, 0)
+
+
+async def test_one_that_gives_up_does_not_keep_the_others_from_their_answers(world: World) -> None:
+    world.create_topic("t", 1)
+    gone, stays = (asyncio.ensure_future(world.request_offsets([("t", 0, LATEST)])) for _ in range(2))
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert [each.offset for each in await world.clock.run(stays)] == [0]
