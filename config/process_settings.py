@@ -238,8 +238,8 @@ class ProcessSettings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fi
     feed_poll_interval_ms: Annotated[
         PositiveInt,
         Meta(
-            description="How often the commit feed is polled while consumers are at the end; otherwise every 100 ms, and"
-            " every 10 s once nothing happens."
+            description="How often the commit feed is polled while consumers are at the end; otherwise every 100 ms,"
+            " and every 10 s once nothing happens."
         ),
     ] = field(default=15, name="feed.poll.interval.ms")
     cache_bytes: Annotated[
