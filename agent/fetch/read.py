@@ -4,6 +4,7 @@ Place: between the located extents and the iteration over their batches.
 Invariant: a result has exactly the requested bytes, or is the error of the read. Readers near
 the high watermark use the cache; historical readers do not fill it and use at most
 `HISTORICAL_READS` of the store's connections at a time, so that a backfill does not slow down readers at the log end.
+Long runs that the store has at once are not kept, and need no connection.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class RangeReader:
                 hit_bytes += len(body.data)
             elif (body := self._at_once(wanted)) is None:
                 missing.setdefault(wanted.file_id, []).append(wanted)
+            elif not wanted.recent:
+                await asyncio.sleep(0)  # a backfill copies one range in each turn of the event loop
             found.append(body)
         self._metrics.cache_hits.inc(hits)
         self._metrics.read_from_memory.inc(hit_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -55,6 +56,24 @@ async def test_short_extents_are_read_with_their_neighbours(world: World) -> Non
 
     assert all(split_sent(result.records(key)) == expected(world.live[key], 0) for key in keys)
     assert (world.store.at_once, len(world.store.gets)) == ([], 1)
+
+
+async def test_a_backfill_leaves_the_loop_to_others_between_two_ranges(world: World) -> None:
+    keys = world.create_topic("t", 4)
+    file_ids = [await world.append(key, bytes(1000)) for key in keys]
+    ranges = [FileRange(file_id, 16, 600, recent=False, run_end=1000) for file_id in file_ids]
+    seen: list[int] = []
+    world.store.answers_at_once = lambda: True
+    reader = world.service._fetch._delivery._reader
+
+    async def other() -> None:
+        while len(seen) < len(ranges):
+            seen.append(len(world.store.at_once))
+            await asyncio.sleep(0)
+
+    await asyncio.gather(reader.read(ranges), other())
+
+    assert seen == [1, 2, 3, 4]
 
 
 async def test_what_this_agent_wrote_comes_from_its_memory(world: World) -> None:
