@@ -15,9 +15,13 @@ import resource
 import socket
 import statistics
 import tempfile
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+import crc32c
+
+from headrace.cli.process.allocator_tuning import tune_allocator
 from load.machine_state import machine_state
 
 MIB = 1 << 20
@@ -26,6 +30,8 @@ TOTAL_BYTES = 256 * MIB
 FRAME_BYTES = 1_000_000
 """Of a received request, and the pieces in which a file is read, sent and written."""
 FILE_BYTES = 3 * FRAME_BYTES
+KEPT_BYTES = 128 * MIB
+"""As the fetch cache of an agent."""
 READ_BYTES = (64 * 1024, 256 * 1024, MIB)
 
 Work = Callable[[], None]
@@ -115,11 +121,38 @@ def send(stored: Path, *, copied: bool) -> Work:
     return work
 
 
+def send_checked(stored: Path, *, kept_bytes: int, mapped: bool) -> Work:
+    """A file's pieces to a socket, after a check of their CRC; the last `kept_bytes` of them stay in memory."""
+
+    def piece_at(file: int, position: int) -> memoryview:
+        if mapped:
+            return memoryview(mmap.mmap(file, MIB, prot=mmap.PROT_READ, offset=position))
+        piece = bytearray(MIB)
+        os.preadv(file, [piece], position)
+        return memoryview(piece)
+
+    def work() -> None:
+        connection, process = _connected(_read)
+        file, kept = os.open(stored, os.O_RDONLY), deque[memoryview](maxlen=kept_bytes // MIB)
+        with connection:
+            for position in range(0, TOTAL_BYTES, MIB):
+                piece = piece_at(file, position)
+                kept.append(piece)
+                crc32c.crc32c(piece)
+                while piece:
+                    piece = piece[os.writev(connection.fileno(), [piece]) :]
+        os.close(file)
+        process.join()
+
+    return work
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     rounds = parser.parse_args().rounds
     print(machine_state())
+    tune_allocator()
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
         (directory / "stored").write_bytes(bytes(TOTAL_BYTES))
@@ -133,6 +166,11 @@ def main() -> None:
         variants["write 3 MB and sync, joined"] = write(directory, joined=True)
         variants["write 3 MB and sync, writev"] = write(directory, joined=False)
         variants["send a file, pread and writev"] = send(directory / "stored", copied=True)
+        stored = directory / "stored"
+        variants["send a file with CRC, read, kept"] = send_checked(stored, kept_bytes=KEPT_BYTES, mapped=False)
+        variants["send a file with CRC, read, not kept"] = send_checked(stored, kept_bytes=4 * MIB, mapped=False)
+        variants["send a file with CRC, mapped, kept"] = send_checked(stored, kept_bytes=KEPT_BYTES, mapped=True)
+        variants["send a file with CRC, mapped, not kept"] = send_checked(stored, kept_bytes=4 * MIB, mapped=True)
         variants["send a file, sendfile"] = send(directory / "stored", copied=False)
         spent: dict[str, list[float]] = {name: [] for name in variants}
         for _ in range(rounds):
