@@ -11,11 +11,11 @@ commit nothing, and clients that have seen the new count do not know this agent.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping
 
+from headrace.agent.cluster.brief_catch_up import catch_up_briefly
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import TopicImage
 from headrace.storage.clock import Clock
@@ -23,8 +23,6 @@ from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 1.0
-"""How long an agent without a lease waits for the metastore before it describes what it knows."""
 NONE: frozenset[uuid.UUID] = frozenset()
 
 
@@ -46,7 +44,9 @@ class NewestCounts:
         if self.are_known():
             return NONE
         if not self._doubling():
-            await self._try_to_catch_up()
+            error = await catch_up_briefly(self._cluster.catch_up, self._clock)
+            if error is not None:
+                logger.warning("topics described without the log's head: error=%s", error)
             if not self._doubling():
                 return NONE
         try:
@@ -63,16 +63,3 @@ class NewestCounts:
             self._seen = topics
             self._announced = frozenset(topic.topic_id for topic in topics.values() if topic.doubling >= 0)
         return self._announced
-
-    async def _try_to_catch_up(self) -> None:
-        reading = asyncio.ensure_future(self._cluster.catch_up())
-        patience = asyncio.ensure_future(self._clock.sleep(PATIENCE_SECONDS))
-        try:
-            await asyncio.wait((reading, patience), return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                reading.result()
-        except HeadraceError as error:
-            logger.warning("topics described without the log's head: error=%s", error)
-        finally:
-            patience.cancel()
-            reading.cancel()

@@ -59,12 +59,14 @@ class HedgedStore(StoreDecorator):
 
 
 async def _first_success(first: asyncio.Task[T], second: asyncio.Task[T]) -> T:
-    """If both fail, the less certain error: a lost response takes precedence over a refusal."""
+    """The first one's if both succeed in the same turn of the loop. If both fail, the less certain error: a lost
+    response takes precedence over a refusal.
+    """
     waiting = {first, second}
     while waiting:
-        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            if task.exception() is None:
+        _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in (first, second):  # not in the order of a set, which differs from run to run
+            if task.done() and task.exception() is None:
                 return task.result()
     if isinstance(second.exception(), OutcomeUnknownError):
         return second.result()

@@ -97,3 +97,5 @@ def the_active_part_is_cleaned(patch: Patch) -> None:
 
 
 BUGS: tuple[Bug, ...] = tuple(found for found in list(vars().values()) if isinstance(found, Bug))
+LATE = {"the_horizon_of_an_unfinished_pass_counts": 600}
+"""Bugs that few schedules show, and the schedule from which on they are looked for."""

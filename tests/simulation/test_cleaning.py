@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.bug import Bug
 from tests.simulation.bugs import SEEDS_MAX
-from tests.simulation.bugs_cleaning import BUGS
+from tests.simulation.bugs_cleaning import BUGS, LATE
 from tests.simulation.faults import Fault
 from tests.simulation.many import simulate_all
 from tests.simulation.plan import FIRST_SEED_WITH_CLEANING, make_plan
@@ -46,7 +46,8 @@ def test_cleaning_in_many_more_schedules(first: int, record_property: Callable[[
 def test_a_deliberate_bug_of_cleaning_is_caught(bug: Bug) -> None:
     seen = set()
     with bug.installed():
-        for seed in range(FIRST_SEED_WITH_CLEANING, FIRST_SEED_WITH_CLEANING + SEEDS_MAX):
+        start = FIRST_SEED_WITH_CLEANING + LATE.get(bug.name, 0)
+        for seed in range(start, start + SEEDS_MAX):
             kinds = {problem.kind for problem in simulate(seed).problems}
             if kinds & set(bug.caught_as):
                 return

@@ -13,12 +13,13 @@ from __future__ import annotations
 import datetime
 import logging
 import random
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry, Counter
 
+from headrace.agent.cluster.brief_catch_up import catch_up_briefly
 from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE_KEY
 from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY
 from headrace.agent.peer_health.wire import API_KEY as PEER_HEALTH_KEY
@@ -29,6 +30,7 @@ from headrace.agent.security.sasl.exchange import Authenticated, AuthenticationF
 from headrace.agent.security.sasl.oauthbearer import OauthBearerExchange
 from headrace.agent.security.sasl.plain import PlainExchange
 from headrace.agent.security.sasl.scram import ScramExchange
+from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.scram_keys import MECHANISMS
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, RequestHandler, Response
@@ -70,10 +72,11 @@ class Authentication:
         rng: random.Random,
         registry: CollectorRegistry,
         audit: AuditLog,
+        catch_up: Callable[[], Awaitable[MetadataImage]],
     ) -> None:
-        """`rng` draws nonces, which must not be guessed."""
+        """`rng` draws nonces, which must not be guessed. `catch_up`: with the metadata log."""
         self._securities, self._credentials, self._clock, self._rng = securities, credentials, clock, rng
-        self._audit = audit
+        self._audit, self._catch_up = audit, catch_up
         self._unexpected = Repetitions()
         self._count = Counter(
             "headrace_authentications",
@@ -109,10 +112,19 @@ class Authentication:
                 ErrorCode.illegal_sasl_state
             )  # KIP-368: the mechanism stays the same, and version 0 has no second one
         else:
+            await self._see_changes()
             state.mechanism = entity.mechanism
             state.exchange = self._exchange(entity.mechanism, security)
             request.connection.sends_tokens = request.api_version == 0 and not state.has_failed
         return reply(request, schema.response(error_code=code, mechanisms=security.mechanisms))
+
+    async def _see_changes(self) -> None:
+        """Before each login: users, passwords and tokens that another agent has just stored are known
+        here, and removed ones are not. How long it takes says nothing about a user.
+        """
+        error = await catch_up_briefly(self._catch_up, self._clock)
+        if error is not None:
+            logger.warning("authentication without the log's head: error=%s", error)
 
     def _report_unexpected(self, request: Request) -> None:
         connection = request.connection

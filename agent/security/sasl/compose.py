@@ -45,7 +45,7 @@ def authenticated(
         hmac.digest(zone_secret, b"salts of unknown users", "sha256"),
         sealed_keys,
     )
-    authentication = Authentication(securities, credentials, clock, nonces, registry, audit)
+    authentication = Authentication(securities, credentials, clock, nonces, registry, audit, view.catch_up)
     dispatcher.register(ApiKey.SASL_HANDSHAKE, authentication.handshake)
     dispatcher.register(ApiKey.SASL_AUTHENTICATE, authentication.authenticate)
     has_gate = any(security.must_authenticate for security in securities.values())

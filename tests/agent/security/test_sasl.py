@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import dataclasses
 import hashlib
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.cluster.brief_catch_up import PATIENCE_SECONDS
 from headrace.agent.security.audit import AuditLog
 from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.agent.security.sasl import scram
@@ -30,6 +32,7 @@ from headrace.metastore.sealing import Sealing
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
+from headrace.storage.errors import HeadraceError, UnavailableError
 from headrace.storage.repetition import SECONDS
 from tests.agent.listener.listener_client import Gate, frame, listening, until
 from tests.manual_clock import ManualClock
@@ -84,8 +87,16 @@ class World:
         self.registry = CollectorRegistry()
         self.audited: list[str] = []
         self.audit = AuditLog(self.clock, self.registry, self.audited.append)
+        self.newest: MetadataImage | HeadraceError | None = None
+        """At the end of the log; None: as `image`."""
         self.authentication = Authentication(
-            {"SASL_PLAINTEXT": self.security}, self.credentials, self.clock, random.Random(5), self.registry, self.audit
+            {"SASL_PLAINTEXT": self.security},
+            self.credentials,
+            self.clock,
+            random.Random(5),
+            self.registry,
+            self.audit,
+            self._catch_up,
         )
         self.served: list[int] = []
         self._handle = self.authentication.gate(self._serve)
@@ -95,6 +106,12 @@ class World:
         self.connection = ClientConnection(1, "127.0.0.1:1", listener="SASL_PLAINTEXT")
         self.connection.must_authenticate = must_authenticate
         return self.connection
+
+    async def _catch_up(self) -> MetadataImage:
+        if isinstance(self.newest, HeadraceError):
+            raise self.newest
+        self.image = self.newest or self.image
+        return self.image
 
     async def _serve(self, request: Request) -> Response:
         self.served.append(request.api_key)
@@ -370,3 +387,27 @@ async def test_guesses_of_one_connection_wait_for_each_other() -> None:
             assert (await client.reply())[0] == number
         assert gate.started == [0, 1, 2]
         await client.close()
+
+
+async def test_a_login_knows_what_another_agent_has_just_stored() -> None:
+    world = World()
+    world.newest = MetadataImage(scram_credentials={"bob": (credential(1, "pw"),)})
+    assert await world.scram(user="bob") == 0
+    world = World()
+    world.newest = MetadataImage()
+    assert await world.scram() == FAILED, "the user was removed"
+
+
+async def test_clients_log_in_while_the_metastore_does_not_answer() -> None:
+    world = World()
+    world.newest = UnavailableError("nobody there")
+    assert await world.scram() == 0
+    world = World()
+
+    async def never() -> MetadataImage:
+        return await asyncio.get_running_loop().create_future()
+
+    world.authentication._catch_up = never
+    shaken = asyncio.ensure_future(world.handshake("SCRAM-SHA-256"))
+    await world.clock.advance(PATIENCE_SECONDS + 0.1)
+    assert shaken.done()

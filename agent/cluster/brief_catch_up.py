@@ -1,0 +1,31 @@
+"""Catch up with the metadata log if the metastore answers soon, and go on with the image that there is if not.
+
+Place: for requests that should see what was changed before them, but must also work in an outage of the metastore.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from headrace.metastore.log.image import MetadataImage
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
+
+PATIENCE_SECONDS = 1.0
+
+
+async def catch_up_briefly(catch_up: Callable[[], Awaitable[MetadataImage]], clock: Clock) -> HeadraceError | None:
+    """Wait for `catch_up` for PATIENCE_SECONDS at most; the error if it failed by then."""
+    reading = asyncio.ensure_future(catch_up())
+    patience = asyncio.ensure_future(clock.sleep(PATIENCE_SECONDS))
+    try:
+        await asyncio.wait((reading, patience), return_when=asyncio.FIRST_COMPLETED)
+        if reading.done():
+            reading.result()
+    except HeadraceError as error:
+        return error
+    finally:
+        patience.cancel()
+        reading.cancel()
+    return None
