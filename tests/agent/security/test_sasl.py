@@ -400,7 +400,7 @@ async def test_a_login_knows_what_another_agent_has_just_stored() -> None:
 
 async def test_clients_log_in_while_the_metastore_does_not_answer() -> None:
     world = World()
-    world.newest = UnavailableError("nobody there")
+    world.newest = UnavailableError("no connection")
     assert await world.scram() == 0
     world = World()
 
