@@ -73,7 +73,7 @@ async def test_any_files_may_be_merged_with_others_between_them(world: Compactio
     (key,) = await world.topic("t", 1)
     for number in range(5):
         await world.commit((key, batch(b"%d" % number, 2)))
-    before, files = await world.records(key), await world.live_files()
+    before, files = await world.records(key), [extent.file_id for extent in await world.extents(key)]
     await world.run(await world.claim([files[0], files[1], files[3], files[4]], 2))
     assert [(e.base_offset, e.last_offset) for e in await world.extents(key)] == [(0, 3), (4, 5), (6, 9)]
     assert await world.records(key) == before

@@ -200,8 +200,9 @@ class Story:
 
     async def check(self) -> None:
         """What a reader sees, from the log start and from another offset."""
-        await self.world.clock.advance(0.05)  # the feed
         start = self.partition.log_start_offset
+        await self.read(start)  # a reader ends the quiet of the feed
+        await self.world.clock.advance(0.2)
         seen = await self.read(start)
         now_ms = self.world.clock.wall_ms()
         self.truth.check(seen, start, self.api.roll_offsets.get(self.key, 0), now_ms)
