@@ -187,7 +187,8 @@ class Broker:
     async def _drain_produce(self, grace_seconds: float) -> None:
         """Limited in time: with the metastore unavailable a file's outcome may stay unknown for as long."""
         try:
-            await asyncio.wait_for(self._produce.drain(), grace_seconds)
+            async with asyncio.timeout(grace_seconds):
+                await self._produce.drain()
         except TimeoutError:
             logger.warning("drain ran out of time: clients retry batches with an unknown outcome")
 

@@ -104,7 +104,8 @@ class AgentProcess:
             return
         self.terminate()
         try:
-            await asyncio.wait_for(self._exited.wait(), STOP_SECONDS)
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._exited.wait()
         except TimeoutError:
             self.kill()
             await self._exited.wait()

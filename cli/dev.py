@@ -99,7 +99,8 @@ async def _supervise(
     await format_bucket(msgspec.structs.replace(settings, bucket=bucket), cluster_id)
     agents = [_agent(settings, index, url, bucket, passed_on) for index in range(count)]
     try:
-        ready = await asyncio.wait_for(asyncio.gather(*(agent.start() for agent in agents)), AGENT_START_SECONDS)
+        async with asyncio.timeout(AGENT_START_SECONDS):
+            ready = await asyncio.gather(*(agent.start() for agent in agents))
         for line in ready:
             print(f"  {line}", flush=True)
         addresses = ",".join(agent.kafka_address for agent in agents)

@@ -291,7 +291,8 @@ class OrderedConsumer:
 
     async def _wait_for_news(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), max(seconds, 0))
+            async with asyncio.timeout(max(seconds, 0)):
+                await self._news.wait()
 
     async def _try(self, work: Coroutine[Any, Any, Any]) -> Any:
         try:

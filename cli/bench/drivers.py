@@ -45,7 +45,8 @@ class Driver(Generic[Answer]):
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            await asyncio.wait_for(self._process.wait(), END_SECONDS)
+            async with asyncio.timeout(END_SECONDS):
+                await self._process.wait()
         except TimeoutError:
             self._process.kill()
             await self._process.wait()

@@ -50,7 +50,8 @@ class ServerProcess:
         if self._process.returncode is None:
             self._process.terminate()
         try:
-            await asyncio.wait_for(self._process.communicate(), STOP_SECONDS)
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._process.communicate()
         except TimeoutError:
             self._process.kill()
             await self._process.wait()

@@ -39,7 +39,8 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), TICK_SECONDS)
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._stopping.wait()
 
     def end(self) -> None:
         """From another thread."""
@@ -87,4 +88,5 @@ class HttpServer:
 async def ask(loop: asyncio.AbstractEventLoop, question: Coroutine[Any, Any, T]) -> T:
     """Run `question` on the agent's loop and wait for it on this one. TimeoutError if that loop is stuck."""
     future = asyncio.run_coroutine_threadsafe(question, loop)
-    return await asyncio.wait_for(asyncio.wrap_future(future), ANSWER_TIMEOUT_SECONDS)
+    async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
+        return await asyncio.wrap_future(future)

@@ -53,9 +53,8 @@ class Tracing:
     async def close(self, grace_seconds: float) -> None:
         """Send what is left."""
         try:
-            await asyncio.wait_for(
-                asyncio.to_thread(self._provider.force_flush, int(grace_seconds * 1000)), grace_seconds
-            )
+            async with asyncio.timeout(grace_seconds):
+                await asyncio.to_thread(self._provider.force_flush, int(grace_seconds * 1000))
         except TimeoutError:
             logger.warning("spans are lost: the collector did not take them in time: seconds=%g", grace_seconds)
         await asyncio.to_thread(self._provider.shutdown)

@@ -55,6 +55,20 @@ class Pool(AsyncConnectionPool[Connection]):
         super().__init__(*arguments, **options)
         self._pool = _LastUsedFirst()
 
+    async def getconn(self, timeout: float | None = None) -> Connection:
+        """As psycopg's, but a caller that is cancelled in the turn that brings its connection is cancelled.
+
+        With Python 3.11, psycopg waits by asyncio.wait_for, which loses such a cancellation (psycopg/psycopg#1345): the
+        task would go on, and whoever cancelled it and waits for its end would wait for ever.
+        """
+        task = asyncio.current_task()
+        before = 0 if task is None else task.cancelling()
+        connection = await super().getconn(timeout)
+        if task is not None and task.cancelling() > before:
+            await self.putconn(connection)
+            raise asyncio.CancelledError
+        return connection
+
 
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 _OF_THE_POOL = (PoolTimeout, PoolClosed, TooManyRequests)

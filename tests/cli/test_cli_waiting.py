@@ -83,7 +83,6 @@ async def test_a_wrong_address_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("command", ["agent", "compactor"])
 @pytest.mark.parametrize("comes_back", [True, False])
-@pytest.mark.slow  # hangs since logins read the log or shortly before: not understood yet
 async def test_a_process_waits_for_postgres_and_stops_on_a_signal(
     command: str, postgres_server: EmbeddedPostgres, metastore_url: str, tmp_path: Path, *, comes_back: bool
 ) -> None:

@@ -115,6 +115,28 @@ async def test_a_connection_that_breaks_in_mid_statement(
     await patient.close()
 
 
+async def test_a_waiting_call_that_is_cancelled_ends_in_whatever_turn_it_is_cancelled(pool: Pool) -> None:
+    """Also in the turn that brings its connection: with Python 3.11 psycopg loses that cancellation."""
+    asked = Inline("SELECT 1", writes=False)
+    for turns in range(25):
+        async with pool.connection():
+            waiting = asyncio.create_task(_for_ever(asked, pool))
+            while not pool.get_stats().get("requests_waiting"):
+                await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        ended, _ = await asyncio.wait({waiting}, timeout=60)
+        assert ended, f"the cancellation got lost: turns={turns}"
+        assert waiting.cancelled()
+    assert pool.get_stats()["pool_available"] == 1, "no connection is lost either"
+
+
+async def _for_ever(asked: Statement, pool: Pool) -> None:
+    await asked.rows(pool)
+    await asyncio.Event().wait()
+
+
 async def test_calls_one_after_another_use_one_connection(metastore_url: str) -> None:
     pool = await open_pool(metastore_url, Settings(metastore_pool_size=4))
     asked = Inline("SELECT pg_backend_pid()", writes=False)
