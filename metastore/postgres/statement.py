@@ -59,7 +59,7 @@ class Pool(AsyncConnectionPool[Connection]):
         """As psycopg's, but a caller that is cancelled in the turn that brings its connection is cancelled.
 
         With Python 3.11, psycopg waits by asyncio.wait_for, which loses such a cancellation (psycopg/psycopg#1345): the
-        task would go on, and whoever cancelled it and waits for its end would wait for ever.
+        task goes on, and the one that cancelled it waits for its end in vain.
         """
         task = asyncio.current_task()
         before = 0 if task is None else task.cancelling()
