@@ -5,7 +5,8 @@ A connection is free while it has no unanswered request: it may send at any time
 number of requests that it keeps in flight, which is the most unanswered ones at once, seen lately. It refills
 from an answer until it is at its depth again: it sends the next requests as soon as it can.
 Invariant: a connection counts as free for `window_s` after its last answer, as refilling for `refill_s`.
-Clients that want no answer (acks=0) never wait, so they are left out. Each call costs O(1), amortised.
+Clients that want no answer (acks=0) never wait, so they are left out. Each call costs O(1), amortised, and what is
+remembered are the connections that were answered within the longer of the two times.
 """
 
 from __future__ import annotations
@@ -49,19 +50,27 @@ class ClientActivity:
         connection.produce_unanswered -= 1
         if not connection.produce_unanswered:
             self._waiting -= 1
+        self._forget_before(now)
+        if connection.closed:
+            return
+        if not connection.produce_unanswered:
             self._free[connection] = now
         self._refilling.pop(connection, None)
         self._refilling[connection] = now
 
     def all_wait(self, now: float) -> bool:
         """Whether every active connection waits for an answer, and there is one."""
-        _forget(self._free, now - self._window_s)
+        self._forget_before(now)
         return self._waiting > 0 and not self._free
 
     def any_refills(self, now: float) -> bool:
         """Whether a connection below its depth was answered a moment ago."""
-        _forget(self._refilling, now - self._refill_s)
+        self._forget_before(now)
         return bool(self._refilling)
+
+    def _forget_before(self, now: float) -> None:
+        _forget(self._free, now - self._window_s)
+        _forget(self._refilling, now - self._refill_s)
 
 
 def _forget(answered_at: dict[ClientConnection, float], before: float) -> None:

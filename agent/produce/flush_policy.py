@@ -45,7 +45,8 @@ class Situation:
     last_byte_at: float
     """When the last byte of a Produce request arrived, whole or not."""
     clients_wait: bool
-    """Every connection that sent in the last linger waits for an answer, and none has sent half a request."""
+    """A connection waits for an answer, none has sent half a request, and none that was answered in the last linger is
+    free to send."""
     expects_more: bool
     """Clients were answered a moment ago, or will be soon: they are about to send again."""
     congested: bool

@@ -1,9 +1,9 @@
 """Closes the open file when the policy says so: the clock and the event loop around a pure rule.
 
 Place: between the pipeline, which appends requests, and the flush queue. It alone closes the buffer.
-Invariant: a file is judged at least every `idle_s` while it is open, and once more after each turn of
-the loop in which Produce bytes arrived and none followed in the next turn. So "no more bytes" means that
-the sockets were read and empty, not that the loop had no time to look.
+Invariant: a file is judged at least every `idle_s` while it is open. After that, and after Produce bytes arrived, it is
+judged once more when a turn of the loop has brought none: so "no more bytes" means that the sockets were read and
+empty, not that the loop had no time to look.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ class Flusher:
             now = self._clock.monotonic()
             verdict = self._judge(now, clients_wait=False)
             if verdict is not None and verdict.reason is None:
+                self.look_soon()
                 await self._clock.sleep(min(verdict.again_at - now, longest))
 
     def _judge(self, now: float, *, clients_wait: bool) -> FlushVerdict | None:

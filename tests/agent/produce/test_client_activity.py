@@ -122,3 +122,15 @@ def test_a_client_is_free_after_an_answer_that_took_longer_than_the_window() -> 
     _answer(clients, slow, 0.3)
     assert not clients.all_wait(0.3)
     assert clients.all_wait(0.41)
+
+
+def test_no_more_than_the_clients_of_the_last_window_are_remembered() -> None:
+    """Also when no question is asked about them, and none that are gone."""
+    clients = _clients()
+    for number in range(1000):
+        (client,) = _connections(1)
+        _send(clients, client)
+        client.closed = number % 2 == 0
+        _answer(clients, client, number * 0.01)
+    assert len(clients._free) <= 1 + WINDOW_S / 0.01
+    assert len(clients._refilling) <= 1

@@ -148,6 +148,25 @@ async def test_a_file_of_half_a_mebibyte_waits_for_no_client() -> None:
         assert sent.done()
 
 
+async def test_a_file_that_waited_for_clients_is_closed_after_the_idle_time_though_one_sent_just_before() -> None:
+    """Not the idle time after that one, because by then all wait."""
+    world = _world()
+    world.store = HeldStore(world.bucket)
+    async with world:
+        world.create_topic("t")
+        _send(world)
+        await world.clock.settle()
+        _send(world)
+        await world.clock.advance(0.0029)
+        _send(world)
+        await world.clock.settle()
+        assert len(world.store.puts) == 1
+        await world.clock.advance(0.0002)
+        assert len(world.store.puts) == 2
+        for put in world.store.puts:
+            await put.finish()
+
+
 async def test_an_empty_budget_waits_for_its_next_token() -> None:
     async with _world(flush_early_per_second=20, flush_early_burst=1) as world:
         world.create_topic("t")
