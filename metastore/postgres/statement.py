@@ -61,13 +61,23 @@ class Pool(AsyncConnectionPool[Connection]):
         With Python 3.11, psycopg waits by asyncio.wait_for, which loses such a cancellation (psycopg/psycopg#1345): the
         task goes on, and the one that cancelled it waits for its end in vain.
         """
-        task = asyncio.current_task()
-        before = 0 if task is None else task.cancelling()
-        connection = await super().getconn(timeout)
-        if task is not None and task.cancelling() > before:
+        before = _cancellations()
+        try:
+            connection = await super().getconn(timeout)
+        except Exception:
+            if _cancellations() > before:
+                raise asyncio.CancelledError from None
+            raise
+        if _cancellations() > before:
             await self.putconn(connection)
             raise asyncio.CancelledError
         return connection
+
+
+def _cancellations() -> int:
+    """How often the current task was cancelled."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from headrace.config.settings import Settings
 from headrace.metastore.log.loading import load_image
@@ -131,6 +132,23 @@ async def test_a_call_that_is_cancelled_in_any_turn_of_its_wait_ends(pool: Pool)
         assert ended, f"the cancellation got lost: turns={turns}"
         assert waiting.cancelled()
     assert pool.get_stats()["pool_available"] == 1, "no connection is lost either"
+
+
+async def test_a_cancelled_wait_that_fails_is_cancelled(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection came in the same turn, was found broken, and there was no other in time."""
+
+    async def lost_and_failed(self: Pool, timeout: float | None = None) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise PoolTimeout("no connection") from None
+
+    monkeypatch.setattr(AsyncConnectionPool, "getconn", lost_and_failed)
+    waiting = asyncio.create_task(_for_ever(Inline("SELECT 1", writes=False), pool))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
 
 async def _for_ever(asked: Statement, pool: Pool) -> None:
