@@ -46,8 +46,8 @@ LONG_RUN_BYTES = 512 * 1024
 chunk that are not needed here, and may be evicted before others come for them.
 """
 
-PARTS_MAX = 8
-"""Of a further extent less than this part of the limit is not read: a batch may well not fit, and to read a fragment
+LEAST_PART = 8
+"""Of a further extent less than an eighth of the limit is not read: a batch may well not fit, and to read a fragment
 costs as much as to read a long run.
 """
 
@@ -195,7 +195,7 @@ class Delivery:
         `files`: the files that the response is read from; beyond FILES_MAX only files that need no read.
         """
         plan: list[ExtentRead] = []
-        least_part = limit // PARTS_MAX
+        least_part = limit // LEAST_PART
         for extent in lookup.extents:
             if plan:
                 start = start_of(extent)

@@ -4,7 +4,8 @@ Place: between the located extents and the iteration over their batches.
 Invariant: a result has exactly the requested bytes, or is the error of the read. Readers near
 the high watermark use the cache; historical readers do not fill it and use at most
 `HISTORICAL_READS` of the store's connections at a time, so that a backfill does not slow down readers at the log end.
-Long runs that the store has at once are not kept, and need no connection.
+Long runs that the store has at once are not kept, and need no connection; all readers together copy one in each turn of
+the event loop.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class RangeReader:
         self._live_end = live_end
         self._metrics = metrics
         self._historical = asyncio.Semaphore(HISTORICAL_READS)
+        self._copying = asyncio.Lock()
+        """Held for the turn of the event loop in which a range is copied."""
 
     async def read(self, ranges: Sequence[FileRange]) -> list[RangeBytes | HeadraceError]:
         """One result per range, in order; each has `start` < `end`."""
@@ -61,10 +64,8 @@ class RangeReader:
             if body is not None:
                 hits += 1
                 hit_bytes += len(body.data)
-            elif (body := self._at_once(wanted)) is None:
+            elif (body := await self._at_once(wanted)) is None:
                 missing.setdefault(wanted.file_id, []).append(wanted)
-            elif not wanted.recent:
-                await asyncio.sleep(0)  # a backfill copies one range in each turn of the event loop
             found.append(body)
         self._metrics.cache_hits.inc(hits)
         self._metrics.read_from_memory.inc(hit_bytes)
@@ -76,13 +77,16 @@ class RangeReader:
             next(loaded[wanted.file_id]) if body is None else body for wanted, body in zip(ranges, found, strict=True)
         ]
 
-    def _at_once(self, wanted: FileRange) -> RangeBytes | None:
+    async def _at_once(self, wanted: FileRange) -> RangeBytes | None:
         """A part of a long run, if the store has it in this machine's memory; it is not kept here a second time."""
         if not wanted.run_end:
             return None
-        data = self._store.get_at_once(object_key(wanted.file_id), ByteRange(wanted.start, wanted.end - wanted.start))
-        if data is None:
-            return None
+        byte_range = ByteRange(wanted.start, wanted.end - wanted.start)
+        async with self._copying:
+            data = self._store.get_at_once(object_key(wanted.file_id), byte_range)
+            if data is None:
+                return None
+            await asyncio.sleep(0)
         self._metrics.read_from_store.inc(len(data))
         return RangeBytes(data, checked=False)
 

@@ -12,10 +12,13 @@ import os
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from headrace.storage.objects.store import ByteRange
 
 _NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 """Linux only."""
+_NO_ACCESS_TIME = getattr(os, "O_NOATIME", 0)
 
 
 def can_read_resident(folder: Path) -> bool:
@@ -32,13 +35,21 @@ def can_read_resident(folder: Path) -> bool:
 
 def read_resident(path: str, byte_range: ByteRange) -> memoryview | None:
     """The range; None if a part of it is not in memory, is behind the file's end, or cannot be read."""
-    body = bytearray(byte_range.length)
+    body = np.empty(byte_range.length, np.uint8).data  # unlike a bytearray, not zeroed before
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _open(path)
         try:
             read = os.preadv(descriptor, [body], byte_range.start, _NO_WAIT)
         finally:
             os.close(descriptor)
     except OSError:
         return None
-    return memoryview(body).toreadonly() if read == byte_range.length else None
+    return body.toreadonly() if read == byte_range.length else None
+
+
+def _open(path: str) -> int:
+    """Without a note of the access, which can wait for the file system's journal; only a file's owner may do that."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NO_ACCESS_TIME)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
