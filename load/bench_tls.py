@@ -1,42 +1,45 @@
-"""What TLS costs an agent: CPU seconds per GB written and read, with and without it, in one run.
+"""What TLS costs: CPU seconds per GB written and read, with and without it, next to Apache Kafka's, in one run.
 
-Place: `python -m load.bench_tls [--megabytes 500] [--rounds 3]`. One agent with two listeners, on a new
-Postgres and a directory. The
-client is librdkafka: an idempotent producer with 1 MB batches of 10 KB values, then one consumer from the start. Rounds
-with and without TLS take turns; the median of each is printed. The agent's process alone is counted, not Postgres, not
-the client.
+Place: `python -m load.bench_tls [--kafka JARS] [--megabytes 500] [--rounds 3]`. Each server has two listeners; Headrace
+is one agent on a new Postgres and a directory, and its CPU is that of both. The client is librdkafka: an idempotent
+producer with 1 MB batches of 10 KB values, then one consumer from the start. All servers run at once, and rounds with
+and without TLS take turns; medians are printed. The client's own CPU is not counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import random
 import socket
 import statistics
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.cli.main import main as main_of_headrace
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from headrace.storage.cluster_properties import random_cluster_id
-from load.agent_child import AgentChild
+from headrace.cli.bench.process_usage import ProcessUsage
+from headrace.cli.bench.target_spec import DEV, KAFKA, TargetSpec
+from headrace.cli.bench.targets import MeasuredTarget, open_target
+from headrace.cli.bench.topic_admin import create_topic, delete_topic
 from load.machine_state import machine_state
 from load.self_signed import write_certificate
-from load.torture.agents import flags
 
 VALUE_BYTES = 10_000
 SECONDS_MAX = 300.0
+COUNTED = ("agent", "postgres", "kafka")
+Settings = Mapping[str, Any]
+"""Of a librdkafka client."""
 
 
-def write(settings: dict[str, Any], topic: str, count: int) -> None:
+def write(settings: Settings, topic: str, count: int) -> None:
     """Return when all values are acknowledged."""
     producer = confluent_kafka.Producer(
-        settings | {"enable.idempotence": True, "batch.size": 1_000_000, "linger.ms": 50, "log_level": 0}
+        {**settings, "enable.idempotence": True, "batch.size": 1_000_000, "linger.ms": 50, "log_level": 0}
     )
     value = random.Random(1).randbytes(VALUE_BYTES)
     failures: list[object] = []
@@ -52,10 +55,10 @@ def write(settings: dict[str, Any], topic: str, count: int) -> None:
         raise RuntimeError(f"not everything was written: {failures[:1]}")
 
 
-def read(settings: dict[str, Any], topic: str, count: int) -> None:
+def read(settings: Settings, topic: str, count: int) -> None:
     """Return when all values were read."""
     group = {"group.id": "bench", "enable.auto.commit": False, "auto.offset.reset": "earliest", "log_level": 0}
-    consumer = confluent_kafka.Consumer(settings | group)
+    consumer = confluent_kafka.Consumer({**settings, **group})
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     done = 0
     while done < count:
@@ -68,46 +71,91 @@ def read(settings: dict[str, Any], topic: str, count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kafka", type=Path, help="folder with Apache Kafka's jars; without it, Headrace alone")
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        _run(Path(place), args.megabytes, args.rounds)
+        asyncio.run(_run(Path(place), args.kafka, args.megabytes, args.rounds))
 
 
-def _run(directory: Path, megabytes: int, rounds: int) -> None:
+async def _run(directory: Path, jars: Path | None, megabytes: int, rounds: int) -> None:
     certificate, key = write_certificate(directory)
-    both = directory / "agent.pem"
+    both = directory / "both.pem"
     both.write_bytes(key.read_bytes() + certificate.read_bytes())
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        secure = f"127.0.0.1:{probe.getsockname()[1]}"
-    count = megabytes * 1_000_000 // VALUE_BYTES
-    spent: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    (directory / "bucket").mkdir()
-    with EmbeddedPostgres(directory / "postgres") as url:
-        settings = {"metastore.url": url, "bucket": (directory / "bucket").as_uri()}
-        if main_of_headrace(["storage", "format", "-t", random_cluster_id(random.Random(1)), *flags(settings)]):
-            raise RuntimeError("the storage could not be formatted")
-        own = {"listeners": f"PLAINTEXT://127.0.0.1:0,SSL://{secure}", "ssl.keystore.location": both}
-        with AgentChild(settings | own, directory / "agent.log") as agent:
-            clients = {
-                "plain": {"bootstrap.servers": agent.kafka},
-                "TLS": {"bootstrap.servers": secure, "security.protocol": "SSL", "ssl.ca.location": str(certificate)},
-            }
-            for number in range(rounds):
+    ports = _free_ports()
+    headrace, kafka = next(ports), next(ports)
+    specs = [(TargetSpec("headrace", DEV, settings=_two_listeners(0, headrace, both)), headrace)]
+    if jars is not None:
+        plain, controller = next(ports), next(ports)
+        specs.append((TargetSpec("kafka", KAFKA, settings=_kafka_settings(plain, kafka, controller, both)), kafka))
+    spent: defaultdict[tuple[str, str, str], list[float]] = defaultdict(list)
+    async with AsyncExitStack() as stack:
+        opened: list[tuple[MeasuredTarget, dict[str, Settings]]] = []
+        for spec, port in specs:
+            (directory / spec.name).mkdir()
+            target = await stack.enter_async_context(open_target(spec, directory / spec.name, jars))
+            opened.append((target, _clients(target.bootstrap, port, certificate)))
+        for number in range(rounds):
+            for target, clients in opened:
                 for kind, client in clients.items():
-                    topic = f"{kind}-{number}"
-                    admin = AdminClient(clients["plain"])
-                    admin.create_topics([NewTopic(topic, 1)])[topic].result(SECONDS_MAX)
-                    for name, work in (("write", write), ("read", read)):
-                        before = agent.cpu_seconds()
-                        work(client, topic, count)
-                        spent[name, kind].append((agent.cpu_seconds() - before) / (megabytes / 1_000))
+                    for work, seconds in await asyncio.to_thread(_round, target, client, f"{kind}-{number}", megabytes):
+                        spent[target.name, work, kind].append(seconds / (megabytes / 1_000))
     print(machine_state())
-    print(f"CPU seconds of the agent per GB, {megabytes} MB in values of {VALUE_BYTES} bytes, median of {rounds}")
-    for name in ("write", "read"):
-        plain, tls = (statistics.median(spent[name, kind]) for kind in ("plain", "TLS"))
-        print(f"{name:>6}  without TLS {plain:5.2f}   with TLS {tls:5.2f}   ratio {tls / plain:4.2f}")
+    print(f"CPU seconds per GB, {megabytes} MB in values of {VALUE_BYTES} bytes, medians of {rounds} rounds")
+    for name in dict.fromkeys(name for name, _, _ in spent):
+        for work in ("write", "read"):
+            clear, tls = (statistics.median(spent[name, work, kind]) for kind in ("plain", "TLS"))
+            print(f"{name:>9} {work:>6}  without TLS {clear:5.2f}   with TLS {tls:5.2f}   ratio {tls / clear:4.2f}")
+
+
+def _round(target: MeasuredTarget, client: Settings, topic: str, megabytes: int) -> list[tuple[str, float]]:
+    """What writing and what reading took, in CPU seconds of the server."""
+    usage = ProcessUsage({name: pid for name, pid in target.roots.items() if name in COUNTED})
+    create_topic(target.bootstrap, topic, 1)
+    found = []
+    for name, work in (("write", write), ("read", read)):
+        before = sum(usage.cpu_seconds().values())
+        work(client, topic, megabytes * 1_000_000 // VALUE_BYTES)
+        found.append((name, sum(usage.cpu_seconds().values()) - before))
+    delete_topic(target.bootstrap, topic)
+    return found
+
+
+def _clients(bootstrap: str, port: int, certificate: Path) -> dict[str, Settings]:
+    secure = {"security.protocol": "SSL", "ssl.ca.location": str(certificate)}
+    return {
+        "plain": {"bootstrap.servers": bootstrap},
+        "TLS": {"bootstrap.servers": f"127.0.0.1:{port}", **secure},
+    }
+
+
+def _two_listeners(plain: int, secure: int, both: Path) -> dict[str, str]:
+    return {
+        "listeners": f"PLAINTEXT://127.0.0.1:{plain},SSL://127.0.0.1:{secure}",
+        "ssl.keystore.location": str(both),
+    }
+
+
+def _kafka_settings(plain: int, secure: int, controller: int, both: Path) -> dict[str, str]:
+    settings = _two_listeners(plain, secure, both)
+    protocols = ("CONTROLLER:PLAINTEXT", "PLAINTEXT:PLAINTEXT", "SSL:SSL")
+    return settings | {
+        "listeners": f"{settings['listeners']},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": settings["listeners"],
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listener.security.protocol.map": ",".join(protocols),
+        "ssl.keystore.type": "PEM",
+    }
+
+
+def _free_ports() -> Iterator[int]:
+    """Different ones: all stay bound while others are looked for, and each is free once it is given."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    yield from ports
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ async def open_kafka(spec: TargetSpec, folder: Path, jars: Path | None) -> Async
     async with ServerProcess(formatting, log) as process:
         await process.output()
     async with ServerProcess([java, *JVM, *run_class[1:], "kafka.Kafka", str(config)], log) as process:
-        bootstrap = f"127.0.0.1:{port}"
+        bootstrap = lines["advertised.listeners"].partition(",")[0].partition("://")[2]
         await _until_ready(process, bootstrap, SystemClock())
         yield MeasuredTarget(spec.name, bootstrap, _version(path), roots={"kafka": process.pid})
 
