@@ -3,13 +3,15 @@
 Run: `python -m load.bench_store`. The other end is load/http_sink.py in a separate process, on loopback, over
 http and https. Loopback makes the sender's kernel do the receiver's work as well, so figures are higher
 than on a network card. The variants take turns in short rounds, so that a busy machine affects all equally;
-the minimum of the rounds is shown, with the median and the ratio to S3Store's.
+the minimum of the rounds is shown, with the median and the ratio to S3Store's. obstore takes part if it is installed
+(`pip install obstore`); its requests run on threads of its own, which count as well.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import os
 import ssl
 import statistics
@@ -73,6 +75,31 @@ def store_variant(operation: str) -> Variant:
     return opened
 
 
+def obstore_variant(operation: str) -> Variant:
+    """`operation` as obstore does it, without a signature of the body."""
+    from obstore.store import S3Store as RustStore
+
+    @asynccontextmanager
+    async def opened(url: str) -> AsyncIterator[Call]:
+        store = RustStore(
+            "bucket",
+            endpoint=url,
+            region="us-east-1",
+            access_key_id="bench",
+            secret_access_key="bench",
+            unsigned_payload=True,
+            virtual_hosted_style_request=False,
+            client_options={"allow_http": True, "allow_invalid_certificates": True},
+        )
+
+        async def get() -> object:
+            return await (await store.get_async("key")).bytes_async()
+
+        yield (lambda: store.put_async("key", BODY, use_multipart=False)) if operation == "PUT" else get
+
+    return opened
+
+
 @asynccontextmanager
 async def bare_put(url: str) -> AsyncIterator[Call]:
     """The floor: the same bytes through asyncio connections, with neither signature nor HTTP library."""
@@ -109,6 +136,8 @@ def variants(operation: str) -> dict[str, Variant]:
             operation, checksums="when_required", sign_body=False
         )
     chosen[OURS] = store_variant(operation)
+    if importlib.util.find_spec("obstore"):
+        chosen["obstore"] = obstore_variant(operation)
     if operation == "PUT":
         chosen["bare asyncio (the floor)"] = bare_put
     return chosen
