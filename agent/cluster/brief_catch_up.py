@@ -10,19 +10,20 @@ from collections.abc import Awaitable, Callable
 
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.clock import Clock
-from headrace.storage.errors import HeadraceError
+from headrace.storage.errors import HeadraceError, UnavailableError
 
 PATIENCE_SECONDS = 1.0
 
 
 async def catch_up_briefly(catch_up: Callable[[], Awaitable[MetadataImage]], clock: Clock) -> HeadraceError | None:
-    """Wait for `catch_up` for PATIENCE_SECONDS at most; the error if it failed by then."""
+    """Wait for `catch_up` for PATIENCE_SECONDS at most; the error if it failed or was not done by then."""
     reading = asyncio.ensure_future(catch_up())
     patience = asyncio.ensure_future(clock.sleep(PATIENCE_SECONDS))
     try:
         await asyncio.wait((reading, patience), return_when=asyncio.FIRST_COMPLETED)
-        if reading.done():
-            reading.result()
+        if not reading.done():
+            return UnavailableError(f"the metastore did not answer within {PATIENCE_SECONDS:g} s")
+        reading.result()
     except HeadraceError as error:
         return error
     finally:

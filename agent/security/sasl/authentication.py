@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry, Counter
 
-from headrace.agent.cluster.brief_catch_up import catch_up_briefly
 from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE_KEY
 from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY
 from headrace.agent.peer_health.wire import API_KEY as PEER_HEALTH_KEY
@@ -27,6 +26,7 @@ from headrace.agent.security.audit import AuditLog
 from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.agent.security.sasl.credentials import Credentials
 from headrace.agent.security.sasl.exchange import Authenticated, AuthenticationFailed, SaslExchange
+from headrace.agent.security.sasl.newest_log import NewestLog
 from headrace.agent.security.sasl.oauthbearer import OauthBearerExchange
 from headrace.agent.security.sasl.plain import PlainExchange
 from headrace.agent.security.sasl.scram import ScramExchange
@@ -76,7 +76,7 @@ class Authentication:
     ) -> None:
         """`rng` draws nonces, which must not be guessed. `catch_up`: with the metadata log."""
         self._securities, self._credentials, self._clock, self._rng = securities, credentials, clock, rng
-        self._audit, self._catch_up = audit, catch_up
+        self._audit, self._log = audit, NewestLog(catch_up, clock)
         self._unexpected = Repetitions()
         self._count = Counter(
             "headrace_authentications",
@@ -112,19 +112,11 @@ class Authentication:
                 ErrorCode.illegal_sasl_state
             )  # KIP-368: the mechanism stays the same, and version 0 has no second one
         else:
-            await self._see_changes()
+            await self._log.see()  # for each mechanism: how long it takes says nothing about a user
             state.mechanism = entity.mechanism
             state.exchange = self._exchange(entity.mechanism, security)
             request.connection.sends_tokens = request.api_version == 0 and not state.has_failed
         return reply(request, schema.response(error_code=code, mechanisms=security.mechanisms))
-
-    async def _see_changes(self) -> None:
-        """Before each login: users, passwords and tokens that another agent has just stored are known
-        here, and removed ones are not. How long it takes says nothing about a user.
-        """
-        error = await catch_up_briefly(self._catch_up, self._clock)
-        if error is not None:
-            logger.warning("authentication without the log's head: error=%s", error)
 
     def _report_unexpected(self, request: Request) -> None:
         connection = request.connection

@@ -53,7 +53,7 @@ def _handshake(mechanism: str, version: int = 0) -> bytes:
 
 @asynccontextmanager
 async def serving(world: World) -> AsyncIterator[Listening]:
-    world.authentication._clock = SystemClock()
+    world.authentication._clock = world.authentication._log._clock = SystemClock()
 
     async def echo(request: Request) -> Response:
         return answer(request)
