@@ -1,9 +1,10 @@
 """Questions for offsets that arrive together: one call to the primary for all of them.
 
 Place: between ListOffsets and the metastore. A client that starts sends one request for each of its partitions, all at
-once.
+once. A request that needs a search has a separate call.
 Invariant: the call begins after the last of its questions was asked, so each answer is as new as that of a single call.
-Questions do not wait for the call of earlier ones, which may have to search.
+Questions do not wait for the call of earlier ones, and a call has QUERIES_MAX queries at most: a request with more is
+alone in its call.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Sequence
 
 from headrace.metastore.api.read import OffsetAnswer, OffsetQuery, ReadApi
 
+QUERIES_MAX = 500
+"""Of a call. Each query is two index probes, and a client seldom reads more partitions."""
 _Asked = list[tuple[Sequence[OffsetQuery], asyncio.Future[list[OffsetAnswer]]]]
 
 
@@ -22,20 +25,30 @@ class JoinedOffsets:
     def __init__(self, metastore: ReadApi) -> None:
         self._metastore = metastore
         self._asked: _Asked = []
+        """Of the newest call, until it begins."""
+        self._size = 0
+        """How many queries these are."""
         self._calls: set[asyncio.Task[None]] = set()
 
     async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
         """One answer per query, in order; what the metastore raises."""
         answer: asyncio.Future[list[OffsetAnswer]] = asyncio.get_running_loop().create_future()
-        if not self._asked:  # the call begins in the loop's next turn, with all that are asked in this one
-            call = asyncio.create_task(self._call())
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+        if not self._asked or self._size + len(queries) > QUERIES_MAX:
+            self._begin_call()
         self._asked.append((queries, answer))
+        self._size += len(queries)
         return await answer
 
-    async def _call(self) -> None:
-        asked, self._asked = self._asked, []
+    def _begin_call(self) -> None:
+        """In the loop's next turn, with all that are asked in this one."""
+        self._asked, self._size = [], 0
+        call = asyncio.create_task(self._call(self._asked))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+
+    async def _call(self, asked: _Asked) -> None:
+        if asked is self._asked:
+            self._asked = []
         try:
             found = iter(await self._metastore.list_offsets([query for queries, _ in asked for query in queries]))
             answers = [[next(found) for _ in queries] for queries, _ in asked]

@@ -156,7 +156,8 @@ class ListOffsetsHandler:
         by_record = [q for q in questions if q.timestamp not in _WITHOUT_RECORD]
         starts = [OffsetQuery(q.partition_key, OffsetKind.EARLIEST) for q in by_record]
         ends = [OffsetQuery(q.partition_key, OffsetKind.LAST_STABLE) for q in by_record] if committed else []
-        answers = await self._joined.list_offsets([*questions, *starts, *ends])
+        ask = self._metastore if by_record else self._joined  # a search may take long, and it may fail
+        answers = await ask.list_offsets([*questions, *starts, *ends])
         after = iter(answers[len(questions) :])
         bounds = {start.partition_key: SearchedOffsets(next(after).offset, NO_END) for start in starts}
         for end in ends:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
+from headrace.agent.fetch import joined_offsets
 from headrace.agent.fetch.joined_offsets import JoinedOffsets
-from headrace.metastore.api.read import OffsetKind
+from headrace.metastore.api.read import OffsetAnswer, OffsetKind, OffsetQuery
 from headrace.storage.errors import UnavailableError
 from tests.agent.fetch.fetch_world import World
 from tests.storage.batches import plain_batch
@@ -31,7 +33,7 @@ async def ask_in_many_requests(world: World, rng: random.Random) -> None:
     for key in keys:
         if records := rng.randrange(5):
             await world.write([(key, plain_batch(records, b"a"))])
-    asked = [[(index, rng.choice((EARLIEST, LATEST))) for index in rng.sample(range(12), 3)] for _ in range(20)]
+    asked = [[(index, rng.choice((EARLIEST, LATEST))) for index in rng.sample(range(PARTITIONS), 3)] for _ in range(20)]
     requests = [world.request_offsets([("t", index, stamp) for index, stamp in one]) for one in asked]
     before = world.metastore.asked["list_offsets"]
 
@@ -51,11 +53,10 @@ async def test_requests_that_come_together_share_a_call(world: World, seed: int)
 async def test_a_planted_bug_is_caught(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the last to ask gets the first answers."""
 
-    async def call(self: JoinedOffsets) -> None:
-        self._asked.reverse()
-        asked = [answer for _, answer in self._asked]
-        self._asked = [(queries, asked[-1 - n]) for n, (queries, _) in enumerate(self._asked)]
-        await original(self)
+    async def call(self: JoinedOffsets, asked: list[Any]) -> None:
+        answers = [answer for _, answer in reversed(asked)]
+        asked[:] = [(queries, answer) for (queries, _), answer in zip(asked, answers, strict=True)]
+        await original(self, asked)
 
     original = JoinedOffsets._call
     monkeypatch.setattr(JoinedOffsets, "_call", call)
@@ -80,6 +81,50 @@ async def test_a_later_question_does_not_wait_for_the_call_of_an_earlier_one(wor
     assert (answer.offset, earlier.done()) == (0, False)
     may_end.set()
     assert [each.offset for each in await earlier] == [0]
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_a_call_has_a_largest_size(world: World, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined_offsets, "QUERIES_MAX", 7)
+    rng = random.Random(seed)
+    world.create_topic("t", PARTITIONS)
+    list_offsets, sizes = world.metastore.list_offsets, []
+
+    async def counted(queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
+        sizes.append(len(queries))
+        return await list_offsets(queries)
+
+    world.metastore.list_offsets = counted  # type: ignore[method-assign]
+    asked = [rng.sample(range(PARTITIONS), rng.choice((1, 3, 12))) for _ in range(20)]
+    answers = await world.clock.run(
+        asyncio.gather(*(world.request_offsets([("t", index, LATEST) for index in one]) for one in asked))
+    )
+    assert [[(each.partition_index, each.error_code) for each in answer] for answer in answers] == [
+        [(index, 0) for index in one] for one in asked
+    ]
+    assert sum(sizes) == sum(map(len, asked))
+    assert all(size <= 7 or size == 12 for size in sizes), "one with more is alone"
+
+
+@pytest.mark.parametrize("stamp", [1_700_000_000_000, int(OffsetKind.MAX_TIMESTAMP)])
+async def test_a_search_neither_delays_nor_fails_the_others(world: World, stamp: int) -> None:
+    world.create_topic("t", 2)
+    list_offsets, may_end = world.metastore.list_offsets, asyncio.Event()
+
+    async def search(queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
+        if any(query.timestamp == stamp for query in queries):
+            await may_end.wait()
+            raise UnavailableError("the search takes too long")
+        return await list_offsets(queries)
+
+    world.metastore.list_offsets = search  # type: ignore[method-assign]
+    requests = [[("t", 0, LATEST)], [("t", 0, stamp), ("t", 1, LATEST)], [("t", 1, EARLIEST)]]
+    first, slow, last = (asyncio.ensure_future(world.request_offsets(one)) for one in requests)
+    await world.clock.settle()
+    assert [each.error_code for future in (first, last) for each in future.result()] == [0, 0]
+    assert not slow.done()
+    may_end.set()
+    assert all(each.error_code != 0 for each in await slow)
 
 
 async def test_a_failure_is_everyones_who_asked_and_nobodys_later(world: World) -> None:
