@@ -98,7 +98,7 @@ class FeedFollower:
         if self._is_followed:
             self._poke()
         else:
-            self._moved_at = self._clock.monotonic()
+            self._end_quiet()
 
     def _poke(self) -> None:
         """Poll without waiting for the next turn."""
@@ -121,6 +121,10 @@ class FeedFollower:
 
     def asked(self) -> None:
         """A consumer asked for records, wherever it is: nothing is quiet."""
+        self._end_quiet()
+
+    def _end_quiet(self) -> None:
+        """The pause that is under way may be the long one of a quiet feed."""
         if self._is_quiet:
             self._poke()
         self._moved_at = self._clock.monotonic()

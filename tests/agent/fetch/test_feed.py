@@ -104,6 +104,18 @@ async def test_consumers_behind_the_end_end_the_quiet(world: World) -> None:
     assert world.metastore.asked["poll_feed"] - before == 11
 
 
+async def test_a_commit_ends_the_quiet(world: World) -> None:
+    await world.service.start()
+    await world.clock.advance(QUIET_AFTER_SECONDS + QUIET_SECONDS / 2)
+    before = world.metastore.asked["poll_feed"]
+
+    for _ in range(21):
+        world.service.on_committed()
+        await world.clock.advance(0.05)
+
+    assert world.metastore.asked["poll_feed"] - before == 11, "one at once, and not one for each commit"
+
+
 async def hear_of_the_end(world: World) -> None:
     """A consumer behind the end of one partition and at the end of another, where another agent commits."""
     behind, at_end = world.create_topic("t", 2)
