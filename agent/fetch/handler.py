@@ -232,12 +232,14 @@ class FetchHandler:
     async def _wait_for_rendered(
         self, partitions: Collection[tuple[RenderedTopic, FetchPartition]], deadline: float
     ) -> None:
-        """Wait until one of them has records, or until the timeout. The feed advances the image."""
-        while not self._draining and not any([await topic.has_news(partition) for topic, partition in partitions]):
-            left = deadline - self._clock.monotonic()
-            if left <= 0:
-                return
-            await self._clock.sleep(min(left, METADATA_POLL_SECONDS))
+        """Wait until one of them has records, or until the timeout."""
+        if await _have_news(partitions):
+            return
+        with self._follows() if any(topic.follows_feed for topic, _ in partitions) else nullcontext():
+            while not self._draining and (left := deadline - self._clock.monotonic()) > 0:
+                await self._clock.sleep(min(left, METADATA_POLL_SECONDS))
+                if await _have_news(partitions):
+                    return
 
     async def _poll(
         self, queries: Sequence[ExtentQuery], min_bytes: int, max_bytes: int, deadline: float, *, committed: bool
@@ -284,6 +286,10 @@ class FetchHandler:
         if any(lookup.status is not LookupStatus.FOUND or lookup.cut for lookup in lookups):
             return 0
         return min_bytes - sum(map(available_bytes, queries, lookups))
+
+
+async def _have_news(partitions: Collection[tuple[RenderedTopic, FetchPartition]]) -> bool:
+    return any([await topic.has_news(partition) for topic, partition in partitions])
 
 
 def _reply(ref: Ref, lookup: Lookup, outcome: DeliveryOutcome, *, committed: bool) -> FetchPartitionReply:

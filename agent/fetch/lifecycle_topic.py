@@ -42,6 +42,8 @@ LEADER_EPOCH = 0
 class LifecycleTopic(ABC):
     """What both topics share: offsets, limits, errors."""
 
+    follows_feed = False
+
     def __init__(self, logs: SegmentLogApi, view: ClusterView, ends: KnownEnds) -> None:
         self._logs = logs
         self._view = view

@@ -40,6 +40,8 @@ class MetadataLog(Protocol):
 class MetadataTopic:
     """The topic's only partition."""
 
+    follows_feed = True
+
     def __init__(self, metadata_log: MetadataLog, view: ClusterView) -> None:
         self._log = metadata_log
         self._view = view

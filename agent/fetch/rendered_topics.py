@@ -25,6 +25,9 @@ from headrace.storage.clock import Clock
 class RenderedTopic(Protocol):
     """One topic."""
 
+    follows_feed: bool
+    """Whether its news is in the agent's image, which the feed advances."""
+
     async def has_news(self, partition: FetchPartition) -> bool:
         """Whether a fetch would return records, as far as this agent knows; never waits for more than one query."""
 

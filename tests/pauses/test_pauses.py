@@ -66,6 +66,8 @@ NEVER_MET = {
     "agent/fetch/handler.py:FetchHandler._serve_all#4": "likewise",
     "agent/fetch/handler.py:FetchHandler._wait_for_rendered#1": "likewise",
     "agent/fetch/handler.py:FetchHandler._wait_for_rendered#2": "likewise",
+    "agent/fetch/handler.py:FetchHandler._wait_for_rendered#3": "likewise",
+    "agent/fetch/handler.py:_have_news#1": "likewise",
     "agent/fetch/service.py:FetchService.close#2": "no call to a neighbour is in progress when it closes",
     "agent/fetch/zone_cache/service.py:ZoneCache.close#1": "likewise",
     "agent/fetch/zone_cache/shared.py:SharedCache.close#1": "likewise",
