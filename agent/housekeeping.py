@@ -21,9 +21,9 @@ from headrace.storage.errors import HeadraceError
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 15.0
-"""Of each step in the whole cluster, about."""
+"""Between two rounds in the whole cluster, about."""
 IDLE_ROUNDS_MAX = 4
-"""A step that finds nothing to do has its turn in every second round, then in every third, at least in every fourth."""
+"""A step that finds nothing to do leaves out one round, then two, and three at most; one with work leaves out none."""
 CHUNK_ROWS = 1_000
 
 
@@ -98,19 +98,25 @@ class _Step:
     ) -> None:
         """`clean_up` returns how much it did; from `full_chunk` on there may be more to do."""
         self._clean_up, self._full_chunk, self._rounds_max = clean_up, full_chunk, rounds_max
-        self._rounds = self._left = 1
+        self._idle_turns = 0
+        """In a row, the current one included until it finds something or fails."""
+        self._rounds_left_out = 0
 
     def is_due(self) -> bool:
-        """To be asked once a round."""
-        self._left -= 1
-        return self._left <= 0
+        """To be asked once a round; its turn begins if it is."""
+        self._rounds_left_out += 1
+        if self._rounds_left_out <= min(self._idle_turns, self._rounds_max - 1):
+            return False
+        self._rounds_left_out = 0
+        self._idle_turns += 1
+        return True
 
     async def has_more(self) -> bool:
-        """One chunk. After a failure it has its turn again in the next round."""
-        idle_rounds, self._rounds, self._left = self._rounds, 1, 1
+        """One chunk of its turn."""
+        idle_turns, self._idle_turns = self._idle_turns, 0
         done = await self._clean_up()
         if not done:
-            self._rounds = self._left = min(idle_rounds + 1, self._rounds_max)
+            self._idle_turns = idle_turns
         return done >= self._full_chunk
 
 

@@ -104,11 +104,11 @@ _REFUSED = {
     "num.replica.": _NO_REPLICAS,
     "offsets.commit.": _NO_OFFSETS_TOPIC,
     "offsets.load.buffer.size": _NO_OFFSETS_TOPIC,
-    "offsets.retention.check.interval.ms": "fixed: each agent checks a part of the offsets every few seconds",
+    "offsets.retention.check.interval.ms": "fixed: an agent checks a part of the offsets about every 15 to 60 s",
     "offsets.topic.": _NO_OFFSETS_TOPIC,
     "password.encoder.": "secrets are not stored in configs: set them in the agents' files or environment",
     "principal.builder.class": _NO_PLUGINS,
-    "producer.id.expiration.check.interval.ms": "fixed: each agent checks a part of the producers every few seconds",
+    "producer.id.expiration.check.interval.ms": "fixed: an agent checks a part of the producers about every 15 to 60 s",
     "producer.purgatory.": _NO_PURGATORY,
     "queued.max.": "requests are limited by their bytes, and per connection: see buffer.memory.bytes and"
     " connection.max.inflight.requests",

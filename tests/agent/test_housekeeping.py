@@ -141,6 +141,30 @@ async def test_a_step_without_work_has_its_turn_rarely_until_there_is_some() -> 
     task.cancel()
 
 
+class Busy(ScriptedMetastore):
+    """One partition is deleted before each round; `turns`: how often that was seen."""
+
+    turns = 0
+
+    async def rotate_log_slots(self) -> str | None:
+        self.deleted_partitions = 1
+        return await super().rotate_log_slots()
+
+    async def purge_deleted_partitions(self, limit: int) -> int:
+        purged = await super().purge_deleted_partitions(limit)
+        self.turns += purged
+        return purged
+
+
+async def test_a_step_with_work_has_its_turn_in_each_round() -> None:
+    clock, metastore = ManualClock(), Busy()
+    task = asyncio.create_task(Housekeeper(metastore, clock, random.Random(7), CollectorRegistry()).run())
+    await clock.advance(20 * INTERVAL_SECONDS)
+    task.cancel()
+    assert metastore.rotations > 10
+    assert metastore.turns == metastore.rotations
+
+
 class Counting(ScriptedMetastore):
     """`error`: raised by each look for old jobs."""
 

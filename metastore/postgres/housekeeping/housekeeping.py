@@ -1,6 +1,6 @@
 """What keeps tables from growing: producers, slots, offsets, jobs and rows of deleted partitions.
 
-Place: any agent calls it every few seconds (agent/housekeeping.py).
+Place: the agents call it in turn (agent/housekeeping.py).
 Invariant: each call is one short transaction over a bounded number of rows, and can be repeated.
 """
 
@@ -23,7 +23,7 @@ class PostgresHousekeeping:
     pool: Pool
 
     async def rotate_log_slots(self) -> str | None:
-        """Empty a slot of the feed or of the answers that is needed soon; its name. Call it every few seconds."""
+        """Empty a slot of the feed or of the answers that is needed soon; its name. The feed needs one every 30 s."""
         (emptied,) = await _ROTATE_LOG_SLOTS.row(self.pool)
         return None if emptied is None else str(emptied)
 

@@ -1,5 +1,5 @@
--- Empty the slots of commit_log and commit_answers that are used next. Any agent calls it every few
--- seconds; one slot per call, so that no two ACCESS EXCLUSIVE locks are held at once. Returns which slot.
+-- Empty the slots of commit_log and commit_answers that are used next. The agents call it in turn, about every
+-- 15 s; one slot per call, so that no two ACCESS EXCLUSIVE locks are held at once. Returns which slot.
 -- In tick T rows are written to slot T (answers: from T - 4 to T + 1, by their file's birth), so slots
 -- T + 2 and T + 3 hold only what is at least five ticks old. A slot that is used before it
 -- was emptied works as well: old rows stay in it until its next turn, and do no harm, as seqs and
