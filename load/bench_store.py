@@ -4,7 +4,7 @@ Run: `python -m load.bench_store`. The other end is load/http_sink.py in a separ
 http and https. Loopback makes the sender's kernel do the receiver's work as well, so figures are higher
 than on a network card. The variants take turns in short rounds, so that a busy machine affects all equally;
 the minimum of the rounds is shown, with the median and the ratio to S3Store's. obstore takes part if it is installed
-(`pip install obstore`); its requests run on threads of its own, which count as well.
+(`pip install obstore`); the threads that run its requests count as well.
 """
 
 from __future__ import annotations
