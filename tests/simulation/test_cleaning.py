@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.bug import Bug
 from tests.simulation.bugs import SEEDS_MAX
-from tests.simulation.bugs_cleaning import BUGS, LATE
+from tests.simulation.bugs_cleaning import BUGS, LATE, LATE_SEEDS_MAX
 from tests.simulation.faults import Fault
 from tests.simulation.many import simulate_all
 from tests.simulation.plan import FIRST_SEED_WITH_CLEANING, make_plan
@@ -45,14 +45,15 @@ def test_cleaning_in_many_more_schedules(first: int, record_property: Callable[[
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_a_deliberate_bug_of_cleaning_is_caught(bug: Bug) -> None:
     seen = set()
+    seeds_max = LATE_SEEDS_MAX if bug.name in LATE else SEEDS_MAX
     with bug.installed():
         start = FIRST_SEED_WITH_CLEANING + LATE.get(bug.name, 0)
-        for seed in range(start, start + SEEDS_MAX):
+        for seed in range(start, start + seeds_max):
             kinds = {problem.kind for problem in simulate(seed).problems}
             if kinds & set(bug.caught_as):
                 return
             seen |= kinds
-    pytest.fail(f"not caught within {SEEDS_MAX} schedules: {bug.name}, seen only as {seen or 'nothing'}")
+    pytest.fail(f"not caught within {seeds_max} schedules: {bug.name}, seen only as {seen or 'nothing'}")
 
 
 def test_other_schedules_have_no_compacted_topic() -> None:
