@@ -18,7 +18,7 @@ from typing import NamedTuple
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.records import ScramKeys, UserScramKeysRecord
+from headrace.metastore.log.own_records import ScramKeys, UserScramKeysRecord
 from headrace.metastore.log.scram_keys import DIGESTS, MECHANISMS, scram_keys
 from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -11,7 +11,7 @@ from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import SEALED_SECRETS
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.records import UserScramKeysRecord
+from headrace.metastore.log.own_records import UserScramKeysRecord
 from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.sealing import Sealing

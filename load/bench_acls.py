@@ -29,7 +29,7 @@ from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.operations import ALLOW, LITERAL, PREFIXED, AclOperation, AclResource
 from headrace.config.authorization_settings import STANDARD_AUTHORIZER
 from headrace.config.settings import Settings
-from headrace.metastore.log.records import AccessControlRecord
+from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import ANONYMOUS, ClientConnection, Request
 from headrace.storage.clock import SystemClock

@@ -23,14 +23,9 @@ from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.routing import Routes
 from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.metastore.log.kip631_records import BrokerEndpoint, RegisterBrokerRecord, TopicRecord, UnfenceBrokerRecord
 from headrace.metastore.log.partition_records import encode_plain_partition
-from headrace.metastore.log.records import (
-    BrokerEndpoint,
-    RegisterBrokerRecord,
-    TopicRecord,
-    UnfenceBrokerRecord,
-    encode_record,
-)
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore

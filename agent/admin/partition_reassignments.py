@@ -20,8 +20,8 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.admin.log_change import LogChange, Verdict
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import Assignment, MetadataImage
+from headrace.metastore.log.kip631_records import PartitionChangeRecord
 from headrace.metastore.log.reassignment import cancel_reassignment, reassign, reassignments
-from headrace.metastore.log.records import PartitionChangeRecord
 from headrace.protocol.errors import error_code, reassignment_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, decode, reply

@@ -22,7 +22,7 @@ from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.api.splits import Doubling, ReadingGroup, SplitApi
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.records import DoubleTopicRecord
+from headrace.metastore.log.own_records import DoubleTopicRecord
 from headrace.metastore.partitions.changes import Expansion, change_count
 from headrace.metastore.partitions.splitting import BOUNDARY_QUIET_MS, PRODUCER_QUIET_MS
 from headrace.protocol.errors import admin_error

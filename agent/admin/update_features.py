@@ -18,7 +18,7 @@ from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS, TRANSAC
 from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT, change_feature
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import MetadataRecord
+from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.protocol.errors import feature_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply

@@ -43,8 +43,9 @@ from headrace.metastore.api.reports import JobCount
 from headrace.metastore.log.delegation_tokens import expired_tokens
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT
 from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.metastore.log.kip631_records import FeatureLevelRecord
 from headrace.metastore.log.reassignment import completions
-from headrace.metastore.log.records import FeatureLevelRecord, MetadataRecord
+from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, HeadraceError

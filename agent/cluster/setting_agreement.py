@@ -19,7 +19,8 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.settings import SettingProposals
 from headrace.metastore.log.effective_configs import set_for_all_brokers, setting_record
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import ConfigRecord, MetadataRecord
+from headrace.metastore.log.kip631_records import ConfigRecord
+from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.storage.clock import Clock
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headrace.metastore.log.records import EntityData
+from headrace.metastore.log.kip631_records import EntityData
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 PRODUCE = "producer_byte_rate"

@@ -15,7 +15,8 @@ from typing import Any
 
 from headrace.cli.record_json import plain
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
-from headrace.metastore.log.records import CredentialInfo, EntityData, ScramKeys
+from headrace.metastore.log.kip631_records import CredentialInfo, EntityData
+from headrace.metastore.log.own_records import ScramKeys
 from headrace.metastore.log.scram_keys import MECHANISMS
 
 RESOURCE_NAMES = {2: "topics", 4: "brokers"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from headrace.metastore.log.records import MetadataRecord
+from headrace.metastore.log.record_fields import MetadataRecord
 
 
 class StoredSnapshot(NamedTuple):

@@ -16,15 +16,13 @@ from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from headrace.metastore.log.image import ANYBODY, Assignment, TopicImage
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import AncestorEpoch, PartitionChangeRecord, PartitionRecord
+from headrace.metastore.log.own_records import (
     AliasPartitionRecord,
-    AncestorEpoch,
     DoubleTopicRecord,
     HalveTopicRecord,
     MarkPartitionRecord,
-    PartitionChangeRecord,
     PartitionCountRecord,
-    PartitionRecord,
     SplitPartitionRecord,
 )
 from headrace.metastore.partitions.linear_hashing import ancestors, nearest

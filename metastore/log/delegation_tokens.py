@@ -17,7 +17,9 @@ from dataclasses import dataclass, replace
 
 from headrace.metastore.log.features import required_format
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import DelegationTokenRecord, MetadataRecord, RemoveDelegationTokenRecord
+from headrace.metastore.log.kip631_records import DelegationTokenRecord
+from headrace.metastore.log.own_records import RemoveDelegationTokenRecord
+from headrace.metastore.log.record_fields import MetadataRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from headrace.config.group_configs import GROUP_CONFIGS
 from headrace.config.settings import Settings
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import TOPIC_RESOURCE, ConfigRecord
+from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord
 
 BROKER_RESOURCE = 4
 """ConfigResource.Type.BROKER; with an empty name it is all of them."""

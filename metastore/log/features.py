@@ -4,7 +4,7 @@ Place: before records are appended, when the log is read, and behind the UpdateF
 Invariant: a record is written only at a metadata.format that has it, and a format is active only while
 every registered agent supports it: so no agent reads a record that it does not know.
     format 1  KIP-631's 15 record types, in version 0; a log that says nothing
-    format 2  and our additional types (metastore/log/records.py) to 104, in version 0
+    format 2  and our additional types (metastore/log/own_records.py) to 104, in version 0
     format 3  and agents that are hidden and shown again
     format 4  and leader epochs that rise with a topic's count, marked and removed partitions, aliases; keys of SCRAM
               instead of salted passwords; new clusters
@@ -25,23 +25,22 @@ from headrace.metastore.api.agents import (
     TRANSACTION_VERSION,
 )
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import FeatureLevelRecord, PartitionRecord
+from headrace.metastore.log.own_records import (
     OWN_TYPES,
     AliasPartitionRecord,
     DoubleTopicRecord,
-    FeatureLevelRecord,
     HalveTopicRecord,
     HideBrokerRecord,
     MarkPartitionRecord,
-    MetadataRecord,
     PartitionCountRecord,
-    PartitionRecord,
     RemoveFeatureLevelRecord,
     RemovePartitionRecord,
     ShowBrokerRecord,
     SplitPartitionRecord,
     UserScramKeysRecord,
 )
+from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError
 
 PARTITION_CHANGES_FORMAT = 4

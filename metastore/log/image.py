@@ -15,14 +15,14 @@ from typing import Any
 
 from headrace.metastore.api.agents import METADATA_FORMAT, TRANSACTION_VERSION, FeatureRange, Listener
 from headrace.metastore.keys import partition_key
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import (
     TOPIC_RESOURCE,
     AccessControlRecord,
     CredentialInfo,
     DelegationTokenRecord,
     EntityData,
-    ScramKeys,
 )
+from headrace.metastore.log.own_records import ScramKeys
 from headrace.metastore.partitions.topic_partitions import CreatedFrom, OrderedPartition, Split, TopicPartitions
 
 OLDEST_METADATA_FORMAT = 1

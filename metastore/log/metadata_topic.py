@@ -15,13 +15,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from headrace.metastore.log.image import TopicImage
-from headrace.metastore.log.records import (
-    FRAME_TYPE,
-    UserScramCredentialRecord,
-    UserScramKeysRecord,
-    decode_record,
-    encode_record,
-)
+from headrace.metastore.log.kip631_records import UserScramCredentialRecord
+from headrace.metastore.log.own_records import UserScramKeysRecord
+from headrace.metastore.log.records import FRAME_TYPE, decode_record, encode_record
 from headrace.storage.records.codec import Record, encode_batch
 
 METADATA_TOPIC = "__cluster_metadata"

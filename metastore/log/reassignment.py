@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 
 from headrace.metastore.log.image import Assignment, MetadataImage, TopicImage
-from headrace.metastore.log.records import PartitionChangeRecord
+from headrace.metastore.log.kip631_records import PartitionChangeRecord
 from headrace.storage.errors import InvalidError, NotFoundError
 
 

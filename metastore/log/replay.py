@@ -18,44 +18,46 @@ from headrace.metastore.api.agents import METADATA_FORMAT, SEALED_SECRETS, Featu
 from headrace.metastore.log.changing_partitions import ChangingPartitions
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT, refuse_unknown_format
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
-from headrace.metastore.log.partition_records import plain_partition
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import (
     TOPIC_RESOURCE,
     AccessControlRecord,
-    AliasPartitionRecord,
     ConfigRecord,
-    ControlledShutdownRecord,
     CredentialInfo,
     DelegationTokenRecord,
-    DoubleTopicRecord,
     FailedReplicasRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
-    HalveTopicRecord,
-    HideBrokerRecord,
-    MarkPartitionRecord,
-    MetadataRecord,
     PartitionChangeRecord,
-    PartitionCountRecord,
     PartitionRecord,
     QuotaRecord,
     RegisterBrokerRecord,
-    RemoveAccessControlRecord,
-    RemoveDelegationTokenRecord,
-    RemoveFeatureLevelRecord,
-    RemovePartitionRecord,
     RemoveTopicRecord,
-    RemoveUserScramCredentialRecord,
-    ScramKeys,
-    ShowBrokerRecord,
-    SplitPartitionRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
-    UserScramKeysRecord,
-    decode_record,
 )
+from headrace.metastore.log.own_records import (
+    AliasPartitionRecord,
+    ControlledShutdownRecord,
+    DoubleTopicRecord,
+    HalveTopicRecord,
+    HideBrokerRecord,
+    MarkPartitionRecord,
+    PartitionCountRecord,
+    RemoveAccessControlRecord,
+    RemoveDelegationTokenRecord,
+    RemoveFeatureLevelRecord,
+    RemovePartitionRecord,
+    RemoveUserScramCredentialRecord,
+    ScramKeys,
+    ShowBrokerRecord,
+    SplitPartitionRecord,
+    UserScramKeysRecord,
+)
+from headrace.metastore.log.partition_records import plain_partition
+from headrace.metastore.log.record_fields import MetadataRecord
+from headrace.metastore.log.records import decode_record
 from headrace.metastore.log.scram_keys import as_keys
 from headrace.storage.errors import CorruptError
 

@@ -21,19 +21,12 @@ from collections.abc import Iterator
 from crc32c import crc32c
 
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
-from headrace.metastore.log.partition_records import ancestor_epochs, encode_plain_partition, split_record
-from headrace.metastore.log.records import (
-    AliasPartitionRecord,
+from headrace.metastore.log.kip631_records import (
     BrokerEndpoint,
     BrokerFeature,
     ConfigRecord,
-    ControlledShutdownRecord,
-    DoubleTopicRecord,
     FailedReplicasRecord,
     FeatureLevelRecord,
-    HalveTopicRecord,
-    HideBrokerRecord,
-    MetadataRecord,
     PartitionRecord,
     QuotaRecord,
     RegisterBrokerRecord,
@@ -41,8 +34,17 @@ from headrace.metastore.log.records import (
     TopicWithFailures,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
-    encode_record,
 )
+from headrace.metastore.log.own_records import (
+    AliasPartitionRecord,
+    ControlledShutdownRecord,
+    DoubleTopicRecord,
+    HalveTopicRecord,
+    HideBrokerRecord,
+)
+from headrace.metastore.log.partition_records import ancestor_epochs, encode_plain_partition, split_record
+from headrace.metastore.log.record_fields import MetadataRecord
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import ImageBuilder
 from headrace.metastore.log.scram_keys import credentials_record
 from headrace.metastore.log.wire import Reader, write_uvarint

@@ -1,6 +1,6 @@
 """Kafka's flexible encoding, both ways, for types described by annotated dataclasses.
 
-Place: under the metadata log's records (metastore/log/records.py).
+Place: under the metadata log's records (metastore/log/record_fields.py).
 Invariant: a field's annotation is its whole wire description; decoding what was encoded gives an
 equal value. Tagged fields that equal their default are left out; tags that this version does not
 know are skipped, so a newer writer may add them.

@@ -25,7 +25,8 @@ from psycopg import sql
 
 from headrace.metastore.api.agents import SUPPORTED_FEATURES
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE, WHOLE_CLUSTER, setting_record
-from headrace.metastore.log.records import FeatureLevelRecord, encode_record
+from headrace.metastore.log.kip631_records import FeatureLevelRecord
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.migration_locks import NONE, locks
 from headrace.metastore.postgres.server_check import check_version

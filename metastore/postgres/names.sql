@@ -1,5 +1,5 @@
 -- Numbers that SQL and Python share, by name. Python's side: the enums of metastore/api/ and the record types of
--- metastore/log/records.py (tests/metastore/test_names.py compares them). Most of them are stored: never reuse one.
+-- metastore/log/*_records.py (tests/metastore/test_names.py compares them). Most of them are stored: never reuse one.
 -- The planner puts the number in the place of each call, so partial indexes and plans are those of the numbers.
 -- Locks: none. Idempotent: pure. Cost: none.
 

@@ -13,15 +13,14 @@ from headrace.cli.dump_log import file_lines, framed_lines, metadata_payload
 from headrace.cli.main import main
 from headrace.cli.record_json import payload_line, type_name
 from headrace.metastore.api.topics import NewTopic
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import (
     FenceBrokerRecord,
     PartitionChangeRecord,
     PartitionRecord,
     TopicRecord,
     UserScramCredentialRecord,
-    encode_record,
-    record_types,
 )
+from headrace.metastore.log.records import encode_record, record_types
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import CorruptError
 from headrace.storage.records.codec import Record, encode_batch

@@ -15,7 +15,7 @@ from headrace.cli.shell.commands import LeaveShell, Shell
 from headrace.cli.shell.tree import find, text, tree, walk
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import (
     AccessControlRecord,
     BrokerEndpoint,
     ConfigRecord,
@@ -23,15 +23,15 @@ from headrace.metastore.log.records import (
     DelegationTokenRecord,
     EntityData,
     FeatureLevelRecord,
-    MetadataRecord,
     PartitionRecord,
     QuotaRecord,
     RegisterBrokerRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UserScramCredentialRecord,
-    encode_record,
 )
+from headrace.metastore.log.record_fields import MetadataRecord
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError, NotFoundError

@@ -17,8 +17,9 @@ from headrace.cli.process.open_process import open_agent
 from headrace.config.cluster_values import proposed
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.records import ConfigRecord, decode_record
+from headrace.metastore.log.records import decode_record
 from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.formatted import formatted_cluster_id

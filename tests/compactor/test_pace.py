@@ -19,8 +19,9 @@ from headrace.metastore.log.effective_configs import (
     setting_record,
 )
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.records import ConfigRecord, encode_record
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import UnavailableError

@@ -25,8 +25,8 @@ from headrace.metastore.api.retention import LogStartTarget, OldestExtents, Olde
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE, WHOLE_CLUSTER
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.kip631_records import TOPIC_RESOURCE
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.records import TOPIC_RESOURCE
 from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock

@@ -19,8 +19,8 @@ from headrace.metastore.api.controller import ControllerApi, ControllerLease
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.topics import NewTopic, PartitionApi, PartitionGrowth
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
+from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.records import TOPIC_RESOURCE, ConfigRecord
 from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import AlreadyExistsError, FencedError, InvalidError, TruncatedError

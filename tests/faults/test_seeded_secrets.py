@@ -35,7 +35,7 @@ from headrace.cli.main import main
 from headrace.cli.sealed_secrets import seal_secrets
 from headrace.config.settings import Settings
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.records import ScramKeys
+from headrace.metastore.log.own_records import ScramKeys
 from headrace.metastore.log.snapshot import decode_snapshot
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -10,14 +10,14 @@ import pytest
 
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import RegisteredAgent
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import (
     FenceBrokerRecord,
     RegisterBrokerRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
-    decode_record,
 )
+from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.records import decode_record
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import AlreadyExistsError, FencedError
 from tests.metastore.sessions import beat, create, fence, join, move_time, new_agent, new_topic, session, waiting

@@ -13,17 +13,16 @@ from headrace.metastore.api.agents import SUPPORTED_FEATURES, FeatureRange, Regi
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.topics import PartitionGrowth
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import (
     ConfigRecord,
-    ControlledShutdownRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
-    RemoveFeatureLevelRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
-    encode_record,
 )
+from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.own_records import ControlledShutdownRecord, RemoveFeatureLevelRecord
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore

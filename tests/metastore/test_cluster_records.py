@@ -9,17 +9,16 @@ import pytest
 
 from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES, FeatureRange, Listener
 from headrace.metastore.log.features import change_feature
-from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.reassignment import completions, reassign
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import (
     AccessControlRecord,
     FeatureLevelRecord,
-    MetadataRecord,
     PartitionChangeRecord,
-    RemoveAccessControlRecord,
-    RemoveFeatureLevelRecord,
     RemoveTopicRecord,
 )
+from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.own_records import RemoveAccessControlRecord, RemoveFeatureLevelRecord
+from headrace.metastore.log.reassignment import completions, reassign
+from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError, WrongClusterError
 from tests.metastore.sessions import beat, create, delete, join, new_agent, new_topic, session

@@ -10,8 +10,8 @@ import pytest
 
 from headrace.metastore.api.controller import ControllerLease, SnapshotState
 from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.log.kip631_records import FeatureLevelRecord
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.log.records import FeatureLevelRecord
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, InvalidError, TruncatedError

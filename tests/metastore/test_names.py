@@ -22,15 +22,13 @@ from headrace.metastore.api.segments import (
 from headrace.metastore.api.topics import PartitionState, RemovalOutcome
 from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import (
     TOPIC_RESOURCE,
-    ControlledShutdownRecord,
     FenceBrokerRecord,
-    HideBrokerRecord,
-    ShowBrokerRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
+from headrace.metastore.log.own_records import ControlledShutdownRecord, HideBrokerRecord, ShowBrokerRecord
 from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.postgres.sql_files import function_files
 from headrace.metastore.transactions.markers import MARKER_BYTES

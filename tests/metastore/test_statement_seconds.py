@@ -9,7 +9,7 @@ from prometheus_client import REGISTRY
 
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.topics import NewTopic
-from headrace.metastore.log.records import FeatureLevelRecord
+from headrace.metastore.log.kip631_records import FeatureLevelRecord
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
 from tests.metastore.sessions import join

@@ -21,7 +21,8 @@ from headrace.agent.admin.access.acl_rules import AclFilter, why_illegal
 from headrace.agent.admin.log_change import PATIENCE_SECONDS, LogChange
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import AccessControlRecord, RemoveAccessControlRecord
+from headrace.metastore.log.kip631_records import AccessControlRecord
+from headrace.metastore.log.own_records import RemoveAccessControlRecord
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply

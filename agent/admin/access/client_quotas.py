@@ -26,7 +26,7 @@ from headrace.agent.admin.access.quota_rules import (
 from headrace.agent.admin.log_change import PATIENCE_SECONDS, LogChange, Verdict
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import EntityData, QuotaRecord
+from headrace.metastore.log.kip631_records import EntityData, QuotaRecord
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply

@@ -33,7 +33,9 @@ from headrace.metastore.log.delegation_tokens import (
     token_hmac,
 )
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import DelegationTokenRecord, MetadataRecord, RemoveDelegationTokenRecord
+from headrace.metastore.log.kip631_records import DelegationTokenRecord
+from headrace.metastore.log.own_records import RemoveDelegationTokenRecord
+from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import ANONYMOUS, Request, Response

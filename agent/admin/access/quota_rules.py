@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from headrace.metastore.log.records import EntityData
+from headrace.metastore.log.kip631_records import EntityData
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2

@@ -20,7 +20,7 @@ from headrace.agent.admin.log_change import PATIENCE_SECONDS, LogChange, Verdict
 from headrace.agent.refusal_log import RefusalLog
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import ConfigRecord
+from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply

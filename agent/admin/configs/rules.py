@@ -28,7 +28,7 @@ from headrace.config.refused import why_refused
 from headrace.config.topic_configs import TOPIC_CONFIGS
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import ConfigRecord
+from headrace.metastore.log.kip631_records import ConfigRecord
 
 
 class ResourceType(enum.IntEnum):

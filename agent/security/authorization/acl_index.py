@@ -26,7 +26,7 @@ from headrace.agent.security.authorization.operations import (
     AclOperation,
     AclResource,
 )
-from headrace.metastore.log.records import AccessControlRecord
+from headrace.metastore.log.kip631_records import AccessControlRecord
 
 EVERYONE = "User:*"
 _IMPLIED_BY: dict[int, frozenset[int]] = {

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from headrace.agent.security.sasl.exchange import Authenticated, AuthenticationFailed
 from headrace.metastore.log.delegation_tokens import is_expired, token_hmac
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import CredentialInfo, ScramKeys
+from headrace.metastore.log.kip631_records import CredentialInfo
+from headrace.metastore.log.own_records import ScramKeys
 from headrace.metastore.log.scram_keys import MECHANISMS, as_keys, digest_of, scram_keys
 from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.storage.clock import Clock

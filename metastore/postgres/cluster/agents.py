@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration, HeartbeatAnswer, Listener, RegisteredAgent
-from headrace.metastore.log.records import BrokerEndpoint, BrokerFeature, RegisterBrokerRecord, encode_record
+from headrace.metastore.log.kip631_records import BrokerEndpoint, BrokerFeature, RegisterBrokerRecord
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import (
     AlreadyExistsError,

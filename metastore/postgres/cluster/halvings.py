@@ -12,8 +12,10 @@ from typing import Any
 
 from headrace.metastore.api.halvings import Halving, HalvingPair, HalvingState
 from headrace.metastore.keys import split_partition_key
+from headrace.metastore.log.own_records import AliasPartitionRecord, HalveTopicRecord
 from headrace.metastore.log.partition_records import change_records
-from headrace.metastore.log.records import AliasPartitionRecord, HalveTopicRecord, MetadataRecord, encode_record
+from headrace.metastore.log.record_fields import MetadataRecord
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.partitions.changes import Shrinking
 from headrace.metastore.partitions.merging import MergePhase, MergeTimes
 from headrace.metastore.postgres.statement import Pool, Statement

@@ -11,24 +11,26 @@ from collections.abc import Sequence
 
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.log.features import required_format
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import (
     AccessControlRecord,
     ConfigRecord,
     DelegationTokenRecord,
-    DoubleTopicRecord,
     FailedReplicasRecord,
     FeatureLevelRecord,
-    MetadataRecord,
     PartitionChangeRecord,
     QuotaRecord,
+    UserScramCredentialRecord,
+)
+from headrace.metastore.log.own_records import (
+    DoubleTopicRecord,
     RemoveAccessControlRecord,
     RemoveDelegationTokenRecord,
     RemoveFeatureLevelRecord,
     RemoveUserScramCredentialRecord,
-    UserScramCredentialRecord,
     UserScramKeysRecord,
-    encode_record,
 )
+from headrace.metastore.log.record_fields import MetadataRecord
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError, InvalidError, TruncatedError
 

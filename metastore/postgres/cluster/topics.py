@@ -14,14 +14,9 @@ from collections.abc import Sequence
 from headrace.metastore.api.topics import CountChange, NewTopic, PartitionGrowth, PartitionState, RemovalOutcome
 from headrace.metastore.keys import PARTITION_BITS
 from headrace.metastore.life.numbers import epoch_floor, life_of_offset
+from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord, RemoveTopicRecord, TopicRecord
 from headrace.metastore.log.partition_records import change_records, encode_new_partitions
-from headrace.metastore.log.records import (
-    TOPIC_RESOURCE,
-    ConfigRecord,
-    RemoveTopicRecord,
-    TopicRecord,
-    encode_record,
-)
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.partitions.changes import Expansion, Removal, Shrinking
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError, InvalidError

@@ -23,7 +23,7 @@ from headrace.agent.refusal_log import RefusalLog
 from headrace.agent.transactions.init_producer_id import InitProducerId
 from headrace.agent.transactions.producer_ids import BLOCK_IDS, BLOCK_SECONDS, ProducerIds
 from headrace.metastore.keys import partition_key
-from headrace.metastore.log.records import FenceBrokerRecord, RemoveTopicRecord
+from headrace.metastore.log.kip631_records import FenceBrokerRecord, RemoveTopicRecord
 from headrace.metastore.postgres.sql_files import function_files
 from headrace.protocol.internal_topics import INTERNAL_TOPICS
 from headrace.protocol.request import RequestHandler

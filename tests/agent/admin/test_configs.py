@@ -16,7 +16,7 @@ from headrace.config.settings import Settings
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import ConfigRecord
+from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.metastore.log.replay import apply
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.admin.configs_world import (

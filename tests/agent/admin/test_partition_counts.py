@@ -15,7 +15,7 @@ from headrace.agent.admin.partition_counts import PartitionCounts, WantedCount
 from headrace.agent.admin.set_partition_count import SetPartitionCount
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.log.image import TopicImage
-from headrace.metastore.log.records import FeatureLevelRecord
+from headrace.metastore.log.kip631_records import FeatureLevelRecord
 from headrace.protocol.request import CloseConnection
 from headrace.protocol.set_partition_count import (
     SET_PARTITION_COUNT_KEY,

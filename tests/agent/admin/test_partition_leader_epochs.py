@@ -14,7 +14,7 @@ from headrace.agent.admin.topic_counts import CountsOfTopics
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.records import TOPIC_RESOURCE
+from headrace.metastore.log.kip631_records import TOPIC_RESOURCE
 from headrace.metastore.partitions.topic_partitions import CreatedFrom
 from headrace.protocol.ordered_requests import (
     LEADER_EPOCHS_KEY,

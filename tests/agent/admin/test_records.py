@@ -21,7 +21,7 @@ from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import AgentImage
-from headrace.metastore.log.records import TOPIC_RESOURCE
+from headrace.metastore.log.kip631_records import TOPIC_RESOURCE
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from headrace.storage.file_id import new_file_id
 from tests.agent.client_calls import call, versions_of

@@ -15,8 +15,10 @@ from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.api.splits import ReadingGroup
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import TopicImage
+from headrace.metastore.log.kip631_records import FeatureLevelRecord
+from headrace.metastore.log.own_records import DoubleTopicRecord
 from headrace.metastore.log.partition_records import split_record
-from headrace.metastore.log.records import DoubleTopicRecord, FeatureLevelRecord, decode_record
+from headrace.metastore.log.records import decode_record
 from headrace.metastore.partitions.topic_partitions import Split
 from headrace.protocol.request import CloseConnection
 from headrace.protocol.scale_topic import (

@@ -19,7 +19,7 @@ from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.shared_address import SharedAddress, cannot_forward
 from headrace.config.node_ids import NODE_ID_MAX, VIRTUAL_NODE_ID
 from headrace.metastore.api.agents import SHARED_ADDRESS, FeatureRange, Listener
-from headrace.metastore.log.records import FenceBrokerRecord
+from headrace.metastore.log.kip631_records import FenceBrokerRecord
 from tests.agent.admin.test_cluster import DESCRIBE_CLUSTER, FIND_COORDINATOR, METADATA, World
 from tests.agent.client_calls import call, versions_of
 from tests.manual_clock import ManualClock

@@ -23,7 +23,7 @@ from headrace.agent.refusal_log import LINES_PER_MINUTE
 from headrace.config import topic_configs
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
-from headrace.metastore.log.records import FenceBrokerRecord, RemoveTopicRecord
+from headrace.metastore.log.kip631_records import FenceBrokerRecord, RemoveTopicRecord
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi

@@ -19,17 +19,15 @@ from headrace.metastore.api.controller import ControllerLease
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.api.settings import SettingProposals
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import (
     BrokerEndpoint,
     BrokerFeature,
-    ControlledShutdownRecord,
     FenceBrokerRecord,
-    HideBrokerRecord,
     RegisterBrokerRecord,
-    ShowBrokerRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
+from headrace.metastore.log.own_records import ControlledShutdownRecord, HideBrokerRecord, ShowBrokerRecord
 from headrace.storage.errors import AlreadyExistsError, FencedError
 from tests.agent.cluster.fake_metadata_log import FakeMetadataLog
 

@@ -19,14 +19,10 @@ from headrace.metastore.api.topics import CountChange, NewTopic, PartitionGrowth
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.kip631_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from headrace.metastore.log.partition_records import change_records, encode_new_partitions, split_record
-from headrace.metastore.log.records import (
-    ConfigRecord,
-    MetadataRecord,
-    RemoveTopicRecord,
-    TopicRecord,
-    encode_record,
-)
+from headrace.metastore.log.record_fields import MetadataRecord
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.partitions.changes import Removal
 from headrace.metastore.partitions.topic_partitions import Split

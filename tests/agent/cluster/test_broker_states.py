@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import BrokerState, Identity, Membership
-from headrace.metastore.log.records import FenceBrokerRecord
+from headrace.metastore.log.kip631_records import FenceBrokerRecord
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock

@@ -24,14 +24,10 @@ from headrace.metastore.api.jobs import JobSchedule, JobState
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.log.delegation_tokens import TokenTimes, issue_token
 from headrace.metastore.log.image import Assignment, MetadataImage
+from headrace.metastore.log.kip631_records import CredentialInfo, FeatureLevelRecord, UserScramCredentialRecord
+from headrace.metastore.log.own_records import ControlledShutdownRecord
 from headrace.metastore.log.reassignment import reassign
-from headrace.metastore.log.records import (
-    ControlledShutdownRecord,
-    CredentialInfo,
-    FeatureLevelRecord,
-    MetadataRecord,
-    UserScramCredentialRecord,
-)
+from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import decode_snapshot, encode_snapshot, load_snapshot
 from headrace.storage.clock import Clock

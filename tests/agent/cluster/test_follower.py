@@ -12,7 +12,7 @@ from headrace.agent.cluster import follower as follower_module
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import RemoveTopicRecord
+from headrace.metastore.log.kip631_records import RemoveTopicRecord
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot
 from headrace.storage.errors import CorruptError, UnavailableError

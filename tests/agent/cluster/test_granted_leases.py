@@ -21,7 +21,7 @@ from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import Identity, Membership
 from headrace.metastore.api.agents import HeartbeatAnswer
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
-from headrace.metastore.log.records import ConfigRecord
+from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.storage.errors import OutcomeUnknownError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.test_controller import Candidate

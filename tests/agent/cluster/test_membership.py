@@ -16,7 +16,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import HeartbeatAnswer
 from headrace.metastore.keys import partition_key
-from headrace.metastore.log.records import FenceBrokerRecord
+from headrace.metastore.log.kip631_records import FenceBrokerRecord
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock

@@ -21,7 +21,8 @@ from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.newest_counts import NONE, NewestCounts
 from headrace.metastore.api.agents import METADATA_FORMAT
-from headrace.metastore.log.records import DoubleTopicRecord, FeatureLevelRecord
+from headrace.metastore.log.kip631_records import FeatureLevelRecord
+from headrace.metastore.log.own_records import DoubleTopicRecord
 from headrace.storage.errors import UnavailableError
 from tests.agent.client_calls import call
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi

@@ -16,16 +16,10 @@ from headrace.agent.admin.topic_names import why_illegal
 from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.fetch.metadata_topic import MetadataTopic
 from headrace.metastore.api.read import OffsetKind
+from headrace.metastore.log.kip631_records import CredentialInfo, FenceBrokerRecord, UserScramCredentialRecord
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID, render_batch
-from headrace.metastore.log.records import (
-    CredentialInfo,
-    FenceBrokerRecord,
-    ScramKeys,
-    UserScramCredentialRecord,
-    UserScramKeysRecord,
-    decode_record,
-    encode_record,
-)
+from headrace.metastore.log.own_records import ScramKeys, UserScramKeysRecord
+from headrace.metastore.log.records import decode_record, encode_record
 from headrace.protocol.fetch_codec import FetchPartition
 from headrace.storage.errors import TruncatedError, UnavailableError
 from headrace.storage.records.codec import decode_records

@@ -12,7 +12,7 @@ from kafka.protocol.consumer import LeaveGroupRequest, SyncGroupRequest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.group import ClassicGroup
-from headrace.metastore.log.records import RemoveTopicRecord
+from headrace.metastore.log.kip631_records import RemoveTopicRecord
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld

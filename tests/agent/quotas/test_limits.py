@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.agent.quotas.limits import PRODUCE, BucketKey, Limit, QuotaTable
-from headrace.metastore.log.records import EntityData
+from headrace.metastore.log.kip631_records import EntityData
 
 DEFAULT = None
 LEVELS: list[tuple[dict[str, str | None], tuple[str | None, str | None]]] = [

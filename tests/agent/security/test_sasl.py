@@ -24,7 +24,7 @@ from headrace.config.listeners import listeners
 from headrace.config.load import load
 from headrace.metastore.log.delegation_tokens import token_hmac
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import CredentialInfo, DelegationTokenRecord
+from headrace.metastore.log.kip631_records import CredentialInfo, DelegationTokenRecord
 from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.sealing import Sealing
 from headrace.protocol.api_keys import ApiKey

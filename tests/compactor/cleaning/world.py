@@ -16,7 +16,7 @@ from headrace.compactor.merge import MergeLimits
 from headrace.metastore.api.cleaning import CleaningQuery, CleaningState
 from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
-from headrace.metastore.log.records import TOPIC_RESOURCE, ConfigRecord
+from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, ConfigRecord
 from headrace.storage.records.codec import Record, encode_batch
 from tests.compactor.world import LEASE_MS, CompactionWorld
 from tests.metastore.sessions import move_time, rows, session

@@ -7,41 +7,43 @@ import uuid
 from collections.abc import Callable
 
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.partition_records import change_records, split_record
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import (
     AccessControlRecord,
-    AliasPartitionRecord,
     BrokerEndpoint,
     BrokerFeature,
     ConfigRecord,
-    ControlledShutdownRecord,
     CredentialInfo,
     DelegationTokenRecord,
     EntityData,
     FailedReplicasRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
-    HalveTopicRecord,
-    HideBrokerRecord,
-    MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
     QuotaRecord,
     RegisterBrokerRecord,
-    RemoveAccessControlRecord,
-    RemoveDelegationTokenRecord,
-    RemoveFeatureLevelRecord,
     RemoveTopicRecord,
-    RemoveUserScramCredentialRecord,
-    ShowBrokerRecord,
     TopicRecord,
     TopicWithFailures,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
-    UserScramKeysRecord,
-    encode_record,
 )
+from headrace.metastore.log.own_records import (
+    AliasPartitionRecord,
+    ControlledShutdownRecord,
+    HalveTopicRecord,
+    HideBrokerRecord,
+    RemoveAccessControlRecord,
+    RemoveDelegationTokenRecord,
+    RemoveFeatureLevelRecord,
+    RemoveUserScramCredentialRecord,
+    ShowBrokerRecord,
+    UserScramKeysRecord,
+)
+from headrace.metastore.log.partition_records import change_records, split_record
+from headrace.metastore.log.record_fields import MetadataRecord
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.scram_keys import as_keys
 from headrace.metastore.partitions.changes import change_count, halve, removals

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import (
     ConfigRecord,
-    ControlledShutdownRecord,
     FeatureLevelRecord,
     FenceBrokerRecord,
-    MetadataRecord,
     RemoveTopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
-    encode_record,
 )
+from headrace.metastore.log.own_records import ControlledShutdownRecord
+from headrace.metastore.log.record_fields import MetadataRecord
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.storage.errors import CorruptError, UnsupportedFeatureError
 from tests.metastore.log.log_histories import agent_record, partition_record, random_history, topic_records

@@ -7,15 +7,15 @@ import uuid
 import pytest
 
 from headrace.metastore.log.image import Assignment, MetadataImage
-from headrace.metastore.log.reassignment import cancel_reassignment, completions, reassign, reassignments
-from headrace.metastore.log.records import (
+from headrace.metastore.log.kip631_records import (
     FenceBrokerRecord,
-    MetadataRecord,
     RemoveTopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
-    encode_record,
 )
+from headrace.metastore.log.reassignment import cancel_reassignment, completions, reassign, reassignments
+from headrace.metastore.log.record_fields import MetadataRecord
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.storage.errors import InvalidError, NotFoundError

@@ -11,14 +11,10 @@ import pytest
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT, change_feature
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import (
-    CredentialInfo,
-    FeatureLevelRecord,
-    MetadataRecord,
-    RemoveUserScramCredentialRecord,
-    UserScramCredentialRecord,
-    encode_record,
-)
+from headrace.metastore.log.kip631_records import CredentialInfo, FeatureLevelRecord, UserScramCredentialRecord
+from headrace.metastore.log.own_records import RemoveUserScramCredentialRecord
+from headrace.metastore.log.record_fields import MetadataRecord
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.scram_keys import as_keys, scram_keys
 from headrace.metastore.log.snapshot import encode_snapshot as encode

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.access.acl_rules import ANY, LITERAL, MATCH, PREFIXED, AclFilter
 from headrace.agent.admin.access.acls import FILTERS_MAX
-from headrace.metastore.log.records import AccessControlRecord
+from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.admin.access.access_world import World

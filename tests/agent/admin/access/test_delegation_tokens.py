@@ -12,7 +12,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.config.settings import Settings
 from headrace.metastore.log.delegation_tokens import TokenTimes, ended, is_expired, issue_token, renewed
-from headrace.metastore.log.records import DelegationTokenRecord, RemoveDelegationTokenRecord
+from headrace.metastore.log.kip631_records import DelegationTokenRecord
+from headrace.metastore.log.own_records import RemoveDelegationTokenRecord
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.admin.access.access_world import World

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.metastore.log.records import CredentialInfo
+from headrace.metastore.log.kip631_records import CredentialInfo
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.admin.access.access_world import World

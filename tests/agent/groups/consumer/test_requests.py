@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.topics import GroupTopics
-from headrace.metastore.log.records import ConfigRecord
+from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import schema
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError

@@ -12,7 +12,8 @@ from headrace.config.group_configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.records import ConfigRecord, encode_record
+from headrace.metastore.log.kip631_records import ConfigRecord
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.storage.errors import InvalidError
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace.agent.security.authorization.access import DECISIONS_MAX, AclAccess
 from headrace.agent.security.authorization.acl_index import EMPTY, AclVerdict, Subject, canonical_host
 from headrace.agent.security.authorization.operations import ALLOW, DENY, LITERAL, PREFIXED, AclOperation, AclResource
-from headrace.metastore.log.records import AccessControlRecord
+from headrace.metastore.log.kip631_records import AccessControlRecord
 
 NAMES = ["a", "ab", "abc", "b", "ba", "*", "hardcode"]
 HOSTS = ["10.0.0.1", "10.0.0.2", "::1", "*"]

@@ -17,7 +17,7 @@ from headrace.agent.security.authorization.access import Access
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.operations import ALLOW, LITERAL, AclOperation, AclResource
 from headrace.config.authorization_settings import STANDARD_AUTHORIZER
-from headrace.metastore.log.records import AccessControlRecord
+from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.protocol.request import ANONYMOUS, ClientConnection
 from tests.agent.cluster.standing_view import StandingView
 from tests.agent.fetch.fetch_world import World

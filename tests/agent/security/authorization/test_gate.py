@@ -24,7 +24,8 @@ from headrace.config.authorization_settings import STANDARD_AUTHORIZER
 from headrace.config.load import load
 from headrace.config.settings import Settings
 from headrace.metastore.log.image import TopicImage
-from headrace.metastore.log.records import UserScramKeysRecord, encode_record
+from headrace.metastore.log.own_records import UserScramKeysRecord
+from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
