@@ -12,50 +12,33 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.compose import compose_cluster, shared_address
+from headrace.agent.cluster.compose import compose_cluster
 from headrace.agent.cluster.membership import BrokerState
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
-from headrace.agent.cluster.shared_address import SharedAddress
-from headrace.agent.cluster.zone_traffic import ZoneTraffic
 from headrace.agent.dispatch import Dispatcher
-from headrace.agent.fetch.service import FetchService
 from headrace.agent.fetch.steps import UNTRACED, FetchSteps
-from headrace.agent.fetch.zone_cache.asking import Connect
-from headrace.agent.fetch.zone_cache.connection import open_connection
-from headrace.agent.forward.service import ForwardService
-from headrace.agent.groups.handlers import GroupHandlers
-from headrace.agent.handlers import Parts, register_handlers
 from headrace.agent.housekeeping import Housekeeper
-from headrace.agent.limit_metrics import limits_reached
 from headrace.agent.listener.descriptors import connections_possible
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.loop_lag import watch_loop_lag
-from headrace.agent.memory_metrics import watch_memory
-from headrace.agent.peer_health.reports import AgentReports
-from headrace.agent.peer_health.wire import API_KEY as PEER_HEALTH_KEY
+from headrace.agent.paths import Foundation, Paths
 from headrace.agent.produce.observer import ProduceObserver
-from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
 from headrace.agent.quotas.service import QuotaService
 from headrace.agent.security.audit import AuditLog
-from headrace.agent.security.authorization.denial_log import reporting_authorizer
-from headrace.agent.security.listener_security import ListenerSecurity, link_context
-from headrace.agent.security.sasl.compose import authenticated
-from headrace.agent.topic_traffic import TopicTraffic
+from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.config.listeners import Endpoint, SecurityProtocol, deprecated_forms, listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener, agent_features
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock
@@ -85,14 +68,8 @@ class Broker:
     ) -> None:
         """`on_settled` gets the times of each flushed file's steps: for load reports. `nonces` None: those of the
         operating system. `observer` and `fetch_steps`: what traces the two paths, if anything does."""
-        self._observer, self._fetch_steps = observer, fetch_steps
-        self._nonces = nonces or random.SystemRandom()
-        self._sealing = Sealing(settings.metadata_secret_keys)
-        self._securities: dict[str, ListenerSecurity] = {}
-        """Of the listeners that are not PLAINTEXT, by name."""
         self.settings = settings
-        self._store, self._metastore, self._clock, self._rng = store, metastore, clock, rng
-        self._registry, self._on_settled = registry, on_settled
+        self._metastore, self._clock, self._rng, self._registry = metastore, clock, rng, registry
         self._configs = EffectiveConfigs(settings)
         self.audit = AuditLog(clock, registry)
         self._serving = asyncio.Event()
@@ -106,6 +83,8 @@ class Broker:
         )
         self._listener.on_refused_certificate(self.audit.failed_authentication)
         self._quotas = QuotaService(self._listener, metastore, lambda: self.node_id, clock, rng, registry)
+        self._securities: dict[str, ListenerSecurity] = {}
+        """Of the listeners that are not PLAINTEXT, by name."""
         self.kafka_port = 0
         """Of the first listener."""
         self._advertised: tuple[Listener, ...] = ()
@@ -115,7 +94,27 @@ class Broker:
         """Whether the controller in the same process, if any, is the active one."""
         self.reached_here: Callable[[], frozenset[str]] = frozenset
         """The dependencies that answer this process (storage/dependency.py): what it reports to other agents."""
-        self._reports: AgentReports | None = None
+        self._foundation = Foundation(
+            settings=settings,
+            store=store,
+            metastore=metastore,
+            clock=clock,
+            rng=rng,
+            nonces=nonces or random.SystemRandom(),
+            registry=registry,
+            listener=self._listener,
+            dispatcher=self._dispatcher,
+            quotas=self._quotas,
+            audit=self.audit,
+            sealing=Sealing(settings.metadata_secret_keys),
+            securities=self._securities,
+            observer=observer,
+            fetch_steps=fetch_steps,
+            on_settled=on_settled,
+            is_active_controller=lambda: self.is_active_controller(),
+            reached_here=lambda: self.reached_here(),
+        )
+        self._paths: Paths | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     @property
@@ -131,17 +130,18 @@ class Broker:
     async def start(self) -> None:
         """Listen, join the cluster, then serve. Raises the error that prevented it."""
         await self._listen()
+        features = agent_features(has_secret_keys=bool(self._foundation.sealing))
         cluster = compose_cluster(
-            *(self.settings, self._metastore, self._advertised, agent_features(has_secret_keys=bool(self._sealing))),
+            *(self.settings, self._metastore, self._advertised, features),
             *(self._clock, self._rng, self._registry),
         )
         cluster.follower.on_image.append(self._quotas.on_image)
         await cluster.follower.catch_up()
         MetadataMetrics(cluster.follower, self._registry)
-        self._compose_paths(cluster, await self._metastore.zone_secret())
-        self.cluster = cluster  # from here on `stop` has to leave the cluster
-        await self._fetch.start()
-        await self._produce.start()
+        paths = Paths(self._foundation, cluster, self._advertised, await self._metastore.zone_secret())
+        self._serve = paths.serve
+        self.cluster, self._paths = cluster, paths  # from here on `close` has to leave the cluster
+        await paths.start()
         await cluster.start()
         self._spawn(self._dispatcher.warm_up())
         self._spawn(watch_loop_lag(self._clock, self._registry))
@@ -161,36 +161,23 @@ class Broker:
         """Whether this process's server is the metastore. If another one is, other agents know more: while clients
         reach this one, they get an old view of the cluster, and come back to it."""
         self._listener.suspend(not is_current)
-        if not is_current and self.cluster is not None:
-            self._fetch.life_is_over()
+        if not is_current and self._paths is not None:
+            self._paths.fetch.life_is_over()
 
     async def drain(self, grace_seconds: float) -> None:
         """Leave the routing, then answer every request in progress. Nothing to do after a failed start."""
-        if self.cluster is not None:
+        if self.cluster is not None and self._paths is not None:
             await self.cluster.membership.controlled_shutdown()
-            self._fetch.drain()
-            self._forward.drain()
-            await asyncio.gather(self._drain_produce(grace_seconds), self._listener.drain(grace_seconds))
-            await self._groups.close()
-            await self._produce.close()
+            await self._paths.drain(grace_seconds)
 
     async def close(self, grace_seconds: float) -> None:
         """Leave the cluster."""
-        if self.cluster is not None:
+        if self.cluster is not None and self._paths is not None:
             await self.cluster.stop()
-            await self._forward.close()
-            await self._fetch.close()
+            await self._paths.close()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-
-    async def _drain_produce(self, grace_seconds: float) -> None:
-        """Limited in time: with the metastore unavailable a file's outcome may stay unknown for as long."""
-        try:
-            async with asyncio.timeout(grace_seconds):
-                await self._produce.drain()
-        except TimeoutError:
-            logger.warning("drain ran out of time: clients retry batches with an unknown outcome")
 
     def ready_fields(self) -> str:
         """Node id, and the address that clients connect to."""
@@ -200,15 +187,15 @@ class Broker:
 
     def not_ready_reason(self) -> str | None:
         """None while it is a running member and can produce."""
-        if self.cluster is None:
+        if self.cluster is None or self._paths is None:
             return "not a running member of the cluster"
         if (reason := self.cluster.membership.not_ready_reason()) is not None:
             return reason
-        return f"produce is stopped: {self._produce.stopped}" if self._produce.stopped else None
+        return f"produce is stopped: {stopped}" if (stopped := self._paths.produce.stopped) else None
 
     async def reached(self) -> frozenset[str]:
         """The dependencies that at least one other agent reaches now, if this one can ask."""
-        return frozenset() if self._reports is None else await self._reports.reached()
+        return frozenset() if self._paths is None else await self._paths.reports.reached()
 
     async def status(self) -> dict[str, Any]:
         """Identity and image, for people."""
@@ -227,8 +214,6 @@ class Broker:
                 for a in image.agents.values()
             ],
         }
-
-    # -- composition
 
     async def _listen(self) -> None:
         """Bind every listener of the broker. Clients are answered once the agent serves."""
@@ -258,124 +243,6 @@ class Broker:
         security = self._securities[endpoint.name] = ListenerSecurity(self.settings, endpoint, self._clock)
         self._spawn(security.run())
         return security
-
-    def _compose_paths(self, cluster: Cluster, zone_secret: bytes) -> None:
-        settings, clock, rng = self.settings, self._clock, self._rng
-        traffic = ZoneTraffic(settings.broker_rack, self._registry)
-        sealed_keys = SealedKeys(self._sealing, self._metastore.cluster_id)
-        shared = shared_address(settings, cluster, self._advertised)
-        authorizer = reporting_authorizer(settings, cluster, clock, self._registry, self.audit)
-        connect = partial(open_connection, tls=link_context(settings, clock))
-        by_topic = TopicTraffic(settings.topic_metrics_max, cluster.topic_name, self._registry)
-        self._fetch = FetchService(
-            self._store,
-            self._metastore,
-            cluster,
-            settings,
-            clock,
-            rng,
-            self._registry,
-            on_metadata_moved=cluster.follower.poke,
-            rendered_logs=self._metastore,
-            zone_secret=zone_secret,
-            traffic=traffic,
-            shared_address=shared,
-            connect=connect,
-            authorizer=authorizer.enforced,
-            count_sent=by_topic.sent,
-            steps=self._fetch_steps,
-        )
-        self._produce = ProducePipeline(
-            self._store,
-            self._metastore,
-            cluster,
-            settings,
-            clock,
-            rng,
-            self._callbacks(cluster),
-            self._registry,
-            self._listener.produce_bytes,
-            authorizer.enforced,
-            by_topic.received,
-            self._observer,
-        )
-        self._groups = GroupHandlers(
-            self._metastore, cluster, settings, clock, rng, self._registry, authorizer.enforced
-        )
-        self._forward = self._compose_forwarding(cluster, shared, zone_secret, connect)
-        watch_memory(settings, self._memory_in_use(), self._registry)
-        parts = Parts(
-            settings=settings,
-            clock=clock,
-            rng=rng,
-            cluster=cluster,
-            metastore=self._metastore,
-            produce=self._produce,
-            fetch=self._fetch,
-            groups=self._groups,
-            forward=self._forward,
-            shared=shared,
-            traffic=traffic,
-            is_active_controller=lambda: self.is_active_controller(),
-            registry=self._registry,
-            limits_reached=limits_reached(self._registry),
-            audit=self.audit,
-            mutations=self._quotas.mutations,
-            sealed_keys=sealed_keys,
-            authorizer=authorizer,
-            may_be_behind=cluster.may_be_behind,
-        )
-        register_handlers(self._dispatcher, parts)
-        self._serve = self._authenticated(cluster, zone_secret, sealed_keys)
-        self._report(cluster, zone_secret, connect)
-
-    def _memory_in_use(self) -> dict[str, Callable[[], float]]:
-        groups: dict[str, Callable[[], float]] = {"groups": lambda: self._groups.memory.in_use_bytes}
-        return self._listener.memory_in_use() | self._produce.memory_in_use() | self._fetch.memory_in_use() | groups
-
-    def _callbacks(self, cluster: Cluster) -> Callbacks:
-        """What the produce path tells the others."""
-        return Callbacks(
-            database_now_ms=self._fetch.database_now_ms,
-            on_flushed=self._fetch.on_flushed,
-            on_committed=self._fetch.on_committed,
-            on_fenced=cluster.membership.check_now,
-            on_settled=self._on_settled,
-            log_start_offset=self._fetch.log_start_offset,
-        )
-
-    def _authenticated(self, cluster: Cluster, secret: bytes, keys: SealedKeys) -> RequestHandler:
-        dispatcher, own, clock, registry = self._dispatcher, self.settings, self._clock, self._registry
-        securities, nonces, audit = self._securities, self._nonces, self.audit
-        return authenticated(dispatcher, own, securities, cluster, secret, keys, clock, nonces, registry, audit)
-
-    def _report(self, cluster: Cluster, secret: bytes, connect: Connect) -> None:
-        """Tell other agents what this one reaches, and ask them."""
-        now_ms, between = self._fetch.database_now_ms, listeners(self.settings).inter_broker
-        self._reports = AgentReports(
-            secret, cluster, lambda: self.reached_here(), now_ms, self._clock, self._rng, between, connect
-        )
-        self._dispatcher.register_unadvertised(PEER_HEALTH_KEY, self._reports.handle)
-
-    def _compose_forwarding(
-        self, cluster: Cluster, shared: SharedAddress, secret: bytes, connect: Connect
-    ) -> ForwardService:
-        forward = ForwardService(
-            secret,
-            cluster,
-            shared,
-            self._metastore,
-            self._dispatcher,
-            self.settings,
-            self._fetch.database_now_ms,
-            self._clock,
-            self._rng,
-            self._registry,
-            inter_broker=listeners(self.settings).inter_broker,
-            connect=connect,
-        )
-        cluster.follower.on_image.append(forward.links.on_image)
-        return forward
 
     def _handle(self, request: Request) -> Awaitable[Response]:
         if self._early or not self._serving.is_set():

@@ -1,6 +1,6 @@
 """The handlers of an agent by API: all APIs on one page.
 
-Place: called once by agent/broker.py; a new API is a new line here.
+Place: called once by agent/paths.py; a new API is a new line here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The memory of an agent by part: what is in use, and what its settings allow.
 
-Place: composed by broker.py; the parts are counted where they are used and read when Prometheus asks.
+Place: composed by paths.py; the parts are counted where they are used and read when Prometheus asks.
 Invariant: the label `part` is one of config/memory_budget.py's. `python` and `compaction` have a limit only: nothing
 counts their bytes.
 """

@@ -1,6 +1,6 @@
 """The group requests of an agent, composed around the groups that it holds.
 
-Place: made by agent/broker.py. A new kind of group adds its Restore here, and its requests a handler.
+Place: made by agent/paths.py. A new kind of group adds its Restore here, and its requests a handler.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One agent without sockets: membership, controller, write and read path, groups and housekeeping, as agent/broker.py.
+"""One agent without sockets: membership, controller, write and read path, groups and housekeeping, as agent/paths.py.
 
 Fault model: none; the loop stops it (tests/pauses/loop.py).
 """

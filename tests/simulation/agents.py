@@ -1,4 +1,4 @@
-"""Agents as processes: the real write and read path, composed as agent/broker.py does, without sockets.
+"""Agents as processes: the real write and read path, composed as agent/paths.py does, without sockets.
 
 Fault model: a process is killed between any two steps (its memory is gone, what it had sent still
 arrives) and restarted; it is paused, perhaps so long that it is fenced, and continues as if nothing

@@ -1,6 +1,6 @@
 """Authentication for the listeners of a process, from its settings and its image of the cluster.
 
-Place: agent/broker.py for the broker's listeners, agent/controller_endpoint.py for the one for controllers.
+Place: agent/paths.py for the broker's listeners, agent/controller_endpoint.py for the one for controllers.
 Invariant: a listener on which clients must authenticate is served through the gate, and through nothing else.
 """
 
