@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundation:
-    """What the paths stand on: what an agent has before it finds its cluster."""
+    """What an agent has before it finds its cluster, and the paths are made of."""
 
     settings: Settings
     store: ObjectStore
