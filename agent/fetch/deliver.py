@@ -262,9 +262,7 @@ class Delivery:
         return batches
 
     async def _give_way(self, began: float) -> None:
-        """Leave the event loop to other tasks for as long as it was used since `began`: a backfill gets at most half
-        of it.
-        """
+        """Leave the event loop to other tasks for as long as an extent, from `began` on, used it."""
         await self._clock.sleep(self._clock.monotonic() - began)
 
     async def _whole_first(self, extent: Extent, start: BatchStart, wanted: FileRange, body: RangeBytes) -> RangeBytes:

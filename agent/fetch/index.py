@@ -1,8 +1,9 @@
 """The tail index: the newest extents that this agent knows from the commit feed.
 
 Place: the first source of a fetch (locate.py); filled by feed.py, completed by the primary's answers.
-Invariant: a partition's extents here have no gap in offsets and end where the feed is. Uncertain entries are removed,
-and the primary is asked for a removed partition: the index may lag, but is never wrong. The two sources can be
+Invariant: a partition's extents here have no gap in offsets and end where the feed is, or where this agent's commits
+are. Uncertain entries are removed, and the primary is asked for a removed partition: the index may lag, but is never
+wrong. The two sources can be
 combined without a race because high watermark and log start only grow within one incarnation of the metastore, and
 because a primary's answer is ignored if something was removed after it was requested (`generation`).
 """
@@ -12,14 +13,14 @@ from __future__ import annotations
 import uuid
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.segment_cache import SegmentCache
+from headrace.agent.fetch.tail import Tail
 from headrace.metastore.api.read import (
     NONE_OPEN,
-    AbortedRange,
     Extent,
     FeedKind,
     FeedPage,
@@ -41,69 +42,6 @@ _base_offset = attrgetter("base_offset")
 _last_offset = attrgetter("last_offset")
 
 
-class _Tail:
-    """One partition. Offsets are lower bounds until `confirmed`, by the primary or by the feed's very first row.
-
-    Each change of the first open offset comes with an append, so what is open is a function of a log's end.
-    `first_open_offset` is that of the log up to `fed_to`, as far as the feed brought it: of a transaction that the
-    primary says is over, the feed may not have brought the end, and then `aborted` does not have it. So what the
-    primary says counts only when the feed has come as far (`known_to`).
-    """
-
-    __slots__ = (
-        "aborted",
-        "confirmed",
-        "extents",
-        "fed_to",
-        "first_open_offset",
-        "high_watermark",
-        "known_to",
-        "log_start_offset",
-        "open_at_primary",
-    )
-
-    def __init__(self) -> None:
-        self.extents: list[Extent] = []
-        self.high_watermark = 0
-        self.log_start_offset = 0
-        self.confirmed = False
-        self.first_open_offset: int | None = None
-        self.fed_to: int | None = None
-        """None: the feed has brought nothing."""
-        self.open_at_primary: int | None = None
-        self.known_to = 0
-        self.aborted: list[AbortedRange] = []
-        """Those with a marker in `extents`, and maybe earlier ones."""
-
-    def note_fed(self, first_open_offset: int | None, end: int) -> bool:
-        """What a row of the feed says; None: what is open did not change. Whether offsets became stable."""
-        before, was_fed, self.fed_to = self.first_open_offset, self.fed_to is not None, end
-        if first_open_offset is not None:
-            self.first_open_offset = first_open_offset
-        elif before is None and end >= self.known_to:
-            self.first_open_offset = self.open_at_primary
-        if before is None:
-            return was_fed and self.first_open_offset is not None
-        return before not in (self.first_open_offset, NONE_OPEN)
-
-    def note_primary(self, first_open_offset: int, end: int) -> None:
-        """What the primary says of the log up to `end`."""
-        if end >= self.known_to:
-            self.open_at_primary, self.known_to = first_open_offset, end
-        if self.first_open_offset is None and self.fed_to is not None and self.fed_to >= end:
-            self.first_open_offset = first_open_offset  # the rows since then said nothing else
-
-    @property
-    def last_stable_offset(self) -> int:
-        """At most the partition's, and as far as `aborted` goes."""
-        open_offset, end = self.first_open_offset, self.fed_to
-        if end is None:
-            open_offset, end = self.open_at_primary, self.known_to
-        if open_offset is None:
-            return self.log_start_offset
-        return max(end if open_offset == NONE_OPEN else open_offset, self.log_start_offset)
-
-
 class TailIndex:
     """Per partition: recent extents, high watermark, log start."""
 
@@ -119,7 +57,7 @@ class TailIndex:
         self._shards = shards
         self._extents_max = extents_max
         self._incarnation: uuid.UUID | None = None
-        self._tails: dict[int, _Tail] = {}
+        self._tails: dict[int, Tail] = {}
         self._arrivals: deque[int] = deque()  # keys of the cached extents, oldest first
         self._file_ends: OrderedDict[uuid.UUID, int] = OrderedDict()
 
@@ -182,7 +120,7 @@ class TailIndex:
         if not answer.known:
             self._tails.pop(key, None)
             return
-        tail = self._tails.setdefault(key, _Tail())
+        tail = self._tails.setdefault(key, Tail())
         tail.high_watermark = max(tail.high_watermark, answer.high_watermark)
         tail.confirmed = True
         tail.note_primary(answer.first_open_offset, answer.high_watermark)
@@ -213,6 +151,26 @@ class TailIndex:
             elif head < self.heads[shard]:  # the feed went back without saying so
                 self._forget_lost(shard, head, heard)
         return heard
+
+    def take_own(self, extents: Sequence[Extent]) -> tuple[dict[int, int], bool]:
+        """What this agent's commit appended, before the feed brings it. Returns what `apply` does, and whether all of
+        it is known now.
+
+        An extent is taken only if it follows the newest one here: then nothing that the feed has not brought yet is
+        between them. Not for transactional batches, of which the feed says more.
+        """
+        heard: dict[int, int] = {}
+        for extent in extents:
+            key = extent.partition_key
+            tail = self._tails.get(key)
+            if tail is None or tail.end != extent.base_offset or tail.high_watermark != extent.base_offset:
+                continue
+            tail.ahead.append(extent)
+            self._append(extent)
+            heard[key] = heard.get(key, 0) + extent.length
+            if tail.note_fed(None, extent.last_offset + 1):
+                heard[key] = LOOK_AGAIN
+        return heard, all(self.high_watermark(extent.partition_key) > extent.last_offset for extent in extents)
 
     def extents(self) -> list[Extent]:
         """All that are known."""
@@ -258,12 +216,14 @@ class TailIndex:
         self.history.apply(row)
         if row.kind in (FeedKind.COMMIT, FeedKind.TRANSACTION):
             for extent in row.extents:
+                if self._has_already(extent):
+                    continue
                 self._append(extent)
                 heard[extent.partition_key] = heard.get(extent.partition_key, 0) + extent.length
             self._note_transactions(row, heard)
         elif row.kind is FeedKind.LOG_START:
             for move in row.log_starts:
-                self._move_log_start(self._tails.setdefault(move.partition_key, _Tail()), move.log_start_offset)
+                self._move_log_start(self._tails.setdefault(move.partition_key, Tail()), move.log_start_offset)
         elif row.kind is FeedKind.SWAP:
             for extent in row.extents:
                 self._drop_through(extent.partition_key, extent.last_offset)
@@ -280,13 +240,29 @@ class TailIndex:
             first = tail.extents[0].base_offset
             tail.aborted = [*(a for a in tail.aborted if a.last_offset >= first), aborted]
 
+    def _has_already(self, extent: Extent) -> bool:
+        """Whether an extent of the feed is here, because this agent committed it. If the feed has something else in the
+        place of what this agent committed, that is lost: another history has begun."""
+        tail = self._tails.get(extent.partition_key)
+        if tail is None or not tail.ahead:
+            return False
+        if tail.feed_catches_up(extent):
+            return True
+        self.on_forgotten(list(tail.ahead))
+        self._start_over(extent.partition_key)
+        return False
+
+    def _start_over(self, key: int) -> Tail:
+        self.generation += 1
+        tail = self._tails[key] = Tail()
+        return tail
+
     def _append(self, extent: Extent) -> None:
         key = extent.partition_key
-        tail = self._tails.setdefault(key, _Tail())
-        if tail.extents and extent.base_offset != tail.extents[-1].last_offset + 1:
+        tail = self._tails.setdefault(key, Tail())
+        if tail.end not in (None, extent.base_offset):
             # Commits of a shard have no gap and never go back: the entries belong to another incarnation.
-            self.generation += 1
-            tail = self._tails[key] = _Tail()
+            tail = self._start_over(key)
         tail.extents.append(extent)
         if extent.base_offset == 0:  # known from its first record on
             tail.confirmed = True
@@ -308,13 +284,13 @@ class TailIndex:
         if tail is not None:
             del tail.extents[: bisect_right(tail.extents, last_offset, key=_base_offset)]
 
-    def _move_log_start(self, tail: _Tail, log_start_offset: int) -> None:
+    def _move_log_start(self, tail: Tail, log_start_offset: int) -> None:
         tail.log_start_offset = max(tail.log_start_offset, log_start_offset)
         tail.high_watermark = max(tail.high_watermark, log_start_offset)  # the feed has not brought these commits yet
         del tail.extents[: bisect_left(tail.extents, log_start_offset, key=_last_offset)]
 
 
-def _found(tail: _Tail, extents: list[Extent], offset: int) -> Lookup:
+def _found(tail: Tail, extents: list[Extent], offset: int) -> Lookup:
     return Lookup(
         LookupStatus.FOUND,
         tail.log_start_offset,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -41,7 +41,7 @@ from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.listeners import listeners
 from headrace.config.memory_budget import EXTENT_BYTES, SESSION_PARTITION_BYTES
 from headrace.config.settings import Settings
-from headrace.metastore.api.read import ReadApi
+from headrace.metastore.api.read import Extent, ReadApi
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
@@ -178,9 +178,9 @@ class FetchService:
         afterwards."""
         self._cache.put_file(file_id, segment)
 
-    def on_committed(self) -> None:
-        """This agent committed something: consumers wait for it."""
-        self._feed.committed()
+    def on_committed(self, extents: Sequence[Extent] | None = None) -> None:
+        """This agent committed something: consumers wait for it. `extents`: all that was appended; None: ask."""
+        self._feed.committed(extents)
 
     def log_start_offset(self, partition_key: int) -> int:
         """The log start as far as known here, for produce responses; -1 if unknown."""

@@ -20,7 +20,7 @@ from headrace.agent.fetch.sessions import Exchange, Ref
 from headrace.agent.fetch.walk import BatchStart
 from headrace.agent.produce.commit import Committer
 from headrace.agent.produce.stages import StoredFile
-from headrace.metastore.api.read import ALL_BYTES, ExtentQuery, FeedRow, OffsetAnswer, OffsetKind, OffsetQuery
+from headrace.metastore.api.read import ALL_BYTES, Extent, ExtentQuery, FeedRow, OffsetAnswer, OffsetKind, OffsetQuery
 from headrace.protocol.fetch_codec import FetchPartitionReply
 from tests.simulation.bug import Patch, bug
 from tests.simulation.problems import Kind
@@ -72,6 +72,22 @@ def high_watermark_from_uncommitted_data(patch: Patch) -> None:
 
     original_init = patch.replace(FetchService, "__init__", init)
     original_send = patch.replace(Committer, "_send", send)
+
+
+@bug("W5", Kind.SKIPPED, Kind.UNSEEN)
+def own_commits_pass_those_of_others(patch: Patch) -> None:
+    """What this agent committed is taken although the feed has not brought another agent's records before it."""
+
+    def take_own(self: TailIndex, extents: Sequence[Extent]) -> tuple[dict[int, int], bool]:
+        for extent in extents:
+            tail = self._tails.get(extent.partition_key)
+            if tail is not None and extent.base_offset >= tail.high_watermark:
+                tail.extents.append(extent)
+                tail.ahead.append(extent)
+                tail.high_watermark = extent.last_offset + 1
+        return {extent.partition_key: extent.length for extent in extents}, True
+
+    patch.replace(TailIndex, "take_own", take_own)
 
 
 @bug("W5", Kind.UNSEEN, Kind.REWOUND)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.fetch import index
 from headrace.agent.fetch.index import TailIndex
+from headrace.agent.fetch.tail import Tail
 from headrace.metastore.api.read import NONE_OPEN
 from headrace.metastore.transactions import policy
 from headrace.metastore.transactions.state import ProducerEpoch, TransactionState, TransactionVerdict
@@ -225,8 +225,8 @@ BUGS: dict[str, Plant] = {
     "a promotion commits what survived": _method(TransactionModel, "forget_transactions", _a_life_commits),
     "a repeated batch is appended": _method(TransactionModel, "produce", _duplicates_are_appended),
     "agents forget aborted ranges": _method(TailIndex, "_note_transactions", _agents_forget_ranges),
-    "agents ignore open transactions": _method(index._Tail, "last_stable_offset", _nothing_is_open),
-    "agents are ahead of their feed": _method(index._Tail, "note_primary", _the_primary_counts_at_once),
+    "agents ignore open transactions": _method(Tail, "last_stable_offset", _nothing_is_open),
+    "agents are ahead of their feed": _method(Tail, "note_primary", _the_primary_counts_at_once),
     "the primary forgets aborted ranges": _method(TransactionModel, "_found", _the_primary_says_nothing_of_aborts),
     "the primary forgets open transactions": _method(TransactionModel, "_found", _the_primary_says_nothing_is_open),
     "readers pass the last stable offset": _method(transactions, "stable_part", _readers_do_not_stop),

@@ -21,6 +21,7 @@ from kio.serial import entity_reader, entity_writer
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.service import FetchService
+from headrace.agent.produce.appended import appended_extents
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
@@ -214,19 +215,20 @@ class World:
             header = read_header(batch)
             position = writer.add(uuid.UUID(int=number << 64), index, key, memoryview(batch), header)
             producer = (header.producer_id, header.producer_epoch, header.base_sequence)
-            count = header.last_offset_delta + 1
-            staged.append(StagedBatch(key, position, len(batch), count, header.highest_timestamp, *producer))
+            count, epoch = header.last_offset_delta + 1, self.model.partitions[key].leader_epoch
+            staged.append(StagedBatch(key, position, len(batch), count, header.highest_timestamp, *producer, epoch))
         data = writer.finish()
         file_id = new_file_id(self.clock.wall_ms(), self.rng)
         await self.store.put(object_key(file_id), data)
-        (answer,) = await self.model.commit_files(NODE_ID, BROKER_EPOCH, [FileCommit(file_id, len(data), staged)])
+        commit = FileCommit(file_id, len(data), staged)
+        (answer,) = await self.model.commit_files(NODE_ID, BROKER_EPOCH, [commit])
         for (key, batch), verdict in zip(ordered, answer.batches, strict=True):
             if verdict.outcome is BatchOutcome.APPENDED:
                 last = verdict.base_offset + read_header(batch).last_offset_delta
                 self.live[key].append(Live(verdict.base_offset, last, batch))
         if own:
             self.service.on_flushed(file_id, data)
-            self.service.on_committed()
+            self.service.on_committed(appended_extents([commit], [answer]))
         return file_id
 
     async def append(self, key: int, *values: bytes, own: bool = False) -> uuid.UUID:
