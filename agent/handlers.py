@@ -178,7 +178,7 @@ def _topics(
 
 def _transactions(parts: Parts, in_force: SettingsInForce, refusals: RefusalLog) -> dict[int, RequestHandler]:
     """What producers ask before they write, and what tools ask about them."""
-    cluster, metastore, on_ended = parts.cluster, parts.metastore, parts.fetch.on_committed
+    cluster, metastore, on_ended = parts.cluster, parts.metastore, parts.fetch.on_ended
     producer_ids = ProducerIds(metastore, parts.clock)
     return {
         ApiKey.INIT_PRODUCER_ID: InitProducerId(

@@ -18,10 +18,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from headrace.agent.fetch.appended import appended_extents
 from headrace.agent.fetch.index import TailIndex
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.waiters import Waiters
-from headrace.metastore.api.read import Extent, FeedPage, ReadApi
+from headrace.metastore.api.commit import FileAnswer, FileCommit
+from headrace.metastore.api.read import FeedPage, ReadApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, UnavailableError
 
@@ -92,16 +94,25 @@ class FeedFollower:
             for one in self._catching_up:
                 one.cancel()
 
-    def committed(self, extents: Sequence[Extent] | None = None) -> None:
-        """This agent committed something: consumers get it at once. `extents`: all that was appended, if its answer
-        tells; what follows the index's own end needs no poll. If there are no consumers, the next turn is early enough:
-        a poll for each commit was an eighth of a producing agent's time in Python.
+    def committed(self, commits: Sequence[FileCommit], answers: Sequence[FileAnswer]) -> None:
+        """This agent committed something: consumers get it at once, without a poll if the answers tell all and it
+        follows the index's own end. If there are no consumers, the next turn is early enough: a poll for each commit
+        was an eighth of a producing agent's time in Python.
         """
-        is_known = False
-        if extents is not None:
-            heard, is_known = self._index.take_own(extents)
-            self._waiters.notify(heard)
-        if self._is_followed and not is_known:
+        extents = appended_extents(commits, answers) if self._is_followed else None
+        if extents is None:
+            self.changed()
+            return
+        heard, is_known = self._index.take_own(extents)
+        self._waiters.notify(heard)
+        if is_known:
+            self._end_quiet()
+        else:
+            self._poke()
+
+    def changed(self) -> None:
+        """This agent changed something that only the feed tells: consumers at the end get it at once."""
+        if self._is_followed:
             self._poke()
         else:
             self._end_quiet()

@@ -41,7 +41,8 @@ from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.listeners import listeners
 from headrace.config.memory_budget import EXTENT_BYTES, SESSION_PARTITION_BYTES
 from headrace.config.settings import Settings
-from headrace.metastore.api.read import Extent, ReadApi
+from headrace.metastore.api.commit import FileAnswer, FileCommit
+from headrace.metastore.api.read import ReadApi
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
@@ -178,9 +179,13 @@ class FetchService:
         afterwards."""
         self._cache.put_file(file_id, segment)
 
-    def on_committed(self, extents: Sequence[Extent] | None = None) -> None:
-        """This agent committed something: consumers wait for it. `extents`: all that was appended; None: ask."""
-        self._feed.committed(extents)
+    def on_committed(self, commits: Sequence[FileCommit], answers: Sequence[FileAnswer]) -> None:
+        """This agent committed something: consumers wait for it."""
+        self._feed.committed(commits, answers)
+
+    def on_ended(self) -> None:
+        """This agent ended a transaction: consumers wait for what is stable now."""
+        self._feed.changed()
 
     def log_start_offset(self, partition_key: int) -> int:
         """The log start as far as known here, for produce responses; -1 if unknown."""

@@ -19,13 +19,11 @@ from collections.abc import Callable, Sequence
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.acknowledge import Acknowledger
-from headrace.agent.produce.appended import appended_extents
 from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.pending import not_stored
 from headrace.agent.produce.stages import CommittingFile, DoubtfulFile, StoredFile
 from headrace.metastore.api.commit import CommitApi, FileAnswer, FileCommit, FileStatus
-from headrace.metastore.api.read import Extent
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, RetryableError
 
@@ -52,7 +50,7 @@ class Committer:
         rng: random.Random,
         metrics: ProduceMetrics,
         *,
-        on_committed: Callable[[Sequence[Extent] | None], None],
+        on_committed: Callable[[Sequence[FileCommit], Sequence[FileAnswer]], None],
         on_fenced: Callable[[], None],
     ) -> None:
         self._metastore = metastore
@@ -149,7 +147,7 @@ class Committer:
 
     def _settle(self, group: list[FlushedFile], answers: Sequence[FileAnswer]) -> None:
         fenced: list[FlushedFile] = []
-        appended = appended_extents([_committing(file).commit for file in group], answers)
+        commits = [_committing(file).commit for file in group]
         for file, answer in zip(group, answers, strict=True):
             if answer.status == FileStatus.COMMITTED:
                 self._acknowledger.committed(file, answer.batches)
@@ -166,7 +164,7 @@ class Committer:
         if len(fenced) < len(group):
             self._files_max = min(self._files_max * 2, GROUP_FILES_MAX)
             self._failures = 0
-            self._on_committed(appended)
+            self._on_committed(commits, answers)
 
     def _halve(self, group: list[FlushedFile], error: InvalidError) -> None:
         """The call itself is wrong: look for the one file that makes it so. The metastore is well, so do not pause."""

@@ -37,8 +37,7 @@ from headrace.agent.produce.upload import Uploader
 from headrace.agent.produce.validate import RuleBook
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
-from headrace.metastore.api.commit import CommitApi
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.commit import CommitApi, FileAnswer, FileCommit
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.transactions.state import Transaction
@@ -77,8 +76,8 @@ class Callbacks:
     """A buffer was closed: for load reports."""
     on_flushed: Callable[[uuid.UUID, bytes], None] = lambda file_id, body: None
     """A segment file is in the bucket: a cache may keep its bytes. Not committed yet."""
-    on_committed: Callable[[Sequence[Extent] | None], None] = lambda extents: None
-    """Something became readable: these extents; None if the metastore's answers do not tell all of them."""
+    on_committed: Callable[[Sequence[FileCommit], Sequence[FileAnswer]], None] = lambda commits, answers: None
+    """Something became readable: what was sent, and the answers to it."""
     on_fenced: Callable[[], None] = _nothing
     """The metastore does not know this agent's epoch: register again. Called once per refused call."""
     on_settled: Callable[[FileTrace], None] = lambda trace: None

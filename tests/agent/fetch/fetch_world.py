@@ -21,7 +21,6 @@ from kio.serial import entity_reader, entity_writer
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.service import FetchService
-from headrace.agent.produce.appended import appended_extents
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
@@ -228,7 +227,7 @@ class World:
                 self.live[key].append(Live(verdict.base_offset, last, batch))
         if own:
             self.service.on_flushed(file_id, data)
-            self.service.on_committed(appended_extents([commit], [answer]))
+            self.service.on_committed([commit], [answer])
         return file_id
 
     async def append(self, key: int, *values: bytes, own: bool = False) -> uuid.UUID:

@@ -32,7 +32,7 @@ async def test_the_feed_is_polled_once_per_interval_while_consumers_read(world: 
 
     await world.clock.advance(0.15)
     assert world.metastore.asked["poll_feed"] - started == 10
-    world.service.on_committed()
+    world.service.on_ended()
     await world.clock.settle()
 
     assert world.metastore.asked["poll_feed"] - started == 11
@@ -48,7 +48,7 @@ async def test_without_readers_the_feed_is_polled_seldom_however_many_commits_th
     started = world.metastore.asked["poll_feed"]
 
     for _ in range(21):
-        world.service.on_committed()
+        world.service.on_ended()
         await world.clock.advance(0.05)
 
     assert world.metastore.asked["poll_feed"] - started == 10
@@ -59,7 +59,7 @@ async def test_a_new_reader_finds_what_was_committed_without_readers(world: Worl
     await world.service.start()
     await world.clock.settle()
     await world.append(key, b"a")
-    world.service.on_committed()
+    world.service.on_ended()
     before = world.metastore.asked["poll_feed"]
 
     await world.clock.settle()
@@ -110,7 +110,7 @@ async def test_a_commit_ends_the_quiet(world: World) -> None:
     before = world.metastore.asked["poll_feed"]
 
     for _ in range(21):
-        world.service.on_committed()
+        world.service.on_ended()
         await world.clock.advance(0.05)
 
     assert world.metastore.asked["poll_feed"] - before == 11, "one at once, and not one for each commit"
@@ -190,14 +190,14 @@ async def test_a_commit_during_a_poll_is_not_lost_to_readers(world: World) -> No
     await world.clock.settle()
     before = world.metastore.asked["poll_feed"]
     world.metastore.change_page = lambda page: _commit_once(world, page)
-    world.service.on_committed()
+    world.service.on_ended()
     await world.clock.settle()
     assert world.metastore.asked["poll_feed"] - before == 2
 
 
 def _commit_once(world: World, page: FeedPage) -> FeedPage:
     world.metastore.change_page = lambda page: page
-    world.service.on_committed()
+    world.service.on_ended()
     return page
 
 
@@ -274,7 +274,7 @@ async def test_a_page_that_is_not_the_whole_feed_is_followed_by_the_next_at_once
     world.metastore.change_page = lambda page: replace(page, rows=page.rows[:1])
     before = world.metastore.asked["poll_feed"]
 
-    world.service.on_committed()
+    world.service.on_ended()
     await world.clock.settle()
 
     assert world.metastore.asked["poll_feed"] - before == 5

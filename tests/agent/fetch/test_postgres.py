@@ -74,7 +74,7 @@ class PostgresWorld(World):
         self.service.on_flushed(file_id, data)
         commit = FileCommit(file_id, len(data), staged)
         (answer,) = await self.postgres.commit_files(self.node_id, self.broker_epoch, [commit])
-        self.service.on_committed()
+        self.service.on_committed([commit], [answer])
         for (key, batch), verdict in zip(batches, answer.batches, strict=True):
             if verdict.outcome is BatchOutcome.APPENDED:
                 last = verdict.base_offset + read_header(batch).last_offset_delta

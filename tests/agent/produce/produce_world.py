@@ -20,7 +20,7 @@ from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol import wire
 from headrace.protocol.produce_codec import FIRST_BY_ID, FIRST_FLEXIBLE
@@ -82,8 +82,6 @@ class ProduceWorld:
         self.traces: list[FileTrace] = []
         self.flushed: list[uuid.UUID] = []
         self.committed_calls = 0
-        self.appended: list[Sequence[Extent] | None] = []
-        """What each of those calls said."""
         self.fenced_calls = 0
         self.on_fenced: Callable[[], None] | None = None
         self._connections = 0
@@ -206,9 +204,9 @@ class ProduceWorld:
         partition = self.model.partitions.get(key)
         return partition.log_start_offset if partition else -1
 
-    def _on_committed(self, appended: Sequence[Extent] | None) -> None:
+    def _on_committed(self, commits: Sequence[FileCommit], answers: Sequence[FileAnswer]) -> None:
+        assert [commit.file_id for commit in commits] == [answer.file_id for answer in answers]
         self.committed_calls += 1
-        self.appended.append(appended)
 
     def _on_fenced(self) -> None:
         self.fenced_calls += 1

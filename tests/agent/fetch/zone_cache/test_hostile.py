@@ -90,7 +90,7 @@ class TwoAgents:
                 [(key, batch) for key in self.keys for batch in _batches(number, hostile=hostile)]
             )
             files += owners.owner(file_id, 0) is not None
-            self.reader.on_committed()
+            self.reader.on_ended()
             await self.world.clock.settle()
             found = await self.world.request_fetch(offsets, service=self.reader)
             for key in self.keys:
