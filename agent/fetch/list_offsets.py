@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -81,7 +81,11 @@ class ListOffsetsHandler:
         search: TimestampSearch,
         metrics: FetchMetrics,
         rendered: RenderedTopics | None = None,
+        before_log_starts: Callable[[], Callable[[int, int], None]] = lambda: _not_noted,
     ) -> None:
+        """`before_log_starts`: called before the primary is asked; its result gets each (partition key, log start) that
+        a client is told, so that this agent's readers get no record before it."""
+        self._before_log_starts = before_log_starts
         self._view = view
         self._metastore = metastore
         self._joined = JoinedOffsets(metastore)
@@ -157,7 +161,12 @@ class ListOffsetsHandler:
         starts = [OffsetQuery(q.partition_key, OffsetKind.EARLIEST) for q in by_record]
         ends = [OffsetQuery(q.partition_key, OffsetKind.LAST_STABLE) for q in by_record] if committed else []
         ask = self._metastore if by_record else self._joined  # a search may take long, and it may fail
-        answers = await ask.list_offsets([*questions, *starts, *ends])
+        queries = [*questions, *starts, *ends]
+        note = self._before_log_starts()
+        answers = await ask.list_offsets(queries)
+        for query, answer in zip(queries, answers, strict=True):
+            if query.timestamp == OffsetKind.EARLIEST and answer.known:
+                note(query.partition_key, answer.offset)
         after = iter(answers[len(questions) :])
         bounds = {start.partition_key: SearchedOffsets(next(after).offset, NO_END) for start in starts}
         for end in ends:
@@ -188,6 +197,10 @@ class ListOffsetsHandler:
         else:
             record = await self._search.first_record(answer.extent, bounds.start, question.timestamp)
         return Found() if record is None or record.offset >= bounds.end else Found(ErrorCode.none, *record)
+
+
+def _not_noted(partition_key: int, log_start_offset: int) -> None:
+    """Without readers at this agent."""
 
 
 def _without_asking(timestamp: int, version: int, error: int, *, duplicate: bool) -> Found | None:

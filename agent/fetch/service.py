@@ -124,7 +124,9 @@ class FetchService:
             is_shared=lambda listener: virtual_node(shared_address, listener) is not None,
         )
         self._serve_fetch = steps.handle(self._fetch.handle)
-        self._list_offsets = ListOffsetsHandler(view, metastore, TimestampSearch(metastore, seeker), metrics, rendered)
+        self._list_offsets = ListOffsetsHandler(
+            *(view, metastore, TimestampSearch(metastore, seeker), metrics, rendered, self.before_log_starts_move)
+        )
 
     def _make_zone_cache(
         self,

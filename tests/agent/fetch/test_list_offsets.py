@@ -38,6 +38,24 @@ async def ask(world: World, timestamp: int, **options: Any) -> tuple[int, int, i
     return int(found.error_code), found.offset, found.timestamp
 
 
+async def test_who_was_told_the_log_start_gets_no_record_before_it(world: World) -> None:
+    """Retention moved it, and the feed has not brought that yet."""
+    (key,) = world.create_topic("t", 1)
+    for value in (b"a", b"b", b"c"):
+        await world.append(key, value)
+    await world.fetch({key: 0})  # the primary tells of the partition, and the next poll of its extents
+    await world.clock.advance(0.2)
+    asked = world.metastore.asked["poll_feed"]
+    world.model.move_log_start(key, 2)
+    assert (await world.request_fetch({key: 1})).partitions[key].error_code == ErrorCode.none, "not known here yet"
+
+    assert await ask(world, EARLIEST) == (0, 2, -1)
+
+    assert world.metastore.asked["poll_feed"] == asked
+    refused = (await world.request_fetch({key: 1})).partitions[key]
+    assert (refused.error_code, refused.log_start_offset) == (ErrorCode.offset_out_of_range, 2)
+
+
 @pytest.mark.parametrize("version", range(1, 12))
 async def test_every_version_knows_earliest_and_latest(world: World, version: int) -> None:
     (key,) = world.create_topic("t", 1)
