@@ -38,7 +38,7 @@ async def ask(world: World, timestamp: int, **options: Any) -> tuple[int, int, i
     return int(found.error_code), found.offset, found.timestamp
 
 
-async def test_who_was_told_the_log_start_gets_no_record_before_it(world: World) -> None:
+async def test_a_client_that_knows_the_log_start_gets_no_record_before_it(world: World) -> None:
     """Retention moved it, and the feed has not brought that yet."""
     (key,) = world.create_topic("t", 1)
     for value in (b"a", b"b", b"c"):
