@@ -83,8 +83,8 @@ class ListOffsetsHandler:
         rendered: RenderedTopics | None = None,
         before_log_starts: Callable[[], Callable[[int, int], None]] = lambda: _not_noted,
     ) -> None:
-        """`before_log_starts`: called before the primary is asked; its result gets each (partition key, log start) that
-        a client is told, so that this agent's readers get no record before it."""
+        """`before_log_starts`: called before the primary is asked; its result gets each (partition key, log start) of
+        the answer, so that this agent's readers get no record before it."""
         self._before_log_starts = before_log_starts
         self._view = view
         self._metastore = metastore
