@@ -87,11 +87,7 @@ class FetchService:
         index.on_forgotten = self._forgotten.note
         waiters = Waiters(metrics, steps.waiter)
         self._feed = FeedFollower(
-            metastore,
-            index,
-            waiters,
-            clock,
-            metrics,
+            *(metastore, index, waiters, clock, metrics),
             interval_ms=settings.feed_poll_interval_ms,
             on_metadata=self._on_metadata,
         )
@@ -124,9 +120,8 @@ class FetchService:
             is_shared=lambda listener: virtual_node(shared_address, listener) is not None,
         )
         self._serve_fetch = steps.handle(self._fetch.handle)
-        self._list_offsets = ListOffsetsHandler(
-            *(view, metastore, TimestampSearch(metastore, seeker), metrics, rendered, self.before_log_starts_move)
-        )
+        search, before = TimestampSearch(metastore, seeker), self.before_log_starts_move
+        self._list_offsets = ListOffsetsHandler(view, metastore, search, metrics, rendered, before)
 
     def _make_zone_cache(
         self,
