@@ -3,9 +3,9 @@
 Place: the first source of a fetch (locate.py); filled by feed.py, completed by the primary's answers.
 Invariant: a partition's extents here have no gap in offsets and end where the feed is, or where this agent's commits
 are. Uncertain entries are removed, and the primary is asked for a removed partition: the index may lag, but is never
-wrong. The two sources can be
-combined without a race because high watermark and log start only grow within one incarnation of the metastore, and
-because a primary's answer is ignored if something was removed after it was requested (`generation`).
+wrong. The sources can be combined without a race because high watermark and log start only grow within one incarnation
+of the metastore, and because a primary's answer is ignored if something was removed after it was requested
+(`generation`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ class Tail:
     """One partition. Offsets are lower bounds until `confirmed`, by the primary or by the feed's very first row.
 
     Each change of the first open offset comes with an append, so what is open is a function of a log's end.
-    `first_open_offset` is that of the log up to `fed_to`, as far as the feed brought it: of a transaction that the
+    `first_open_offset` is that of the log up to `fed_to`, as far as the feed brought it, and this agent's commits,
+    which open and end nothing: of a transaction that the
     primary says is over, the feed may not have brought the end, and then `aborted` does not have it. So what the
     primary says counts only when the feed has come as far (`known_to`).
     """
