@@ -53,12 +53,11 @@ image: ## build the images of deploy/Containerfile: make image [IMAGE_TOOL=build
 			--build-arg REVISION=$$(git rev-parse HEAD) -t $(IMAGE)$$suffix:$(VERSION) $(IMAGE_FLAGS) . || exit 1; \
 	done
 
-test: setup check tools ## all tests but the slow ones
-	@echo "running the tests (two at a time; a real Postgres is started for them)"
-	@$(BIN)/pytest -n 2 --dist loadgroup -m "not slow"
+test: setup ## the checks and every test but the slow ones: make test [ONLY=tests/agent/fetch] [FAST=1]
+	@$(BIN)/python -m tests.run $(if $(ONLY),--only $(ONLY)) $(if $(FAST),--fast)
 
-test-all: setup tools ## all tests, the slow ones too
-	@$(BIN)/pytest -n 2 --dist loadgroup
+test-all: setup ## the nightly run, at most 90 minutes: the slow tests, too
+	@$(BIN)/python -m tests.run --all
 
 check: setup ## format, lint, types, imports, spelling and hard words, without changing anything
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports
@@ -129,4 +128,4 @@ lock: setup ## pin the newest dependencies that pyproject.toml allows
 		--no-emit-index-url --no-header pyproject.toml -o requirements/test.lock
 
 clean: ## remove what the commands above made
-	@rm -rf $(VENV) .demo .demo-growth build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .test-results .demo .demo-growth build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -17,7 +17,7 @@ from headrace.cli.forked_agent import fork_agent, load_code
 from headrace.cli.main import main
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 
-SECONDS_MAX = 90
+SECONDS_MAX = 300
 """Far beyond what anything here takes, even on a machine that stalls for a while."""
 
 

@@ -27,7 +27,7 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
 from load.self_signed import write_certificate
-from load.tools import VERSITYGW
+from load.tools import VERSITYGW, why_missing
 from tests.loopback_names import sitecustomize
 from tests.loopback_names.sitecustomize import DOMAIN
 
@@ -136,12 +136,12 @@ def _running(program: str, directory: Path, options: Sequence[str]) -> Iterator[
         yield port
     finally:
         server.terminate()
-        server.wait(timeout=60)
+        server.wait(timeout=300)
 
 
 def find_versitygw() -> str | None:
-    """The program to run, or None."""
-    return shutil.which("versitygw", path=f"{os.environ.get('PATH', '')}{os.pathsep}{VERSITYGW.parent}")
+    """Return the program to run, once it is installed; None if the run does without it."""
+    return None if why_missing("versitygw") else str(VERSITYGW)
 
 
 def find_real_server() -> str | None:

@@ -62,7 +62,7 @@ def running_pgbouncer(program: Path, postgres_port: int, user: str, password: st
             yield port
         finally:
             process.terminate()
-            process.wait(timeout=60)
+            process.wait(timeout=300)
 
 
 def _free_port() -> int:

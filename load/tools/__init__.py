@@ -1,7 +1,8 @@
 """Other programs that tests and loads need: which there are, and how they are installed.
 
-Place: `make test` runs `python -m load.tools` first; tests ask `why_missing` and skip by that reason, and the
-table at the end of a test run (tests/house/skip_table.py) checks that nothing was skipped although its tool is there.
+Place: `make test` installs them during its first tests (plan.py); tests have the mark `needs` or ask `why_missing`, and
+skip by that reason, and the table at the end of a test run (tests/house/skip_table.py) checks that nothing was skipped
+although its tool is there.
 Invariant: versions are pinned and contents are checked: by go.sum, by package-lock.json, by Maven's checksums. The
 packages of applications in Python are pinned, as ours are.
 Everything is installed below one folder, TOOLS; nothing needs root, and nothing outside TOOLS changes.
@@ -10,14 +11,16 @@ Everything is installed below one folder, TOOLS; nothing needs root, and nothing
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
 from load.tools import python_apps
+from load.tools.deploy import DEPLOY_TOOLS
 from load.tools.installing import TOOLS, digest, run
+from load.tools.plan import Plan
 from load.tools.postgres import BUILDS, POOLER_OLDEST, find_pgbouncer, find_postgres, install_postgres
+from load.tools.tool import Tool
 
 HERE = Path(__file__).parent
 COMMAND = "python -m load.tools"
@@ -44,31 +47,6 @@ DEBEZIUM_JARS = TOOLS / "debezium" / "lib"
 FLINK_JARS = TOOLS / "flink" / "lib"
 """Flink's table API with a cluster in one process, and its connector for Kafka."""
 PYTHON_APPS = {"quixstreams": "Quix Streams", "faust-streaming": "Faust"}
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """`needs`: programs that must be on PATH to install and to run it. `install` None: a person installs it."""
-
-    name: str
-    what: str
-    needs: tuple[str, ...]
-    is_installed: Callable[[], bool]
-    install: Callable[[], None] | None
-    enable: str
-    """The command that makes it available."""
-
-    @property
-    def missing_programs(self) -> list[str]:
-        return [program for program in self.needs if shutil.which(program) is None]
-
-    @property
-    def is_present(self) -> bool:
-        return not self.missing_programs and self.is_installed()
-
-    def why_missing(self) -> str | None:
-        """The reason by which a test that needs it is skipped; None if it is there."""
-        return None if self.is_present else f"needs {self.name}"
 
 
 def _build_go(folder: str, package: str, program: Path) -> None:
@@ -101,6 +79,11 @@ def _install_java_client() -> None:
     _copy_jars(HERE / "java" / "pom.xml", JAVA_LIBRARIES)
     sources = [str(path) for path in sorted((HERE / "java").glob("*.java"))]
     run("javac", "-d", str(JAVA_CLASSES), "-cp", f"{JAVA_LIBRARIES}/*", *sources)
+
+
+def find_chromium() -> str | None:
+    """Return the path of the distribution's Chromium."""
+    return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def _has_postgres(major: int) -> bool:
@@ -146,6 +129,7 @@ ALL = {
             lambda: any(SPARK_KAFKA_JARS.glob("spark-sql-kafka-*.jar")),
             lambda: _copy_jars(HERE / "spark" / "pom.xml", SPARK_KAFKA_JARS),
             COMMAND,
+            is_nightly=True,
         ),
         Tool(
             "kafka-apps",
@@ -154,6 +138,7 @@ ALL = {
             lambda: any(KAFKA_APPS.glob("kafka-streams-*.jar")),
             lambda: _copy_jars(HERE / "kafka-apps" / "pom.xml", KAFKA_APPS),
             COMMAND,
+            is_nightly=True,
         ),
         Tool(
             "debezium",
@@ -162,6 +147,7 @@ ALL = {
             lambda: any(DEBEZIUM_JARS.glob("debezium-embedded-*.jar")),
             lambda: _copy_jars(HERE / "debezium" / "pom.xml", DEBEZIUM_JARS),
             COMMAND,
+            is_nightly=True,
         ),
         Tool(
             "flink",
@@ -170,6 +156,7 @@ ALL = {
             lambda: any(FLINK_JARS.glob("flink-sql-connector-kafka-*.jar")),
             lambda: _copy_jars(HERE / "flink" / "pom.xml", FLINK_JARS),
             COMMAND,
+            is_nightly=True,
         ),
         *(
             Tool(
@@ -179,6 +166,7 @@ ALL = {
                 partial(python_apps.is_installed, name),
                 partial(python_apps.install, name),
                 COMMAND,
+                is_nightly=True,
             )
             for name, what in PYTHON_APPS.items()
         ),
@@ -190,6 +178,7 @@ ALL = {
             None,
             f"a venv {TOOLS / 'karapace'} that has Karapace 6 (PyPI has no package)",
         ),
+        Tool("Chromium", "a browser", (), lambda: find_chromium() is not None, None, "apt-get install chromium"),
         Tool("kcat", "a client on librdkafka", ("kcat",), lambda: True, None, "apt-get install kcat"),
         Tool("java", "Java 17 for Spark", ("java",), lambda: True, None, "apt-get install default-jre-headless"),
         *(
@@ -215,6 +204,23 @@ ALL = {
 }
 
 
+def every_tool() -> dict[str, Tool]:
+    """Return all tools by name, with those that check deploy/."""
+    return ALL | DEPLOY_TOOLS
+
+
+def write_plan(folder: Path, installing: Collection[str] = ()) -> Plan:
+    """Decide which tools a test run has: those that are there now, and those that will be installed during it."""
+    tools = every_tool()
+    missing = {name: tool.why_missing() for name, tool in tools.items()}
+    left_out = {name: None if name in installing else reason for name, reason in missing.items()}
+    return Plan.write(folder, left_out, present=[name for name, reason in missing.items() if reason is None])
+
+
 def why_missing(name: str) -> str | None:
-    """The reason by which a test that needs this tool is skipped; None if the tool is there."""
-    return ALL[name].why_missing()
+    """Return the reason by which a test that needs this tool is skipped; None if the tool is there.
+
+    In a test run, waits until the tool is installed if the run's plan promises it.
+    """
+    plan = Plan.current()
+    return plan.wait_for(name) if plan else every_tool()[name].why_missing()

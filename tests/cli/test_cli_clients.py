@@ -20,8 +20,6 @@ from load.dev_server import DevServer
 from tests.cli.command_lines import SECONDS_MAX, Run, produce, told, type_in
 from tests.confluent_records import read
 
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(400)]
-
 
 def test_a_topics_life(run: Run, plain: Run) -> None:
     assert run("topics", "create", "life", "--partitions", "2", "--set", "retention.ms=5000")["outcome"] == "created"

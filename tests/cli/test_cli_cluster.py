@@ -31,8 +31,6 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.confluent_records import read
 
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
-
 
 @pytest.fixture
 def agent(metastore_url: str, tmp_path: Path) -> Iterator[AgentUnderTest]:

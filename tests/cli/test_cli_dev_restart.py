@@ -7,13 +7,11 @@ from pathlib import Path
 
 import confluent_kafka
 import psycopg
-import pytest
 
 from headrace.cli.main import main
 from load.dev_server import DevServer
 from tests.confluent_records import consume
 
-pytestmark = [pytest.mark.xdist_group("dev"), pytest.mark.timeout(300)]
 RECORDS = 200
 HOUR_MS = 3_600_000
 
@@ -22,7 +20,7 @@ def _produce(bootstrap: str, first: int) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for number in range(first, first + RECORDS):
         producer.produce("kept", value=str(number), partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
 
 
 def test_a_restart_finds_all_topics_records_and_offsets(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def _produce(bootstrap: str) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for record in RECORDS:
         producer.produce("addressed", record, on_delivery=lambda error, _: error and refused.append(error))
-    assert producer.flush(90) == 0
+    assert producer.flush(300) == 0
     assert refused == []
 
 
@@ -55,7 +55,7 @@ def _consume(bootstrap: str) -> list[bytes]:
     consumer.subscribe(["addressed"])
     found: list[bytes] = []
     while len(found) < len(RECORDS):
-        messages = consumer.consume(len(RECORDS), timeout=90)
+        messages = consumer.consume(len(RECORDS), timeout=300)
         assert messages, f"no record within 90 s after {len(found)}"
         found += [value for message in messages if (value := message.value()) is not None]
     consumer.close()

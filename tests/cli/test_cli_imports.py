@@ -28,7 +28,7 @@ def _modules(*words: str) -> set[str]:
 
 def _printed(code: str, *words: str) -> set[str]:
     ended = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True, timeout=300
     )
     return set(ended.stdout.split())
 

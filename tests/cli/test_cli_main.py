@@ -108,7 +108,7 @@ def test_a_closed_pipe_ends_the_command_quietly(words: list[str], tmp_path: Path
         [sys.executable, "-m", "headrace.cli.main", *words],
         stdout=writer,
         stderr=subprocess.PIPE,
-        timeout=60,
+        timeout=300,
         check=False,
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"]},

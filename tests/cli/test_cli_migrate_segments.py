@@ -19,7 +19,7 @@ from tests.metastore.lifecycle.legacy_topic import LegacyTopic
 from tests.metastore.lifecycle.test_records import golden
 
 TOPIC = "legacy_remote_log_metadata"
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 300
 pytestmark = pytest.mark.requirement("R10")
 
 

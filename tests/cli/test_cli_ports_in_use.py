@@ -33,7 +33,7 @@ def taken() -> Iterator[str]:
 
 def _started(command: str, *flags: str) -> subprocess.CompletedProcess[str]:
     process = [sys.executable, "-m", "headrace.cli.main", command, *flags]
-    return subprocess.run(process, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(process, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.parametrize(

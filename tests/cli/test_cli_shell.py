@@ -256,7 +256,7 @@ async def test_one_shot_commands_on_a_metastore(
 async def test_lines_from_standard_input_until_exit(metastore: PostgresMetastore, metastore_url: str) -> None:
     def converse(lines: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "headrace.cli.main", "shell", "--metastore-url", metastore_url]
-        return subprocess.run(command, input=lines, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, input=lines, capture_output=True, text=True, timeout=300, check=False)
 
     done = converse("cd /local\npwd\nrm x\nexit\npwd\n")
     assert done.returncode == 0

@@ -216,7 +216,7 @@ def test_a_process_refuses_parts_that_do_not_belong_together_and_says_what_to_do
         file.write_bytes(render(stored))
     ports = ["--http-port", "0", *(["--kafka-port", "0"] if command == "agent" else [])]
     process = [sys.executable, "-m", "headrace.cli.main", command, *ports, *places]
-    ended = subprocess.run(process, capture_output=True, text=True, timeout=240, check=False)
+    ended = subprocess.run(process, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 1
     assert said.format(cluster_id=SEEDS_OWN) in ended.stderr
     assert file.exists() == (stored is not None)

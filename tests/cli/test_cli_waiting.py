@@ -22,8 +22,6 @@ from headrace.storage.errors import InvalidError, UnavailableError
 from load.torture.proxy import FaultProxy
 from tests.manual_clock import ManualClock
 
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
-
 
 class Absent:
     """Fault model: Postgres does not answer the first `times` attempts."""
@@ -63,7 +61,7 @@ def test_a_process_that_cannot_register_in_time_exits(command: str, tmp_path: Pa
     patience = ["--initial-broker-registration-timeout-ms", str(round(2_500 * RETRY_SECONDS))]
     ended = subprocess.run(
         [sys.executable, "-m", "headrace.cli.main", command, *given, *patience],
-        capture_output=True, text=True, timeout=240, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines()[-1].startswith("error: ")

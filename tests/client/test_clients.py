@@ -15,8 +15,6 @@ from headrace.storage.records.compression import Codec
 from load.dev_server import DevServer
 from load.growth.__main__ import SETTINGS, alter_count
 
-pytestmark = pytest.mark.xdist_group("growth")
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:

@@ -33,8 +33,6 @@ from load.growth.ordered_run import OrderedRun
 from tests.agent_process import SECONDS_MAX
 from tests.storage.batches import plain_batch
 
-pytestmark = pytest.mark.xdist_group("growth")
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:

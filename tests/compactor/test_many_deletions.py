@@ -50,7 +50,16 @@ MAKE = (
 
 @pytest.mark.requirement("R13")
 @pytest.mark.parametrize(
-    "topics", [ROWS_PER_CALL + 1, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    "topics",
+    [
+        ROWS_PER_CALL + 1,
+        pytest.param(
+            10_000,
+            marks=[
+                pytest.mark.slow,
+            ],
+        ),
+    ],
 )
 async def test_deleted_topics_leave_no_records(topics: int, metastore: PostgresMetastore, metastore_url: str) -> None:
     world = SegmentWorld(metastore, metastore_url)

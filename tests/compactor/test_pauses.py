@@ -31,8 +31,6 @@ from tests.metastore.byte_sums import unaccounted
 from tests.metastore.sessions import delete, move_time, session
 from tests.storage.batches import plain_batch
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @contextlib.asynccontextmanager
 async def paused(work: Coroutine[Any, Any, None], wire: PausingWire) -> Any:

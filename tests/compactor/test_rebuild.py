@@ -285,7 +285,6 @@ class History:
         return data
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(6))
 async def test_after_any_history(world: CompactionWorld, lost: Lost, seed: int) -> None:
     """Every readable record that the bucket holds is there once, in its old order, where a merged file says it was.

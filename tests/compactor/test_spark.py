@@ -38,7 +38,6 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import random_cluster_id, write_cluster_id
 from headrace.storage.file_id import SEGMENTS, object_key
 from headrace.storage.objects.directory import DirectoryStore
-from load.tools import why_missing
 from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.leftovers import end_leftovers
 from tests.compactor.test_compact import batch
@@ -50,9 +49,7 @@ from tests.storage.batches import plain_batch
 
 pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
 pytestmark = [
-    pytest.mark.skipif(bool(why_missing("java")), reason=str(why_missing("java"))),
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(400),
+    pytest.mark.needs("java"),
 ]
 
 from pyspark.sql.datasource import InputPartition  # noqa: E402

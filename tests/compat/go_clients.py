@@ -13,7 +13,7 @@ from typing import Any
 
 from load.tools import GO_CLIENTS
 
-TIMEOUT_SECONDS = 150
+TIMEOUT_SECONDS = 300
 """The program gives up before."""
 
 

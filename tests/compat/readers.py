@@ -20,7 +20,7 @@ import confluent_kafka
 import kafka
 
 from load.tools import JAVA_LIBRARIES, KAFKAJS, why_missing
-from tests.java_program import java_command
+from tests.java_program import run_java
 
 TIMEOUT_SECONDS = 400
 """For all starts together."""
@@ -35,12 +35,17 @@ Readings = dict[int, list[Record]]
 
 @dataclass(frozen=True)
 class Reader:
-    """`missing`: why it cannot run here."""
+    """`tool`: what it needs beyond the packages of Python."""
 
     name: str
     read: Callable[[str, str, Sequence[int], int], Readings]
-    missing: str | None = None
+    tool: str | None = None
     needs_last_record: bool = False
+
+    @property
+    def missing(self) -> str | None:
+        """Return why it cannot run here."""
+        return why_missing(self.tool) if self.tool else None
 
 
 def _record(offset: int, key: bytes, value: bytes | None) -> Record:
@@ -103,11 +108,8 @@ def _kafka_python(bootstrap: str, topic: str, starts: Sequence[int], end: int) -
     return readings
 
 
-def _program(command: Sequence[str], **environment: str) -> Readings:
-    """A program that prints a line per record."""
-    done = subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
-    )
+def _readings(done: subprocess.CompletedProcess[str]) -> Readings:
+    """Return what a program read that prints a line for each record."""
     assert done.returncode == 0, done.stderr
     readings: Readings = {}
     for line in done.stdout.splitlines():
@@ -120,20 +122,24 @@ def _program(command: Sequence[str], **environment: str) -> Readings:
 
 
 def _java(bootstrap: str, topic: str, starts: Sequence[int], end: int) -> Readings:
-    program = java_command(Path(__file__).with_name("ReadFrom.java"), f"{JAVA_LIBRARIES}/*")
-    return _program([*program, bootstrap, topic, ",".join(map(str, starts)), str(end)])
+    program = Path(__file__).with_name("ReadFrom.java")
+    starts_text = ",".join(map(str, starts))
+    return _readings(run_java(program, f"{JAVA_LIBRARIES}/*", bootstrap, topic, starts_text, str(end)))
 
 
 def _kafkajs(bootstrap: str, topic: str, starts: Sequence[int], end: int) -> Readings:
     program = str(Path(__file__).with_name("kafkajs_read_from.cjs"))
-    environment = {"KAFKAJS": str(KAFKAJS), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
-    return _program(["node", program, bootstrap, topic, ",".join(map(str, starts)), str(end)], **environment)
+    command = ["node", program, bootstrap, topic, ",".join(map(str, starts)), str(end)]
+    environment = os.environ | {"KAFKAJS": str(KAFKAJS), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
+    return _readings(
+        subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+    )
 
 
 READERS = [
     Reader("confluent", confluent),
     Reader("aiokafka", _aiokafka),
     Reader("kafka_python", _kafka_python),
-    Reader("java", _java, why_missing("kafka-clients")),
-    Reader("kafkajs", _kafkajs, why_missing("kafkajs"), needs_last_record=True),
+    Reader("java", _java, "kafka-clients"),
+    Reader("kafkajs", _kafkajs, "kafkajs", needs_last_record=True),
 ]

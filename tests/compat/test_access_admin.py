@@ -14,11 +14,10 @@ import pytest
 from confluent_kafka import KafkaException
 
 from load.dev_server import DevServer
-from load.tools import JAVA_LIBRARIES, KAFKAJS, why_missing
+from load.tools import JAVA_LIBRARIES, KAFKAJS
 from tests.compat.clients import TIMEOUT_SECONDS
-from tests.java_program import java_command
+from tests.java_program import run_java
 
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
 HERE = Path(__file__).parent
 
 
@@ -108,7 +107,7 @@ def test_kafka_python(server: DevServer) -> None:
         admin.close()
 
 
-@pytest.mark.skipif(bool(why_missing("kafkajs")), reason=str(why_missing("kafkajs")))
+@pytest.mark.needs("kafkajs")
 def test_kafkajs_acls(server: DevServer) -> None:
     done = subprocess.run(
         ["node", str(HERE / "kafkajs_access.cjs"), server.bootstrap],
@@ -124,14 +123,9 @@ def test_kafkajs_acls(server: DevServer) -> None:
     assert (deleted["resourceName"], deleted["errorCode"], answer["left"]) == ("kafkajs-", 0, [])
 
 
-@pytest.mark.skipif(bool(why_missing("kafka-clients")), reason=str(why_missing("kafka-clients")))
+@pytest.mark.needs("kafka-clients")
 def test_java(server: DevServer) -> None:
-    done = subprocess.run(
-        [*java_command(HERE / "AccessAdmin.java", f"{JAVA_LIBRARIES}/*"), server.bootstrap],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-    )
+    done = run_java(HERE / "AccessAdmin.java", f"{JAVA_LIBRARIES}/*", server.bootstrap)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     binding = (

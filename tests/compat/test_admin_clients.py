@@ -26,13 +26,12 @@ from confluent_kafka.admin import (
 from kafka.admin import KafkaAdminClient
 
 from load.dev_server import DevServer
-from load.tools import JAVA_LIBRARIES, KAFKAJS, why_missing
+from load.tools import JAVA_LIBRARIES, KAFKAJS
 from tests.compat.clients import TIMEOUT_SECONDS
 from tests.confluent_records import read
-from tests.java_program import java_command
+from tests.java_program import run_java
 
 FAR_FUTURE_MS = 4_000_000_000_000
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
 
 
 def done(futures: dict[Any, Any]) -> dict[Any, Any]:
@@ -111,9 +110,8 @@ def test_aiokafka(one_agent: DevServer) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.needs("kafkajs")
 def test_kafkajs(one_agent: DevServer) -> None:
-    if reason := why_missing("kafkajs"):
-        pytest.skip(reason)
     finished = subprocess.run(
         ["node", str(Path(__file__).with_name("kafkajs_admin.cjs")), one_agent.bootstrap],
         env=os.environ | {"KAFKAJS": str(KAFKAJS)},
@@ -126,16 +124,10 @@ def test_kafkajs(one_agent: DevServer) -> None:
     assert answer == {"partitions": 3, "own": [["segment.ms", "7"]]}, "AlterConfigs replaces what was there"
 
 
+@pytest.mark.needs("kafka-clients")
 def test_java(one_agent: DevServer) -> None:
-    if reason := why_missing("kafka-clients"):
-        pytest.skip(reason)
     program = Path(__file__).with_name("AdminWork.java")
-    finished = subprocess.run(
-        [*java_command(program, f"{JAVA_LIBRARIES}/*"), one_agent.bootstrap],
-        capture_output=True,
-        text=True,
-        timeout=2 * TIMEOUT_SECONDS,
-    )
+    finished = run_java(program, f"{JAVA_LIBRARIES}/*", one_agent.bootstrap)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.splitlines() == [
         "partitions 2",

@@ -7,14 +7,11 @@ from collections.abc import Iterator
 import confluent_kafka
 import pytest
 
-from load.tools import why_missing
 from tests.cli.command_lines import Run, json_runner, produce, told
 from tests.compat.kafka_server import kafka_server
 
 pytestmark = [
-    pytest.mark.xdist_group("compat"),
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(bool(why_missing("kafka")), reason=str(why_missing("kafka"))),
+    pytest.mark.needs("kafka"),
 ]
 PARTITIONS = 3
 RECORDS = 300

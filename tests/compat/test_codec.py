@@ -14,13 +14,10 @@ import pytest
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.protocol.api_versions import APIS
-from load.tools import why_missing
 from tests.compat.codec_check import check, codec_agent
 
 pytestmark = [
-    pytest.mark.xdist_group("compat"),
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(bool(why_missing("kafka-clients")), reason=str(why_missing("kafka-clients"))),
+    pytest.mark.needs("kafka-clients"),
 ]
 DESCRIBE_CLUSTER = 60
 

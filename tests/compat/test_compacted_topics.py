@@ -7,7 +7,6 @@ batches without records are left.
 from __future__ import annotations
 
 import random
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,12 +16,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from load.dev_server import DevServer
-from load.tools import JAVA_LIBRARIES, why_missing
+from load.tools import JAVA_LIBRARIES
 from tests.compat.clients import CLIENTS, TIMEOUT_SECONDS, Client
 from tests.compat.readers import READERS, Reader, Readings, Record, confluent
-from tests.java_program import java_command
-
-pytestmark = pytest.mark.xdist_group("compat")
+from tests.java_program import run_java
 
 TOPIC = "compacted"
 END = 6
@@ -91,7 +88,6 @@ def expected(left: Sequence[Record], starts: Sequence[int]) -> Readings:
 
 
 @pytest.mark.requirement("L3")
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("reader", TO_THE_END, ids=lambda reader: reader.name)
 def test_every_offset_leads_to_the_end(reader: Reader, cleaned: DevServer) -> None:
     if reader.missing:
@@ -121,15 +117,11 @@ def test_a_refused_topic_config_leaves_a_warning_with_client_and_topic(cleaned: 
     assert "client_id=an-application left_out=0 reason=topic state: " in line
 
 
+@pytest.mark.needs("kafka-clients")
 @pytest.mark.requirement("L2")
 def test_a_java_producer_knows_which_record_had_no_key(cleaned: DevServer) -> None:
-    if reason := why_missing("kafka-clients"):
-        pytest.skip(reason)
     program = Path(__file__).with_name("KeylessRecord.java")
-    command = java_command(program, f"{JAVA_LIBRARIES}/*")
-    finished = subprocess.run(
-        [*command, cleaned.bootstrap, TOPIC], capture_output=True, text=True, timeout=2 * TIMEOUT_SECONDS
-    )
+    finished = run_java(program, f"{JAVA_LIBRARIES}/*", cleaned.bootstrap, TOPIC)
     assert finished.returncode == 0, finished.stderr
     first, second, third = finished.stdout.splitlines()
     assert second == "InvalidRecordException: compacted topics take no record without a key"
@@ -138,7 +130,6 @@ def test_a_java_producer_knows_which_record_had_no_key(cleaned: DevServer) -> No
 
 
 @pytest.mark.requirement("L3")
-@pytest.mark.timeout(600)
 def test_every_client_reads_on_behind_the_removed_records(continued: DevServer) -> None:
     readers: list[Client] = [client for client in CLIENTS if client.missing is None]
     assert {client.name: client.consume(continued.bootstrap, TOPIC, 2) for client in readers} == {
@@ -147,7 +138,6 @@ def test_every_client_reads_on_behind_the_removed_records(continued: DevServer) 
 
 
 @pytest.mark.requirement("L3")
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_every_offset_leads_to_the_next_record(reader: Reader, continued: DevServer) -> None:
     if reader.missing:
@@ -176,7 +166,6 @@ def history(cleaned: DevServer) -> list[Record]:
 
 @pytest.mark.slow
 @pytest.mark.requirement("L3")
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_every_offset_of_a_long_history(reader: Reader, cleaned: DevServer, history: list[Record]) -> None:
     if reader.missing:

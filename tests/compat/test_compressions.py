@@ -15,7 +15,6 @@ from tests.confluent_records import read
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS = 500
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from load.dev_server import DevServer
-from load.tools import JAVA_LIBRARIES, why_missing
+from load.tools import JAVA_LIBRARIES
+from tests.house.needs import require
 from tests.java_program import java_command
 
 PARTITIONS = 6
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 300
 SETTINGS = {
     "linger.ms": 25,
     "group.initial.rebalance.delay.ms": 100,
@@ -38,7 +39,6 @@ SETTINGS = {
     "broker.heartbeat.interval.ms": 500,
     "broker.session.timeout.ms": 6_000,
 }
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(600)]
 
 
 def produce_one(server: DevServer, topic: str, value: int) -> None:
@@ -102,8 +102,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
     """Starts a member of one kind of client; members that still run at the end of the test are killed."""
     command = [sys.executable, "-m", "tests.compat.group_member"]
     if request.param == "java":
-        if reason := why_missing("kafka-clients"):
-            pytest.skip(reason)
+        require("kafka-clients")
         source = Path(__file__).with_name("GroupMember.java")
         command = java_command(source, f"{JAVA_LIBRARIES}/*")
     started: list[Member] = []

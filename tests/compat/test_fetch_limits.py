@@ -6,13 +6,11 @@ import asyncio
 
 import confluent_kafka
 import kafka
-import pytest
 
 from load.dev_server import DevServer
 from tests.compat.clients import TIMEOUT_SECONDS
 from tests.confluent_records import consume, read
 
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
 ENOUGH_BYTES = 100_000
 LONG_WAIT_MS = 90_000
 A_MOMENT_SECONDS = 1.0

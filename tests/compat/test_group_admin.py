@@ -18,7 +18,6 @@ from tests.compat.clients import TIMEOUT_SECONDS
 
 TOPIC = "orders"
 GROUPS = {f"group-{n}" for n in range(8)}
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,16 +19,16 @@ from headrace.metastore.lifecycle.partitioner import metadata_partition
 from headrace.metastore.lifecycle.records import decode
 from headrace.metastore.lifecycle.topics import AUDIT_TOPIC, LIFECYCLE_TOPICS, REMOTE_LOG_TOPIC, lifecycle_configs
 from load.dev_server import DevServer
-from load.tools import KAFKA_JARS, why_missing
+from load.tools import KAFKA_JARS
 from tests.confluent_records import read
-from tests.java_program import java_command
+from tests.java_program import run_java
 from tests.metastore.lifecycle_rows import TOPIC as OWNER
 from tests.metastore.lifecycle_rows import LifecycleRows, one_life
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 300
 KEPT = {REMOTE_LOG_TOPIC: [7, 8, 10, 11], AUDIT_TOPIC: list(range(10))}
 ENDS = {REMOTE_LOG_TOPIC: 12, AUDIT_TOPIC: 10}
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400), pytest.mark.requirement("R12")]
+pytestmark = [pytest.mark.requirement("R12")]
 
 
 @pytest.fixture(scope="module")
@@ -99,23 +98,19 @@ def test_aiokafka_reads_on_from_every_offset(server: DevServer, partition: int, 
     asyncio.run(read_all())
 
 
-@pytest.mark.skipif(bool(why_missing("kafka")), reason=str(why_missing("kafka")))
+@pytest.mark.needs("kafka")
 @pytest.mark.parametrize("topic", [REMOTE_LOG_TOPIC, AUDIT_TOPIC])
 def test_kafkas_own_consumer_reads_on_from_every_offset(server: DevServer, partition: int, topic: str) -> None:
     """It also asks for the end of the leader epoch before it reads."""
     assert partition == 0
-    program = java_command(Path(__file__).with_name("ReadFrom.java"), f"{KAFKA_JARS}/*")
+    program = Path(__file__).with_name("ReadFrom.java")
     offsets = ",".join(map(str, range(ENDS[topic])))
-    done = subprocess.run(
-        [*program, server.bootstrap, topic, offsets, str(ENDS[topic])],
-        capture_output=True,
-        timeout=TIMEOUT_SECONDS,
-    )
+    done = run_java(program, f"{KAFKA_JARS}/*", server.bootstrap, topic, offsets, str(ENDS[topic]))
     assert done.returncode == 0, done.stderr
     for offset in range(ENDS[topic]):
-        lines = re.findall(rb"^%d (\d+) %s:" % (offset, base64url(OWNER).encode()), done.stdout, re.MULTILINE)
+        lines = re.findall(rf"^{offset} (\d+) {base64url(OWNER)}:", done.stdout, re.MULTILINE)
         assert [int(line) for line in lines] == [n for n in KEPT[topic] if n >= offset]
-        assert re.search(rb"^%d end$" % offset, done.stdout, re.MULTILINE)
+        assert re.search(rf"^{offset} end$", done.stdout, re.MULTILINE)
 
 
 def test_a_group_commits_and_goes_on_where_it_was(server: DevServer, partition: int) -> None:

@@ -18,10 +18,9 @@ from headrace.metastore.lifecycle.records import RemoteLogSegmentMetadataUpdateR
 from headrace.metastore.lifecycle.topics import AUDIT_TOPIC, REMOTE_LOG_TOPIC
 from load.dev_server import DevServer
 
-TIMEOUT_SECONDS = 90
+TIMEOUT_SECONDS = 300
 TOPIC = "orders"
 RECORDS = 60
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

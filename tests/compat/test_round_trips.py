@@ -17,7 +17,6 @@ RECORDS = 10_000
 PARTITIONS = 4
 PARTITIONER_OF = {"confluent": "crc32", "kcat": "crc32", "sarama": "fnv1a"}
 """The others': murmur2."""
-pytestmark = pytest.mark.xdist_group("compat")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +39,6 @@ def topics(server: DevServer) -> dict[str, str]:
     return written
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("reader", CLIENTS, ids=lambda client: client.name)
 def test_reads_what_every_client_wrote(reader: Client, server: DevServer, topics: dict[str, str]) -> None:
     if reader.missing is not None:

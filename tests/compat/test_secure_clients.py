@@ -20,12 +20,11 @@ import pytest
 from aiokafka.abc import AbstractTokenProvider
 from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaPythonTokenProvider
 
-from load.tools import KAFKAJS, why_missing
+from load.tools import KAFKAJS
 from tests.agent_process import format_storage
 from tests.compat.clients import TIMEOUT_SECONDS
 from tests.faults.secure_cluster import PASSWORD, SecureCluster, secure_cluster
 
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(300)]
 PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 EVERY_LOGIN = (*PASSWORD_MECHANISMS, "OAUTHBEARER", "certificate")
 RECORDS = 20
@@ -61,7 +60,7 @@ def test_each_client_with_each_login(cluster: SecureCluster) -> None:
         assert cluster.logins(login, result="failed") == 1
 
 
-@pytest.mark.skipif(bool(why_missing("kafkajs")), reason=str(why_missing("kafkajs")))
+@pytest.mark.needs("kafkajs")
 @pytest.mark.requirement("C13.2", "X2")
 def test_kafkajs_with_each_login(cluster: SecureCluster) -> None:
     logins = {login: _kafkajs(cluster, login) for login in EVERY_LOGIN}

@@ -14,12 +14,11 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from headrace.config.authorization_settings import STANDARD_AUTHORIZER
-from load.tools import JAVA_LIBRARIES, KAFKA_JARS, why_missing
+from load.tools import JAVA_LIBRARIES, KAFKA_JARS
 from tests.agent_process import SECONDS_MAX, format_storage
 from tests.faults.secure_cluster import SecureCluster, java_settings, secure_cluster
-from tests.java_program import java_command
+from tests.java_program import java_command, run_java
 
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(300)]
 HERE = Path(__file__).parent
 ACLS = "org.apache.kafka.tools.AclCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
@@ -101,7 +100,7 @@ def tools(cluster: SecureCluster, tmp_path: Path) -> Iterator[Tools]:
     running.close()
 
 
-@pytest.mark.skipif(bool(why_missing("kafka")), reason=str(why_missing("kafka")))
+@pytest.mark.needs("kafka")
 @pytest.mark.requirement("C13.2", "X2")
 def test_kafkas_tools_over_sasl_ssl(cluster: SecureCluster, tools: Tools) -> None:
     _acls(tools)
@@ -175,7 +174,7 @@ revoked: TopicAuthorizationException
 right to write is gone."""
 
 
-@pytest.mark.skipif(bool(why_missing("kafka-clients")), reason=str(why_missing("kafka-clients")))
+@pytest.mark.needs("kafka-clients")
 @pytest.mark.requirement("C13.2", "X2")
 def test_java_clients_without_rights_and_after_the_grant(cluster: SecureCluster, tmp_path: Path) -> None:
     """As a user with a password, and as one with a certificate."""
@@ -184,7 +183,6 @@ def test_java_clients_without_rights_and_after_the_grant(cluster: SecureCluster,
         *("password", "User:guest", str(java_settings(cluster, tmp_path, "SCRAM-SHA-512", "guest"))),
         *("certificate", "User:CN=guest", str(java_settings(cluster, tmp_path, "SSL", "guest"))),
     ]
-    command = java_command(HERE / "AccessRights.java", f"{JAVA_LIBRARIES}/*")
-    run = subprocess.run([*command, str(ruler), *clients], capture_output=True, text=True, timeout=250, check=False)
+    run = run_java(HERE / "AccessRights.java", f"{JAVA_LIBRARIES}/*", str(ruler), *clients)
     expected = [f"{name} {line}" for name in ("password", "certificate") for line in EXPECTED.splitlines()]
     assert run.stdout.splitlines() == expected, run.stderr[-4000:]

@@ -6,21 +6,18 @@ has to hold here; TransactionVerifier.java knows nothing of either.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from load.dev_server import DevServer
-from load.tools import JAVA_LIBRARIES, why_missing
+from load.tools import JAVA_LIBRARIES
 from tests.compat.kafka_server import kafka_server
 from tests.compat.test_transactions import SETTINGS
-from tests.java_program import java_command
+from tests.java_program import run_java
 
 pytestmark = [
-    pytest.mark.xdist_group("compat"),
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(why_missing("java") is not None, reason=str(why_missing("java"))),
+    pytest.mark.needs("java"),
 ]
 HERE = Path(__file__).parent
 SCENARIOS = 19
@@ -28,13 +25,10 @@ SCENARIOS = 19
 
 def verify(bootstrap: str, *scenarios: str) -> list[str]:
     """What it prints of each scenario, of all without a name."""
-    command = java_command(
-        HERE / "TransactionVerifier.java", f"{JAVA_LIBRARIES}/*", parts=[HERE / "VerifierClients.java"]
-    )
-    done = subprocess.run([*command, bootstrap, *scenarios], stdout=subprocess.PIPE, text=True, check=False)
-    lines = done.stdout.splitlines()
-    assert done.returncode == len([line for line in lines if line.startswith("failed ")]), done.stdout
-    return lines
+    program, parts = HERE / "TransactionVerifier.java", [HERE / "VerifierClients.java"]
+    done = run_java(program, f"{JAVA_LIBRARIES}/*", bootstrap, *scenarios, parts=parts)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def test_two_agents_pass_every_scenario(tmp_path: Path) -> None:
@@ -45,7 +39,7 @@ def test_two_agents_pass_every_scenario(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(why_missing("kafka") is not None, reason=str(why_missing("kafka")))
+@pytest.mark.needs("kafka")
 def test_kafka_passes_the_same(tmp_path: Path) -> None:
     with kafka_server(tmp_path) as bootstrap:
         lines = verify(bootstrap)

@@ -16,14 +16,13 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from load.dev_server import DevServer
 from tests.confluent_records import read
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 300
 SETTINGS = {
     "linger.ms": 5,
     "group.initial.rebalance.delay.ms": 0,
     "controller.lease.ms": 1_000,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
 }
-pytestmark = [pytest.mark.xdist_group("compat"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

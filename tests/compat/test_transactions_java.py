@@ -19,14 +19,12 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from load.dev_server import DevServer
-from load.tools import JAVA_LIBRARIES, KAFKA_JARS, why_missing
+from load.tools import JAVA_LIBRARIES, KAFKA_JARS
 from tests.compat.test_transactions import SETTINGS, TIMEOUT_SECONDS, a_producer, send, values
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("compat"),
-    pytest.mark.timeout(400),
-    pytest.mark.skipif(why_missing("java") is not None, reason=str(why_missing("java"))),
+    pytest.mark.needs("java"),
 ]
 HERE = Path(__file__).parent
 TOOL = "org.apache.kafka.tools.TransactionsCommand"

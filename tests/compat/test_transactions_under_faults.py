@@ -22,7 +22,7 @@ from tests.compat.test_transactions import SETTINGS
 from tests.confluent_records import consume
 
 PARTITIONS, RECORDS, BATCH = 3, 600, 20
-SECONDS_MAX = 240
+SECONDS_MAX = 300
 FAST = {
     "broker.heartbeat.interval.ms": 500,
     "broker.session.timeout.ms": 3_000,
@@ -112,8 +112,6 @@ class Copier:
 
 @pytest.mark.slow
 @pytest.mark.requirement("X1")
-@pytest.mark.xdist_group("compat")
-@pytest.mark.timeout(500)
 def test_a_copy_is_exact_while_agents_are_killed(tmp_path: Path) -> None:
     with DevServer(tmp_path, agents=3, settings=SETTINGS | FAST) as server:
         for topic in ("source", "copy"):
@@ -121,7 +119,7 @@ def test_a_copy_is_exact_while_agents_are_killed(tmp_path: Path) -> None:
         feeder = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap, "enable.idempotence": True, **QUIET})
         for number in range(RECORDS):
             feeder.produce("source", str(number), partition=number % PARTITIONS)
-        assert feeder.flush(60) == 0
+        assert feeder.flush(300) == 0
         faults = [
             (RECORDS // 4, lambda copier: os.kill(server.agents[1].pid, signal.SIGKILL)),
             (RECORDS // 2, lambda copier: copier.replace()),

@@ -106,7 +106,7 @@ SETTINGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("own", "expected"), zip(SETTINGS, ["2592000000", "300000", "7", "-1"], strict=True))
+@pytest.mark.parametrize(("own", "expected"), list(zip(SETTINGS, ["2592000000", "300000", "7", "-1"], strict=True)))
 def test_retention_is_proposed_in_milliseconds(own: dict[str, Any], expected: str) -> None:
     values = proposed(Settings(**own))
     assert values["log.retention.ms"] == expected

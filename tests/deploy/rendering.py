@@ -10,10 +10,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-from load.tools.deploy import DEPLOY_TOOLS, HELM
+from load.tools.deploy import HELM
 
 REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "deploy" / "helm" / "headrace"
@@ -25,15 +24,9 @@ NEWEST, WITHOUT_LABELS = "1.36.0", "1.34.0"
 Object = dict[str, Any]
 
 
-def needs(tool: str) -> pytest.MarkDecorator:
-    """Skips a test where this program is not installed."""
-    reason = DEPLOY_TOOLS[tool].why_missing()
-    return pytest.mark.skipif(reason is not None, reason=reason or "")
-
-
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A run of helm with the chart; the caller looks at its exit status."""
-    return subprocess.run([HELM, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([HELM, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=300)
 
 
 @functools.cache

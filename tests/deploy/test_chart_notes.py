@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.deploy.rendering import CHART, NEWEST, VALUES, helm, needs
+from tests.deploy.rendering import CHART, NEWEST, VALUES, helm
 
-pytestmark = needs("helm")
+pytestmark = pytest.mark.needs("helm")
 
 
 def notes(place: Path, name: str, *settings: str) -> str:

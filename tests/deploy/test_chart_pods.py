@@ -21,14 +21,13 @@ from tests.deploy.rendering import (
     NEWEST,
     WITHOUT_LABELS,
     environment,
-    needs,
     objects,
     one,
     pods,
     rendered,
 )
 
-pytestmark = needs("helm")
+pytestmark = pytest.mark.needs("helm")
 ADDRESSES = {
     "minimal": {"PLAINTEXT": "10.1.2.3:9092"},
     "full": {"PLAINTEXT": "10.1.2.3:9092"},

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.deploy.rendering import CHART, NEWEST, VALUES, helm, needs, objects, one, pods
+from tests.deploy.rendering import CHART, NEWEST, VALUES, helm, objects, one, pods
 
-pytestmark = needs("helm")
+pytestmark = pytest.mark.needs("helm")
 
 
 def render(*settings: str, name: str = "minimal", version: str = NEWEST, upgrade: bool = False) -> tuple[int, str]:

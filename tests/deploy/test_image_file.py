@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from load.tools.deploy import HADOLINT
-from tests.deploy.rendering import REPOSITORY, needs
+from tests.deploy.rendering import REPOSITORY
 
 FILE = REPOSITORY / "deploy" / "Containerfile"
 TEXT = FILE.read_text(encoding="utf-8")
 
 
-@needs("hadolint")
+@pytest.mark.needs("hadolint")
 def test_hadolint_finds_nothing() -> None:
     done = subprocess.run([HADOLINT, "--no-color", str(FILE)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, ""), done.stdout

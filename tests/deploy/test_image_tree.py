@@ -72,7 +72,7 @@ def command(*arguments: str) -> list[str]:
 
 def run(environment: dict[str, str], *arguments: str, given: str = "") -> str:
     done = subprocess.run(
-        command(*arguments), env=environment, input=given, capture_output=True, text=True, check=False, timeout=120
+        command(*arguments), env=environment, input=given, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

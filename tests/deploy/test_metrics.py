@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.deploy.live_scrape import COMMITTED, GROUP, RECORDS, TOPIC, Scrape
 from tests.deploy.metrics_page import PAGE, DeclaredMetric, declared_metrics, page
 
 NOT_HEADRACE = ("process_", "python_")
 """prometheus-client's own."""
-pytestmark = [pytest.mark.xdist_group("scrape"), pytest.mark.timeout(300)]
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -12,7 +12,7 @@ import yaml
 
 from load.tools.deploy import PROMTOOL
 from tests.deploy.metrics_page import declared_metrics
-from tests.deploy.rendering import REPOSITORY, needs
+from tests.deploy.rendering import REPOSITORY
 
 FILE = REPOSITORY / "deploy" / "prometheus" / "rules.yaml"
 UNIT_TESTS = Path(__file__).parent / "rules_test.yaml"
@@ -28,19 +28,19 @@ def promtool(*arguments: str, directory: Path | None = None) -> str:
     return done.stdout
 
 
-@needs("promtool")
+@pytest.mark.needs("promtool")
 def test_promtool_accepts_them() -> None:
     assert "SUCCESS" in promtool("check", "rules", str(FILE))
 
 
-@needs("promtool")
+@pytest.mark.needs("promtool")
 def test_they_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
     for file in (FILE, UNIT_TESTS):
         shutil.copy(file, tmp_path / file.name)
     assert "SUCCESS" in promtool("test", "rules", UNIT_TESTS.name, directory=tmp_path)
 
 
-@needs("promtool")
+@pytest.mark.needs("promtool")
 def test_the_unit_tests_notice_a_wrong_limit(tmp_path: Path) -> None:
     """A planted mistake: the alert on lag looks at none of the groups."""
     shutil.copy(UNIT_TESTS, tmp_path)

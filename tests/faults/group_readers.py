@@ -40,7 +40,7 @@ class Reader(ABC):
     def close(self) -> None:
         """Leave the group, its last positions committed; raises what ended the reader before."""
         self.closing.set()
-        self._thread.join(40)
+        self._thread.join(300)
         assert not self._thread.is_alive(), f"{self.name} does not end"
         if self.failure is not None:
             raise self.failure

@@ -22,7 +22,7 @@ from tests.confluent_records import passes
 
 PARTITIONS = 6
 PAUSE_SECONDS = 0.01
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 300
 
 
 @dataclass

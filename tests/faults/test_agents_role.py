@@ -17,7 +17,6 @@ from tests.confluent_records import read
 from tests.metastore.test_secure_connections import agents_role
 
 __all__ = ["agents_role"]
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(200)]
 RECORDS = 40
 
 

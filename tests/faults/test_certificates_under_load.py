@@ -20,7 +20,7 @@ import confluent_kafka
 import pytest
 from cryptography import x509
 
-from load.tools import JAVA_LIBRARIES, why_missing
+from load.tools import JAVA_LIBRARIES
 from tests import compat
 from tests.agent.security.certificates import Authority
 from tests.agent_process import SECONDS_MAX
@@ -28,7 +28,6 @@ from tests.faults.secure_cluster import SecureCluster, secure_cluster
 from tests.faults.steady_load import PARTITIONS, Load
 from tests.java_program import java_command
 
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 RECORDS = 40
 """So many of each producer between two replacements."""
 
@@ -115,11 +114,10 @@ def _write_one(renewal: Renewal) -> None:
     assert errors == []
 
 
+@pytest.mark.needs("kafka-clients")
 @pytest.mark.slow
 @pytest.mark.requirement("C13.2", "X2")
 async def test_kafkas_own_client_goes_on_while_certificates_are_replaced(renewal: Renewal, tmp_path: Path) -> None:
-    if reason := why_missing("kafka-clients"):
-        pytest.skip(reason)
     settings = tmp_path / "java.properties"
     settings.write_text(
         f"bootstrap.servers={','.join(renewal.cluster.clients)}\nsecurity.protocol=SSL\n"

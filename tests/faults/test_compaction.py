@@ -16,9 +16,8 @@ from tests.agent_process import AgentUnderTest
 from tests.confluent_records import consume
 from tests.faults.test_two_agents import PARTITIONS, _bootstrap, _create, _produce
 
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(400)]
 RECORDS = 4_000
-SECONDS_MAX = 120
+SECONDS_MAX = 300
 LEVELS = "SELECT level, count(*) FROM segment_files WHERE state = 0 AND dead_at IS NULL GROUP BY level"
 
 

@@ -21,11 +21,10 @@ from tests.faults.group_readers import READERS, Reader
 
 Pair = tuple[AgentUnderTest, AgentUnderTest]
 PARTITIONS = 4
-SECONDS_MAX = 60.0
+SECONDS_MAX = 300
 SESSION_SECONDS = 3.0
 REST_SECONDS = 2.0
 """Without a change this long, a group is taken for settled."""
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(240)]
 
 
 class Scene:
@@ -35,7 +34,7 @@ class Scene:
         """All groups prefer `home` over the agents with the node ids `rivals`."""
         self.bootstrap = ",".join(agent.kafka for agent in agents)
         self.admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        self.admin.create_topics([NewTopic("numbers", PARTITIONS)])["numbers"].result(20)
+        self.admin.create_topics([NewTopic("numbers", PARTITIONS)])["numbers"].result(300)
         self.sent = 0
         self.readers: list[Reader] = []
         for reader in READERS:
@@ -118,7 +117,7 @@ class Scene:
     def committed(self, group: str) -> int:
         """The sum of a group's stored offsets."""
         request = confluent_kafka.ConsumerGroupTopicPartitions(group)
-        found = self.admin.list_consumer_group_offsets([request])[group].result(30).topic_partitions
+        found = self.admin.list_consumer_group_offsets([request])[group].result(300).topic_partitions
         return sum(position.offset for position in found)
 
 
@@ -184,5 +183,5 @@ def test_groups_move_to_a_new_agent_without_a_rebalance(settings: dict[str, obje
             scene.read_once()
             assert scene.changes() == before, [reader.changes for reader in scene.readers]
             described = scene.admin.describe_consumer_groups(list(scene.groups()))
-            assert {each.result(20).coordinator.id for each in described.values()} == {newcomer_id}
+            assert {each.result(300).coordinator.id for each in described.values()} == {newcomer_id}
             scene.close()

@@ -22,7 +22,6 @@ KINDS = ("pause", "mute", "half_open", "delay")
 GIVE_UP_MS = 4_000
 SEEDS_THAT_PAUSE = (6, 7, 8)
 """One after the other, until a client gave up: leaders may have moved before."""
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
 
 @pytest.mark.slow

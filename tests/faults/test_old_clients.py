@@ -9,7 +9,6 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.faults.shared_cluster import free_ports
 
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 OLD = {"api.version.request": False, "broker.version.fallback": "0.10.0.0", "log_level": 0}
 
 

@@ -18,7 +18,6 @@ TOPIC = "orders"
 MARKED_TIMEOUT_MS = 4_000
 PER_ROUND = 10
 """Records for each partition."""
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 
 Agents = tuple[AgentUnderTest, AgentUnderTest]
 

@@ -29,8 +29,6 @@ from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.confluent_records import consume
 from tests.faults.test_two_agents import PARTITIONS, _assert_once_in_order, _create, _produce, _read_all
 
-pytestmark = pytest.mark.xdist_group("postgres servers")
-
 RECORDS = 3_000
 
 

@@ -30,7 +30,6 @@ from load.acl_matrix import Client
 from tests.agent_process import SECONDS_MAX
 from tests.faults.secure_cluster import MECHANISMS, PASSWORD, SecureCluster, secure_cluster
 
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 AGENTS = 3
 ROUNDS = 5
 FETCH = next(case for case in data_cases(uuid.UUID(int=0)) if case.label == "Fetch")

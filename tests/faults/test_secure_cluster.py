@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic, UserScramCredentialDeletion
 
 from headrace.cli.main import main
-from load.tools import JAVA_LIBRARIES, KAFKA_JARS, why_missing
+from load.tools import JAVA_LIBRARIES, KAFKA_JARS
 from tests import compat
 from tests.agent_process import SECONDS_MAX
 from tests.confluent_records import read
@@ -29,7 +29,6 @@ from tests.faults.secure_cluster import (
 )
 from tests.java_program import java_command
 
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 EVERY_MECHANISM = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 RECORDS = 50
 
@@ -92,13 +91,12 @@ def _note(errors: list[object], error: object, _: object) -> None:
         errors.append(error)
 
 
+@pytest.mark.needs("kafka-clients", "kafka")
 @pytest.mark.requirement("C13.2", "X2")
 def test_kafkas_own_client_by_each_mechanism_with_certificates_and_tokens(
     cluster: SecureCluster, tmp_path: Path
 ) -> None:
     """One process for all, as a JVM takes seconds to start. Its connections authenticate again every 2 s."""
-    if reason := why_missing("kafka-clients") or why_missing("kafka"):
-        pytest.skip(reason)
     files = {name: java_settings(cluster, tmp_path, name) for name in (*JAVA_LOGINS, "OAUTHBEARER", "SSL")}
     files["token"] = files["again"] = files["SCRAM-SHA-512"]
     files["again-with-a-token"] = files["OAUTHBEARER"]
@@ -109,7 +107,7 @@ def test_kafkas_own_client_by_each_mechanism_with_certificates_and_tokens(
     command = java_command(source, libraries, allowed)
     arguments = [f"{name}={path}" for name, path in files.items()]
     before = {name: cluster.logins(name) for name in ("SCRAM-SHA-512", "OAUTHBEARER")}
-    run = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=200, check=False)
+    run = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300, check=False)
     shown = sorted(line for line in run.stdout.splitlines() if line.startswith("read "))
     assert shown == sorted(f"read {name} true" for name in files), run.stdout + run.stderr[-4000:]
     for name, logins in before.items():

@@ -44,7 +44,6 @@ from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.faults.shared_cluster import free_ports
 from tests.fixtures_s3 import SECRET_KEY
 
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
 SECRETS = {
     "scram password": b"planted-scram-password",
     "wrong password": b"planted-wrong-password",

@@ -13,19 +13,19 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
-from load.tools import JAVA_LIBRARIES, why_missing
+from load.tools import JAVA_LIBRARIES
 from tests import compat
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.compat import go_clients
 from tests.compat.clients import CLIENTS, pairs
 from tests.confluent_records import read
 from tests.faults.shared_cluster import SharedCluster, shared_cluster
+from tests.house.needs import require
 from tests.java_program import java_command
 
 GROUPS = 20
 PARTITIONS = 4
 RECORDS = 40
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(400)]
 
 
 @pytest.fixture
@@ -121,10 +121,9 @@ def _read_by_java(address: str, topic: str, protocol: str) -> list[int]:
     return values
 
 
+@pytest.mark.needs("kafka-clients")
 @pytest.mark.requirement("X3")
 def test_kafkas_own_consumer_reads_in_a_group_of_either_protocol(cluster: SharedCluster) -> None:
-    if reason := why_missing("kafka-clients"):
-        pytest.skip(reason)
     cluster.topic("orders", PARTITIONS)
     _produce(cluster.address, "orders", RECORDS)
     for protocol in ("classic", "consumer"):
@@ -135,8 +134,7 @@ def test_kafkas_own_consumer_reads_in_a_group_of_either_protocol(cluster: Shared
 def test_groups_of_go_clients_share_a_topic(cluster: SharedCluster) -> None:
     """Three members each: they join through connections to different agents, and all commit."""
     for tool, protocols in (("franz-go", ("classic", "consumer")), ("sarama", ("classic",))):
-        if reason := why_missing(tool):
-            pytest.skip(reason)
+        require(tool)
         topic = f"shared-by-{tool}"
         cluster.topic(topic, PARTITIONS)
         go_clients.produce(tool, cluster.address, topic, RECORDS)

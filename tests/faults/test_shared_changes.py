@@ -16,7 +16,7 @@ from tests.agent_process import SECONDS_MAX
 from tests.faults.shared_cluster import VIRTUAL, SharedCluster, free_ports, member, shared_cluster, until_shown
 
 GROUPS = 6
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(500), pytest.mark.slow]
+pytestmark = [pytest.mark.slow]
 
 
 class Traffic:

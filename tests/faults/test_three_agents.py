@@ -23,8 +23,7 @@ SESSION_SECONDS = 3.0
 LEASE_SECONDS = 1.0
 RECORDS_BEFORE, RECORDS_AFTER = 150, 200
 """Of each producer; it sends about seventy a second."""
-SECONDS_MAX = 90.0
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(400)]
+SECONDS_MAX = 300
 
 
 @pytest.fixture

@@ -29,8 +29,6 @@ CLEAN = [Read(0, 0, "a/0/0"), Read(0, 1, "b/0/0"), Read(0, 2, "a/0/1"), Read(1, 
 ACKNOWLEDGED = {Name("a", 0, 0): 0, Name("b", 0, 0): 1, Name("a", 0, 1): 2, Name("a", 1, 0): 0}
 
 
-@pytest.mark.xdist_group("torture")
-@pytest.mark.timeout(900)  # its own limits add up to this on a machine that hardly moves
 @pytest.mark.requirement("W13")
 def test_nothing_is_lost_doubled_or_out_of_order() -> None:
     outcome = asyncio.run(torture(TorturePlan(seed=SEED, seconds=SECONDS)))
@@ -49,8 +47,6 @@ def test_nothing_is_lost_doubled_or_out_of_order() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("torture")
-@pytest.mark.timeout(900)
 def test_one_record_that_is_stored_twice_fails_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The planted bug of W13: after a run without faults, a stored record is appended again, under no producer id."""
     appended: list[Read] = []
@@ -59,7 +55,7 @@ def test_one_record_that_is_stored_twice_fails_a_run(monkeypatch: pytest.MonkeyP
         twice = read_with_confluent(bootstrap, topic, partitions)[0]
         producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
         producer.produce(topic, twice.value.encode(), partition=twice.partition)
-        assert producer.flush(60) == 0
+        assert producer.flush(300) == 0
         appended.append(twice)
         return read_with_confluent(bootstrap, topic, partitions)
 

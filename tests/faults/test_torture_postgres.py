@@ -21,7 +21,6 @@ from load.torture.run import TortureOutcome, TorturePlan, torture
 from load.torture.small_disk import SmallDisk, why_missing
 
 PYTHON_CLIENTS = ("aiokafka", "confluent")
-pytestmark = pytest.mark.timeout(900)  # limits of the runs add up to this on a machine that hardly moves
 
 
 def _run(plan: TorturePlan) -> TortureOutcome:
@@ -33,7 +32,6 @@ def _run(plan: TorturePlan) -> TortureOutcome:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("torture")
 @pytest.mark.requirement("W1", "W3", "W7", "X4")
 def test_what_only_kills_and_promotes_with_synchronous_replication_loses_nothing() -> None:
     keeps = [drill for drill in KEEPS if drill != "disk_full" or not why_missing()]
@@ -45,7 +43,6 @@ def test_what_only_kills_and_promotes_with_synchronous_replication_loses_nothing
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("torture")
 @pytest.mark.requirement("W1", "W3", "W7", "X4")
 def test_a_synchronous_promotion_loses_nothing_and_what_a_split_primary_loses_is_listed() -> None:
     """A drill compares the promoted server with what its primary had; the split is judged by the records."""
@@ -54,7 +51,6 @@ def test_a_synchronous_promotion_loses_nothing_and_what_a_split_primary_loses_is
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("torture")
 @pytest.mark.requirement("W1", "W3", "W7", "X4")
 def test_every_drill_among_every_fault() -> None:
     chosen = [drill for drill in DRILLS if drill != "disk_full" or not why_missing()]

@@ -11,12 +11,13 @@ import asyncio
 
 import pytest
 
-from load.tools import why_missing
 from load.transactional_copy.__main__ import print_copy
 from load.transactional_copy.run import DRILLS, CopyOutcome, CopyPlan, copy_under_faults
 from load.transactional_copy.verdict import KnownOutcome
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("torture"), pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+]
 
 
 def run(plan: CopyPlan) -> CopyOutcome:
@@ -30,7 +31,7 @@ def run(plan: CopyPlan) -> CopyOutcome:
 
 
 @pytest.mark.requirement("X1")
-@pytest.mark.skipif(bool(why_missing("kafka-clients")), reason=str(why_missing("kafka-clients")))
+@pytest.mark.needs("kafka-clients")
 def test_nothing_is_lost_doubled_or_shown_too_early() -> None:
     outcome = run(CopyPlan(seed=30, seconds=25))
     assert outcome.output.lost_and_listed == outcome.input.lost_and_listed == 0

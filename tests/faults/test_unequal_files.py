@@ -20,11 +20,13 @@ from headrace.cli.main import main
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from tests.agent_process import AgentUnderTest
 
-pytestmark = [pytest.mark.requirement("X10"), pytest.mark.xdist_group("faults"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.requirement("X10"),
+]
 HOUR_MS = 3_600_000
 AGE_MS = 400 * HOUR_MS
 """Of all records here."""
-WITHIN_SECONDS = 60.0
+WITHIN_SECONDS = 300
 KEPT, SHORT = "kept", "short"
 
 

@@ -17,10 +17,9 @@ from tests.agent_process import AgentUnderTest, until_told
 
 RECORDS = 300
 PARTITIONS = 6
-SECONDS_MAX = 120
+SECONDS_MAX = 300
 PATIENT = {"broker.session.timeout.ms": 30_000}
 """A pause of the machine fences no agent: clients would go to the other zone, as they should."""
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.timeout(400)]
 
 
 @pytest.fixture

@@ -12,12 +12,13 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from load.tools import ALL
-from load.tools.deploy import DEPLOY_TOOLS
+from load.tools import every_tool
+from load.tools.plan import Plan
 
 PYENV = Path.home() / ".pyenv" / "versions"
 
@@ -30,15 +31,18 @@ class SkipReason:
     is_present: Callable[[], bool] | None = None
 
 
+def _has(tool: str) -> bool:
+    """Say whether the run has the tool, as it was decided when the run began."""
+    plan = Plan.current()
+    return plan is not None and plan.has(tool)
+
+
 def _has_python(version: str) -> bool:
     return shutil.which(f"python{version}") is not None or any(PYENV.glob(f"{version}.*/bin/python"))
 
 
 REASONS: dict[str, SkipReason] = {
-    **{
-        f"needs {tool.name}": SkipReason(tool.enable, lambda tool=tool: tool.is_present)  # type: ignore[misc]
-        for tool in (ALL | DEPLOY_TOOLS).values()
-    },
+    **{f"needs {tool.name}": SkipReason(tool.enable, partial(_has, tool.name)) for tool in every_tool().values()},
     **{
         f"needs python{version}": SkipReason(
             f"install Python {version} with venv",
@@ -59,7 +63,6 @@ REASONS: dict[str, SkipReason] = {
         "pip install 'pyspark>=4.2'",
         lambda: importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None,
     ),
-    "needs Chromium": SkipReason("apt-get install chromium", lambda: shutil.which("chromium") is not None),
     "needs a Postgres with TLS": SkipReason("install Postgres 15 of the distribution"),
     "needs a package index": SkipReason("make a package index reachable for pip"),
     "not offered by moto": SkipReason("the same test runs against versitygw"),

@@ -126,7 +126,6 @@ FIXES = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", FIXES)
 def test_a_test_fails_without_the_fix(name: str, tmp_path: Path) -> None:
     fix = FIXES[name]

@@ -14,7 +14,6 @@ TIMES = 2
 
 @pytest.mark.slow
 @pytest.mark.requirement("X5")
-@pytest.mark.timeout(400)
 def test_real_producers_keep_the_order_of_their_keys(tmp_path: Path) -> None:
     """A record that fails was reported to its producer, which waited for less than until the topic doubles again."""
     with DevServer(tmp_path, agents=2, settings=SETTINGS) as server:

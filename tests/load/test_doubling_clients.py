@@ -10,14 +10,12 @@ from headrace.metastore.partitions.splitting import PRODUCER_QUIET_MS
 from load.dev_server import DevServer
 from load.doubling_clients import BOUNDARY_QUIET_MS, SETTINGS, DoublingOutcome, run
 from load.doubling_readers import compile_java
-from load.tools import why_missing
 
 SECONDS = 30.0
 
 
 @pytest.mark.slow
 @pytest.mark.requirement("X5")
-@pytest.mark.timeout(300)
 def test_librdkafkas_clients_keep_the_order_of_their_keys(tmp_path: Path) -> None:
     with DevServer(tmp_path, settings=SETTINGS) as server:
         outcome = run(server, SECONDS)
@@ -27,8 +25,7 @@ def test_librdkafkas_clients_keep_the_order_of_their_keys(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.requirement("X5")
-@pytest.mark.timeout(300)
-@pytest.mark.skipif(bool(why_missing("kafka-clients")), reason=str(why_missing("kafka-clients")))
+@pytest.mark.needs("kafka-clients")
 def test_so_do_javas_with_two_agents(tmp_path: Path) -> None:
     classes = tmp_path / "classes"
     compile_java(classes)

@@ -13,8 +13,6 @@ TINY = ["--rounds", "1", "--seconds", "1", "--producers", "20", "--rate", "100"]
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("faults")
-@pytest.mark.timeout(300)
 async def test_hostile_producers_on_two_agents_of_a_zone(tmp_path: Path) -> None:
     """The run itself refuses errors and lost records."""
     with DevServer(tmp_path / "data", agents=2, settings=SETTINGS) as server:

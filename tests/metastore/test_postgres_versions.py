@@ -23,7 +23,6 @@ from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
-from load.tools import why_missing
 from load.tools.postgres import BUILDS, find_postgres
 from tests.metastore.commit_scenes import appended, batch, file_of, open_scene, pairs
 from tests.pgbouncer import SERVER_CONNECTIONS
@@ -41,8 +40,7 @@ SUITES = [
 
 def require(tool: str) -> None:
     """Skip where this machine has none."""
-    if reason := why_missing(tool):
-        pytest.skip(reason)
+    require(tool)
 
 
 @pytest.fixture(params=BUILDS)
@@ -92,7 +90,6 @@ async def commit_and_find(store: PostgresMetastore) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("major", BUILDS)
 def test_the_suites_pass_on_each_version(major: int) -> None:
     require(f"postgres-{major}")
@@ -100,7 +97,6 @@ def test_the_suites_pass_on_each_version(major: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
 def test_the_suites_pass_behind_a_pooler() -> None:
     require("pgbouncer")
     run_suites(HEADRACE_TEST_POOLER="1")

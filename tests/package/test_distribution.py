@@ -33,16 +33,12 @@ print(json.dumps({
 USERS_OWN = "raise SystemExit('the module of a user was imported')\n"
 
 
-@pytest.mark.xdist_group("faults")
-@pytest.mark.timeout(300)
 def test_an_installed_wheel_runs_next_to_a_users_modules(tmp_path: Path) -> None:
     wheel = build(WHEEL, tmp_path)
     _check(beside_this_environment(wheel, tmp_path / "venv"), tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("faults")
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("version", PYTHONS)
 def test_wheel_and_sdist_install_into_empty_environments(version: str, kind: str, tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ def _pytest(folder: Path, *words: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_it_holds_every_file_of_the_tests(unpacked: Path) -> None:
     wanted = {name for name in tracked() if name.startswith(GRAFTED)}
     assert len(wanted) > 800
@@ -44,7 +43,6 @@ def test_it_holds_every_file_of_the_tests(unpacked: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 def test_its_tests_run_without_the_repository(unpacked: Path) -> None:
     collected = re.findall(r"^(\d+) tests collected", _pytest(unpacked, "--collect-only"), re.M)
     assert int(collected[0]) > 3000

@@ -123,7 +123,6 @@ def _run(schedule: Schedule, step: int | None) -> set[Site]:
 
 
 @pytest.mark.requirement("C5", "C15", "W1", "W7")
-@pytest.mark.timeout(1_200)
 def test_an_agent_paused_at_any_await_does_no_harm() -> None:
     met: set[Site] = set()
     for schedule in (*SCHEDULES, *FORWARDING):
@@ -136,7 +135,6 @@ def test_an_agent_paused_at_any_await_does_no_harm() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: f"agent-{schedule.order[0]}-first")
 def test_an_agent_paused_after_any_step_does_no_harm(schedule: Schedule) -> None:
     watched = schedule.world()
@@ -146,7 +144,6 @@ def test_an_agent_paused_after_any_step_does_no_harm(schedule: Schedule) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("schedule", FORWARDING, ids=lambda schedule: f"agent-{schedule.order[0]}-first")
 def test_a_forwarding_agent_paused_after_some_steps_does_no_harm(schedule: Schedule) -> None:
     watched = schedule.world()
@@ -179,7 +176,6 @@ def impatient(member: ConsumerMember, **more: Any) -> ConsumerMember:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
     ("owner", "name", "bug", "found"),
     [
@@ -198,7 +194,6 @@ def test_deliberate_bugs_are_found(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
 def test_an_index_that_takes_lost_rows_for_none_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resumed agent goes on from the rows that the feed still has, and answers across the gap."""
 

@@ -35,7 +35,6 @@ def test_cleaning_keeps_its_promises(first: int, record_property: Callable[[str,
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(EVERYDAY, EVERYDAY + SLOW, SLOW_PER_TEST))
 def test_cleaning_in_many_more_schedules(first: int, record_property: Callable[[str, object], None]) -> None:
     start = FIRST_SEED_WITH_CLEANING + first

@@ -40,7 +40,6 @@ def test_a_new_life_keeps_its_promises(first: int, record_property: Callable[[st
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(EVERYDAY, EVERYDAY + SLOW, SLOW_PER_TEST))
 def test_a_new_life_in_many_more_schedules(first: int, record_property: Callable[[str, object], None]) -> None:
     start = FIRST_SEED_WITH_FAILOVERS + first

@@ -31,7 +31,6 @@ def test_nothing_is_lost_repeated_or_reordered(first: int, record_property: Call
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(FIRST_SLOW_SEED, FIRST_SLOW_SEED + SLOW, SLOW_PER_TEST))
 def test_nothing_is_lost_in_many_more_schedules(first: int, record_property: Callable[[str, object], None]) -> None:
     record_property(SIMULATED, dict(simulate_all(range(first, first + SLOW_PER_TEST))))

@@ -36,7 +36,6 @@ def test_every_key_comes_to_its_end(first: int, record_property: Callable[[str, 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(EVERYDAY, EVERYDAY + SLOW, SLOW_PER_TEST))
 def test_every_key_in_many_more_schedules(first: int, record_property: Callable[[str, object], None]) -> None:
     start = FIRST_SEED_WITH_SEGMENTS + first

@@ -11,8 +11,8 @@ import pytest
 
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.cluster_properties import write_cluster_id
-from load.tools import why_missing
 from tests.fixtures_s3 import aws_credentials, real_s3_url
+from tests.house.needs import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,8 +26,7 @@ __all__ = ["aws_credentials", "real_s3_url"]
 def spark(aws_credentials: None) -> Iterator[SparkSession]:
     """Two tasks at a time, each tried twice. Its workers inherit this process's environment."""
     pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
-    if missing := why_missing("java"):
-        pytest.skip(str(missing))
+    require("java")
     from pyspark.sql import SparkSession
 
     from headrace.spark import HeadraceDataSource

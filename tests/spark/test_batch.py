@@ -18,8 +18,6 @@ from tests.fixtures_s3 import BUCKET
 from tests.spark.world import TIME_MS, ScanWorld, records, seen
 from tests.storage.batches import plain_batch
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
-
 
 async def rows(frame: Any) -> list[Any]:
     """`collect` blocks."""

@@ -12,8 +12,6 @@ from headrace.scan.errors import OptionError
 from tests.agent_process import AgentUnderTest
 from tests.spark.world import ScanWorld
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.mark.requirement("X6.1")
 async def test_an_agents_address_is_enough(world: ScanWorld) -> None:

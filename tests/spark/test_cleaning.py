@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from headrace.compactor.spark.cleaning_tasks import PartReport, PassPlan
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
 ALL_PASSES = 3
 

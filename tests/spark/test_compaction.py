@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 
 PARTITIONS = 4
 LIMITS = MergeLimits(file_bytes=1 << 20)

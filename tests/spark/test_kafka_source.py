@@ -21,14 +21,12 @@ from confluent_kafka import Producer
 from pyarrow import parquet
 
 from load.dev_server import DevServer
-from load.tools import SPARK_KAFKA_JARS, why_missing
+from load.tools import SPARK_KAFKA_JARS
 from tests.compat.apps.counting import all_records
 from tests.examples import EXAMPLES
 
 pytestmark = [
-    pytest.mark.skipif(bool(why_missing("spark-kafka")), reason=str(why_missing("spark-kafka"))),
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.timeout(400),
+    pytest.mark.needs("spark-kafka"),
 ]
 RECORDS = 3_000
 SPARK_SECONDS = 600
@@ -56,7 +54,7 @@ def _produce(server: DevServer) -> None:
     producer = Producer({"bootstrap.servers": server.bootstrap, "compression.type": "lz4", "linger.ms": 20})
     for number in range(RECORDS):
         producer.produce("orders", f"value-{number}", key=None if number % 3 else f"key-{number}")
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
 
 
 def _jars() -> str:
@@ -82,7 +80,6 @@ def test_both_sources_read_the_same_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 @pytest.mark.requirement("X6.2")
 def test_a_killed_jvm_of_the_kafka_source_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
@@ -112,7 +109,6 @@ def test_a_killed_jvm_of_the_kafka_source_goes_on_from_its_checkpoint(tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
 @pytest.mark.requirement("X6.2", "X6.3")
 def test_headraces_source_copies_each_record_once(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")

@@ -13,7 +13,6 @@ from tests.metastore.sessions import set_for_cluster
 from tests.spark.test_batch import places, refusal, rows
 from tests.spark.world import OLD_SECONDS, ScanWorld, seen
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
 HOUR_MS = 3_600_000
 
 

@@ -14,8 +14,6 @@ import pytest
 from tests.spark.test_stream import SPARK_SECONDS
 from tests.spark.world import ScanWorld, has_admission_control, seen
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
-
 SCHEMA = (
     "key string, value binary, partition int, timestamp timestamp, headers array<struct<key: string, value: binary>>"
 )

@@ -14,8 +14,6 @@ import pytest
 
 from tests.spark.world import ScanWorld, has_admission_control, records, seen
 
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(400)]
-
 DRIVER = Path(__file__).parent / "stream_driver.py"
 SPARK_SECONDS = 300
 

@@ -51,7 +51,6 @@ async def test_any_range_reads_the_same_bytes_cold_and_warm(store: FaultyStore, 
     assert not cold.checked
 
 
-@pytest.mark.timeout(20)
 async def test_a_reader_that_comes_as_a_shorter_load_ends_gets_its_bytes(store: FaultyStore) -> None:
     """It finds the load done, and still named: its callbacks run only after this reader's step. It must not spin."""
     cache = cache_of(store)

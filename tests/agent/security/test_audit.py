@@ -214,7 +214,6 @@ def test_a_file_that_was_moved_is_opened_again(audit_file: Path, fake_clock: Man
 
 
 @pytest.mark.requirement("X2")
-@pytest.mark.timeout(200)
 def test_a_real_agent_writes_a_line_per_change(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     with DevServer(tmp_path / "dev", settings={"audit.log.path": path, "linger.ms": 5}) as server:

@@ -19,7 +19,7 @@ from headrace.cli.bench.rows import JavaProduce
 from headrace.cli.main import main
 from headrace.config.errors import ConfigError
 from headrace.storage.errors import UnavailableError
-from load.tools import KAFKA_JARS, why_missing
+from load.tools import KAFKA_JARS
 
 PRINTED = """\
 SLF4J: Defaulting to no-operation (NOP) logger implementation
@@ -91,7 +91,7 @@ def test_kafkas_settings_name_its_addresses_and_nothing_of_other_folders(tmp_pat
     assert [value for value in properties.values() if "/" in value.replace("//", "")] == [str(tmp_path)]
 
 
-@pytest.mark.skipif(bool(why_missing("kafka")), reason=str(why_missing("kafka")))
+@pytest.mark.needs("kafka")
 @pytest.mark.slow
 def test_kafka_is_measured_by_its_own_load_generator(tmp_path: Path) -> None:
     result = tmp_path / "result.json"

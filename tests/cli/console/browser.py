@@ -34,7 +34,7 @@ class PlainBrowser:
         return self._ask("GET", path, None, headers)
 
     def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Answer:
-        connection = http.client.HTTPConnection(self._address, timeout=90)
+        connection = http.client.HTTPConnection(self._address, timeout=300)
         sent = {"Accept": "text/html", **headers}
         if self.cookies:
             sent["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())

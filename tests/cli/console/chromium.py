@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-NAMES = ("chromium", "chromium-browser")
+from load.tools import find_chromium
+
 WIDTHS = (1280, 360)
 Scheme = Literal["light", "dark"]
-
-
-def find_chromium() -> str | None:
-    """Its path."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def _produce(bootstrap: str, stopping: threading.Event) -> None:
         producer.poll(0)
         if stopping.wait(pause):
             break
-    producer.flush(30)
+    producer.flush(300)
 
 
 def _consume(bootstrap: str, stopping: threading.Event) -> None:

@@ -111,7 +111,7 @@ def test_with_tls_the_cookie_is_for_tls_only(tmp_path: Path) -> None:
         assert console.url.startswith("https://")
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        connection = http.client.HTTPSConnection("127.0.0.1", console.http.port, context=context, timeout=90)
+        connection = http.client.HTTPSConnection("127.0.0.1", console.http.port, context=context, timeout=300)
         connection.request("POST", "/sign-in", "token=secret")
         cookie = connection.getresponse().headers["set-cookie"]
         connection.close()

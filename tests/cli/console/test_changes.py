@@ -10,7 +10,6 @@ from tests.cli.command_lines import Run, json_runner, told
 from tests.cli.console.browser import PlainBrowser, fields
 from tests.cli.console.scene import ORDERS, PAYMENTS, REPORTS, Member, commit
 
-pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(400)]
 CREATE = {"name": "made-here", "partitions": "2", "configs": "retention.ms=9000\r\n"}
 
 

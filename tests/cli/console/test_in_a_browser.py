@@ -9,14 +9,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from headrace.cli.console.server import ConsoleServer
-from tests.cli.console.chromium import WIDTHS, Scheme, chromium, find_chromium, open_page
+from tests.cli.console.chromium import WIDTHS, Scheme, chromium, open_page
 from tests.cli.console.scene import ORDERS, PAYMENTS
 from tests.cli.console.walk import CHANGE_PAGES, PAGES
 
 pytestmark = [
-    pytest.mark.xdist_group("console"),
-    pytest.mark.timeout(400),
-    pytest.mark.skipif(find_chromium() is None, reason="needs Chromium"),
+    pytest.mark.needs("Chromium"),
 ]
 WAIT_MS = 90_000
 expect.set_options(timeout=WAIT_MS)

@@ -33,7 +33,6 @@ from tests.cli.console.scene import (
     Member,
 )
 
-pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(400)]
 NOWHERE = "127.0.0.1:1"
 
 

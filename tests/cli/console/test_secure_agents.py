@@ -18,7 +18,6 @@ from tests.cli.console.browser import PlainBrowser
 from tests.cli.console.conftest import serving
 from tests.faults.secure_cluster import SecureCluster, java_settings, secure_cluster
 
-pytestmark = [pytest.mark.xdist_group("console"), pytest.mark.timeout(400)]
 TOPIC = "secured"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-512", "SSL")
 """SSL: by a certificate, on the listener that asks for one."""

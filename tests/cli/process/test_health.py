@@ -146,7 +146,7 @@ class HealthWorld:
 
     def _get(self, path: str) -> tuple[int, dict[str, Any]]:
         try:
-            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=60) as response:
+            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=300) as response:
                 return response.status, json.load(response)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)

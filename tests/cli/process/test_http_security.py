@@ -80,7 +80,7 @@ class Server:
         request = urllib.request.Request(f"{self.scheme}://{self.address}{path}", headers=headers)
         context = self.context(certificate) if self.scheme == "https" else None
         try:
-            with urllib.request.urlopen(request, timeout=60, context=context) as response:
+            with urllib.request.urlopen(request, timeout=300, context=context) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -152,7 +152,7 @@ def test_a_client_certificate_is_as_good_as_a_token(tmp_path: Path) -> None:
 def test_a_renewed_certificate_is_for_the_next_connection(tmp_path: Path) -> None:
     with serving(tmp_path, key=True) as server:
         port = server.server.port
-        open_one = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=server.context())
+        open_one = http.client.HTTPSConnection("127.0.0.1", port, timeout=300, context=server.context())
         open_one.request("GET", "/healthz")
         assert open_one.getresponse().read()
         before = _serial(server)
@@ -176,7 +176,7 @@ def _serial(server: Server) -> object:
 
 def test_nothing_is_served_in_clear_on_a_port_with_a_key(tmp_path: Path) -> None:
     with serving(tmp_path, key=True) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.server.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", server.server.port, timeout=300)
         connection.request("GET", "/healthz")
         with pytest.raises((OSError, http.client.HTTPException)):
             connection.getresponse()

@@ -33,7 +33,7 @@ print(*(name for name in sys.modules if name.startswith(("opentelemetry.sdk", "h
 
 
 def test_a_process_without_tracing_imports_none_of_it() -> None:
-    ended = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True, timeout=120)
+    ended = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True, timeout=300)
     assert ended.stdout.split() == []
 
 

@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.agent_process import format_storage
 
-SECONDS_MAX = 90
+SECONDS_MAX = 300
 RECORDS = 200
 
 
@@ -41,7 +41,7 @@ class Command:
         return [pid for server in _children(self.process.pid) for pid in _children(server)]
 
     def page(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://{self._http}{path}", timeout=60) as response:
+        with urllib.request.urlopen(f"http://{self._http}{path}", timeout=300) as response:
             return str(response.read().decode())
 
     def sum_of(self, series: str) -> dict[tuple[tuple[str, str], ...], float]:
@@ -115,7 +115,6 @@ def _state(pid: int) -> str:
         return "Z"
 
 
-@pytest.mark.timeout(240)
 def test_clients_use_both_metrics_are_summed_and_a_signal_drains_both(flags: list[str], tmp_path: Path) -> None:
     with _running(flags, tmp_path / "errors") as command:
         assert command.nodes == ["11", "12"]
@@ -153,7 +152,6 @@ def test_clients_use_both_metrics_are_summed_and_a_signal_drains_both(flags: lis
             assert re.search(rf"\[process={index} node_id={node}\] .* SHUTTING_DOWN -> NOT_RUNNING", lines), lines
 
 
-@pytest.mark.timeout(240)
 def test_an_agent_that_exits_takes_the_command_down_and_the_other_one_drains(flags: list[str], tmp_path: Path) -> None:
     with _running(flags, tmp_path / "errors") as command:
         dead, other = command.children()
@@ -165,7 +163,6 @@ def test_an_agent_that_exits_takes_the_command_down_and_the_other_one_drains(fla
         assert len(re.findall("SHUTTING_DOWN -> NOT_RUNNING", lines)) == 1, "the other one left the cluster"
 
 
-@pytest.mark.timeout(240)
 def test_agents_end_with_their_command_and_a_silent_one_is_not_ready(flags: list[str], tmp_path: Path) -> None:
     with _running(flags, tmp_path / "errors") as command:
         agents = command.children()
@@ -179,7 +176,6 @@ def test_agents_end_with_their_command_and_a_silent_one_is_not_ready(flags: list
         _until_gone(agents)
 
 
-@pytest.mark.timeout(240)
 def test_a_second_signal_ends_an_agent_that_does_not_drain(flags: list[str], tmp_path: Path) -> None:
     with _running(flags, tmp_path / "errors") as command:
         agents = command.children()

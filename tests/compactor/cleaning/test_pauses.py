@@ -21,8 +21,6 @@ LEFT = [(6, "a", "3"), (7, "b", "3"), (9, "gone", None)]
 SMALL = {"extent_bytes": 100, "file_bytes": 100}
 """A file for each extent."""
 
-pytestmark = pytest.mark.timeout(600)
-
 
 async def claimed(world: CleaningWorld, lease_ms: int) -> tuple[Job, Lease]:
     job = await world.postgres.claim_job("test", [KIND], lease_ms)

@@ -11,8 +11,8 @@ import pytest
 
 from headrace.cli.main import main
 from load.dev_server import DevServer
-from load.tools import why_missing
 from tests.compat.kafka_server import kafka_server
+from tests.house.needs import require
 
 EAGER = {"log.cleaner.min.cleanable.ratio": "0.01", "log.roll.ms": "500"}
 """Of topics that do not set it themselves."""
@@ -39,8 +39,7 @@ def headrace_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Bootstrap address."""
-    if reason := why_missing("kafka"):
-        pytest.skip(reason)
+    require("kafka")
     with kafka_server(tmp_path_factory.mktemp("kafka"), EAGER_KAFKA) as bootstrap:
         yield bootstrap
 

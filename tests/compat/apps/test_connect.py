@@ -14,16 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from load.tools import KAFKA_APPS, why_missing
+from load.tools import KAFKA_APPS
 from tests.compat.apps.app import JavaApp, is_compacted, was_cleaned
 from tests.examples import json_object, properties
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),
     pytest.mark.slow,
-    pytest.mark.xdist_group("compat"),
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(why_missing("kafka-apps")), reason=str(why_missing("kafka-apps"))),
+    pytest.mark.needs("kafka-apps"),
 ]
 LINES, ROUNDS = 20, 30
 """Lines of a round; Connect stores the source's offset several times a second, under one key."""

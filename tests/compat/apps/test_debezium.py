@@ -15,16 +15,14 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from load.tools import DEBEZIUM_JARS, why_missing
+from load.tools import DEBEZIUM_JARS
 from tests.compat.apps.app import SECONDS_MAX, JavaApp, is_compacted, was_cleaned
 from tests.examples import EXAMPLES
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),
     pytest.mark.slow,
-    pytest.mark.xdist_group("compat"),
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(why_missing("debezium")), reason=str(why_missing("debezium"))),
+    pytest.mark.needs("debezium"),
 ]
 PROGRAM = EXAMPLES / "debezium" / "CapturedTable.java"
 ROWS, ROUNDS = 5, 40

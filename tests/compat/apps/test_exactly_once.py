@@ -12,17 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from load.tools import KAFKA_APPS, why_missing
+from load.tools import KAFKA_APPS
 from tests.compat.apps.app import App, JavaApp, PythonApp
 from tests.compat.apps.counting import ROUNDS, Words, all_records
 from tests.compat.apps.test_connect import Worker
 from tests.examples import EXAMPLES
+from tests.house.needs import require
 
 pytestmark = [
     pytest.mark.requirement("X1"),
     pytest.mark.slow,
-    pytest.mark.xdist_group("compat"),
-    pytest.mark.timeout(900),
 ]
 KILLS = 3
 
@@ -57,8 +56,7 @@ def _assert_each_count_once(words: Words, parse: Callable[[bytes], tuple[object,
 
 
 def _skip_without(tool: str) -> None:
-    if reason := why_missing(tool):
-        pytest.skip(reason)
+    require(tool)
 
 
 @pytest.mark.parametrize("bootstrap", ["headrace", "kafka"], indirect=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from load.tools import why_missing
 from tests.compat.apps.app import PythonApp, is_compacted, was_cleaned
 from tests.compat.apps.counting import ROUNDS, Words
 from tests.examples import EXAMPLES
@@ -14,9 +13,7 @@ from tests.examples import EXAMPLES
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),
     pytest.mark.slow,
-    pytest.mark.xdist_group("compat"),
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(why_missing("faust-streaming")), reason=str(why_missing("faust-streaming"))),
+    pytest.mark.needs("faust-streaming"),
 ]
 PROGRAM = EXAMPLES / "faust" / "table.py"
 CHANGELOG = "faust-counts-changelog"

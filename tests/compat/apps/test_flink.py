@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from load.tools import FLINK_JARS, why_missing
+from load.tools import FLINK_JARS
 from tests.compat.apps.app import JavaApp
 from tests.compat.apps.counting import ROUNDS, Words
 from tests.examples import text
@@ -19,9 +19,7 @@ from tests.examples import text
 pytestmark = [
     pytest.mark.requirement("X1"),
     pytest.mark.slow,
-    pytest.mark.xdist_group("compat"),
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(why_missing("flink")), reason=str(why_missing("flink"))),
+    pytest.mark.needs("flink"),
 ]
 PROGRAM = Path(__file__).with_name("RunSql.java")
 KILLS = 3

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from load.tools import why_missing
 from load.tools.python_apps import python_of
 from tests.compat.apps.app import App, is_compacted, was_cleaned
 from tests.examples import changed, settings
@@ -18,9 +17,7 @@ from tests.examples import changed, settings
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),
     pytest.mark.slow,
-    pytest.mark.xdist_group("compat"),
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(why_missing("karapace")), reason=str(why_missing("karapace"))),
+    pytest.mark.needs("karapace"),
 ]
 SUBJECTS, VERSIONS, ROUNDS = 5, 3, 20
 """In each round the compatibility of every subject changes: a record under the subject's one key."""

@@ -10,16 +10,14 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from load.tools import KAFKA_APPS, why_missing
+from load.tools import KAFKA_APPS
 from tests.compat.apps.app import SECONDS_MAX, JavaApp, is_compacted, was_cleaned
 from tests.examples import properties
 
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),
     pytest.mark.slow,
-    pytest.mark.xdist_group("compat"),
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(why_missing("kafka-apps")), reason=str(why_missing("kafka-apps"))),
+    pytest.mark.needs("kafka-apps"),
 ]
 TOPIC, RECORDS = "mirrored", 200
 

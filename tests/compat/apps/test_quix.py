@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from load.tools import why_missing
 from tests.compat.apps.app import PythonApp, is_compacted, was_cleaned
 from tests.compat.apps.counting import ROUNDS, Words
 from tests.examples import EXAMPLES
@@ -15,9 +14,7 @@ from tests.examples import EXAMPLES
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),
     pytest.mark.slow,
-    pytest.mark.xdist_group("compat"),
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(why_missing("quixstreams")), reason=str(why_missing("quixstreams"))),
+    pytest.mark.needs("quixstreams"),
 ]
 PROGRAM = EXAMPLES / "quix" / "windows.py"
 CHANGELOG = "changelog__quix--quix-words--tumbling_window_2000_count"

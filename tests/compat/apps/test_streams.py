@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from load.tools import KAFKA_APPS, why_missing
+from load.tools import KAFKA_APPS
 from tests.compat.apps.app import JavaApp, is_compacted, was_cleaned
 from tests.compat.apps.counting import ROUNDS, Words
 from tests.examples import EXAMPLES
@@ -16,9 +16,7 @@ from tests.examples import EXAMPLES
 pytestmark = [
     pytest.mark.requirement("L1", "L2", "L3"),
     pytest.mark.slow,
-    pytest.mark.xdist_group("compat"),
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(why_missing("kafka-apps")), reason=str(why_missing("kafka-apps"))),
+    pytest.mark.needs("kafka-apps"),
 ]
 PROGRAM = EXAMPLES / "streams" / "StatefulCount.java"
 CHANGELOG = "counting-streams-counts-changelog"

@@ -28,8 +28,6 @@ from load.postgres_servers import Servers
 from tests.manual_clock import ManualClock
 from tests.metastore.sessions import create, join, new_topic
 
-pytestmark = pytest.mark.xdist_group("postgres servers")
-
 
 class Process:
     """A process of the service, as far as the metastore's life goes."""

@@ -8,7 +8,6 @@ The golden files were written by Kafka 4.1.1 (lifecycle_v0.tsv, metadata_partiti
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,13 +32,13 @@ from headrace.metastore.lifecycle.records import (
     key_of,
 )
 from headrace.storage.errors import CorruptError, InvalidError
-from load.tools import KAFKA_JARS, why_missing
-from tests.java_program import java_command
+from load.tools import KAFKA_JARS
+from tests.java_program import run_java
 
 pytestmark = pytest.mark.requirement("R9")
 HERE = Path(__file__).parent
 GOLDEN = HERE.parents[1] / "golden"
-kafka = pytest.mark.skipif(bool(why_missing("kafka")), reason=str(why_missing("kafka")))
+kafka = pytest.mark.needs("kafka")
 EPOCH = 5
 END_OFFSET = 1999
 
@@ -49,13 +48,8 @@ def golden(name: str) -> list[list[str]]:
 
 
 def ask_kafka(mode: str, lines: Sequence[str] = ()) -> list[str]:
-    done = subprocess.run(
-        [*java_command(HERE / "LifecycleRecords.java", f"{KAFKA_JARS}/*"), mode],
-        input="".join(f"{line}\n" for line in lines),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    stdin = "".join(f"{line}\n" for line in lines)
+    done = run_java(HERE / "LifecycleRecords.java", f"{KAFKA_JARS}/*", mode, stdin=stdin)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
