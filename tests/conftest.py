@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -120,10 +121,23 @@ def metastore_url(postgres_server: EmbeddedPostgres, metastore_template: str) ->
 
     Merged files have no keys: `with_keys` of tests/metastore/segment_keys.py changes that.
     """
+    with _copy(postgres_server, metastore_template) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def module_metastore_url(postgres_server: EmbeddedPostgres, metastore_template: str) -> Iterator[str]:
+    """Address of a migrated database for a module whose tests share a cluster: they break nothing on purpose."""
+    with _copy(postgres_server, metastore_template) as url:
+        yield url
+
+
+@contextmanager
+def _copy(server: EmbeddedPostgres, template: str) -> Iterator[str]:
     name = f"test_{next(_numbers)}"
-    _run(postgres_server, f"CREATE DATABASE {name} TEMPLATE {metastore_template}")
-    yield postgres_server.url(name)
-    _run(postgres_server, f"DROP DATABASE {name} WITH (FORCE)")
+    _run(server, f"CREATE DATABASE {name} TEMPLATE {template}")
+    yield server.url(name)
+    _run(server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

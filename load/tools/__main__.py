@@ -10,6 +10,7 @@ status is 0 all the same, because the tests decide what their absence means.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterable
@@ -60,7 +61,7 @@ def _install(tool: Tool) -> tuple[str, str]:
     started = time.monotonic()
     try:
         tool.install()
-    except (InstallError, OSError, TimeoutError) as error:
+    except (InstallError, OSError, subprocess.TimeoutExpired) as error:
         return str(error), f"left out: {error}"
     return "", f"installed in {time.monotonic() - started:.0f} s"
 

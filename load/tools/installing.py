@@ -27,7 +27,7 @@ def digest(folder: Path) -> str:
 def run(*command: str, cwd: Path | None = None, **environment: str) -> None:
     """Run it to its end; InstallError unless it succeeds."""
     done = subprocess.run(
-        command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=900
+        command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=3_600
     )
     if done.returncode:
         lines = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import confluent_kafka.admin as confluent
@@ -19,12 +18,6 @@ from tests.compat.clients import TIMEOUT_SECONDS
 from tests.java_program import run_java
 
 HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    with DevServer(tmp_path_factory.mktemp("dev"), agents=2) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

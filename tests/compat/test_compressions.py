@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import aiokafka
 import confluent_kafka
@@ -17,25 +16,19 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS = 500
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    with DevServer(tmp_path_factory.mktemp("dev"), settings={"linger.ms": 25}) as running:
-        yield running
-
-
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_librdkafka_compresses_both_can_read(server: DevServer, codec: str) -> None:
+def test_what_librdkafka_compresses_both_can_read(one_agent: DevServer, codec: str) -> None:
     topic = f"codec-{codec}"
     sent = [f"{codec} {n} ".encode() * 20 for n in range(RECORDS)]
     failures: list[object] = []
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": server.bootstrap, "compression.type": codec, "enable.idempotence": True}
+        {"bootstrap.servers": one_agent.bootstrap, "compression.type": codec, "enable.idempotence": True}
     )
     for value in sent:
         producer.produce(topic, value, on_delivery=lambda error, _: error and failures.append(error))
     assert (producer.flush(TIMEOUT_SECONDS), failures) == (0, [])
-    assert _confluent(server.bootstrap, topic) == sent
-    assert asyncio.run(_aiokafka(server.bootstrap, topic)) == sent
+    assert _confluent(one_agent.bootstrap, topic) == sent
+    assert asyncio.run(_aiokafka(one_agent.bootstrap, topic)) == sent
 
 
 def _confluent(bootstrap: str, topic: str) -> list[bytes]:

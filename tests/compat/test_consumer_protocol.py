@@ -24,21 +24,13 @@ from confluent_kafka.admin import AdminClient
 
 from load.dev_server import DevServer
 from load.tools import JAVA_LIBRARIES
+from tests.compat.conftest import SETTINGS
 from tests.house.needs import require
 from tests.java_program import java_command
 
 PARTITIONS = 6
 TIMEOUT_SECONDS = 300
-SETTINGS = {
-    "linger.ms": 25,
-    "group.initial.rebalance.delay.ms": 100,
-    "group.consumer.heartbeat.interval.ms": 300,
-    "group.consumer.min.heartbeat.interval.ms": 100,
-    "group.consumer.session.timeout.ms": 10_000,  # a JVM starts within it on a busy machine
-    "group.consumer.min.session.timeout.ms": 1_000,
-    "broker.heartbeat.interval.ms": 500,
-    "broker.session.timeout.ms": 6_000,
-}
+MORTAL = SETTINGS | {"broker.heartbeat.interval.ms": 500, "broker.session.timeout.ms": 6_000}
 
 
 def produce_one(server: DevServer, topic: str, value: int) -> None:
@@ -119,16 +111,10 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
         member.kill()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=SETTINGS) as running:
-        yield running
-
-
 @pytest.fixture
 def mortal_server(tmp_path: Path) -> Iterator[DevServer]:
     """A cluster in which an agent may be killed."""
-    with DevServer(tmp_path, agents=2, settings=SETTINGS) as running:
+    with DevServer(tmp_path, agents=2, settings=MORTAL) as running:
         yield running
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -13,12 +11,6 @@ from load.quotas import set_quota
 from tests.confluent_records import read
 
 SECONDS_MAX = 300
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings={"linger.ms": 5}) as running:
-        yield running
 
 
 @pytest.mark.requirement("X2")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -17,13 +16,6 @@ RECORDS = 10_000
 PARTITIONS = 4
 PARTITIONER_OF = {"confluent": "crc32", "kcat": "crc32", "sarama": "fnv1a"}
 """The others': murmur2."""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    settings = {"group.initial.rebalance.delay.ms": 100, "linger.ms": 25}
-    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -30,19 +30,20 @@ EVERY_LOGIN = (*PASSWORD_MECHANISMS, "OAUTHBEARER", "certificate")
 RECORDS = 20
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, metastore_url: str) -> Iterator[SecureCluster]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, module_metastore_url: str) -> Iterator[SecureCluster]:
     """One agent."""
-    (tmp_path / "bucket").mkdir()
+    folder = tmp_path_factory.mktemp("secure")
+    (folder / "bucket").mkdir()
     settings: dict[str, object] = {
-        "metastore.url": metastore_url,
-        "bucket": (tmp_path / "bucket").as_uri(),
+        "metastore.url": module_metastore_url,
+        "bucket": (folder / "bucket").as_uri(),
         "group.initial.rebalance.delay.ms": 0,
         "linger.ms": 5,
         "log.level": "error",
     }
     format_storage(settings)
-    with secure_cluster(tmp_path, settings, 1, {"connections.max.reauth.ms": 0}) as running:
+    with secure_cluster(folder, settings, 1, {"connections.max.reauth.ms": 0}) as running:
         for login in EVERY_LOGIN:
             for client in ("aiokafka", "kafka-python"):
                 running.topic(f"{client}-{login}", 2)

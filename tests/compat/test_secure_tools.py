@@ -75,20 +75,21 @@ class Tools:
             assert time.monotonic() < until, printed
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, metastore_url: str) -> Iterator[SecureCluster]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, module_metastore_url: str) -> Iterator[SecureCluster]:
     """One agent. The user "orders" may do everything, "guest" nothing."""
-    (tmp_path / "bucket").mkdir()
+    folder = tmp_path_factory.mktemp("secure")
+    (folder / "bucket").mkdir()
     settings: dict[str, object] = {
-        "metastore.url": metastore_url,
-        "bucket": (tmp_path / "bucket").as_uri(),
+        "metastore.url": module_metastore_url,
+        "bucket": (folder / "bucket").as_uri(),
         "group.initial.rebalance.delay.ms": 0,
         "linger.ms": 5,
         "log.level": "error",
     }
     format_storage(settings)
     more = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:orders;User:ANONYMOUS"}
-    with secure_cluster(tmp_path, settings, 1, more) as running:
+    with secure_cluster(folder, settings, 1, more) as running:
         running.user("guest")
         yield running
 

@@ -12,8 +12,8 @@ import pytest
 
 from load.dev_server import DevServer
 from load.tools import JAVA_LIBRARIES
+from tests.compat.conftest import SETTINGS
 from tests.compat.kafka_server import kafka_server
-from tests.compat.test_transactions import SETTINGS
 from tests.java_program import run_java
 
 pytestmark = [
@@ -31,9 +31,8 @@ def verify(bootstrap: str, *scenarios: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_two_agents_pass_every_scenario(tmp_path: Path) -> None:
-    with DevServer(tmp_path, agents=2, settings=SETTINGS) as server:
-        lines = verify(server.bootstrap)
+def test_two_agents_pass_every_scenario(server: DevServer) -> None:
+    lines = verify(server.bootstrap)
     assert [line for line in lines if not line.startswith("passed ")] == []
     assert len(lines) == SCENARIOS
 

@@ -7,7 +7,7 @@ read_committed sees is what was committed, in order and once.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import confluent_kafka
 import pytest
@@ -17,18 +17,6 @@ from load.dev_server import DevServer
 from tests.confluent_records import read
 
 TIMEOUT_SECONDS = 300
-SETTINGS = {
-    "linger.ms": 5,
-    "group.initial.rebalance.delay.ms": 0,
-    "controller.lease.ms": 1_000,
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
-}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=SETTINGS) as running:
-        yield running
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from load.dev_server import DevServer
 from load.tools import JAVA_LIBRARIES, KAFKA_JARS
-from tests.compat.test_transactions import SETTINGS, TIMEOUT_SECONDS, a_producer, send, values
+from tests.compat.test_transactions import TIMEOUT_SECONDS, a_producer, send, values
 
 pytestmark = [
     pytest.mark.slow,
@@ -55,12 +55,6 @@ class Lines:
         self._process.stdin.close()
         self._process.wait(TIMEOUT_SECONDS)
         self._process.stdout.close()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=SETTINGS) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

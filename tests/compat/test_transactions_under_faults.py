@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from load.dev_server import DevServer
-from tests.compat.test_transactions import SETTINGS
+from tests.compat.conftest import SETTINGS
 from tests.confluent_records import consume
 
 PARTITIONS, RECORDS, BATCH = 3, 600, 20

@@ -25,6 +25,16 @@ EAGER_COMPACTION = {
 @pytest.fixture
 def agent_settings(metastore_url: str, s3_url: str) -> dict[str, object]:
     """What every agent of a test shares: its database, a separate prefix, short sessions."""
+    return _formatted(metastore_url, s3_url)
+
+
+@pytest.fixture(scope="module")
+def module_agent_settings(module_metastore_url: str, s3_url: str) -> dict[str, object]:
+    """The same for a cluster that the tests of a module share."""
+    return _formatted(module_metastore_url, s3_url)
+
+
+def _formatted(metastore_url: str, s3_url: str) -> dict[str, object]:
     settings = {
         "metastore.url": metastore_url,
         "bucket": f"s3://{BUCKET}/{uuid.uuid4()}",

@@ -29,7 +29,7 @@ from tests.faults.conftest import EAGER_COMPACTION
 from tests.faults.steady_load import PARTITIONS, Load
 
 TOPIC = "upgraded"
-RECORDS = 100
+RECORDS = 40
 """Of each producer, between two steps."""
 SECONDS_MAX = 300
 

@@ -33,9 +33,11 @@ EVERY_MECHANISM = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 RECORDS = 50
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, agent_settings: dict[str, object]) -> Iterator[SecureCluster]:
-    with secure_cluster(tmp_path, agent_settings, 2) as running:
+@pytest.fixture(scope="module")
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory, module_agent_settings: dict[str, object]
+) -> Iterator[SecureCluster]:
+    with secure_cluster(tmp_path_factory.mktemp("secure"), module_agent_settings, 2) as running:
         yield running
 
 

@@ -28,9 +28,9 @@ PARTITIONS = 4
 RECORDS = 40
 
 
-@pytest.fixture
-def cluster(agent_settings: dict[str, object]) -> Iterator[SharedCluster]:
-    with shared_cluster(agent_settings, 3) as running:
+@pytest.fixture(scope="module")
+def cluster(module_agent_settings: dict[str, object]) -> Iterator[SharedCluster]:
+    with shared_cluster(module_agent_settings, 3) as running:
         yield running
 
 
@@ -70,8 +70,8 @@ def test_twenty_groups_read_everything_behind_one_address(cluster: SharedCluster
     admin = AdminClient({"bootstrap.servers": cluster.address})
     listed = admin.list_consumer_groups().result()
     assert not listed.errors
-    assert {group.group_id for group in listed.valid} == {f"g{number}" for number in range(GROUPS)}
     names = [f"g{number}" for number in range(GROUPS)]
+    assert {group.group_id for group in listed.valid} >= set(names)
     for name, described in admin.describe_consumer_groups(names).items():
         assert len(described.result().members) == 1, name
     for consumer in consumers:
@@ -79,7 +79,7 @@ def test_twenty_groups_read_everything_behind_one_address(cluster: SharedCluster
     assert sum(_metric(agent, 'headrace_forwarded_requests_total{direction="sent"}') for agent in cluster.agents)
     for name, deleted in admin.delete_consumer_groups(names).items():
         assert deleted.result() is None, name
-    assert not admin.list_consumer_groups().result().valid
+    assert not {group.group_id for group in admin.list_consumer_groups().result().valid} & set(names)
 
 
 @pytest.mark.requirement("X3")
@@ -124,10 +124,10 @@ def _read_by_java(address: str, topic: str, protocol: str) -> list[int]:
 @pytest.mark.needs("kafka-clients")
 @pytest.mark.requirement("X3")
 def test_kafkas_own_consumer_reads_in_a_group_of_either_protocol(cluster: SharedCluster) -> None:
-    cluster.topic("orders", PARTITIONS)
-    _produce(cluster.address, "orders", RECORDS)
+    cluster.topic("by-java", PARTITIONS)
+    _produce(cluster.address, "by-java", RECORDS)
     for protocol in ("classic", "consumer"):
-        assert sorted(_read_by_java(cluster.address, "orders", protocol)) == list(range(RECORDS)), protocol
+        assert sorted(_read_by_java(cluster.address, "by-java", protocol)) == list(range(RECORDS)), protocol
 
 
 @pytest.mark.requirement("X3")

@@ -20,9 +20,8 @@ from load.torture.report import print_outcome
 from load.torture.run import TorturePlan, torture
 from load.torture.writers import Report
 
-SECONDS = 15
-SEED = 2773
-"""Its 16 faults are of every kind."""
+RUNS = [(8, 3440), pytest.param(15, 2773, marks=pytest.mark.slow)]
+"""Seconds and seed: the faults of each are of every kind."""
 ALWAYS = {"aiokafka", "confluent"}
 FOUR = ALWAYS | {"java", "kafkajs"}
 CLEAN = [Read(0, 0, "a/0/0"), Read(0, 1, "b/0/0"), Read(0, 2, "a/0/1"), Read(1, 0, "a/1/0")]
@@ -30,8 +29,9 @@ ACKNOWLEDGED = {Name("a", 0, 0): 0, Name("b", 0, 0): 1, Name("a", 0, 1): 2, Name
 
 
 @pytest.mark.requirement("W13")
-def test_nothing_is_lost_doubled_or_out_of_order() -> None:
-    outcome = asyncio.run(torture(TorturePlan(seed=SEED, seconds=SECONDS)))
+@pytest.mark.parametrize(("seconds", "seed"), RUNS)
+def test_nothing_is_lost_doubled_or_out_of_order(seconds: int, seed: int) -> None:
+    outcome = asyncio.run(torture(TorturePlan(seed=seed, seconds=seconds)))
     print_outcome(outcome)
 
     assert outcome.offences == []

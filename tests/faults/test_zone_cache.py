@@ -129,6 +129,7 @@ def test_readers_go_on_when_an_agent_of_their_zone_is_killed(three: Three) -> No
     reader.close()
 
 
+@pytest.mark.slow
 def test_readers_go_on_when_an_agent_of_their_zone_hangs(three: Three) -> None:
     _create(three)
     three[1].pause()

@@ -67,12 +67,14 @@ class ProgressReporter:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """Print no letter for a test that passed."""
-        if report.passed and not hasattr(report, "wasxfail"):
+        """Print no letters: a failure has a line."""
+        if hasattr(report, "wasxfail"):
+            return None
+        if report.passed:
             return ("passed" if report.when == "call" else ""), "", ""
-        if report.skipped and not hasattr(report, "wasxfail"):
+        if report.skipped:
             return "skipped", "", ""
-        return None
+        return ("failed" if report.when == "call" else "error"), "", ""
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

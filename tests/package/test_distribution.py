@@ -33,6 +33,7 @@ print(json.dumps({
 USERS_OWN = "raise SystemExit('the module of a user was imported')\n"
 
 
+@pytest.mark.slow
 def test_an_installed_wheel_runs_next_to_a_users_modules(tmp_path: Path) -> None:
     wheel = build(WHEEL, tmp_path)
     _check(beside_this_environment(wheel, tmp_path / "venv"), tmp_path)

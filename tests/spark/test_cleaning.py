@@ -127,6 +127,7 @@ async def use_s3(world: SparkCleaningWorld, url: str) -> None:
     await world.service.start()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("L9", "W10")
 async def test_killed_executors_on_a_real_s3_server_change_nothing(world: SparkCleaningWorld, real_s3_url: str) -> None:
     """Each task of each pass is killed once, and repeated."""
@@ -142,9 +143,9 @@ async def test_killed_executors_on_a_real_s3_server_change_nothing(world: SparkC
 
 
 @pytest.mark.requirement("L9", "W10")
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "stop_at",
-    [pytest.param(1, marks=pytest.mark.slow, id="before the first swap"), pytest.param(2, id="between two swaps")],
+    "stop_at", [pytest.param(1, id="before the first swap"), pytest.param(2, id="between two swaps")]
 )
 async def test_the_next_driver_completes_what_one_left_on_s3(
     world: SparkCleaningWorld, real_s3_url: str, stop_at: int
@@ -274,6 +275,7 @@ async def test_a_part_under_an_id_that_was_not_reserved_is_refused(world: SparkC
         await world.check_reserved()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("L9", "R6")
 async def test_a_part_with_more_files_than_ids_is_tried_again_with_more(world: SparkCleaningWorld) -> None:
     from headrace.storage.errors import UnavailableError
