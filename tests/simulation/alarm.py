@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from tests.simulation.problems import Kind
 
-LOGGERS = ("agent", "storage")
+LOGGERS = ("headrace",)
 
 
 class _Alarm(logging.Handler):

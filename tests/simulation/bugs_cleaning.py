@@ -97,7 +97,3 @@ def the_active_part_is_cleaned(patch: Patch) -> None:
 
 
 BUGS: tuple[Bug, ...] = tuple(found for found in list(vars().values()) if isinstance(found, Bug))
-LATE = {"the_horizon_of_an_unfinished_pass_counts": 800}
-"""Bugs that few schedules show (this one 4 of 2,300), and the schedule from which on they are looked for."""
-LATE_SEEDS_MAX = 1_500
-"""How many schedules are tried for those: a change to the code moves them."""

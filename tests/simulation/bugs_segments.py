@@ -1,7 +1,4 @@
-"""Deliberate bugs in the lifecycle of remote segments: each must be caught in the schedule of its seed.
-
-The seeds are counted from plan.FIRST_SEED_WITH_SEGMENTS on.
-"""
+"""Deliberate bugs in the lifecycle of remote segments: each must be caught (test_segments.py)."""
 
 from __future__ import annotations
 
@@ -131,18 +128,3 @@ def retention_records_nothing(patch: Patch) -> None:
 
 
 BUGS: tuple[Bug, ...] = tuple(found for found in list(vars().values()) if isinstance(found, Bug))
-SEEDS: dict[str, int] = {
-    "a_tombstone_before_the_object_is_gone": 0,
-    "a_higher_epoch_is_ignored": 5,
-    "an_orphan_is_never_reclaimed": 3,
-    "a_reference_is_released_twice": 4,
-    "a_zombie_swaps_under_an_id_that_is_not_its_own": 0,
-    "a_worker_without_a_lease_goes_on": 10,
-    "finished_is_recorded_outside_the_swap": 0,
-    "a_failed_attempts_object_stays": 16,
-    "the_cleanup_ends_an_upload_under_way": 0,
-    "retention_records_nothing": 6,
-}
-"""Of each bug, by its name: a schedule that shows it, or one before that."""
-SEEDS_MAX = 100
-"""How many schedules are tried from there on: a change to the code moves them."""

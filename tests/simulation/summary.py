@@ -1,6 +1,7 @@
 """A pytest plugin: after the run, how many schedules were simulated and which faults were injected.
 
-Tests hand their counts over with `record_property(SIMULATED, counts)`, so they survive pytest-xdist.
+Also how many seeds the searches for planted bugs tried (tests/planted.py). Tests hand their counts over with
+`record_property(SIMULATED, counts)`, so they survive pytest-xdist.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from typing import cast
 
 import pytest
 
+from tests.planted import TRIED
 from tests.simulation.faults import Fault
 from tests.simulation.many import ATTEMPTS
 
 SIMULATED = "simulated"
 
 _total: Counter[str] = Counter()
+_tried: dict[str, int] = {}
+"""By planted bug, the seeds that a search tried."""
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -23,9 +27,16 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         for name, counts in report.user_properties:
             if name == SIMULATED:
                 _total.update(cast("dict[str, int]", counts))
+            elif name == TRIED:
+                bug, attempts = cast("tuple[str, int]", counts)
+                _tried[bug] = attempts
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _tried:
+        terminalreporter.write_line(f"planted bugs found by search: {len(_tried)} seeds={sum(_tried.values())}")
+        for bug, attempts in sorted(_tried.items(), key=lambda item: -item[1]):
+            terminalreporter.write_line(f"  {attempts:>8} {bug}")
     if not _total["schedules"]:
         return
     injected = {fault.value: _total[fault.value] for fault in Fault}

@@ -10,20 +10,14 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.planted import PlantedBugs, Report, Trial
 from tests.simulation.bug import Bug
-from tests.simulation.bugs import SEEDS_MAX
 from tests.simulation.bugs_lives import BUGS
 from tests.simulation.many import simulate_all
 from tests.simulation.plan import FAILOVERS, FIRST_SEED_WITH_FAILOVERS, make_plan
+from tests.simulation.planting import look_for
 from tests.simulation.summary import SIMULATED
-from tests.simulation.world import simulate
 
-FOUND_FROM = {
-    "topic_numbers_do_not_carry_the_life": 70,
-    "a_second_server_joins_a_life_of_another": 260,
-    "a_server_that_was_promoted_earlier_takes_over": 410,
-}
-"""The first seed that is tried, for those that few schedules show."""
 EVERYDAY = 100
 EVERYDAY_PER_TEST = 50
 SLOW = 3_000
@@ -46,17 +40,12 @@ def test_a_new_life_in_many_more_schedules(first: int, record_property: Callable
     record_property(SIMULATED, dict(simulate_all(range(start, start + SLOW_PER_TEST))))
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_a_deliberate_bug_of_a_life_is_caught(bug: Bug) -> None:
-    seen = set()
-    with bug.installed():
-        first = FIRST_SEED_WITH_FAILOVERS + FOUND_FROM.get(bug.name, 0)
-        for seed in range(first, first + SEEDS_MAX):
-            kinds = {problem.kind for problem in simulate(seed).problems}
-            if kinds & set(bug.caught_as):
-                return
-            seen |= kinds
-    pytest.fail(f"not caught within {SEEDS_MAX} schedules: {bug.name}, seen only as {seen or 'nothing'}")
+PLANTED = PlantedBugs("simulation of failovers", first=FIRST_SEED_WITH_FAILOVERS, most=10_000)
+
+
+@PLANTED.cases(BUGS, lambda bug: bug.name)
+def test_a_deliberate_bug_of_a_life_is_caught(bug: Bug, trial: Trial, record_property: Report) -> None:
+    look_for(bug, trial, record_property)
 
 
 def test_other_schedules_have_no_failover() -> None:

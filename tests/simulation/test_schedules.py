@@ -15,7 +15,7 @@ from tests.simulation.plan import make_plan
 from tests.simulation.summary import SIMULATED
 from tests.simulation.world import World
 
-EVERYDAY = 1_000
+EVERYDAY, FIRST_SEEDS = 500, 1_000
 EVERYDAY_PER_TEST = 50
 FIRST_SLOW_SEED = 1_000_000
 SLOW = 20_000
@@ -31,7 +31,13 @@ def test_nothing_is_lost_repeated_or_reordered(first: int, record_property: Call
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(FIRST_SLOW_SEED, FIRST_SLOW_SEED + SLOW, SLOW_PER_TEST))
+@pytest.mark.parametrize(
+    "first",
+    [
+        *range(EVERYDAY, FIRST_SEEDS, SLOW_PER_TEST // 2),
+        *range(FIRST_SLOW_SEED, FIRST_SLOW_SEED + SLOW, SLOW_PER_TEST),
+    ],
+)
 def test_nothing_is_lost_in_many_more_schedules(first: int, record_property: Callable[[str, object], None]) -> None:
     record_property(SIMULATED, dict(simulate_all(range(first, first + SLOW_PER_TEST))))
 

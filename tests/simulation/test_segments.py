@@ -12,11 +12,13 @@ from collections.abc import Callable
 import pytest
 
 from tests.house.requirements_report import load_rows
+from tests.planted import PlantedBugs, Report, Trial
 from tests.simulation.bug import Bug
-from tests.simulation.bugs_segments import BUGS, SEEDS, SEEDS_MAX
+from tests.simulation.bugs_segments import BUGS
 from tests.simulation.faults import Fault
 from tests.simulation.many import simulate_all
 from tests.simulation.plan import FIRST_SEED_WITH_SEGMENTS, make_plan
+from tests.simulation.planting import look_for
 from tests.simulation.summary import SIMULATED
 from tests.simulation.world import simulate
 
@@ -42,23 +44,17 @@ def test_every_key_in_many_more_schedules(first: int, record_property: Callable[
     record_property(SIMULATED, dict(simulate_all(range(start, start + SLOW_PER_TEST))))
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_a_deliberate_bug_of_the_lifecycle_is_caught(bug: Bug) -> None:
-    seen = set()
-    start = FIRST_SEED_WITH_SEGMENTS + SEEDS[bug.name]
-    for seed in range(start, start + SEEDS_MAX):
-        with bug.installed():
-            kinds = {problem.kind for problem in simulate(seed).problems}
-        if kinds & set(bug.caught_as):
-            assert not simulate(seed).problems, "without the bug"
-            return
-        seen |= kinds
-    pytest.fail(f"not caught within {SEEDS_MAX} schedules: {bug.name}, seen only as {seen or 'nothing'}")
+PLANTED = PlantedBugs("simulation of segments", first=FIRST_SEED_WITH_SEGMENTS)
+
+
+@PLANTED.cases(BUGS, lambda bug: bug.name)
+def test_a_deliberate_bug_of_the_lifecycle_is_caught(bug: Bug, trial: Trial, record_property: Report) -> None:
+    assert not simulate(look_for(bug, trial, record_property)).problems, "without the bug"
 
 
 def test_each_bug_breaks_a_promise() -> None:
     rows = load_rows()
-    assert len({bug.name for bug in BUGS}) == len(BUGS) == len(SEEDS)
+    assert len({bug.name for bug in BUGS}) == len(BUGS)
     for bug in BUGS:
         assert bug.what, bug.name
         assert bug.requirement in rows, bug.name

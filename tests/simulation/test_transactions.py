@@ -16,11 +16,12 @@ from headrace.metastore.api.read import NONE_OPEN
 from headrace.metastore.transactions import policy
 from headrace.metastore.transactions.state import ProducerEpoch, TransactionState, TransactionVerdict
 from tests.model.transaction_model import TransactionModel
+from tests.planted import PlantedBugs, Report, Trial
 from tests.simulation import transactions
 from tests.simulation.transactions import Anomaly, TransactionSimulation, simulate
 
 DONE = TransactionVerdict.DONE
-SEEDS, MANY_SEEDS, SEEDS_MAX = 60, 3_000, 250
+SEEDS, MANY_SEEDS = 60, 3_000
 
 
 def test_no_history_shows_an_anomaly() -> None:
@@ -234,10 +235,16 @@ BUGS: dict[str, Plant] = {
 }
 
 
-@pytest.mark.parametrize("bug", BUGS)
-def test_each_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+PLANTED = PlantedBugs("simulation of transactions")
+
+
+@PLANTED.cases(BUGS)
+def test_each_planted_bug_is_caught(
+    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
     BUGS[bug](monkeypatch)
-    assert any(_fails(seed) for seed in range(SEEDS_MAX)), "no history shows the bug"
+    for seed in trial.seeds(record_property):
+        trial.saw(_fails(seed))
 
 
 def _fails(seed: int) -> bool:
