@@ -14,7 +14,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, NotFoundError
 from headrace.storage.file_id import new_file_id, object_key
 from tests.compactor.segment_world import HOUR, LEASE_MS, SegmentWorld
-from tests.properties.test_commit_bugs import plant
+from tests.metastore.sql_sources import plant
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.compactor import test_segments as proofs
 from tests.compactor.segment_world import SegmentWorld
-from tests.properties.test_commit_bugs import plant
+from tests.metastore.sql_sources import plant
 
 Proof = Callable[[SegmentWorld], Awaitable[None]]
 

@@ -16,7 +16,7 @@ from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.api.segments import NO_BROKER
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.compactor.segment_world import HOUR, SegmentWorld
-from tests.properties.test_commit_bugs import plant
+from tests.metastore.sql_sources import plant
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from headrace.storage.errors import AlreadyExistsError
 from tests.contracts.segment_sides import Sides, Started
 from tests.metastore.commit_scenes import batch, file_of, open_scene
 from tests.metastore.sessions import delete
-from tests.properties.test_commit_bugs import plant
+from tests.metastore.sql_sources import plant
 
 SEEDS = (4, 5)
 STEPS = 80

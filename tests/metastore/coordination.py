@@ -26,7 +26,7 @@ from headrace.metastore.api.jobs import Job, JobToken, NewJob
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import AlreadyExistsError, FencedError
 from tests.metastore.interleavings import Unexplained
-from tests.metastore.lock_gates import _settled
+from tests.metastore.lock_gates import settled
 from tests.metastore.sessions import beat, rows, session
 
 GROUPS, KEYS = ("a", "b"), ("x", "y")
@@ -319,10 +319,10 @@ async def run_behind(url: str, rng: random.Random, reals: list[Callable[[], Coro
         running: dict[int, asyncio.Task[Any]] = {}
         for at in rng.sample(range(len(reals)), len(reals)):
             running[at] = asyncio.create_task(reals[at]())
-            await _settled(watcher, list(running.values()))
+            await settled(watcher, list(running.values()))
         for gate in rng.sample(gates, len(gates)):
             await gate.execute("COMMIT")
-            await _settled(watcher, list(running.values()))
+            await settled(watcher, list(running.values()))
         return [await running[at] for at in range(len(reals))]
 
 

@@ -22,6 +22,7 @@ WAITING = (
     "SELECT count(*) FROM pg_stat_activity"
     " WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()"
 )
+SETTLED_WITHIN_MS = 300_000
 
 
 @dataclass
@@ -54,20 +55,21 @@ async def run_gated(url: str, rng: random.Random, shards: int, busy: int, operat
         running: dict[int, asyncio.Task[Any]] = {}
         for index in rng.sample(range(len(operations)), len(operations)):
             running[index] = asyncio.create_task(operations[index].real())
-            await _settled(watcher, list(running.values()))
+            await settled(watcher, list(running.values()))
         for opening in openings:
             await (row_gate if opening == "COMMIT" else gate).execute(opening.encode())
-            await _settled(watcher, list(running.values()))
+            await settled(watcher, list(running.values()))
         await asyncio.wait(running.values())
         return [_outcome(running[index]) for index in range(len(operations))]
 
 
-async def _settled(watcher: Session, tasks: list[asyncio.Task[Any]]) -> None:
-    """Return when each task is done or waits for a lock; or soon, for one that a deadlock check holds up."""
-    for _ in range(100):
+async def settled(watcher: Session, tasks: list[asyncio.Task[Any]]) -> None:
+    """Return when each task is done or waits for a lock."""
+    for _ in range(SETTLED_WITHIN_MS):
         if (await rows(watcher, WAITING))[0][0] >= sum(not task.done() for task in tasks):
             return
         await asyncio.sleep(0.001)
+    raise TimeoutError(f"neither done nor waiting for a lock: {tasks}")
 
 
 def _outcome(task: asyncio.Task[Any]) -> Any:

@@ -2,10 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+
+import psycopg
+
+from headrace.config.settings import Settings
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.sql_files import function_files
+from headrace.metastore.postgres.store import PostgresMetastore
+
+Texts = Sequence[tuple[str, str]]
+"""(right, wrong) of a planted bug."""
 
 
 def source_of(name: str) -> str:
     """The text of the file `name`.sql."""
     (text,) = [file.text for file in function_files() if file.name == name]
     return text
+
+
+def plant(url: str, function: str, right: str, wrong: str) -> None:
+    """Install a function with every occurrence of one text replaced."""
+    plant_all(url, function, [(right, wrong)])
+
+
+def plant_all(url: str, function: str, texts: Texts) -> None:
+    """Install a function with some texts replaced."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(broken(function, texts).encode())
+
+
+def broken(function: str, texts: Texts) -> str:
+    """The source of a function with a planted bug."""
+    source = source_of(function)
+    for right, wrong in texts:
+        assert right in source, f"the bug has to be planted elsewhere: {right}"
+        source = source.replace(right, wrong)
+    return source
+
+
+class Throwaway:
+    """Databases of one history each, with a bug planted: what a history left would be part of the next one."""
+
+    def __init__(self, server: EmbeddedPostgres, template: str) -> None:
+        self._server, self._template = server, template
+
+    @contextmanager
+    def database(self, *statements: str) -> Iterator[str]:
+        """The address of a migrated database in which the statements were run."""
+        with psycopg.connect(self._server.url(), autocommit=True) as admin:
+            admin.execute(f"CREATE DATABASE planted TEMPLATE {self._template}".encode())
+            try:
+                url = self._server.url("planted")
+                with psycopg.connect(url, autocommit=True) as connection:
+                    for statement in statements:
+                        connection.execute(statement.encode())
+                yield url
+            finally:
+                admin.execute(b"DROP DATABASE planted WITH (FORCE)")
+
+    @asynccontextmanager
+    async def store(self, *statements: str, sessions: int = 4) -> AsyncIterator[tuple[str, PostgresMetastore]]:
+        """The same, with a metastore on it."""
+        with self.database(*statements) as url:
+            store = await PostgresMetastore.open(url, Settings(metastore_pool_size=sessions))
+            try:
+                yield url, store
+            finally:
+                await store.close()

@@ -20,7 +20,7 @@ from tests.metastore.bulk_scenes import RUN_BYTES, bulk_file, readable, staged_i
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import Scene, open_scene, shard_gate
 from tests.metastore.sessions import Session, delete, move_time, rows, session, waiting
-from tests.properties.test_commit_bugs import plant
+from tests.metastore.sql_sources import plant
 
 HOUR_MS = 3_600_000
 

@@ -5,22 +5,22 @@ tests/metastore/coordination.py and growth_interleavings.py say how.
 
 from __future__ import annotations
 
-import psycopg
 import pytest
 
-from headrace.config.settings import Settings
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import HeadraceError
 from tests.metastore.coordination import CoordinationHistory
 from tests.metastore.count_interleavings import CountHistory
 from tests.metastore.growth_interleavings import GrowthHistory
 from tests.metastore.interleavings import Unexplained
-from tests.metastore.sql_sources import source_of
+from tests.metastore.sql_sources import Throwaway, broken
+from tests.planted import PlantedBugs, Report, Trial
 
 SEEDS = range(4)
 ROUNDS = 25
-CAUGHT_WITHIN = 400
-"""Rounds, for a planted bug."""
+ROUNDS_OF_A_BUG = 60
+"""Of one history, for a planted bug."""
 
 BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
     "a claim that does not lock the group": (
@@ -64,22 +64,21 @@ async def test_some_order_explains_what_every_caller_learned(
     assert history.leases
 
 
-@pytest.mark.parametrize("bug", BUGS)
-async def test_a_planted_bug_is_caught(metastore_url: str, bug: str) -> None:
+PLANTED = PlantedBugs("interleavings of coordination", most=100)
+
+
+@PLANTED.cases(BUGS)
+async def test_a_planted_bug_is_caught(
+    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
+) -> None:
     function, texts = BUGS[bug]
-    source = source_of(function)
-    for right, wrong in texts:
-        assert right in source, f"the bug has to be planted elsewhere: {right}"
-        source = source.replace(right, wrong)
-    with psycopg.connect(metastore_url, autocommit=True) as connection:
-        connection.execute(source.encode())
-    store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=6))
-    try:
-        with pytest.raises((Unexplained, HeadraceError)) as caught:
-            await _tell(metastore_url, store, 0, CAUGHT_WITHIN)
-    finally:
-        await store.close()
-    print(f"{bug}: {caught.value!r}"[:300])
+    for seed in trial.seeds(record_property):
+        planted = Throwaway(postgres_server, metastore_template).store(broken(function, texts), sessions=6)
+        async with planted as (url, store):
+            try:
+                await _tell(url, store, seed, ROUNDS_OF_A_BUG)
+            except (Unexplained, HeadraceError) as found:
+                trial.saw(found)
 
 
 GROWTH_BUGS = {
@@ -107,19 +106,21 @@ async def test_some_order_explains_commits_during_growth(
     await _grow(metastore_url, metastore, seed, 12)
 
 
-@pytest.mark.parametrize("bug", GROWTH_BUGS)
-async def test_a_planted_bug_of_growth_is_caught(metastore_url: str, bug: str) -> None:
+PLANTED_IN_GROWTH = PlantedBugs("interleavings of growth", most=100)
+
+
+@PLANTED_IN_GROWTH.cases(GROWTH_BUGS)
+async def test_a_planted_bug_of_growth_is_caught(
+    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
+) -> None:
     function, right, wrong = GROWTH_BUGS[bug]
-    source = source_of(function)
-    assert right in source, f"the bug has to be planted elsewhere: {right}"
-    with psycopg.connect(metastore_url, autocommit=True) as connection:
-        connection.execute(source.replace(right, wrong).encode())
-    store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=6))
-    try:
-        with pytest.raises((Unexplained, HeadraceError)):
-            await _grow(metastore_url, store, 0, 150)
-    finally:
-        await store.close()
+    for seed in trial.seeds(record_property):
+        planted = Throwaway(postgres_server, metastore_template).store(broken(function, [(right, wrong)]), sessions=6)
+        async with planted as (url, store):
+            try:
+                await _grow(url, store, seed, ROUNDS_OF_A_BUG)
+            except (Unexplained, HeadraceError) as found:
+                trial.saw(found)
 
 
 COUNT_BUGS = {
@@ -165,16 +166,18 @@ async def test_some_order_explains_commits_during_changes_of_counts(
     await _change_counts(metastore_url, metastore, seed, 20)
 
 
-@pytest.mark.parametrize("bug", COUNT_BUGS)
-async def test_a_planted_bug_of_changes_is_caught(metastore_url: str, bug: str) -> None:
+PLANTED_IN_CHANGES = PlantedBugs("interleavings of changes", most=100)
+
+
+@PLANTED_IN_CHANGES.cases(COUNT_BUGS)
+async def test_a_planted_bug_of_changes_is_caught(
+    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
+) -> None:
     function, right, wrong = COUNT_BUGS[bug]
-    source = source_of(function)
-    assert right in source, f"the bug has to be planted elsewhere: {right}"
-    with psycopg.connect(metastore_url, autocommit=True) as connection:
-        connection.execute(source.replace(right, wrong).encode())
-    store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=6))
-    try:
-        with pytest.raises((Unexplained, HeadraceError)):
-            await _change_counts(metastore_url, store, 0, 150)
-    finally:
-        await store.close()
+    for seed in trial.seeds(record_property):
+        planted = Throwaway(postgres_server, metastore_template).store(broken(function, [(right, wrong)]), sessions=6)
+        async with planted as (url, store):
+            try:
+                await _change_counts(url, store, seed, ROUNDS_OF_A_BUG)
+            except (Unexplained, HeadraceError) as found:
+                trial.saw(found)

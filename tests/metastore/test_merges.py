@@ -11,7 +11,8 @@ import pytest
 
 from headrace.metastore.api.commit import BatchOutcome, MovedKeys, via_alias
 from headrace.metastore.partitions.merging import MergePhase, MergeTimes, MergeVerdict, PartitionMerge
-from tests.metastore.sql_sources import source_of
+from tests.metastore.sql_sources import broken
+from tests.planted import PlantedBugs, Report, Trial
 
 pytestmark = pytest.mark.requirement("X5")
 PARENT, CHILD, OTHER = 9 << 24, 9 << 24 | 4, 9 << 24 | 1
@@ -152,17 +153,17 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("bug", PLANTED)
-def test_planted_bugs_have_other_verdicts(database: Connection, bug: str) -> None:
-    old, new = PLANTED[bug]
-    source = source_of("judge_merges")
-    assert source.count(old) == 1
-    database.execute(source.replace(old, new).encode())
-    differences = []
-    for seed in range(8):
+BUGS = PlantedBugs("merges of partitions")
+
+
+@BUGS.cases(PLANTED)
+def test_planted_bugs_have_other_verdicts(
+    bug: str, trial: Trial, record_property: Report, database: Connection
+) -> None:
+    database.execute(broken("judge_merges", [PLANTED[bug]]).encode())
+    for seed in trial.seeds(record_property):
         with database.transaction(force_rollback=True):
-            differences.append(first_difference(SqlMerge(database), seed))
-    assert any(differences)
+            trial.saw(first_difference(SqlMerge(database), seed))
 
 
 @pytest.fixture

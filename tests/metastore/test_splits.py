@@ -11,7 +11,8 @@ import pytest
 
 from headrace.metastore.api.commit import BatchOutcome, MovedKeys
 from headrace.metastore.partitions.splitting import PartitionSplit, SplitVerdict
-from tests.metastore.sql_sources import source_of
+from tests.metastore.sql_sources import broken
+from tests.planted import PlantedBugs, Report, Trial
 
 pytestmark = pytest.mark.requirement("X5")
 PARENT, CHILD, OTHER = 9 << 24, 9 << 24 | 4, 9 << 24 | 1
@@ -119,17 +120,17 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("bug", PLANTED)
-def test_planted_bugs_have_other_verdicts(database: Connection, bug: str) -> None:
-    old, new = PLANTED[bug]
-    source = source_of("judge_splits")
-    assert source.count(old) == 1
-    database.execute(source.replace(old, new).encode())
-    differences = []
-    for seed in range(8):
+BUGS = PlantedBugs("splits of partitions")
+
+
+@BUGS.cases(PLANTED)
+def test_planted_bugs_have_other_verdicts(
+    bug: str, trial: Trial, record_property: Report, database: Connection
+) -> None:
+    database.execute(broken("judge_splits", [PLANTED[bug]]).encode())
+    for seed in trial.seeds(record_property):
         with database.transaction(force_rollback=True):
-            differences.append(first_difference(SqlSplit(database), seed))
-    assert any(differences)
+            trial.saw(first_difference(SqlSplit(database), seed))
 
 
 def test_a_producer_has_switched_only_with_a_batch_that_was_appended(database: Connection) -> None:

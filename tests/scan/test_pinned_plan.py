@@ -21,7 +21,7 @@ from headrace.scan.partitions import ScanPartition, Subscribe, TopicCatalog, sel
 from headrace.scan.plan import WantedOffsets
 from headrace.scan.read import SplitReader
 from headrace.storage.cluster_properties import write_cluster_id
-from tests.properties.test_commit_bugs import plant
+from tests.metastore.sql_sources import plant
 from tests.spark.world import OLD_SECONDS, ScanWorld
 
 PIN_MS = 4 * 3_600_000

@@ -26,6 +26,7 @@ from headrace.storage.errors import OutcomeUnknownError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.test_controller import Candidate
 from tests.manual_clock import ManualClock
+from tests.planted import PlantedBugs, Report, Trial
 
 SESSION, LEASE = "broker.session.timeout.ms", "controller.lease.ms"
 STEPS = 120
@@ -163,15 +164,14 @@ class ControllersEndMovesBack(FakeClusterApi):
         return await super().hold_controller_lease(controller_id, incarnation_id, 0)
 
 
-@pytest.mark.parametrize(
-    "bug",
-    [OwnLengthTrusted, EndsMoveBack, FencedByControllersLength, ControllersEndMovesBack],
-    ids=lambda b: b.__name__,
-)
-async def test_a_planted_bug_is_caught(bug: type[FakeClusterApi]) -> None:
-    for seed in range(CAUGHT_WITHIN):
+BUGS = [OwnLengthTrusted, EndsMoveBack, FencedByControllersLength, ControllersEndMovesBack]
+PLANTED = PlantedBugs("granted leases", most=500)
+
+
+@PLANTED.cases(BUGS, lambda bug: bug.__name__)
+async def test_a_planted_bug_is_caught(bug: type[FakeClusterApi], trial: Trial, record_property: Report) -> None:
+    for seed in trial.seeds(record_property):
         try:
             await run(seed, bug)
-        except AssertionError:
-            return
-    pytest.fail(f"not caught within {CAUGHT_WITHIN} seeds")
+        except AssertionError as found:
+            trial.saw(found)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections import defaultdict
 
 import pytest
@@ -17,6 +18,7 @@ from headrace.agent.forward.wire import ForwardOutcome
 from headrace.protocol.request import ClientConnection, Request, Response
 from tests.agent.forward.link_world import LinkWorld
 from tests.manual_clock import ManualClock
+from tests.planted import PlantedBugs, Report, Trial
 
 SEEDS = range(12)
 STEPS = 250
@@ -196,24 +198,26 @@ class _RepeatsEnvelopes(ForwardServer):
         return await super()._serve(request, link, client, envelope)
 
 
-@pytest.mark.parametrize(
-    ("link", "server", "told"),
-    [
-        (_AnswersTheWrongRequest, ForwardServer, "the answer of another request|without an answer"),
-        (_ReordersWhatWaitsForTheLink, ForwardServer, "in another order"),
-        (_SendsAgain, ForwardServer, "started twice|in another order"),
-        (_SendsForTheGone, ForwardServer, "its client was gone"),
-        (ForwardLink, _StartsForTheGone, "its client was gone"),
-        (ForwardLink, _RepeatsEnvelopes, "started twice"),
-    ],
-)
-async def test_a_planted_bug_is_found(
-    fake_clock: ManualClock, link: type[ForwardLink], server: type[ForwardServer], told: str
-) -> None:
-    with pytest.raises(Violation, match=told):
-        await _all_seeds(fake_clock, link, server)
+BUGS: dict[str, tuple[type[ForwardLink], type[ForwardServer], str]] = {
+    "an answer goes to the wrong request": (
+        *(_AnswersTheWrongRequest, ForwardServer),
+        "the answer of another request|without an answer",
+    ),
+    "what waits for the link is reordered": (_ReordersWhatWaitsForTheLink, ForwardServer, "in another order"),
+    "a request is sent again": (_SendsAgain, ForwardServer, "started twice|in another order"),
+    "a request is sent for a client that is gone": (_SendsForTheGone, ForwardServer, "its client was gone"),
+    "a request starts for a client that is gone": (ForwardLink, _StartsForTheGone, "its client was gone"),
+    "envelopes are repeated": (ForwardLink, _RepeatsEnvelopes, "started twice"),
+}
+"""What is wrong -> (link, server, what a run must show)."""
+PLANTED = PlantedBugs("forwarding", most=500)
 
 
-async def _all_seeds(clock: ManualClock, link: type[ForwardLink], server: type[ForwardServer]) -> None:
-    for seed in SEEDS:
-        await Run(clock, seed, link, server).run()
+@PLANTED.cases(BUGS)
+async def test_a_planted_bug_is_found(bug: str, trial: Trial, record_property: Report, fake_clock: ManualClock) -> None:
+    link, server, told = BUGS[bug]
+    for seed in trial.seeds(record_property):
+        try:
+            await Run(fake_clock, seed, link, server).run()
+        except Violation as found:
+            trial.saw(re.search(told, str(found)), instead=found)

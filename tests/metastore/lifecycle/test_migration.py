@@ -14,6 +14,7 @@ from headrace.metastore.lifecycle.projection import DELETE_RETENTION_MS, Project
 from headrace.storage.errors import HeadraceError, InvalidError
 from tests.metastore.lifecycle.legacy_topic import FINISHED, LegacyTopic
 from tests.metastore.lifecycle.test_records import golden
+from tests.planted import PlantedBugs, Report, Trial
 
 SEEDS = range(25)
 RETENTION_MS = 400_000
@@ -160,10 +161,17 @@ BUGS: list[tuple[Callable[[Any], Any], Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("bug", "owner", "name"), BUGS, ids=lambda value: getattr(value, "__name__", value))
+PLANTED = PlantedBugs("migration of a legacy topic", most=500)
+
+
+@PLANTED.cases(BUGS, lambda bug: bug[0].__name__)
 def test_a_planted_bug_is_found(
-    bug: Callable[[Any], Any], owner: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    bug: tuple[Callable[[Any], Any], Any, str], trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, name, bug(getattr(owner, name)))
-    with pytest.raises((AssertionError, HeadraceError, pytest.fail.Exception)):
-        migrate_all()
+    wrong, owner, name = bug
+    monkeypatch.setattr(owner, name, wrong(getattr(owner, name)))
+    for seed in trial.seeds(record_property):
+        try:
+            migrate(seed)
+        except (AssertionError, HeadraceError, pytest.fail.Exception) as found:
+            trial.saw(f"{type(found).__name__}: {found}")

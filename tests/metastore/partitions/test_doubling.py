@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from headrace.metastore.partitions.splitting import (
@@ -11,6 +13,7 @@ from headrace.metastore.partitions.splitting import (
     SplitVerdict,
 )
 from load.doubling_order import BOUNDARY_MS, COUNT, DoublingWorld, with_early_boundary, without_waiting
+from tests.planted import PlantedBugs, Report, Trial
 
 SEEDS = range(12)
 MANY = range(40)
@@ -61,25 +64,33 @@ class TrustsTheFirst(PartitionSplit):
         return super().to_child(producer_id, now_ms)
 
 
-def test_moved_keys_behind_the_boundary_are_found() -> None:
-    def bug(began_ms: int) -> PartitionSplit:
-        return NeverRefuses(began_ms, producer_quiet_ms=0, boundary_quiet_ms=300)
+class GoesBack(DoublingWorld):
+    """Metadata that goes back to an older count."""
 
-    assert any(DoublingWorld(seed, bug).run().inversions for seed in MANY)
-
-
-def test_a_batch_on_its_way_to_the_parent_is_found() -> None:
-    def bug(began_ms: int) -> PartitionSplit:
-        return TrustsTheFirst(began_ms, boundary_quiet_ms=BOUNDARY_MS)
-
-    assert any(DoublingWorld(seed, bug).run().refused for seed in MANY)
+    spread_ms = 2_000
 
 
-def test_metadata_that_goes_back_is_found() -> None:
-    class GoesBack(DoublingWorld):
-        spread_ms = 2_000
+def _without_refusals(began_ms: int) -> PartitionSplit:
+    return NeverRefuses(began_ms, producer_quiet_ms=0, boundary_quiet_ms=300)
 
-    assert any(GoesBack(seed).run().inversions for seed in MANY)
+
+def _with_trust(began_ms: int) -> PartitionSplit:
+    return TrustsTheFirst(began_ms, boundary_quiet_ms=BOUNDARY_MS)
+
+
+BUGS: dict[str, Callable[[int], object]] = {
+    "moved keys behind the boundary": lambda seed: DoublingWorld(seed, _without_refusals).run().inversions,
+    "a batch on its way to the parent": lambda seed: DoublingWorld(seed, _with_trust).run().refused,
+    "metadata that goes back": lambda seed: GoesBack(seed).run().inversions,
+}
+"""What is wrong -> what a history shows."""
+PLANTED = PlantedBugs("doubling")
+
+
+@PLANTED.cases(BUGS)
+def test_planted_bugs_are_found(bug: str, trial: Trial, record_property: Report) -> None:
+    for seed in trial.seeds(record_property):
+        trial.saw(BUGS[bug](seed))
 
 
 @pytest.fixture

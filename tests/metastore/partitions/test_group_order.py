@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from headrace.agent.groups.positions import Ref
 from load.group_order import GroupWorld
 from load.partition_order import OrderError
+from tests.planted import PlantedBugs, Report, Trial
 
 SEEDS = range(30)
 
@@ -34,15 +33,13 @@ class SameIndexSamePartition(GroupWorld):
         return "t", index, None
 
 
-def _found(world: type[GroupWorld]) -> bool:
-    for seed in range(6 * len(SEEDS)):
+PLANTED = PlantedBugs("order of groups")
+
+
+@PLANTED.cases([BelievesThatItWasHeard, SameIndexSamePartition], lambda bug: bug.__name__)
+def test_planted_bugs_are_found(bug: type[GroupWorld], trial: Trial, record_property: Report) -> None:
+    for seed in trial.seeds(record_property):
         try:
-            world(seed).run()
+            bug(seed).run()
         except OrderError:
-            return True
-    return False
-
-
-@pytest.mark.parametrize("world", [BelievesThatItWasHeard, SameIndexSamePartition])
-def test_planted_bugs_are_found(world: type[GroupWorld]) -> None:
-    assert _found(world)
+            trial.saw(True)

@@ -18,6 +18,7 @@ from headrace.metastore.partitions.merging import (
 )
 from headrace.metastore.partitions.splitting import PRODUCER_QUIET_MS
 from load.halving_order import COUNT, DELIVERY_MS, REFRESH_MS, TIMES, HalvingWorld, merge, shown_at_once
+from tests.planted import PlantedBugs, Report, Trial
 
 SEEDS = range(12)
 MANY = range(40)
@@ -88,36 +89,32 @@ class RefusesNothing(PartitionMerge):
         return IN_PARENT if verdict is REFUSED else verdict
 
 
-@pytest.mark.parametrize("bug", [AsksNoGroup, AsksOneGroup, GoesOnInTheChild, DoesNotWaitForProducers])
-def test_planted_bugs_are_found(bug: type[PartitionMerge]) -> None:
-    def planted() -> PartitionMerge:
-        return bug(TIMES)
+class LooksBefore(DoesNotPause):
+    """The child takes records in the pause: its end moves between the look at the commits and the merge."""
 
-    assert any(HalvingWorld(seed, planted).run().inversions for seed in MANY)
+    seen = 0
 
-
-def test_a_child_that_takes_records_in_the_pause_is_found() -> None:
-    """Its end moves between the look at the commits and the merge."""
-
-    class LooksBefore(DoesNotPause):
-        seen = 0
-
-        def advance(self, end: int, committed: Collection[int], now_ms: int) -> None:
-            if self.phase is not MergePhase.PAUSED:
-                self.seen = end
-            super().advance(self.seen, committed, now_ms)
-
-    def planted() -> PartitionMerge:
-        return LooksBefore(TIMES)
-
-    assert any(HalvingWorld(seed, planted).run().inversions for seed in MANY)
+    def advance(self, end: int, committed: Collection[int], now_ms: int) -> None:
+        if self.phase is not MergePhase.PAUSED:
+            self.seen = end
+        super().advance(self.seen, committed, now_ms)
 
 
-def test_a_producer_that_is_never_refused_is_found() -> None:
-    def planted() -> PartitionMerge:
-        return RefusesNothing(TIMES._replace(producer_quiet_ms=50))
+BUGS = {
+    AsksNoGroup: TIMES,
+    AsksOneGroup: TIMES,
+    GoesOnInTheChild: TIMES,
+    DoesNotWaitForProducers: TIMES,
+    LooksBefore: TIMES,
+    RefusesNothing: TIMES._replace(producer_quiet_ms=50),
+}
+PLANTED = PlantedBugs("halving", most=500)
 
-    assert any(HalvingWorld(seed, planted).run().inversions for seed in MANY)
+
+@PLANTED.cases(BUGS, lambda bug: bug.__name__)
+def test_planted_bugs_are_found(bug: type[PartitionMerge], trial: Trial, record_property: Report) -> None:
+    for seed in trial.seeds(record_property):
+        trial.saw(HalvingWorld(seed, lambda: bug(BUGS[bug])).run().inversions)
 
 
 @pytest.mark.slow

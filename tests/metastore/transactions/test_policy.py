@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,12 +26,13 @@ from headrace.metastore.transactions.state import (
     TransactionState,
     TransactionVerdict,
 )
+from tests.planted import PlantedBugs, Report, Trial
 
 DONE, FENCED = TransactionVerdict.DONE, TransactionVerdict.FENCED
 UNKNOWN, INVALID = TransactionVerdict.UNKNOWN_PRODUCER, TransactionVerdict.INVALID_STATE
 TIMEOUT_MS = 1_000
 
-LENGTH, SEEDS_MAX = 30, 20_000
+LENGTH = 30
 Action = tuple[str, int, bool, bool]
 REQUESTS = ("init", "recover", "add", "end", "time out", "pass")
 ACTIONS = st.tuples(
@@ -275,15 +275,17 @@ BUGS = {
 }
 
 
-@pytest.mark.parametrize("name", BUGS)
-def test_a_planted_bug_is_found(name: str) -> None:
-    for seed in range(SEEDS_MAX):
+PLANTED = PlantedBugs("rules of transactions", most=100_000)
+
+
+@PLANTED.cases(BUGS)
+def test_a_planted_bug_is_found(bug: str, trial: Trial, record_property: Report) -> None:
+    for seed in trial.seeds(record_property):
         rng = random.Random(seed)
         actions = [
             (rng.choice(REQUESTS), rng.randrange(4), rng.random() < 0.5, rng.random() < 0.5) for _ in range(LENGTH)
         ]
         try:
-            play(actions, BUGS[name])
+            play(actions, BUGS[bug])
         except AssertionError:
-            return
-    pytest.fail(f"not found: {name}")
+            trial.saw(True)

@@ -15,6 +15,7 @@ from headrace.agent.groups.consumer.topics import KnownTopics
 from headrace.metastore.api.groups import ParentPosition
 from tests.agent.groups.consumer.consumer_world import World
 from tests.agent.groups.consumer.gate_histories import first_problem
+from tests.planted import PlantedBugs, Report, Trial
 
 pytestmark = pytest.mark.requirement("X5")
 SEEDS = range(40)
@@ -90,18 +91,28 @@ PLANTED: Planted = {
 }
 
 
-@pytest.mark.parametrize("bug", PLANTED)
-def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+BUGS = PlantedBugs("gates of a group")
+
+
+@BUGS.cases(PLANTED)
+def test_planted_bugs_are_found(
+    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
     where, name, instead = PLANTED[bug]
     monkeypatch.setattr(where, name, instead)
-    assert any(first_problem(seed) for seed in range(60))
+    for seed in trial.seeds(record_property):
+        trial.saw(first_problem(seed))
 
 
-def test_gates_close_if_all_are_judged_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted bug: what is open is not remembered, so an offset that goes back closes a gate."""
+@BUGS.cases(["what is open is not remembered"])
+def test_gates_close_if_all_are_judged_again(
+    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An offset that goes back closes a gate."""
     monkeypatch.setattr(ConsumerGroup, "gates_to_judge", _group_that_looks_at_all)
     monkeypatch.setattr(GroupGates, "judge", _judge_again)
-    assert any(first_problem(seed) for seed in range(60))
+    for seed in trial.seeds(record_property):
+        trial.saw(first_problem(seed))
 
 
 def test_what_is_saved() -> None:
