@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import pytest
@@ -22,11 +22,14 @@ from headrace.agent.fetch.lookup import Lookup, LookupStatus, stable_part
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.read import NONE_OPEN, AbortedRange, ExtentQuery, PartitionExtents
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.transactions.markers import marker_of
 from headrace.metastore.transactions.state import NO_PRODUCER
 from tests.metastore.commit_scenes import batch, file_of, open_scene
+from tests.metastore.sql_sources import Throwaway
 from tests.metastore.transactions.transaction_scenes import Producer
+from tests.planted import PlantedBugs, Report, Trial
 
 STEPS = 60
 ALL = 1 << 40
@@ -123,7 +126,7 @@ class Readers:
                 raise WrongView(f"seed={self.seed} {query} {is_shown=} {is_aborted=} {extent} {found}")
 
 
-async def followed(store: PostgresMetastore, seeds: range) -> None:
+async def followed(store: PostgresMetastore, seeds: Iterable[int]) -> None:
     """A history for each seed; WrongView names it."""
     for seed in seeds:
         readers = Readers(store, seed)
@@ -187,13 +190,23 @@ def _ahead_of_the_feed(index: TailIndex) -> None:
     index.observe = observe  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [_no_aborted, _nothing_is_open, _history_without_aborted, _primary_without_open, _ahead_of_the_feed],
-)
+BUGS = [_no_aborted, _nothing_is_open, _history_without_aborted, _primary_without_open, _ahead_of_the_feed]
+PLANTED = PlantedBugs("reads of transactions", most=500)
+
+
+@PLANTED.cases(BUGS, lambda bug: bug.__name__)
 async def test_a_planted_bug_is_caught(
-    metastore: PostgresMetastore, monkeypatch: pytest.MonkeyPatch, plant: Callable[[TailIndex], None]
+    bug: Callable[[TailIndex], None],
+    trial: Trial,
+    record_property: Report,
+    postgres_server: EmbeddedPostgres,
+    metastore_template: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Readers, "plant", staticmethod(plant))
-    with pytest.raises(WrongView):
-        await followed(metastore, range(10))
+    monkeypatch.setattr(Readers, "plant", staticmethod(bug))
+    for seed in trial.seeds(record_property):
+        async with Throwaway(postgres_server, metastore_template).store() as (_, store):
+            try:
+                await followed(store, [seed])
+            except WrongView as found:
+                trial.saw(found)

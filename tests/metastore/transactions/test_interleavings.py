@@ -1,23 +1,22 @@
 """Transactions of several sessions in forced and seeded orders; planted SQL bugs are caught.
 
-transaction_interleavings.py says how. Each bug is a few replaced texts in one function of a throw-away database.
+transaction_interleavings.py says how. Each bug is a replaced text in one function of a throw-away database;
+test_forced_orders.py has those that random orders seldom show.
 """
 
 from __future__ import annotations
 
-import psycopg
 import pytest
 
-from headrace.config.settings import Settings
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import CorruptError
-from tests.metastore.sql_sources import source_of
-from tests.metastore.transactions.transaction_interleavings import Impossible, all_played, played
+from tests.metastore.sql_sources import Throwaway, broken
+from tests.metastore.transactions.transaction_interleavings import Impossible, played
+from tests.planted import PlantedBugs, Report, Trial
 
 SEEDS = range(3)
 ROUNDS = 12
-CAUGHT_WITHIN = 120
-"""Rounds, for a planted bug."""
 
 BUGS: dict[str, tuple[str, str, str]] = {
     "a marker lands one offset early": (
@@ -67,16 +66,6 @@ BUGS: dict[str, tuple[str, str, str]] = {
         "WHEN known.producer_epoch IS DISTINCT FROM epoch THEN",
         "WHEN known.producer_epoch IS NULL THEN",
     ),
-    "a commit does not hold the transaction it adds to": (
-        "judge_transactions",
-        "ORDER BY producer_id FOR NO KEY UPDATE;",
-        "ORDER BY producer_id;",
-    ),
-    "an added partition keeps the version": (
-        "judge_transactions",
-        "           version = version + 1\n",
-        "           version = version\n",
-    ),
     "the first offset moves": (
         "judge_transactions",
         "partition_key = p_part_key[part] AND first_offset IS NOT NULL);",
@@ -88,17 +77,6 @@ BUGS: dict[str, tuple[str, str, str]] = {
         "CASE WHEN v_is_txn THEN feed_transaction() ELSE feed_commit() END",
         "feed_commit()",
     ),
-    "shards are not locked": (
-        "end_transaction",
-        "    PERFORM lock_shards(array_agg(DISTINCT commit_shard(partition_key, v_shards)))\n"
-        "       FROM transaction_partitions WHERE producer_id = v_producer;",
-        "",
-    ),
-    "offsets keep the version": (
-        "add_pending_offsets",
-        "WHERE transactional_id = p_transactional_id AND version = p_version AND state",
-        "WHERE transactional_id = p_transactional_id AND state",
-    ),
 }
 
 
@@ -109,17 +87,17 @@ async def test_what_is_left_is_a_history_of_transactions(
     await played(metastore, metastore_url, seed, ROUNDS)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("bug", BUGS)
-async def test_a_planted_bug_is_caught(metastore_url: str, bug: str) -> None:
-    name, sound, broken = BUGS[bug]
-    text = source_of(name)
-    assert text.count(sound) == 1, bug
-    with psycopg.connect(metastore_url, autocommit=True) as connection:
-        connection.execute(text.replace(sound, broken).encode())
-    store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=4))
-    try:
-        with pytest.raises((Impossible, AssertionError, CorruptError)):
-            await all_played(store, metastore_url, CAUGHT_WITHIN // ROUNDS, ROUNDS)
-    finally:
-        await store.close()
+PLANTED = PlantedBugs("interleavings of transactions", most=100)
+
+
+@PLANTED.cases(BUGS)
+async def test_a_planted_bug_is_caught(
+    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
+) -> None:
+    name, sound, wrong = BUGS[bug]
+    for seed in trial.seeds(record_property):
+        async with Throwaway(postgres_server, metastore_template).store(broken(name, [(sound, wrong)])) as (url, store):
+            try:
+                await played(store, url, seed, ROUNDS)
+            except (Impossible, CorruptError) as found:
+                trial.saw(found)

@@ -277,9 +277,3 @@ async def played(store: PostgresMetastore, url: str, seed: int, rounds: int) -> 
     await history.begin()
     for _ in range(rounds):
         await history.round()
-
-
-async def all_played(store: PostgresMetastore, url: str, seeds: int, rounds: int) -> None:
-    """One history after the other."""
-    for seed in range(seeds):
-        await played(store, url, seed, rounds)
