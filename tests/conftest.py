@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import shutil
@@ -52,7 +53,6 @@ if not (Path(__file__).resolve().parents[1] / "agent").is_dir():
     collect_ignore = ["package", *(f"house/test_{name}.py" for name in ("docs", "reverted_fixes", "tidy", "words"))]
 
 TEMPLATE = "headrace_template"
-_memory_folder: list[Path] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,13 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
     remove_leftovers()
     folder = use_memory_folder()
     if folder is not None:
-        _memory_folder.append(folder)
-
-
-def pytest_unconfigure() -> None:
-    """The run is over, its workers too."""
-    for folder in _memory_folder:
-        shutil.rmtree(folder, ignore_errors=True)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)  # after what multiprocessing removes in it
 
 
 _numbers = itertools.count(1)

@@ -126,7 +126,6 @@ class PlantedBugs:
                     bug,
                     Search(self, name),
                     id=f"{name}-{SEARCHED}",
-                    marks=[pytest.mark.slow, pytest.mark.timeout(3600)],
                 )
             )
         return pytest.mark.parametrize(("bug", "trial"), cases)

@@ -10,23 +10,40 @@ import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from load.tools.installing import TOOLS
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMIT = "9b39dcb04b9c0bf89ae16507d668b48aedca4425"
 """The oldest release that may run at the same time as this one; older ones are upgraded to it first."""
 
 
-def unpack(place: Path) -> Path:
-    """The previous release's files below `place`; skips without its commit."""
+def unpacked() -> Path:
+    """Return the folder with the previous release's files; skips without its commit.
+
+    It is kept with the tools: compiling its modules again takes longer than the tests that run them.
+    """
+    place = TOOLS / "previous-release" / COMMIT
+    if place.exists():
+        return place
     archive = subprocess.run(["git", "archive", COMMIT], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode:
         pytest.skip(f"needs the commit of the previous release ({archive.stderr.decode().strip()})")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=COMMIT, dir=place.parent))
+    made.chmod(0o755)
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-        files.extractall(place, filter="fully_trusted")
+        files.extractall(made, filter="fully_trusted")
+    try:
+        made.rename(place)
+    except OSError:
+        if not place.exists():  # else another process was first
+            raise
     return place
 
 

@@ -27,11 +27,11 @@ from load.torture.writers import DELIVERY_MS, Report, Writer, installed
 
 TOPIC = "torture"
 PARTITIONS = 6
-FIRST_ANSWER_SECONDS = 120
+FIRST_ANSWER_SECONDS = 300
 """Within which a client starts and has its first record acknowledged, with no fault about."""
-QUIET_SECONDS = 60
+QUIET_SECONDS = 300
 """After the last fault, what a writer gets to have everything answered (and its delivery timeout)."""
-SETTLE_SECONDS = 60
+SETTLE_SECONDS = 300
 """After the last answer, what an agent gets to end the fate of its files."""
 IN_FLIGHT = "headrace_produce_files_in_flight"
 

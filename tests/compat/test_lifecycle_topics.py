@@ -12,7 +12,7 @@ import aiokafka
 import confluent_kafka
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from headrace.metastore.lifecycle.keys import base64url
 from headrace.metastore.lifecycle.partitioner import metadata_partition
@@ -145,9 +145,10 @@ def test_their_configs_are_shown_and_cannot_be_changed(server: DevServer) -> Non
         shown = admin.describe_configs([resource])[resource].result(TIMEOUT_SECONDS)
         assert {name: shown[name].value for name in own} == own
         assert all(entry.is_read_only for entry in shown.values())
-        wish = ConfigResource(ResourceType.TOPIC, topic, set_config={"retention.ms": "1"})
+        change = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
+        wish = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
         with pytest.raises(confluent_kafka.KafkaException):
-            admin.alter_configs([wish])[wish].result(TIMEOUT_SECONDS)
+            admin.incremental_alter_configs([wish])[wish].result(TIMEOUT_SECONDS)
 
 
 def test_clients_cannot_write_them(server: DevServer) -> None:

@@ -274,7 +274,7 @@ class Load:
         expected: Counter[bytes] = Counter()
         for producer in self.producers:
             assert sorted(number for _, number in producer.acknowledged) == list(range(producer.sent))
-            assert producer.sent > 200
+            assert producer.sent > 100
             expected.update(f"{producer.name}-{number}".encode() for number in range(producer.sent))
         for reader in self.readers:
             assert Counter(value for _, _, value in reader.read) == expected

@@ -35,8 +35,8 @@ SECONDS_MAX = 300
 
 
 @pytest.fixture(scope="module")
-def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return previous_release.unpack(tmp_path_factory.mktemp("previous"))
+def previous() -> Path:
+    return previous_release.unpacked()
 
 
 @pytest.fixture

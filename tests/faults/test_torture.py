@@ -20,8 +20,8 @@ from load.torture.report import print_outcome
 from load.torture.run import TorturePlan, torture
 from load.torture.writers import Report
 
-RUNS = [(8, 3440), pytest.param(15, 2773, marks=pytest.mark.slow)]
-"""Seconds and seed: the faults of each are of every kind."""
+RUNS = [(8, 3440, 80), pytest.param(15, 2773, 250, marks=pytest.mark.slow)]
+"""Seconds, seed and records/s of each client: the faults of each run are of every kind."""
 ALWAYS = {"aiokafka", "confluent"}
 FOUR = ALWAYS | {"java", "kafkajs"}
 CLEAN = [Read(0, 0, "a/0/0"), Read(0, 1, "b/0/0"), Read(0, 2, "a/0/1"), Read(1, 0, "a/1/0")]
@@ -29,9 +29,9 @@ ACKNOWLEDGED = {Name("a", 0, 0): 0, Name("b", 0, 0): 1, Name("a", 0, 1): 2, Name
 
 
 @pytest.mark.requirement("W13")
-@pytest.mark.parametrize(("seconds", "seed"), RUNS)
-def test_nothing_is_lost_doubled_or_out_of_order(seconds: int, seed: int) -> None:
-    outcome = asyncio.run(torture(TorturePlan(seed=seed, seconds=seconds)))
+@pytest.mark.parametrize(("seconds", "seed", "rate"), RUNS)
+def test_nothing_is_lost_doubled_or_out_of_order(seconds: int, seed: int, rate: int) -> None:
+    outcome = asyncio.run(torture(TorturePlan(seed=seed, seconds=seconds, rate=rate)))
     print_outcome(outcome)
 
     assert outcome.offences == []
