@@ -16,7 +16,6 @@ import itertools
 import random
 import uuid
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +25,8 @@ from headrace.metastore.api.jobs import Job, JobToken, NewJob
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import AlreadyExistsError, FencedError
 from tests.metastore.interleavings import Unexplained
-from tests.metastore.lock_gates import settled
-from tests.metastore.sessions import beat, rows, session
+from tests.metastore.lock_gates import ASIDE, WATCHER, Sessions, settled
+from tests.metastore.sessions import beat, rows
 
 GROUPS, KEYS = ("a", "b"), ("x", "y")
 KIND, LEASE_MS = "work", 3_600_000
@@ -152,7 +151,7 @@ class Step:
 class CoordinationHistory:
     """One database's past, and what may happen next."""
 
-    url: str
+    sessions: Sessions
     store: PostgresMetastore
     seed: int
     model: Coordination = field(default_factory=Coordination)
@@ -170,7 +169,7 @@ class CoordinationHistory:
         draws = [self._register, self._unregister, *[self._claim_group] * 3, self._save, self._release, self._delete]
         draws += [self._enqueue, *[self._claim_job] * 2, self._end_job, self._end_job]
         steps = [draw() for draw in self.rng.choices(draws, k=self.rng.choice([2, 3, 4]))]
-        seen = await run_behind(self.url, self.rng, [step.real for step in steps])
+        seen = await run_behind(self.sessions, self.rng, [step.real for step in steps])
         saved = await self._saved()
         for order in itertools.permutations(range(len(steps))):
             model = copy.deepcopy(self.model)
@@ -181,8 +180,9 @@ class CoordinationHistory:
         raise Unexplained(f"seed={self.seed} {[step.name for step in steps]} answers={seen}")
 
     async def _saved(self) -> dict[str, bytes]:
-        async with session(self.url) as reader:
-            found = await rows(reader, "SELECT group_id, saved FROM consumer_groups WHERE saved <> ''")
+        found = await rows(
+            await self.sessions.get(ASIDE), "SELECT group_id, saved FROM consumer_groups WHERE saved <> ''"
+        )
         return {group: bytes(saved) for group, saved in found}
 
     async def _unfence(self) -> None:
@@ -307,23 +307,24 @@ class CoordinationHistory:
         return self.rng.choice(self.claims[-3:]) if self.claims else (GROUPS[0], 7)
 
 
-async def run_behind(url: str, rng: random.Random, reals: list[Callable[[], Coroutine[Any, Any, Any]]]) -> list[Any]:
+async def run_behind(
+    sessions: Sessions, rng: random.Random, reals: list[Callable[[], Coroutine[Any, Any, Any]]]
+) -> list[Any]:
     """Each operation's answer. They begin in a drawn order while all gates are closed, and go on as these open."""
-    async with AsyncExitStack() as stack:
-        watcher = await stack.enter_async_context(session(url))
-        locks = (*GATES, JOB_GATE) if rng.random() < JOB_GATE_SHARE else GATES
-        gates = [await stack.enter_async_context(session(url)) for _ in locks]
-        for gate, lock in zip(gates, locks, strict=True):
-            await gate.execute("BEGIN")
-            await gate.execute(lock.encode())
-        running: dict[int, asyncio.Task[Any]] = {}
-        for at in rng.sample(range(len(reals)), len(reals)):
-            running[at] = asyncio.create_task(reals[at]())
-            await settled(watcher, list(running.values()))
-        for gate in rng.sample(gates, len(gates)):
-            await gate.execute("COMMIT")
-            await settled(watcher, list(running.values()))
-        return [await running[at] for at in range(len(reals))]
+    watcher = await sessions.get(WATCHER)
+    locks = (*GATES, JOB_GATE) if rng.random() < JOB_GATE_SHARE else GATES
+    gates = [await sessions.get(number) for number in range(1, 1 + len(locks))]
+    for gate, lock in zip(gates, locks, strict=True):
+        await gate.execute("BEGIN")
+        await gate.execute(lock.encode())
+    running: dict[int, asyncio.Task[Any]] = {}
+    for at in rng.sample(range(len(reals)), len(reals)):
+        running[at] = asyncio.create_task(reals[at]())
+        await settled(watcher, list(running.values()))
+    for gate in rng.sample(gates, len(gates)):
+        await gate.execute("COMMIT")
+        await settled(watcher, list(running.values()))
+    return [await running[at] for at in range(len(reals))]
 
 
 async def _or_refused(call: Coroutine[Any, Any, Any]) -> Any:

@@ -23,7 +23,7 @@ from headrace.metastore.log.image import TopicImage
 from headrace.metastore.partitions.merging import MergePhase, MergeTimes
 from tests.metastore.commit_scenes import batch
 from tests.metastore.halving_scenes import HalvingScene
-from tests.metastore.lock_gates import Operation, run_gated
+from tests.metastore.lock_gates import Operation, Sessions, run_gated
 from tests.metastore.sessions import rows
 
 PARENT, CHILD = 0, 2
@@ -72,8 +72,8 @@ class Client:
 class HalvingHistory:
     """One database's past. `seed` decides everything but the operating system's timing."""
 
-    def __init__(self, url: str, scene: HalvingScene, seed: int) -> None:
-        self.url, self.scene, self.seed = url, scene, seed
+    def __init__(self, sessions: Sessions, scene: HalvingScene, seed: int) -> None:
+        self.sessions, self.scene, self.seed = sessions, scene, seed
         self.rng = random.Random(seed)
         self.clients = [Client(1000, takes_lower_counts=False), Client(1001, takes_lower_counts=True)]
         self.images: list[TopicImage] = []
@@ -104,7 +104,7 @@ class HalvingHistory:
         operations = [op for client in self.clients for op in self._sends(client)]
         operations = [*operations, await self._step(), self._commit_offset()]
         busy = self.scene.shard(self.rng.choice((PARENT, CHILD)))
-        found = await run_gated(self.url, self.rng, self.scene.store.commit_shards, busy, operations)
+        found = await run_gated(self.sessions, self.rng, self.scene.store.commit_shards, busy, operations)
         errors = [f"{op.name}: {what!r}" for op, what in zip(operations, found, strict=True) if _is_error(what)]
         if errors:
             raise OutOfOrder(f"seed={self.seed} {errors}")

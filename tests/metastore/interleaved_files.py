@@ -17,8 +17,8 @@ from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import JobToken, NewJob
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import new_file_id
-from tests.metastore.lock_gates import Operation
-from tests.metastore.sessions import move_time, session
+from tests.metastore.lock_gates import ASIDE, Operation, Sessions
+from tests.metastore.sessions import move_time
 from tests.model.file_model import FileView, ModelWithFiles, ShiftedClock
 
 AGE_MS = 80 * 60_000
@@ -33,7 +33,7 @@ ALL = 1_000
 class FileEnds:
     """The part of a history that ends files."""
 
-    url: str
+    sessions: Sessions
     store: PostgresMetastore
     seed: int
     ends_files: bool = True
@@ -58,8 +58,7 @@ class FileEnds:
         """All that is there comes of age, and all readers of it are done."""
         await self.store.finish_job(self.token)
         self.shift_ms += AGE_MS
-        async with session(self.url) as raw:
-            await move_time(raw, self.shift_ms / 1000)
+        await move_time(await self.sessions.get(ASIDE), self.shift_ms / 1000)
         clock = self.model.clock
         assert isinstance(clock, ShiftedClock)
         clock.shift_ms = self.shift_ms

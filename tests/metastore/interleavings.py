@@ -33,8 +33,8 @@ from headrace.storage.errors import NotFoundError
 from tests.metastore.byte_sums import unaccounted
 from tests.metastore.commit_scenes import BATCH_BYTES, batch, file_of
 from tests.metastore.interleaved_files import FileEnds
-from tests.metastore.lock_gates import Operation, run_gated
-from tests.metastore.sessions import create, delete, join, new_topic, rows, session, set_for_cluster
+from tests.metastore.lock_gates import ASIDE, Operation, run_gated
+from tests.metastore.sessions import create, delete, join, new_topic, rows, set_for_cluster
 from tests.model.file_model import ModelWithFiles, ShiftedClock
 
 PARTITIONS = 4
@@ -44,6 +44,8 @@ NO_HOUR = 10_000_000
 FORGET_PRODUCERS = Statement("forget_producers", writes=True)
 OPERATIONS_MAX = 4
 """As many as the pool has connections: an operation that waits for one would delay all others."""
+MOVER = 3
+"""The number of a session that moves a leader epoch."""
 STEPS_MAX = 6
 """Of one round: the orders to look through are their permutations."""
 
@@ -76,9 +78,8 @@ class History(FileEnds):
 
     async def end(self) -> None:
         """Live bytes and sizes are what the extents say."""
-        async with session(self.url) as auditor:
-            if wrong := await unaccounted(auditor):
-                raise Unexplained(f"seed={self.seed} bytes do not add up: {wrong}")
+        if wrong := await unaccounted(await self.sessions.get(ASIDE)):
+            raise Unexplained(f"seed={self.seed} bytes do not add up: {wrong}")
 
     async def round(self) -> None:
         """Run some operations at once and look for an order that explains them."""
@@ -88,7 +89,7 @@ class History(FileEnds):
             await self.age()
         operations = self._draw()
         busy = commit_shard(self.rng.choice(self._live_keys()), self.store.commit_shards)
-        seen = await run_gated(self.url, self.rng, self.store.commit_shards, busy, operations)
+        seen = await run_gated(self.sessions, self.rng, self.store.commit_shards, busy, operations)
         errors = [f"{op.name}: {what!r}" for op, what in zip(operations, seen, strict=True) if _is_error(what)]
         if errors:
             raise Unexplained(f"seed={self.seed} {[op.name for op in operations]} {errors}")
@@ -231,7 +232,8 @@ class History(FileEnds):
         epoch = self.model.partitions[key].leader_epoch + 1
 
         async def real() -> bool:
-            async with session(self.url) as mover, mover.transaction():
+            mover = await self.sessions.get(MOVER)
+            async with mover.transaction():
                 await rows(mover, "SELECT 1 FROM partitions WHERE partition_key = %s FOR NO KEY UPDATE", key)
                 shard = commit_shard(key, self.store.commit_shards)
                 await rows(mover, "SELECT lock_shards(ARRAY[%s]::smallint[])", shard)

@@ -23,6 +23,8 @@ WAITING = (
     " WHERE datname = current_database() AND wait_event_type = 'Lock' AND pid <> pg_backend_pid()"
 )
 SETTLED_WITHIN_MS = 300_000
+WATCHER, GATES, ASIDE = 0, (1, 2), 9
+"""Numbers of sessions: who looks for waiting ones, who holds locks, and who asks between two rounds."""
 
 
 @dataclass
@@ -38,29 +40,49 @@ class Operation:
     announced: Callable[[ModelWithFiles], None] | None = None
 
 
-async def run_gated(url: str, rng: random.Random, shards: int, busy: int, operations: list[Operation]) -> list[Any]:
+class Sessions:
+    """The sessions of a history beside its operations, by number: each is opened once, as that costs Postgres much."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._stack = AsyncExitStack()
+        self._opened: dict[int, Session] = {}
+
+    async def __aenter__(self) -> Sessions:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+    async def get(self, number: int) -> Session:
+        """A session in autocommit that nobody else uses under this number."""
+        if number not in self._opened:
+            self._opened[number] = await self._stack.enter_async_context(session(self._url))
+        return self._opened[number]
+
+
+async def run_gated(
+    sessions: Sessions, rng: random.Random, shards: int, busy: int, operations: list[Operation]
+) -> list[Any]:
     """Each operation's result or error. `busy`: the shard with a feed row that may be held."""
-    async with AsyncExitStack() as stack:
-        watcher = await stack.enter_async_context(session(url))
-        gate = await stack.enter_async_context(session(url))
-        openings = [f"SELECT pg_advisory_unlock({COMMIT_LOCK_CLASS}, {shard})" for shard in range(shards)]
-        for shard in range(shards):
-            await gate.execute(f"SELECT pg_advisory_lock({COMMIT_LOCK_CLASS}, {shard})".encode())
-        if rng.random() < 0.7:  # another feed row waits too, in the middle of a commit
-            row_gate = await stack.enter_async_context(session(url))
-            await row_gate.execute("BEGIN")
-            await rows(row_gate, "SELECT 1 FROM commit_shards WHERE shard = %s FOR UPDATE", busy)
-            openings.append("COMMIT")
-        rng.shuffle(openings)
-        running: dict[int, asyncio.Task[Any]] = {}
-        for index in rng.sample(range(len(operations)), len(operations)):
-            running[index] = asyncio.create_task(operations[index].real())
-            await settled(watcher, list(running.values()))
-        for opening in openings:
-            await (row_gate if opening == "COMMIT" else gate).execute(opening.encode())
-            await settled(watcher, list(running.values()))
-        await asyncio.wait(running.values())
-        return [_outcome(running[index]) for index in range(len(operations))]
+    watcher, gate, row_gate = [await sessions.get(number) for number in (WATCHER, *GATES)]
+    openings = [f"SELECT pg_advisory_unlock({COMMIT_LOCK_CLASS}, {shard})" for shard in range(shards)]
+    for shard in range(shards):
+        await gate.execute(f"SELECT pg_advisory_lock({COMMIT_LOCK_CLASS}, {shard})".encode())
+    if rng.random() < 0.7:  # another feed row waits too, in the middle of a commit
+        await row_gate.execute("BEGIN")
+        await rows(row_gate, "SELECT 1 FROM commit_shards WHERE shard = %s FOR UPDATE", busy)
+        openings.append("COMMIT")
+    rng.shuffle(openings)
+    running: dict[int, asyncio.Task[Any]] = {}
+    for index in rng.sample(range(len(operations)), len(operations)):
+        running[index] = asyncio.create_task(operations[index].real())
+        await settled(watcher, list(running.values()))
+    for opening in openings:
+        await (row_gate if opening == "COMMIT" else gate).execute(opening.encode())
+        await settled(watcher, list(running.values()))
+    await asyncio.wait(running.values())
+    return [_outcome(running[index]) for index in range(len(operations))]
 
 
 async def settled(watcher: Session, tasks: list[asyncio.Task[Any]]) -> None:

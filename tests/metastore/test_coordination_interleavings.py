@@ -14,6 +14,7 @@ from tests.metastore.coordination import CoordinationHistory
 from tests.metastore.count_interleavings import CountHistory
 from tests.metastore.growth_interleavings import GrowthHistory
 from tests.metastore.interleavings import Unexplained
+from tests.metastore.lock_gates import Sessions
 from tests.metastore.sql_sources import Throwaway, broken
 from tests.planted import PlantedBugs, Report, Trial
 
@@ -49,10 +50,11 @@ BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
 
 
 async def _tell(url: str, store: PostgresMetastore, seed: int, rounds: int) -> CoordinationHistory:
-    history = CoordinationHistory(url, store, seed)
-    for _ in range(rounds):
-        await history.round()
-    return history
+    async with Sessions(url) as sessions:
+        history = CoordinationHistory(sessions, store, seed)
+        for _ in range(rounds):
+            await history.round()
+        return history
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -91,11 +93,12 @@ GROWTH_BUGS = {
 
 
 async def _grow(url: str, store: PostgresMetastore, seed: int, rounds: int) -> None:
-    history = GrowthHistory(url, store, seed, ends_files=False)
-    await history.begin()
-    for _ in range(rounds):
-        await history.round()
-    await history.end()
+    async with Sessions(url) as sessions:
+        history = GrowthHistory(sessions, store, seed, ends_files=False)
+        await history.begin()
+        for _ in range(rounds):
+            await history.round()
+        await history.end()
 
 
 @pytest.mark.requirement("W1", "W4")
@@ -151,11 +154,12 @@ COUNT_BUGS = {
 
 
 async def _change_counts(url: str, store: PostgresMetastore, seed: int, rounds: int) -> None:
-    history = CountHistory(url, store, seed, ends_files=False)
-    await history.begin()
-    for _ in range(rounds):
-        await history.round()
-    await history.end()
+    async with Sessions(url) as sessions:
+        history = CountHistory(sessions, store, seed, ends_files=False)
+        await history.begin()
+        for _ in range(rounds):
+            await history.round()
+        await history.end()
 
 
 @pytest.mark.requirement("P2", "P3", "P4")

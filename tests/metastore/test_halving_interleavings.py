@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.halving_interleavings import HalvingHistory, OutOfOrder
 from tests.metastore.halving_scenes import open_halving_scene
+from tests.metastore.lock_gates import Sessions
 from tests.metastore.sessions import session
-from tests.metastore.sql_sources import source_of
+from tests.metastore.sql_sources import Throwaway, broken
+from tests.planted import PlantedBugs, Report, Trial
 
 pytestmark = pytest.mark.requirement("X5")
 PLANTED = {
@@ -27,15 +30,15 @@ PLANTED = {
     "a producer that is unknown need not wait": ("judge_merges", "coalesce(k.child_ms, p_now_ms)", "0"),
     "a halving that is settled at once": ("halve_topic", "wall_ms() - shown_ms >= settle_after_ms", "true"),
 }
-EVERYDAY = ("a merge that asks no group", "duplicates by the parent's producer states")
+BUGS = PlantedBugs("interleavings of a halving", most=40)
 
 
 async def _run(store: PostgresMetastore, url: str, seed: int) -> HalvingHistory:
-    async with session(url) as raw:
+    async with session(url) as raw, Sessions(url) as sessions:
         scene = await open_halving_scene(store, raw)
         await scene.later(0)
         await scene.double()
-        history = HalvingHistory(url, scene, seed)
+        history = HalvingHistory(sessions, scene, seed)
         await history.run()
         return history
 
@@ -47,19 +50,14 @@ async def test_the_order_is_kept_in_every_race(metastore: PostgresMetastore, met
     assert logs == {0, 1}, "records in the child, and in the parent"
 
 
-@pytest.mark.parametrize(
-    "bug", [pytest.param(bug, marks=() if bug in EVERYDAY else pytest.mark.slow) for bug in PLANTED]
-)
-async def test_planted_bugs_are_caught(metastore: PostgresMetastore, metastore_url: str, bug: str) -> None:
+@BUGS.cases(PLANTED)
+async def test_planted_bugs_are_caught(
+    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
+) -> None:
     name, old, new = PLANTED[bug]
-    source = source_of(name)
-    assert source.count(old) == 1
-    async with session(metastore_url) as raw:
-        await raw.execute(source.replace(old, new).encode())
-
-    async def run_many() -> None:
-        for seed in range(12):
-            await _run(metastore, metastore_url, seed)
-
-    with pytest.raises(OutOfOrder):
-        await run_many()
+    for seed in trial.seeds(record_property):
+        async with Throwaway(postgres_server, metastore_template).store(broken(name, [(old, new)])) as (url, store):
+            try:
+                await _run(store, url, seed)
+            except OutOfOrder as found:
+                trial.saw(found)

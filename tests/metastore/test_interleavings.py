@@ -11,6 +11,7 @@ import pytest
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.interleavings import History, Unexplained
+from tests.metastore.lock_gates import Sessions
 from tests.metastore.sql_sources import Throwaway, broken
 from tests.planted import PlantedBugs, Report, Trial
 
@@ -110,11 +111,12 @@ BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
 
 async def _tell_history(url: str, store: PostgresMetastore, seed: int, rounds: int, *, ends_files: bool = True) -> None:
     """A database takes one history: the model knows its feed from the first row on."""
-    history = History(url, store, seed, ends_files)
-    await history.begin()
-    for _ in range(rounds):
-        await history.round()
-    await history.end()
+    async with Sessions(url) as sessions:
+        history = History(sessions, store, seed, ends_files)
+        await history.begin()
+        for _ in range(rounds):
+            await history.round()
+        await history.end()
 
 
 @pytest.mark.requirement("W1", "W4", "W7")

@@ -29,7 +29,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.transactions.markers import Marker, marker_of
 from headrace.metastore.transactions.state import NO_PRODUCER, ProducerEpoch, TransactionVerdict
 from tests.metastore.commit_scenes import batch, file_of, open_scene
-from tests.metastore.lock_gates import Operation, run_gated
+from tests.metastore.lock_gates import Operation, Sessions, run_gated
 from tests.metastore.transactions.transaction_scenes import (
     TIMEOUT_MS,
     Producer,
@@ -50,7 +50,7 @@ class TransactionHistory:
     """One database's past. `seed` decides everything but the operating system's timing."""
 
     store: PostgresMetastore
-    url: str
+    sessions: Sessions
     seed: int
     producers: list[Producer] = field(default_factory=list)
     batches: dict[tuple[uuid.UUID, int], StagedBatch] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class TransactionHistory:
         """Some operations at once, then look at everything."""
         operations = [self._operation() for _ in range(self.rng.choice([2, 3, 3, 4]))]
         shard = commit_shard(self.rng.choice(self.scene.keys), self.store.commit_shards)
-        seen = await run_gated(self.url, self.rng, self.store.commit_shards, shard, operations)
+        seen = await run_gated(self.sessions, self.rng, self.store.commit_shards, shard, operations)
         for operation, what in zip(operations, seen, strict=True):
             if isinstance(what, BaseException):
                 raise Impossible(f"seed={self.seed} {operation.name}: {what!r}")
@@ -273,7 +273,8 @@ class TransactionHistory:
 
 async def played(store: PostgresMetastore, url: str, seed: int, rounds: int) -> None:
     """A history of so many rounds; Impossible names its seed."""
-    history = TransactionHistory(store, url, seed)
-    await history.begin()
-    for _ in range(rounds):
-        await history.round()
+    async with Sessions(url) as sessions:
+        history = TransactionHistory(store, sessions, seed)
+        await history.begin()
+        for _ in range(rounds):
+            await history.round()
