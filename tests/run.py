@@ -104,7 +104,7 @@ def _plan(folder: Path, installing: Collection[str]) -> Plan:
         print(f"tools: {len(installing)} are installed during the first tests (Helm takes minutes, once): {names}")
     left_out = [tool for tool in every_tool().values() if plan.why_left_out(tool.name) and not tool.is_nightly]
     for tool in left_out:
-        print(f"tools: left out: {tool.name} (enable: {why_not_installable(tool) or tool.enable})")
+        print(f"tools: left out: {tool.name}: {why_not_installable(tool) or tool.enable}")
     sys.stdout.flush()
     return plan
 

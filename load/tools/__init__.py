@@ -177,6 +177,7 @@ ALL = {
             python_apps.python_of("karapace").exists,
             None,
             f"a venv {TOOLS / 'karapace'} that has Karapace 6 (PyPI has no package)",
+            is_nightly=True,
         ),
         Tool("Chromium", "a browser", (), lambda: find_chromium() is not None, None, "apt-get install chromium"),
         Tool("kcat", "a client on librdkafka", ("kcat",), lambda: True, None, "apt-get install kcat"),

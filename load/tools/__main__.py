@@ -41,7 +41,7 @@ def why_not_installable(tool: Tool) -> str | None:
     """Return what this machine lacks, with the command that helps; None if the tool can be installed."""
     if tool.missing_programs:
         return f"{', '.join(tool.missing_programs)} not on PATH ({tool.enable})"
-    return None if tool.install else f"install it with {tool.enable}"
+    return None if tool.install else f"enable: {tool.enable}"
 
 
 def carry_out(plan: Plan) -> None:
