@@ -38,7 +38,8 @@ def excused_losses(world: World) -> set[tuple[Batch, int]]:
     kept = {committed.serial for committed in world.database.journal}
     excused = set()
     for server, successor in itertools.pairwise([*world.past, world.database]):
-        over_at = next((at for at in world.lives_begun_at if at >= server.replaced_at), math.inf)
+        begun = (at for at, on in world.lives_begun if at >= server.replaced_at and on is not server)
+        over_at = next(begun, math.inf)
         inherited = {committed.serial for committed in successor.journal}
         for committed in server.journal:
             if committed.serial in kept or committed.serial in inherited:

@@ -172,7 +172,7 @@ class Database:
         for partition in model.partitions.values():
             partition.leader_epoch = max(partition.leader_epoch, epoch_floor(life))
         self._world.note("life begins", life, self.timeline)
-        self._world.lives_begun_at.append(self._world.loop.time())
+        self._world.lives_begun.append((self._world.loop.time(), self))
         return True
 
     def allocate_producer_ids(self, named_life: int, count: int) -> range:

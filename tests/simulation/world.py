@@ -93,7 +93,8 @@ class World:
         """The server that is the metastore now."""
         self.past: list[Database] = []
         """Those that were, oldest first."""
-        self.lives_begun_at: list[float] = []
+        self.lives_begun: list[tuple[float, Database]] = []
+        """When, and on which server."""
         self.sweeper = Sweeper(self)
         self.compactor = SimulatedCompactor(self)
         self.keyed = KeyedLog(self)
