@@ -31,11 +31,13 @@ class ServerLife:
     begun_on: Server
     server: Server
     wal_bytes: int
-    """The server's position in its WAL: it only grows on one timeline."""
+    """Up to where the server inserted WAL: it only grows on one timeline, but for what a crash loses unflushed."""
     feed_sum: int
     """The sum of the commit shards' heads: it only grows within a life."""
     metadata_head: int
     """The next offset of the metadata log: it only grows."""
+    flushed_bytes: int
+    """Up to where WAL is flushed: a crash loses nothing below."""
 
 
 class LifeApi(Protocol):

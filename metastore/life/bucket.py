@@ -38,17 +38,19 @@ class LifeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     """Milliseconds since the epoch, by the clock of the process that wrote it."""
     wal_bytes: int
     feed_sum: int
-    """The server's position then: as ServerLife has them."""
+    """The server's position then, as far as it was known to be flushed; 0 if none was."""
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a life got at least."""
+    """How far a life got at least: a position in the bucket is flushed (flushed.py)."""
 
     life: int
     timeline: int
     wal_bytes: int
     feed_sum: int
     metadata_head: int
+    is_flushed: bool = False
+    """In the bucket: False if an agent of the release before wrote it, which notes what a crash may take back."""
 
     @classmethod
     def of(cls, found: ServerLife) -> Position:
@@ -79,16 +81,18 @@ async def record_life(store: ObjectStore, record: LifeRecord) -> bool:
 
 
 async def read_position(store: ObjectStore, life: int) -> Position | None:
-    """The newest position that was recorded in this life."""
+    """The newest position that was recorded in this life, and flushed."""
     try:
-        return _decoded(await store.get(_key(life, _POSITION)), Position)
+        position = _decoded(await store.get(_key(life, _POSITION)), Position)
     except NotFoundError:
         return None
+    return position if position.is_flushed else None
 
 
 async def write_position(store: ObjectStore, position: Position) -> None:
-    """Replace the life's position."""
-    await store.put(_key(position.life, _POSITION), msgspec.json.encode(position))
+    """Replace the life's position by one that was flushed."""
+    flushed = msgspec.structs.replace(position, is_flushed=True)
+    await store.put(_key(position.life, _POSITION), msgspec.json.encode(flushed))
 
 
 def _key(life: int, suffix: str) -> str:

@@ -21,6 +21,7 @@ from headrace.metastore.life.bucket import (
     record_life,
     write_position,
 )
+from headrace.metastore.life.flushed import FlushedPosition
 from headrace.metastore.life.numbers import NO_LIFE, epoch_floor
 from headrace.metastore.life.verdict import LifeVerdict, judge, went_back
 from headrace.storage.clock import Clock
@@ -45,7 +46,7 @@ class LifeKeeper:
         self._clock = clock
         self._rng = rng
         self._newest: LifeRecord | None = None
-        self._reached: Position | None = None
+        self._reached = FlushedPosition()
 
     def name_for(self, other: LifeApi) -> None:
         """Name the life for these connections of the same process, too. Another thread may use them: what one
@@ -80,21 +81,25 @@ class LifeKeeper:
         raise UnavailableError(f"other processes begin a life of the metastore at the same time: tries={ATTEMPTS}")
 
     async def note_position(self) -> None:
-        """Write to the bucket how far the server got by the newest check; nothing unless it is the metastore."""
-        if self.verdict is LifeVerdict.CURRENT and self._reached is not None:
-            await write_position(self._store, self._reached)
+        """Write to the bucket how far the server got for certain; nothing unless it is the metastore."""
+        if self.verdict is LifeVerdict.CURRENT and self._reached.newest is not None:
+            await write_position(self._store, self._reached.newest)
 
     async def _judge(self) -> tuple[ServerLife, LifeVerdict]:
         """The bucket is read before the server: what it says of the server is never ahead of it."""
         self._newest = newest = await newest_life(self._store, self._newest)
-        if newest is not None and (self._reached is None or self._reached.life != newest.life):
-            self._reached = await read_position(self._store, newest.life)
+        reached = self._reached.newest
+        if newest is not None and (reached is None or reached.life != newest.life):
+            reached = await read_position(self._store, newest.life)
+            if reached is not None:
+                self._reached.start_from(reached)
         found = await self._api.describe_life()
         if newest is not None and newest.life < found.life:  # another process began a life meanwhile
             self._newest = newest = await newest_life(self._store, newest)
-        return found, judge(found, newest, self._reached)
+        return found, judge(found, newest, reached)
 
     async def _record(self, found: ServerLife, life: int, incarnation_id: uuid.UUID, reason: str) -> bool:
+        flushed = Position.of(found) if found.wal_bytes <= found.flushed_bytes else self._reached.newest
         return await record_life(
             self._store,
             LifeRecord(
@@ -105,8 +110,8 @@ class LifeKeeper:
                 timeline=found.server.timeline,
                 reason=reason,
                 begun_ms=self._clock.wall_ms(),
-                wal_bytes=found.wal_bytes,
-                feed_sum=found.feed_sum,
+                wal_bytes=0 if flushed is None else flushed.wal_bytes,
+                feed_sum=0 if flushed is None else flushed.feed_sum,
             ),
         )
 
@@ -128,9 +133,9 @@ class LifeKeeper:
 
     def _take(self, verdict: LifeVerdict, found: ServerLife) -> None:
         if verdict is LifeVerdict.CURRENT:
-            self._reached = Position.of(found)
-        elif verdict is LifeVerdict.RESTORED and went_back(found, self._reached):
-            logger.error("the metastore went back: had=%s has=%s", self._reached, Position.of(found))
+            self._reached.take(found)
+        elif verdict is LifeVerdict.RESTORED and went_back(found, self._reached.newest):
+            logger.error("the metastore went back: had=%s has=%s", self._reached.newest, Position.of(found))
         if verdict is not self.verdict:
             logger.log(
                 logging.INFO if verdict is LifeVerdict.CURRENT else logging.ERROR,

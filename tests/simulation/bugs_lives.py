@@ -7,6 +7,8 @@ from typing import Any
 
 from headrace.agent.fetch.index import TailIndex
 from headrace.metastore.life import keeper, verdict
+from headrace.metastore.life.bucket import Position
+from headrace.metastore.life.flushed import FlushedPosition
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.verdict import LifeVerdict, judge
 from tests.model import metastore_model
@@ -103,6 +105,16 @@ def a_synchronous_standby_lags(patch: Patch) -> None:
         self._later(0.3, failover.kind, origin, origin.timeline, [origin.fork()])
 
     original = patch.replace(failovers.Failovers, "_copy", copy)
+
+
+@bug("W1", Kind.STUCK)
+def a_crash_is_taken_for_a_restore(patch: Patch) -> None:
+    """WAL is noted that the server has not flushed: after an ordinary crash it has less, and no agent writes."""
+
+    def take(self: FlushedPosition, found: Any) -> None:
+        self.newest = Position.of(found)
+
+    patch.replace(FlushedPosition, "take", take)
 
 
 @bug("W1", Kind.LOST)

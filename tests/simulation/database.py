@@ -2,7 +2,8 @@
 
 Fault model: as remote.py; feed pages that are cut short (later rows come with the next poll) or come
 late; files that poison every call that they are in. Feed rows may be forgotten, the database's clock may
-jump, its incarnation id may change (nemesis.py); a server may be replaced by a copy of what it was (failovers.py).
+jump, its incarnation id may change (nemesis.py); a server may crash and come back without the WAL that it had not
+flushed, or be replaced by a copy of what it was (failovers.py).
 The journal is written by what the metastore answers, in the instant in which it does: it knows when
 each batch was committed, which no client can know.
 """
@@ -93,6 +94,8 @@ class Database:
         """Of the server's WAL, and when its life was begun."""
         self.prepared: tuple[uuid.UUID, int] | None = None
         """The incarnation id of the life that may begin here, and for which timeline."""
+        self.unflushed = 0
+        """Bytes of WAL of statements under way: a crash loses them. No commit is answered before its flush."""
         self.replaced_at = math.inf
         """When another server became the metastore."""
         self.lost_with: Fault | None = None
@@ -127,6 +130,7 @@ class Database:
         other.log_starts = defaultdict(Marks, {key: marks.copy() for key, marks in self.log_starts.items()})
         other.removed = defaultdict(list, {place: list(entries) for place, entries in self.removed.items()})
         other._registered = dict(self._registered)
+        other.unflushed, other.is_up = 0, True
         return other
 
     def activate(self, now: float, *, promoted_from: int | None) -> None:
@@ -153,7 +157,9 @@ class Database:
         heads, blocks = sum(self.model.feed_heads.values()), len(self.model.producer_id_blocks)
         offset, life, incarnation_id = self.model.metadata_offset, self.model.life, self.model.incarnation_id
         begun_on, server = Server(1, self.begun_timeline), Server(1, self.timeline)
-        return ServerLife("simulated", life, incarnation_id, begun_on, server, heads + blocks + offset, heads, offset)
+        flushed = heads + blocks + offset
+        inserted = flushed + self.unflushed
+        return ServerLife("simulated", life, incarnation_id, begun_on, server, inserted, heads, offset, flushed)
 
     def prepare_life(self, incarnation_id: uuid.UUID) -> uuid.UUID:
         if self.prepared is None or self.prepared[1] != self.timeline:

@@ -3,7 +3,8 @@
 Place: started with nemesis.py, in schedules with failovers only. A server is a Database, a copy is its fork;
 `world.database` is the one that is the metastore now.
 Fault model: a promoted standby has everything, or lacks the last commits; the old server is gone, or stays up with some
-agents connected to it for a while; a copy of the same timeline is declared the metastore by an operator.
+agents connected to it for a while; a copy of the same timeline is declared the metastore by an operator; the server
+crashes while a large statement is under way, and comes back without its WAL.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from headrace.metastore.life.numbers import NO_LIFE
 from tests.simulation.database import Database
 from tests.simulation.faults import Fault
 from tests.simulation.nemesis import Nemesis
-from tests.simulation.plan import Failover
+from tests.simulation.plan import Crash, Failover
 from tests.simulation.remote import run_at_once
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 SECOND_PROMOTION_SECONDS = (0.05, 0.6)
 STAYS_SHARE, STAYS_SECONDS = 0.5, (0.5, 3.0)
+UNFLUSHED_BYTES = 1_000_000
 COMES_BACK_SECONDS = 2.0
 """Until it knows the new life, and commits what it holds."""
 TOPIC_SHARE, LOOK_SECONDS = 0.5, 0.001
@@ -44,6 +46,26 @@ class Failovers:
         """Put them on the calendar."""
         for failover in self._world.plan.failovers:
             self._world.later(max(failover.at - failover.lag, 0.0), self._copy, failover)
+        for crash in self._world.plan.crashes:
+            self._world.later(max(crash.at - crash.writing, 0.0), self._write_much, crash)
+
+    def _write_much(self, crash: Crash) -> None:
+        server = self._world.database
+        server.unflushed = UNFLUSHED_BYTES
+        self._world.happens_late(crash.writing, self._crash, server, crash.down)
+
+    def _crash(self, server: Database, down: float) -> None:
+        """What was flushed is still there, and every connection breaks."""
+        server.unflushed = 0
+        if server is self._world.database:
+            self._world.faults.count(Fault.CRASHED)
+            self._world.note(Fault.CRASHED.value, server.timeline)
+            server.is_up = False
+            self._world.happens_late(down, self._recover, server)
+
+    def _recover(self, server: Database) -> None:
+        if server is self._world.database:
+            server.is_up = True
 
     def _copy(self, failover: Failover) -> None:
         origin = self._world.database

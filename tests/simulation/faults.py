@@ -69,6 +69,7 @@ class Fault(enum.StrEnum):
     SPLIT = "the same, and the old one stays up"
     PROMOTED_TWICE = "two standbys promoted to one timeline"
     RESTORED = "metastore restored from a copy"
+    CRASHED = "metastore crashed with unflushed WAL and came back"
 
 
 class Faults:

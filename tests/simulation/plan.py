@@ -64,13 +64,15 @@ BLOWS: Mapping[Fault, int] = {
 
 
 _EARLY_FLUSHES, _SHORT_MEMORY, _FAILOVERS, _CLEANING = 0x5EED_0001, 0x5EED_0002, 0x5EED_0003, 0x5EED_0004
-_SEGMENTS = 0x5EED_0005
+_SEGMENTS, _CRASHES = 0x5EED_0005, 0x5EED_0006
 """Mixed into the seed for what was added later, so that older decisions of a seed stay."""
 
 
 FIRST_SEED_WITH_FAILOVERS = 1 << 40
 """Schedules of these seeds and above replace the metastore by copies of itself."""
 FAILOVERS = (Fault.PROMOTED, Fault.PROMOTED_BEHIND, Fault.SPLIT, Fault.PROMOTED_TWICE, Fault.RESTORED)
+CRASH_SHARE = 0.3
+"""Of those schedules, those in which a server crashes besides."""
 _NOT_WITH_FAILOVERS = (Fault.SWEPT, Fault.CONDEMNED_AT_STEP, Fault.INCARNATION)
 
 
@@ -88,6 +90,14 @@ class Failover(NamedTuple):
     kind: Fault
     at: float
     lag: float
+
+
+class Crash(NamedTuple):
+    """`at`: seconds; `writing`: how long a large statement has run by then; `down`: until it serves again."""
+
+    at: float
+    writing: float
+    down: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +125,7 @@ class Plan:
     rates: Mapping[Fault, float]
     blows: Mapping[Fault, int]
     failovers: Sequence[Failover] = ()
+    crashes: Sequence[Crash] = ()
     keyed_producers: int = 0
     keyed_readers: int = 0
     has_segments: bool = False
@@ -159,7 +170,14 @@ def _with_failovers(plan: Plan) -> Plan:
             Failover(kind, at, 0.0 if kind is Fault.PROMOTED else rng.uniform(0.02, 0.6))
             for kind, at in zip(kinds, times, strict=True)
         ],
+        crashes=_crashes(random.Random(plan.seed ^ _CRASHES), seconds),
     )
+
+
+def _crashes(rng: random.Random, seconds: float) -> list[Crash]:
+    if rng.random() >= CRASH_SHARE:
+        return []
+    return [Crash(rng.uniform(0.6, seconds), rng.uniform(0.2, 0.8), rng.uniform(0.02, 0.3))]
 
 
 def _with_cleaning(plan: Plan) -> Plan:

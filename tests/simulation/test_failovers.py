@@ -13,6 +13,7 @@ import pytest
 from tests.planted import PlantedBugs, Report, Trial
 from tests.simulation.bug import Bug
 from tests.simulation.bugs_lives import BUGS
+from tests.simulation.faults import Fault
 from tests.simulation.many import simulate_all
 from tests.simulation.plan import FAILOVERS, FIRST_SEED_WITH_FAILOVERS, make_plan
 from tests.simulation.planting import look_for
@@ -30,7 +31,7 @@ def test_a_new_life_keeps_its_promises(first: int, record_property: Callable[[st
     start = FIRST_SEED_WITH_FAILOVERS + first
     counts = simulate_all(range(start, start + EVERYDAY_PER_TEST))
     record_property(SIMULATED, dict(counts))
-    assert all(counts[kind.value] for kind in FAILOVERS)
+    assert all(counts[kind.value] for kind in (*FAILOVERS, Fault.CRASHED))
 
 
 @pytest.mark.slow

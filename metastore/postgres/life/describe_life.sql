@@ -1,8 +1,11 @@
 -- What the cluster's row says of this life, and what the server says of itself. LSNs as bytes of WAL.
 -- feed_sum and metadata_head only grow within a life: a server that shows less was restored.
--- Locks: none; one snapshot for all, but for the LSN. Idempotent: reads only. Cost: a handful of rows.
+-- The inserted WAL is read after the snapshot was taken, so it has all commits that the snapshot shows. A crash may
+-- lose what is inserted and not flushed (metastore/life/flushed.py).
+-- Locks: none; one snapshot for all, but for the LSNs. Idempotent: reads only. Cost: a handful of rows.
 SELECT c.cluster_id, c.life, c.incarnation_id, c.system_identifier, c.timeline,
        (SELECT s.system_identifier FROM pg_control_system() AS s), server_timeline(),
        (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint,
-       (SELECT sum(seq)::bigint FROM commit_shards), (SELECT next_offset FROM metadata_head)
+       (SELECT sum(seq)::bigint FROM commit_shards), (SELECT next_offset FROM metadata_head),
+       (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint
   FROM cluster c

@@ -24,7 +24,7 @@ from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
-from load.postgres_servers import Servers
+from load.postgres_servers import Servers, run
 from tests.manual_clock import ManualClock
 from tests.metastore.sessions import create, join, new_topic
 
@@ -35,6 +35,12 @@ class Process:
     def __init__(self, metastore: PostgresMetastore, bucket: MemoryStore, seed: int) -> None:
         self.metastore = metastore
         self.keeper = LifeKeeper(metastore, bucket, ManualClock(), random.Random(seed))
+
+    async def note(self, url: str) -> None:
+        """Check once all WAL is flushed, and write the position to the bucket."""
+        run(url, "CHECKPOINT")
+        await self.keeper.check()
+        await self.keeper.note_position()
 
     async def ids(self) -> int:
         """A block of producer ids."""
@@ -178,8 +184,7 @@ async def test_a_copy_of_the_volume_writes_nothing_until_an_operator_says_so(wor
     await asyncio.to_thread(world.servers.start, "primary")
     process = await world.process("primary")
     lost = await process.ids()
-    await process.keeper.check()
-    await process.keeper.note_position()
+    await process.note(world.servers.url("primary"))
     assert await read_position(world.bucket, 0) is not None
     await asyncio.to_thread(world.servers.stop, "primary")
     await asyncio.to_thread(world.servers.start, "copy")
@@ -198,8 +203,7 @@ async def test_a_dump_restored_into_the_same_server_writes_nothing_either(world:
     await process.keeper.check()
     data = await asyncio.to_thread(world.servers.dump, "primary")
     await create(process.metastore, new_topic("lost"))
-    await process.keeper.check()
-    await process.keeper.note_position()
+    await process.note(world.servers.url("primary"))
     await process.metastore.close()
     await asyncio.to_thread(world.servers.restore, data, "primary")
     restored = await world.process("primary")

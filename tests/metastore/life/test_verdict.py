@@ -16,7 +16,7 @@ from headrace.storage.errors import InvalidError
 
 HERE, ELSEWHERE = uuid.UUID(int=1), uuid.UUID(int=2)
 SERVER = Server(7, 3)
-PRIMARY = ServerLife("c", 4, HERE, SERVER, SERVER, wal_bytes=1_000, feed_sum=50, metadata_head=600)
+PRIMARY = ServerLife("c", 4, HERE, SERVER, SERVER, wal_bytes=1_000, feed_sum=50, metadata_head=600, flushed_bytes=1_000)
 RECORD = LifeRecord("c", 4, HERE, 7, 3, "first", 0, wal_bytes=900, feed_sum=40)
 REACHED = Position(4, 3, wal_bytes=1_000, feed_sum=50, metadata_head=600)
 
