@@ -63,6 +63,7 @@ _TRANSACTION_CODES: dict[TransactionVerdict, int] = {
     TransactionVerdict.UNKNOWN_PRODUCER: ErrorCode.invalid_producer_id_mapping,
     TransactionVerdict.FENCED: ErrorCode.producer_fenced,
     TransactionVerdict.INVALID_STATE: ErrorCode.invalid_txn_state,
+    TransactionVerdict.USED_UP: ErrorCode.invalid_producer_epoch,
 }
 
 _TRANSACTION_FAILURES: dict[int, int] = {

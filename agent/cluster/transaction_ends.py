@@ -2,7 +2,8 @@
 
 Place: in each round of a controller; looks at its own intervals, while it is active. Its metrics come from the look.
 Invariant: an end changes only the version of the transaction that was seen late, so neither a second controller nor the
-producer's own EndTxn is in its way: one of them ends it. An id with an open transaction is never forgotten.
+producer's own EndTxn is in its way: one of them ends it. An id with an open transaction is never forgotten. A
+transaction that cannot be ended holds up no other: it is asked for again in each look, after the others.
 Source: Kafka's transaction.abort.timed.out.transaction.cleanup.interval.ms and transactional.id.expiration.ms.
 """
 
@@ -17,12 +18,17 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from headrace.config.settings import Settings
 from headrace.metastore.api.transactions import LateTransaction, OpenTransactions
 from headrace.storage.clock import Clock
+from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError, RetryableError
 
 logger = logging.getLogger(__name__)
 
 PER_ROUND = 100
 """A call ends one transaction: the others wait for the next round, so that the controller's other work goes on."""
 FORGOTTEN_PER_CALL = 1_000
+UNREACHABLE_MAX = 2
+"""Calls without an answer in one look, after which it ends; the row of such a transaction may change all the time."""
+FAILING_MAX = 10_000
+"""Transactional ids that cannot be ended and are asked for besides; Postgres lists the oldest first."""
 
 
 class TransactionEndApi(Protocol):
@@ -63,6 +69,8 @@ class TransactionEnds:
     ) -> None:
         self._api, self._times, self._clock = api, times, clock
         self._looked_at = self._forgot_at = clock.monotonic()
+        self._failing: set[str] = set()
+        """Transactional ids with a late transaction that could not be ended in the last look."""
         self._open = Gauge(
             "headrace_transactions_open", "Open transactions, on the active controller", registry=registry
         )
@@ -79,6 +87,11 @@ class TransactionEnds:
         self._timed_out = Counter(
             "headrace_transactions_timed_out_total",
             "Transactions that this controller aborted because of their timeout",
+            registry=registry,
+        )
+        self._failed = Gauge(
+            "headrace_transactions_unending",
+            "Late transactions that cannot be aborted, on the active controller: its log says why",
             registry=registry,
         )
 
@@ -98,17 +111,39 @@ class TransactionEnds:
                 self._forgot_at = now
 
     async def _end_late(self, now: float) -> None:
-        found = await self._api.open_transactions(PER_ROUND)
+        most = PER_ROUND + len(self._failing)
+        found = await self._api.open_transactions(most)
         self._show(found)
-        for each in found.late:
-            if await self._api.time_out_transaction(each):
-                self._timed_out.inc()
-                logger.warning("transaction timed out: transactional_id=%s", each.transactional_id)
-        self._late.set(found.late_count - len(found.late))
-        if len(found.late) < PER_ROUND:
+        unreachable = 0
+        left = sorted(found.late, key=lambda late: late.transactional_id in self._failing)
+        self._failing &= {each.transactional_id for each in left}
+        for each in left:
+            try:
+                await self._end(each)
+                self._failing.discard(each.transactional_id)
+            except HeadraceError as error:
+                self._fails(each.transactional_id, error)
+                unreachable += isinstance(error, (RetryableError, OutcomeUnknownError))
+                if unreachable == UNREACHABLE_MAX or isinstance(error, FencedError):
+                    raise
+        self._failed.set(len(self._failing))
+        self._late.set(found.late_count - len(found.late) + len(self._failing))
+        if len(found.late) < most:
             self._looked_at = now
+
+    def _fails(self, transactional_id: str, error: HeadraceError) -> None:
+        logger.error("late transaction not aborted: transactional_id=%s error=%s", transactional_id, error)
+        if len(self._failing) < FAILING_MAX:
+            self._failing.add(transactional_id)
+
+    async def _end(self, late: LateTransaction) -> None:
+        if await self._api.time_out_transaction(late):
+            self._timed_out.inc()
+            logger.warning("transaction timed out: transactional_id=%s", late.transactional_id)
 
     def _show(self, found: OpenTransactions) -> None:
         self._open.set(found.open)
         self._oldest.set(found.oldest_ms / 1000)
         self._late.set(found.late_count)
+        if not found.late_count:
+            self._failed.set(0)

@@ -4,6 +4,7 @@ Place: decided on a row that was read before; metastore/postgres/transactions wr
 the same version, else it asks again.
 Invariant: a request of a fenced producer changes nothing. A transaction ends once; a repeated request gets the first
 answer. A step with an `end` closes the transaction: markers, offsets and the new row are written in one statement.
+No epoch is above EPOCH_MAX + 1, which fences the last epoch: no request may name it, so no transaction begins under it.
 Source: KIP-98; KIP-360 (a producer that keeps its id); KIP-890 (`bumps`: each end gives the producer another epoch).
 """
 
@@ -52,6 +53,8 @@ def init_producer(
     `asked`: the identity that the producer wants to keep (KIP-360), or NO_PRODUCER. `new_producer_id` is an id that
     was never used; it is used if there is none yet, or if the epochs of the present one are used up.
     """
+    if asked.epoch > EPOCH_MAX:
+        return TransactionStep(TransactionVerdict.USED_UP)
     if found is None:
         producer = ProducerEpoch(new_producer_id, 0)
         after = Transaction(
@@ -96,6 +99,8 @@ def end(
     """
     if found is None:
         return TransactionStep(TransactionVerdict.UNKNOWN_PRODUCER)
+    if asked.epoch > EPOCH_MAX:
+        return TransactionStep(TransactionVerdict.USED_UP)
     outcome = _OUTCOMES[commits]
     if bumps and asked == found.previous and found.state in _OUTCOMES.values():
         return _repeated(found, outcome)
@@ -118,7 +123,7 @@ def end(
     return TransactionStep(
         TransactionVerdict.DONE,
         after,
-        TransactionEnd(commits, found.producer.epoch + 1) if is_open else None,
+        TransactionEnd(commits, _fencing_epoch(found)) if is_open else None,
         producer,
     )
 
@@ -142,12 +147,14 @@ def abort(found: Transaction | None, asked: ProducerEpoch) -> TransactionStep:
 
 
 def _fenced(found: Transaction) -> TransactionStep:
-    fencing = ProducerEpoch(found.producer.producer_id, found.producer.epoch + 1)
+    fencing = ProducerEpoch(found.producer.producer_id, _fencing_epoch(found))
     after = replace(_closed(found, TransactionState.COMPLETE_ABORT), producer=fencing, previous=NO_PRODUCER)
     return TransactionStep(TransactionVerdict.DONE, after, _fencing_end(found), fencing)
 
 
 def _refusal(found: Transaction, asked: ProducerEpoch) -> TransactionVerdict | None:
+    if asked.epoch > EPOCH_MAX:
+        return TransactionVerdict.USED_UP
     if asked.producer_id != found.producer.producer_id:
         return TransactionVerdict.UNKNOWN_PRODUCER
     return None if asked.epoch == found.producer.epoch else TransactionVerdict.FENCED
@@ -168,7 +175,12 @@ def _fencing_end(found: Transaction) -> TransactionEnd | None:
     """The end of an open transaction that its producer did not ask for."""
     if found.state is not TransactionState.ONGOING:
         return None
-    return TransactionEnd(commits=False, marker_epoch=found.producer.epoch + 1)
+    return TransactionEnd(commits=False, marker_epoch=_fencing_epoch(found))
+
+
+def _fencing_epoch(found: Transaction) -> int:
+    """The epoch that ends the present one: a smallint for every row."""
+    return min(found.producer.epoch, EPOCH_MAX) + 1
 
 
 def _next(producer: ProducerEpoch, new_producer_id: int) -> ProducerEpoch:

@@ -65,3 +65,5 @@ class TransactionVerdict(enum.Enum):
     """Another instance has taken over, or the transaction timed out: PRODUCER_FENCED."""
     INVALID_STATE = enum.auto()
     """There is no transaction that the request could end, or it ended the other way: INVALID_TXN_STATE."""
+    USED_UP = enum.auto()
+    """The request names an epoch that no producer gets, above EPOCH_MAX: INVALID_PRODUCER_EPOCH."""

@@ -6,6 +6,7 @@ from sqlalchemy import (
     ARRAY,
     BigInteger,
     Boolean,
+    CheckConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -33,6 +34,7 @@ transactions = Table(
     column("begun_at", TIMESTAMP, null=True),
     column("changed_at", TIMESTAMP),
     UniqueConstraint("producer_id"),
+    CheckConstraint("begun_at IS NULL OR producer_epoch < 32767", name="transactions_open_epoch"),
     Index("transactions_open", "begun_at", postgresql_where=text("begun_at IS NOT NULL")),
     **churning(0.05, 1000, fillfactor=50),
 )

@@ -7,7 +7,7 @@ LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM partitions p JOIN extents e USING (partition_key)
                     WHERE p.topic_id = t.topic AND p.partition_index = t.index AND e.last_offset = t.marker
                       AND e.file_id IN (marker_file_id(producer, epoch::smallint, commits),
-                                        marker_file_id(producer, (epoch + 1)::smallint, commits)))
+                                        marker_file_id(producer, (least(epoch, 32766) + 1)::smallint, commits)))
       FROM unnest(p_topics, p_partitions, p_offsets, p_producers, p_epochs, p_commits)
            WITH ORDINALITY AS t (topic, index, marker, producer, epoch, commits, number)
      ORDER BY number

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.cluster.transaction_ends import FORGOTTEN_PER_CALL, PER_ROUND, EndingTimes, TransactionEnds
 from headrace.config.settings import Settings
 from headrace.metastore.api.transactions import LateTransaction, OpenTransactions
-from headrace.storage.errors import UnavailableError
+from headrace.storage.errors import InvalidError, UnavailableError
 from tests.manual_clock import ManualClock
 
 
@@ -20,6 +20,7 @@ class Rows:
         self.gone: set[str] = set()
         self.unused = 0
         self.is_failing = False
+        self.bad: set[str] = set()
         self.looks: list[tuple[str, int]] = []
 
     async def open_transactions(self, most: int) -> OpenTransactions:
@@ -30,6 +31,8 @@ class Rows:
     async def time_out_transaction(self, late: LateTransaction) -> bool:
         if self.is_failing:
             raise UnavailableError("planned")
+        if late.transactional_id in self.bad:
+            raise InvalidError("planned: smallint out of range")
         self.late.remove(late.transactional_id)
         return late.transactional_id not in self.gone
 
@@ -89,3 +92,23 @@ async def test_its_look_is_what_the_metrics_show_while_it_is_active(fake_clock: 
     await ends.step(is_active=False)
     assert shown() == [0, 0, 0, 1]
     assert len(rows.looks) == 2
+
+
+async def test_transactions_that_cannot_be_ended_hold_up_no_other(fake_clock: ManualClock) -> None:
+    """Also if there are more of them than one look takes, and they are the oldest."""
+    rows, registry = Rows(), CollectorRegistry()
+    ends = TransactionEnds(rows, lambda: EndingTimes(10, 10, 1), fake_clock, registry)
+    bad = [f"bad-{number:03}" for number in range(PER_ROUND + 10)]
+    rows.late, rows.bad, rows.unused = [*bad, "good-1", "good-2"], set(bad), 1
+    await fake_clock.advance(1.0)
+    for _ in range(3):
+        await ends.step(is_active=True)
+    assert rows.late == bad
+    assert rows.unused == 0, "unused ids are forgotten all the same"
+    assert registry.get_sample_value("headrace_transactions_unending") == len(bad)
+    rows.bad = set()
+    for _ in range(3):
+        await fake_clock.advance(1.0)
+        await ends.step(is_active=True)
+    assert not rows.late
+    assert registry.get_sample_value("headrace_transactions_unending") == 0

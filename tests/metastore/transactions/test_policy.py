@@ -190,6 +190,31 @@ def test_only_the_holder_acts_and_each_transaction_ends_once(actions: list[Actio
     play(actions, epoch=epoch)
 
 
+FENCING = EPOCH_MAX + 1
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_no_request_may_name_the_epoch_that_fences_the_last_one(is_open: bool) -> None:
+    """A row that is open under it, from an agent of the release before, is ended under the same epoch: a smallint."""
+    producer = ProducerEpoch(7, FENCING)
+    state = TransactionState.ONGOING if is_open else TransactionState.COMPLETE_ABORT
+    row = Transaction(transactional_id="t", producer=producer, state=state, timeout_ms=TIMEOUT_MS, begun_ms=0)
+    for refused in (
+        policy.init_producer(row, "t", TIMEOUT_MS, producer, 8),
+        policy.add(row, producer, {1}, set()),
+        policy.end(row, producer, commits=True, bumps=False, new_producer_id=8),
+        policy.end(row, producer, commits=False, bumps=True, new_producer_id=8),
+        policy.abort(row, producer),
+    ):
+        assert refused == TransactionStep(TransactionVerdict.USED_UP)
+    begun = policy.init_producer(row, "t", TIMEOUT_MS, NO_PRODUCER, 8)
+    assert (begun.verdict, begun.producer) == (DONE, ProducerEpoch(8, 0)), "it goes on under a new id"
+    late = policy.time_out(row, TIMEOUT_MS)
+    ends = [step.end for step in (begun, late) if step.end is not None]
+    assert [end.marker_epoch for end in ends] == ([FENCING] * 2 if is_open else [])
+    assert late.after is None or late.after.producer == producer
+
+
 class Bugged:
     """The rules with one replaced."""
 
