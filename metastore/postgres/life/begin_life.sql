@@ -44,7 +44,8 @@ BEGIN
            incarnation_id = '00000000-0000-0000-0000-000000000000';
     PERFORM setval('group_coordinator_epochs', greatest(last_value, life_floor64(p_life))) FROM group_coordinator_epochs;
     -- a lost epoch or offset of the lifecycle is among the next million
-    PERFORM setval('segment_epochs', greatest(last_value + life_floor32(1), life_floor32(p_life))) FROM segment_epochs;
+    PERFORM setval('segment_epochs', least(greatest(last_value + life_floor32(1), life_floor32(p_life)), 2147483647))
+       FROM segment_epochs;  -- at its end: no job is leased any more, and the rest goes on
     UPDATE remote_log_heads SET next_offset = next_offset + life_floor32(1), next_audit_offset = next_audit_offset + life_floor32(1);
     UPDATE partitions SET leader_epoch = life_floor32(p_life) WHERE leader_epoch < life_floor32(p_life);
     PERFORM forget_transactions();
