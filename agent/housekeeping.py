@@ -44,6 +44,7 @@ class Housekeeper:
         self._rng = rng
         self._steps = {
             "rotate_log_slots": _Step(lambda: _done(metastore.rotate_log_slots()), 1, rounds_max=1),
+            "overdue_slots": _Step(lambda: _done(self._show_overdue_slots(metastore)), 1, rounds_max=1),
             "expire_producer_state": _Step(lambda: metastore.expire_producer_state(CHUNK_ROWS), 1),
             "merge_producer_id_blocks": _Step(lambda: metastore.merge_producer_id_blocks(CHUNK_ROWS), 1),
             "purge_deleted_partitions": _Step(lambda: metastore.purge_deleted_partitions(CHUNK_ROWS), 1),
@@ -57,6 +58,13 @@ class Housekeeper:
             "headrace_metastore_held_snapshot_transactions",
             "Transactions of the metastore since the oldest snapshot that a session, a standby or a replication slot"
             " holds: what they removed or changed still fills its tables",
+            registry=registry,
+        )
+        self._overdue_slots = Gauge(
+            "headrace_metastore_slots_overdue",
+            "Turns for which the next slot of the feed (30 s each) or of the answers (15 min each) is overdue: more"
+            " than 1 while it cannot be emptied, and its table grows",
+            ["log"],
             registry=registry,
         )
         self._failures = Counter(
@@ -77,6 +85,10 @@ class Housekeeper:
 
     async def _show_held_snapshot(self, metastore: HousekeepingApi) -> None:
         self._held_snapshot.set(await metastore.held_snapshot())
+
+    async def _show_overdue_slots(self, metastore: HousekeepingApi) -> None:
+        for log, turns in (await metastore.overdue_slots()).items():
+            self._overdue_slots.labels(log).set(turns)
 
     async def _has_more(self, name: str) -> bool:
         """One chunk of one step; whether it has more to do."""

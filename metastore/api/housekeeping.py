@@ -16,6 +16,9 @@ class HousekeepingApi(Protocol):
     async def rotate_log_slots(self) -> str | None:
         """Empty the next slot of the feed and of the answers; its name, None when none was due."""
 
+    async def overdue_slots(self) -> dict[str, int]:
+        """For how many turns the next slot of each log is overdue: 0 or 1 if slots are emptied in time."""
+
     async def expire_producer_state(self, limit: int) -> int:
         """Forget up to `limit` producers of one commit shard that were silent for producer.id.expiration.ms; how many
         rows went, 0 when there are no more.

@@ -32,6 +32,9 @@ class ScriptedMetastore:
             raise UnavailableError("away")
         return None
 
+    async def overdue_slots(self) -> dict[str, int]:
+        return {"commit_log": 3, "commit_answers": 0}
+
     async def expire_producer_state(self, limit: int) -> int:
         done = min(limit, self.left)
         self.left -= done
@@ -78,6 +81,7 @@ async def test_works_in_chunks_and_goes_on_after_a_failure() -> None:
     assert metastore.old_offsets == metastore.old_jobs == metastore.old_blocks == 0
     assert metastore.deleted_partitions < 0, "all deleted partitions in one go, one a call"
     assert registry.get_sample_value("headrace_metastore_held_snapshot_transactions") == 42
+    assert registry.get_sample_value("headrace_metastore_slots_overdue", {"log": "commit_log"}) == 3
     while metastore.rotations < 9:  # the eighth fails
         assert not task.done()
         await clock.advance(INTERVAL_SECONDS / 10)

@@ -4,7 +4,7 @@
 -- Output: metastore.api.bulk.BulkOutcome; the decided attempt and its chunks; with UNKNOWN_PARTITION its key.
 -- The files' ids are claimed here, under the unique key that the sweeper uses: a row in state `staged` from now on, so
 -- the chunks can be committed at any later time. An id can be claimed until its term ends.
--- Locks: advisory (7204, hash of the writer), after assert_life's; the writer's row; then the new file ids, ascending.
+-- Locks: advisory (bulk_writer_lock(), hash of the writer), after assert_life's; the writer's row; then the new file ids, ascending.
 -- Idempotent: yes. Cost: an insert per file, a probe per partition of each chunk.
 CREATE OR REPLACE FUNCTION decide_bulk_write(p_writer text, p_batch_id bigint, p_attempt uuid, p_chunks int)
 RETURNS TABLE (outcome smallint, attempt uuid, next_chunk int, chunks int, partition_key bigint)
@@ -18,7 +18,7 @@ DECLARE
     v_files    bigint;
     v_claimed  bigint;
 BEGIN
-    PERFORM pg_advisory_xact_lock(7204, hashtext(p_writer));
+    PERFORM pg_advisory_xact_lock(bulk_writer_lock(), hashtext(p_writer));
     SELECT * INTO v_found FROM bulk_writes w WHERE w.writer = p_writer FOR UPDATE;
     IF v_found.batch_id >= p_batch_id THEN
         DELETE FROM bulk_write_chunks c WHERE c.attempt = p_attempt AND p_attempt <> v_found.attempt;

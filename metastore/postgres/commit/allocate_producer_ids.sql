@@ -1,6 +1,6 @@
 -- Lease a block of producer ids that no other call ever gets; returns the first. Ids start at 1,000.
 -- When a block was leased tells a commit how old a producer is at least (fold_producers.sql).
--- Locks: advisory (7202, 0). Idempotent: no; if the answer is lost, the block is never used.
+-- Locks: advisory (producer_id_lock(), 0). Idempotent: no; if the answer is lost, the block is never used.
 -- Cost: one index probe, one insert.
 CREATE OR REPLACE FUNCTION allocate_producer_ids(p_count int) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
@@ -9,7 +9,7 @@ AS $$
 DECLARE
     v_first bigint;
 BEGIN
-    PERFORM pg_advisory_xact_lock(7202, 0);
+    PERFORM pg_advisory_xact_lock(producer_id_lock(), 0);
     INSERT INTO producer_id_blocks (first_id, last_id, leased_at)
     SELECT first_id, within_life('producer ids', first_id + p_count - 1, life_floor64(life + 1)),
            to_timestamp(wall_ms() / 1000.0)

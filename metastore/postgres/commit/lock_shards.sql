@@ -1,7 +1,7 @@
 -- Take commit shards' locks until the transaction ends. A transaction that numbers a feed row, or changes what
 -- a commit judges by (heads, producer state, the partition itself), holds its shard's lock.
 -- Call it in a separate statement: the statements after it see what the last holder committed.
--- Locks: advisory (7201, shard), ascending, in any order of the array; before any file id,
+-- Locks: advisory (shard_lock(), shard), ascending, in any order of the array; before any file id,
 -- after metadata_head. Idempotent: a lock that is held already is taken again. Cost: no I/O.
 CREATE OR REPLACE FUNCTION lock_shards(p_shards smallint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
@@ -9,6 +9,6 @@ DECLARE
     v_shard smallint;
 BEGIN
     FOR v_shard IN SELECT DISTINCT s FROM unnest(p_shards) AS s ORDER BY s LOOP
-        PERFORM pg_advisory_xact_lock(7201, v_shard);
+        PERFORM pg_advisory_xact_lock(shard_lock(), v_shard);
     END LOOP;
 END $$;

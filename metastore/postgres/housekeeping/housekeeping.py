@@ -9,6 +9,7 @@ from __future__ import annotations
 from headrace.metastore.postgres.statement import Pool, Statement
 
 _ROTATE_LOG_SLOTS = Statement("rotate_log_slots", writes=True)
+_OVERDUE_SLOTS = Statement("overdue_slots", writes=False)
 _EXPIRE_PRODUCER_STATE = Statement("expire_producer_state", writes=True)
 _MERGE_PRODUCER_ID_BLOCKS = Statement("merge_producer_id_blocks", writes=True)
 _PURGE_DELETED_PARTITIONS = Statement("purge_deleted_partitions", writes=True)
@@ -26,6 +27,10 @@ class PostgresHousekeeping:
         """Empty a slot of the feed or of the answers that is needed soon; its name. The feed needs one every 30 s."""
         (emptied,) = await _ROTATE_LOG_SLOTS.row(self.pool)
         return None if emptied is None else str(emptied)
+
+    async def overdue_slots(self) -> dict[str, int]:
+        """By log: for how many turns its next slot is overdue."""
+        return {str(log): int(turns) for log, turns in await _OVERDUE_SLOTS.rows(self.pool)}
 
     async def expire_producer_state(self, limit: int) -> int:
         """Forget up to `limit` producers that were silent for the cluster's producer.id.expiration.ms; how many."""

@@ -3,12 +3,12 @@
 -- docs/decisions/0035 says what this detects.
 
 -- True, or error HR002: nothing of the calling statement happens.
--- Locks: advisory (7203, 0), shared, before all others; a new life begins under the exclusive one.
+-- Locks: advisory (life_lock(), 0), shared, before all others; a new life begins under the exclusive one.
 -- Idempotent: reads only. Cost: one row, no I/O.
 CREATE OR REPLACE FUNCTION assert_life(p_life int) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(7203, 0);
+    PERFORM pg_advisory_xact_lock_shared(life_lock(), 0);
     PERFORM FROM cluster WHERE life = p_life AND timeline = server_timeline();
     IF NOT FOUND THEN
         RAISE EXCEPTION 'another life of the metastore: named=% stored=% begun_on_timeline=% timeline=%', p_life,

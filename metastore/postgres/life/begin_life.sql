@@ -5,7 +5,7 @@
 -- Open transactions are aborted, and all transactional ids forgotten: what was acknowledged may be lost (decisions/0060).
 -- Nothing else is lost: producer state, offsets and jobs stay, and a file that was stored before commits now.
 --
--- Locks: advisory (7203, 0), exclusive: no writing call is under way; then what it changes.
+-- Locks: advisory (life_lock(), 0), exclusive: no writing call is under way; then what it changes.
 -- Idempotent: yes, a life that has begun stays as it is. Cost: one update per partition, and the ends of open transactions.
 CREATE OR REPLACE FUNCTION begin_life(
     p_life            int,
@@ -19,7 +19,7 @@ DECLARE
     v_cluster cluster;
     v_floor   bigint := life_floor_log(p_life);
 BEGIN
-    PERFORM pg_advisory_xact_lock(7203, 0);
+    PERFORM pg_advisory_xact_lock(life_lock(), 0);
     SELECT * INTO v_cluster FROM cluster;
     IF v_cluster.life = p_life AND v_cluster.incarnation_id = p_incarnation_id THEN
         RETURN true;
