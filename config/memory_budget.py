@@ -23,6 +23,8 @@ CONNECTION_BYTES = 8 * 1024
 """A connection without TLS; 2,000 idle ones took 6.7 KB each."""
 SESSION_PARTITION_BYTES = 512
 """A partition of a fetch session."""
+REFUSED_SEQUENCES_BYTES = 8 * MIB
+"""What an agent remembers of batches that it refused (agent/produce/refused_sequences.py)."""
 MERGE_COPIES = 3
 """A job holds inputs, records and output of a merge."""
 
@@ -36,6 +38,7 @@ def memory_budget(settings: Settings) -> Mapping[str, int]:
             "produce_requests": settings.buffer_memory_bytes,
             # Its batches are in requests that wait for their answer.
             "uploads": min(settings.upload_parallelism * largest_file, settings.buffer_memory_bytes),
+            "refused_sequences": REFUSED_SEQUENCES_BYTES,
             "requests": settings.request_memory_bytes,
             "replies": settings.reply_memory_bytes,
             "fetch_cache": settings.cache_bytes,

@@ -39,6 +39,20 @@ READ_FAILED = int(ErrorCode.kafka_storage_error)
 special
 code, and Java's consumer throws on REQUEST_TIMED_OUT."""
 
+SENT_AGAIN = frozenset(
+    {
+        int(ErrorCode.corrupt_message),
+        int(ErrorCode.kafka_storage_error),
+        int(ErrorCode.leader_not_available),
+        int(ErrorCode.not_leader_or_follower),
+        int(ErrorCode.request_timed_out),
+        int(ErrorCode.unknown_topic_id),
+        int(ErrorCode.unknown_topic_or_partition),
+        INVALID_PARTITION_METADATA,
+    }
+)
+"""What a batch may be answered with so that a producer sends it again, under the same sequence."""
+
 _BATCH_CODES: dict[BatchOutcome, int] = {
     BatchOutcome.APPENDED: ErrorCode.none,
     BatchOutcome.DUPLICATE: ErrorCode.none,  # answered with the original's offset, like a first append

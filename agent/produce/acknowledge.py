@@ -7,6 +7,8 @@ good, the batches of its stream that were buffered or flushed behind it fail wit
 client that repeats them all repeats them in order.
 If the process ends here the data is stored and not acknowledged: the client sends it again, and the
 producer's sequence numbers make it a duplicate.
+The commit's OUT_OF_ORDER is answered with the retriable error if this agent lately refused an earlier batch of the
+producer (refused_sequences.py): it is "not stored", too, and is accepted once the client has sent that one again.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from headrace.agent.produce.buffer import ActiveBuffer
 from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.pending import Refusal, not_stored
+from headrace.agent.produce.refused_sequences import RefusedSequences
 from headrace.agent.produce.stages import CommittingFile
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome
-from headrace.protocol.errors import batch_error
+from headrace.protocol.errors import SENT_AGAIN, batch_error
 from headrace.storage.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -50,6 +53,7 @@ class Acknowledger:
         buffer: ActiveBuffer,
         clock: Clock,
         metrics: ProduceMetrics,
+        refused: RefusedSequences,
         *,
         log_start_offset: Callable[[int], int],
         topic_name: Callable[[int], str],
@@ -60,6 +64,7 @@ class Acknowledger:
         self._buffer = buffer
         self._clock = clock
         self._metrics = metrics
+        self._refused = refused
         self._log_start_offset = log_start_offset
         self._topic_name = topic_name
         self._count_received = count_received
@@ -88,7 +93,12 @@ class Acknowledger:
                 duplicates += outcome is BatchOutcome.DUPLICATE
                 appended += outcome is BatchOutcome.APPENDED
                 entry.request.judged()
+                self._end_notes(entry)
+            elif outcome is BatchOutcome.OUT_OF_ORDER and self._is_explained(entry):
+                self._answer((entry,), _behind_a_refused_one(entry))
             else:
+                if outcome is BatchOutcome.DUPLICATE_SEQUENCE:
+                    self._end_notes(entry)
                 refusal = _refusal_of(outcome, entry)
                 if outcome is BatchOutcome.MOVED_KEY:
                     self._metrics.count_moved_keys(self._topic_name(entry.batch.partition_key))
@@ -117,6 +127,7 @@ class Acknowledger:
         log.warning("outcome stays unknown: file_id=%s batches=%d", file.stage.commit.file_id, len(file.stage.entries))
         for entry in file.stage.entries:
             entry.request.judged()
+            self._note(entry)
         self._settle(file)
 
     def drop_if_unwanted(self, file: FlushedFile) -> bool:
@@ -135,6 +146,7 @@ class Acknowledger:
     def expire(self) -> None:
         """Answer the requests that are past their deadline."""
         now = self._clock.monotonic()
+        self._refused.expire(now)
         files = [*self._queue, self._buffer.file] if self._buffer.file else list(self._queue)
         late = sum(file.waiting.expire(now) for file in files)
         if late:
@@ -142,6 +154,27 @@ class Acknowledger:
             self._metrics.timed_out.inc(late)
 
     def _refuse(self, entries: Sequence[Arrival] | Sequence[PlacedBatch], refusal: Refusal) -> None:
+        self._answer(entries, refusal)
+        if refusal.code in SENT_AGAIN:
+            for entry in entries:
+                self._note(entry)
+
+    def _note(self, entry: Arrival | PlacedBatch) -> None:
+        """Remember a batch that the client sends again: those behind it are out of order until then."""
+        if (numbered := entry.numbered) is not None:
+            self._refused.note(numbered, self._clock.monotonic())
+
+    def _end_notes(self, entry: PlacedBatch) -> None:
+        """Forget that the batch, or an earlier one, was refused: it is stored."""
+        if self._refused and (numbered := entry.numbered) is not None:
+            self._refused.stored(numbered)
+
+    def _is_explained(self, entry: PlacedBatch) -> bool:
+        """Whether the batch is out of order because this agent refused an earlier one."""
+        numbered = entry.numbered
+        return numbered is not None and self._refused.explain(numbered, self._clock.monotonic())
+
+    def _answer(self, entries: Sequence[Arrival] | Sequence[PlacedBatch], refusal: Refusal) -> None:
         for entry in entries:
             refusal.write_to(entry.reply)
             entry.request.judged()
@@ -170,6 +203,13 @@ def _refusal_of(outcome: BatchOutcome, entry: PlacedBatch) -> Refusal:
     code = batch_error(outcome, entry.request.version if entry.batch.transaction else -1)
     if outcome is BatchOutcome.UNKNOWN_PARTITION and entry.request.by_id:
         code = int(ErrorCode.unknown_topic_id)
+    return Refusal(code, f"refused at commit: {outcome.name.lower()}{_producer_of(entry)}")
+
+
+def _behind_a_refused_one(entry: PlacedBatch) -> Refusal:
+    return not_stored(f"an earlier batch of the producer was refused{_producer_of(entry)}")
+
+
+def _producer_of(entry: PlacedBatch) -> str:
     batch = entry.batch
-    producer = f" producer_id={batch.producer_id} sequence={batch.base_sequence}" if batch.producer_id >= 0 else ""
-    return Refusal(code, f"refused at commit: {outcome.name.lower()}{producer}")
+    return f" producer_id={batch.producer_id} sequence={batch.base_sequence}" if batch.producer_id >= 0 else ""

@@ -11,7 +11,9 @@ import uuid
 from typing import NamedTuple
 
 from headrace.agent.produce.pending import PendingRequest
+from headrace.agent.produce.refused_sequences import Numbered
 from headrace.metastore.api.commit import BatchTransaction, StagedBatch
+from headrace.metastore.keys import split_partition_key
 from headrace.protocol.produce_codec import ProducePartitionReply
 from headrace.storage.records.header import BatchHeader
 
@@ -44,6 +46,15 @@ class Arrival(NamedTuple):
         """The stream that it keeps the order of."""
         return self.owner, self.partition_key
 
+    @property
+    def numbered(self) -> Numbered | None:
+        """What identifies it among its producer's batches; None without a producer id."""
+        header = self.header
+        if header.producer_id < 0:
+            return None
+        place = split_partition_key(self.partition_key)[0], self.partition_index
+        return Numbered(header.producer_id, header.producer_epoch, header.base_sequence, place)
+
 
 class PlacedBatch(NamedTuple):
     """The same batch once its place in the file is known and its bytes are no longer needed.
@@ -63,3 +74,12 @@ class PlacedBatch(NamedTuple):
     def stream(self) -> Stream:
         """The stream that it keeps the order of."""
         return self.owner, self.batch.partition_key
+
+    @property
+    def numbered(self) -> Numbered | None:
+        """What identifies it among its producer's batches; None without a producer id."""
+        batch = self.batch
+        if batch.producer_id < 0:
+            return None
+        place = split_partition_key(batch.partition_key)[0], self.reply.index
+        return Numbered(batch.producer_id, batch.producer_epoch, batch.base_sequence, place)

@@ -31,6 +31,7 @@ from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.pending import not_stored
 from headrace.agent.produce.receive import Received, Receiver, refusal_of
+from headrace.agent.produce.refused_sequences import RefusedSequences
 from headrace.agent.produce.trace import FileTrace, FlushReason
 from headrace.agent.produce.transactional import ProducerNames
 from headrace.agent.produce.upload import Uploader
@@ -135,6 +136,7 @@ class ProducePipeline:
         )
         self._on_closed, self._on_settled = callbacks.on_closed, callbacks.on_settled
         names = ProducerNames(lambda names: metastore.find_transactions(names))
+        self._refused = RefusedSequences(lambda number: _names_of(view, number))
         self._receiver = self._new_receiver(view, RuleBook(EffectiveConfigs(settings)), names, authorizer)
         self._uploader = Uploader(
             store,
@@ -151,6 +153,7 @@ class ProducePipeline:
             self._buffer,
             clock,
             self._metrics,
+            self._refused,
             log_start_offset=callbacks.log_start_offset,
             topic_name=lambda key: _topic_name(view, key),
             count_received=count_received,
@@ -177,6 +180,7 @@ class ProducePipeline:
             view,
             self._clock,
             rules,
+            self._refused,
             on_refused=self._metrics.count_refused,
             names=names,
             authorizer=authorizer,
@@ -185,7 +189,10 @@ class ProducePipeline:
 
     def memory_in_use(self) -> dict[str, Callable[[], float]]:
         """Bytes by part of the memory budget."""
-        return {"uploads": lambda: self._uploader.in_flight_bytes}
+        return {
+            "refused_sequences": lambda: self._refused.held_bytes,
+            "uploads": lambda: self._uploader.in_flight_bytes,
+        }
 
     async def start(self) -> None:
         """Begin to serve."""
@@ -303,6 +310,12 @@ class ProducePipeline:
             for request in file.waiting.requests:
                 request.abort()
         self._queue.is_idle.set()
+
+
+def _names_of(view: ClusterView, topic_number: int) -> tuple[str, uuid.UUID] | None:
+    """The topic's name and id; None if it is gone."""
+    topic = view.image.topics_by_number.get(topic_number)
+    return None if topic is None else (topic.name, topic.topic_id)
 
 
 def _topic_name(view: ClusterView, partition_key: int) -> str:

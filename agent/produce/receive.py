@@ -23,6 +23,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.moved_keys import with_moved_keys
 from headrace.agent.produce.pending import PendingRequest, Refusal, deadline_of
+from headrace.agent.produce.refused_sequences import Numbered, Place, RefusedSequences
 from headrace.agent.produce.transactional import (
     NO_TRANSACTIONS,
     ProducerNames,
@@ -44,12 +45,14 @@ from headrace.metastore.api.commit import via_alias
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.rendered_topics import rendered_topic
+from headrace.protocol.errors import SENT_AGAIN
 from headrace.protocol.internal_topics import INTERNAL_TOPICS
 from headrace.protocol.partition_counts import NO_COUNT
 from headrace.protocol.produce_codec import FIRST_BY_ID, ProducePartitionReply, ProduceRequest
 from headrace.protocol.request import Request
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
+from headrace.storage.records.header import HEADER_BYTES, read_header
 
 log = logging.getLogger(__name__)
 
@@ -90,13 +93,17 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """Knows the cluster; keeps nothing of a request. `on_refused` hears of every batch that did not pass."""
+    """Knows the cluster; keeps of a request only notes of refused batches.
+
+    `on_refused` hears of every batch that did not pass.
+    """
 
     def __init__(
         self,
         view: ClusterView,
         clock: Clock,
         rules: RuleBook,
+        refused: RefusedSequences,
         *,
         on_refused: Callable[[Refusal], None],
         names: ProducerNames,
@@ -110,6 +117,7 @@ class Receiver:
         self._view = view
         self._clock = clock
         self._rules = rules
+        self._refused = refused
         self._on_refused = on_refused
         self._reading = ClientTurns()
 
@@ -165,7 +173,7 @@ class Receiver:
             if refusal is None:
                 arrivals.append(arrival)
             else:
-                self._refuse(refusal, arrival.request, arrival.reply)
+                self._refuse_arrival(refusal, arrival)
         return received._replace(arrivals=arrivals)
 
     async def _check_producers(self, received: Received, transactional_id: str) -> Received:
@@ -177,7 +185,7 @@ class Receiver:
         unread, kept = received.unread, []
         for index, arrival in enumerate(received.arrivals):
             if arrival.transaction:
-                self._refuse(refusal, arrival.request, arrival.reply)
+                self._refuse_arrival(refusal, arrival)
             else:
                 kept.append(index)
         return received._replace(
@@ -196,7 +204,7 @@ class Receiver:
             if refusal is None:
                 arrivals.append(arrival)
             else:
-                self._refuse(refusal, arrival.request, arrival.reply)
+                self._refuse_arrival(refusal, arrival)
         return received._replace(arrivals=arrivals, unread=frozenset())
 
     async def _find_moved_keys(
@@ -212,7 +220,7 @@ class Receiver:
                 async with self._reading.turn(client_of(request)):
                     found = await with_moved_keys(arrival, self._rules.rules(image, topic).partitioner, child)
             if isinstance(found, Refusal):
-                self._refuse(found, arrival.request, arrival.reply)
+                self._refuse_arrival(found, arrival)
             else:
                 arrivals.append(found)
         return received._replace(arrivals=arrivals)
@@ -249,7 +257,10 @@ class Receiver:
                     self._refuse(DENIED, pending, reply)
                     continue
                 if topic is None or not topic.has(partition.index):
-                    self._refuse(_why_missing(wanted.topic_id or wanted.name) or missing, pending, reply)
+                    reference = wanted.topic_id or wanted.name or ""
+                    refusal = _why_missing(reference) or missing
+                    self._refuse(refusal, pending, reply)
+                    self._note(refusal, partition.records, (reference, partition.index))
                     continue
                 rules = self._rules.rules(image, topic)
                 verdict = judge(partition.records, rules, version, now_ms, work, transactional)
@@ -259,6 +270,7 @@ class Receiver:
                     arrivals.append(_arrival(request, topic, verdict, pending, reply, wanted.partition_count))
                 else:
                     self._refuse(verdict, pending, reply)
+                    self._note(verdict, partition.records, (topic.topic_number, partition.index))
         return Received(pending, arrivals, image.offset, frozenset(unread))
 
     def _denied(self, request: Request, name: str) -> bool:
@@ -280,6 +292,20 @@ class Receiver:
         self._on_refused(refusal)
         refusal.write_to(reply)
         pending.judged()
+
+    def _refuse_arrival(self, refusal: Refusal, arrival: Arrival) -> None:
+        self._refuse(refusal, arrival.request, arrival.reply)
+        if refusal.code in SENT_AGAIN and (numbered := arrival.numbered) is not None:
+            self._refused.note(numbered, self._clock.monotonic())
+
+    def _note(self, refusal: Refusal, records: memoryview | None, place: Place) -> None:
+        """Remember a batch that its client sends again, if it has a producer id."""
+        if refusal.code not in SENT_AGAIN or records is None or len(records) < HEADER_BYTES:
+            return
+        header = read_header(records)
+        if header.producer_id >= 0:
+            numbered = Numbered(header.producer_id, header.producer_epoch, header.base_sequence, place)
+            self._refused.note(numbered, self._clock.monotonic())
 
     def _to_open(self, image: MetadataImage, topics: Topics) -> dict[uuid.UUID, TopicRules]:
         """The rules of the topics with records that must be opened, by topic id."""

@@ -3,6 +3,7 @@
 | bug in | file |
 | --- | --- |
 | the write path | bugs_produce.py |
+| notes of refused batches | bugs_refusals.py |
 | the read path | bugs_fetch.py |
 | the file cache of a zone | bugs_zone_cache.py |
 | the commit and the sweeper | bugs_metastore.py |
@@ -14,12 +15,12 @@ be reported: a bug that is caught as something else is not caught.
 
 from __future__ import annotations
 
-from tests.simulation import bugs_compactor, bugs_fetch, bugs_metastore, bugs_produce, bugs_zone_cache
+from tests.simulation import bugs_compactor, bugs_fetch, bugs_metastore, bugs_produce, bugs_refusals, bugs_zone_cache
 from tests.simulation.bug import Bug
 
 BUGS: tuple[Bug, ...] = tuple(
     found
-    for module in (bugs_produce, bugs_fetch, bugs_zone_cache, bugs_metastore, bugs_compactor)
+    for module in (bugs_produce, bugs_refusals, bugs_fetch, bugs_zone_cache, bugs_metastore, bugs_compactor)
     for found in vars(module).values()
     if isinstance(found, Bug)
 )

@@ -77,6 +77,8 @@ class Committed:
     leader_epoch: int
     serial: int
     """Of all commits on all servers: a copy of a server has the same as its original."""
+    node_id: int
+    """The agent that committed it."""
 
 
 class Database:
@@ -195,7 +197,7 @@ class Database:
         for file, answer in zip(files, answers, strict=True):
             if answer.status is FileStatus.COMMITTED and file.file_id not in self._known:
                 self._known.add(file.file_id)
-                self._write_down(file, answer)
+                self._write_down(file, answer, node_id)
             elif answer.status in (FileStatus.CONDEMNED, FileStatus.TOO_OLD):
                 self.expelled.update(self._batches_of(file))
         return answers
@@ -263,7 +265,7 @@ class Database:
             for member in self._world.messages.open(body[staged.position : staged.position + staged.length]):
                 yield member.batch
 
-    def _write_down(self, file: FileCommit, answer: FileAnswer) -> None:
+    def _write_down(self, file: FileCommit, answer: FileAnswer, node_id: int) -> None:
         now = self._world.loop.time()
         body = self._world.bucket.read(file.file_id)
         if body is None or len(body) != file.size:
@@ -288,7 +290,7 @@ class Database:
             self.journal += [
                 Committed(
                     now, *where, batch, outcome, base_offset + before if base_offset >= 0 else -1, identity, epoch,
-                    next(self._serials),
+                    next(self._serials), node_id,
                 )
                 for batch, before in members
             ]  # fmt: skip

@@ -1,9 +1,11 @@
 """An idempotent producer as the real libraries are: in flight, retries, sequences, epochs.
 
 Two styles. PATIENT (librdkafka): after a failure it lets everything in flight end, then sends again, in
-order, all that is unresolved; it never gives a batch up. JAVA (Kafka's own): a failed batch is sent
-again only when it is the first unresolved one; a batch that is too old is given up, and the gap that
-this may leave is closed by bumping the epoch and renumbering the unresolved batches, from 0.
+order, all that is unresolved; it never gives a batch up. If a batch is out of order while an earlier one is
+unresolved, it lets everything in flight end in all partitions, bumps the epoch, and sends all that is unresolved
+under it, also what may be stored (rd_kafka_handle_Produce_error, rd_kafka_idemp_drain_epoch_bump).
+JAVA (Kafka's own): a failed batch is sent again only when it is the first unresolved one; a batch that is too old is
+given up, and the gap that this may leave is closed by bumping the epoch and renumbering the unresolved batches, from 0.
 Both: nothing is sent that is 5 or more batches after the first unresolved one, an epoch's attempts
 all carry the same sequence, and any agent will do, so that neighbours may travel through different ones.
 What no server may ever tell them is reported: out of order to a batch that was sent when everything
@@ -120,12 +122,28 @@ class Lane:
         """False when a correct server could not have said so.
 
         Neighbours may travel through different agents, so the answer of one that was judged too early
-        may come after those of its predecessors: Java then bumps its epoch, librdkafka sends it again.
+        may come after those of its predecessors: Java then bumps its epoch. The real librdkafka has no two agents
+        in flight at once, and would stop; here it sends the batch again.
         """
         legal = self._has_gap or not pending.was_head
         if self.queue[0] is pending and (self._has_gap or self.style is Style.JAVA or not legal):
             self._wants_bump = True
         return legal
+
+    def is_behind(self, pending: Pending) -> bool:
+        """Whether an earlier batch is unresolved."""
+        return self.queue[0] is not pending
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is on the wire."""
+        return not any(pending.on_wire for pending in self.queue)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Number all that is unresolved from 0, under an epoch of the whole producer."""
+        self.epoch = epoch - 1
+        self._is_draining = False
+        self._bump()
 
     def bump_soon(self) -> None:
         """Continue under another epoch, once nothing is on the wire."""
@@ -181,6 +199,9 @@ class IdempotentProducer:
         self._connection: SimulatedConnection | None = None
         self._rest = asyncio.Event()
         self._is_starting_over = False
+        self._epoch = 0
+        """Of all lanes of a PATIENT producer."""
+        self._drains_to_bump = False
 
     async def run(self) -> None:
         await self._init_producer_id()
@@ -222,6 +243,7 @@ class IdempotentProducer:
         if wraps and partition is not None:
             lane.next_sequence = SEQUENCES - self._rng.randint(1, 12)
             partition.producers[self.producer_id] = ProducerState(epoch=0, next_sequence=lane.next_sequence)
+        lane.epoch = self._epoch
         self._world.first_sequences[self.producer_id, place.key] = lane.next_sequence
         return lane
 
@@ -241,6 +263,8 @@ class IdempotentProducer:
         if self._is_starting_over:
             return
         now = self._world.loop.time()
+        if self._drains_to_bump and not self._bump_all():
+            return
         while True:
             ready: dict[Lane, Pending] = {}
             for lane in self._lanes:
@@ -293,12 +317,26 @@ class IdempotentProducer:
         is_back = (
             code in UNKNOWN and lane.place.topic.is_mortal and bool(self._world.past)
         )  # an agent does not know yet
+        if code == OUT_OF_ORDER and self._style is Style.PATIENT and lane.is_behind(pending):
+            self._drains_to_bump = True
         legal = code is None or is_back or code in RETRIABLE or (code == OUT_OF_ORDER and lane.out_of_order(pending))
         if not legal:
             self._world.report(Kind.SPURIOUS, f"{pending.batch} code={code} sequence={attempt.identity}")
         backoff = self._rng.uniform(*BACKOFF_SECONDS)
         lane.failed(pending, self._world.loop.time() + backoff)
         self._wake_later(backoff)
+
+    def _bump_all(self) -> bool:
+        """Begin the next epoch in all lanes, unless something is on the wire; whether it has begun."""
+        if not all(lane.is_drained for lane in self._lanes):
+            return False
+        self._drains_to_bump = False
+        self._epoch += 1
+        self._world.note("epoch", self.name, self._epoch)
+        self._world.epoch_bumps += 1
+        for lane in self._lanes:
+            lane.begin_epoch(self._epoch)
+        return True
 
     def _meet_a_loss(self, lane: Lane, pending: Pending) -> None:
         """The metastore was replaced, and may lack batches that it had acknowledged. Java bumps the epoch. Users of
@@ -316,6 +354,7 @@ class IdempotentProducer:
         for lane in self._lanes:
             lane.queue.clear()
         self.producer_id = -1
+        self._epoch, self._drains_to_bump = 0, False
         await self._init_producer_id()
         self._lanes = [self._lane(lane.place, False) for lane in self._lanes]
         self._is_starting_over = False

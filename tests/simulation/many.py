@@ -42,6 +42,7 @@ def count(result: Result) -> Counter[str]:
     counted["schedules"] = 1
     counted["batches sent"] = len(result.attempts_per_batch)
     counted["polls"] = result.polls
+    counted["epoch bumps"] = result.epoch_bumps
     counted["neighbour answers"] = result.neighbour_answers
     for attempts in result.attempts_per_batch:
         counted[f"{ATTEMPTS}{attempts}"] += 1

@@ -34,6 +34,8 @@ class Attempt:
     sequence: int
     connection: int
     sent_at: float
+    process: int = -1
+    """The life of an agent that it was sent to."""
     is_replay: bool = False
     """Delivered again by the network: no client waits for its answer."""
     arrived_at: float | None = None

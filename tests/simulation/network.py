@@ -50,6 +50,8 @@ class SimulatedConnection:
         self._rng = world.network_rng
         self.number = world.next_connection()
         self.node_id = process.agent.node_id if process is not None else -1
+        self.owner = process.owner if process is not None else -1
+        """The process, as messages know it."""
         self.is_closed = process is None or not process.serving.is_set()
         self._connection = ClientConnection(self.number, f"client:{self.number}")
         self._pending: dict[Exchange, None] = {}

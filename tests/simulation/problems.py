@@ -39,6 +39,8 @@ class Kind(enum.StrEnum):
     """ListOffsets contradicts what was acknowledged or committed."""
     SPURIOUS = "spurious refusal"
     """A correct client is refused finally: out of order, fenced, or unknown topic."""
+    HIDDEN = "hidden gap"
+    """A batch is out of order, and its agent says that it may be sent again, although it refused none before it."""
     SUCCESSOR = "successor accepted"
     """A batch failed finally, and one behind it on its connection was stored."""
     CORRUPT = "corrupt batch"

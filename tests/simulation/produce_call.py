@@ -58,7 +58,7 @@ def make_request(
     """The request, its attempts already on record."""
     attempts, data = {}, {}
     for place, (batch, identity) in batches.items():
-        attempt = Attempt(batch, *identity, connection.number, world.loop.time())
+        attempt = Attempt(batch, *identity, connection.number, world.loop.time(), connection.owner)
         batch.attempts.append(attempt)
         attempts[place] = attempt
         data[place] = batch.encode(*identity)
@@ -73,7 +73,10 @@ def make_request(
 def deliver_again(world: World, connection: SimulatedConnection, sent: Sent) -> None:
     """A delayed duplicate: the same bytes once more, and no client waits for the answer."""
     for original in sent.attempts.values():
-        repeated = Attempt(original.batch, *original.identity, connection.number, world.loop.time(), is_replay=True)
+        sent_at = world.loop.time()
+        repeated = Attempt(
+            original.batch, *original.identity, connection.number, sent_at, connection.owner, is_replay=True
+        )
         original.batch.attempts.append(repeated)
     world.note("replay", connection.number, *(attempt.batch.number for attempt in sent.attempts.values()))
     connection.send(protocol.PRODUCE, version_of(sent), sent.body)

@@ -42,7 +42,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     injected = {fault.value: _total[fault.value] for fault in Fault}
     terminalreporter.write_line(
         f"simulated: schedules={_total['schedules']} batches={_total['batches sent']}"
-        f" polls={_total['polls']} neighbour_answers={_total['neighbour answers']} faults={sum(injected.values())}"
+        f" polls={_total['polls']} epoch_bumps={_total['epoch bumps']}"
+        f" neighbour_answers={_total['neighbour answers']} faults={sum(injected.values())}"
     )
     attempts = {int(name.removeprefix(ATTEMPTS)): n for name, n in _total.items() if name.startswith(ATTEMPTS)}
     terminalreporter.write_line(f"  batches by times sent: {dict(sorted(attempts.items()))}")

@@ -62,6 +62,8 @@ class Result:
     attempts_per_batch: list[int]
     """How often each was sent: by its producer, and again by the network."""
     polls: int
+    epoch_bumps: int
+    """Of producers as librdkafka."""
     neighbour_answers: int
     """Between agents, for the zone cache."""
     steps: int
@@ -109,6 +111,8 @@ class World:
         self.repeatable: list[Sent] = []
         """Requests of idempotent producers: they may be delivered twice."""
         self.producer_ids: list[int] = []
+        self.epoch_bumps = 0
+        """Of producers as librdkafka."""
         self.first_sequences: dict[tuple[int, int], int] = {}
         """(producer id, partition key) -> the sequence that its epoch 0 began with."""
         self.is_calm = False
@@ -133,6 +137,7 @@ class World:
             faults=self.faults.tally,
             attempts_per_batch=[len(batch.attempts) for batch in self.messages.batches],
             polls=len(self.polls),
+            epoch_bumps=self.epoch_bumps,
             neighbour_answers=self.neighbour_answers,
             steps=self.loop.steps,
             virtual_seconds=self.loop.time(),

@@ -1,0 +1,154 @@
+"""The sequences that this agent refused lately, so that the batches behind them are not called out of order.
+
+Place: filled by receive and acknowledge, which answer a batch with an error after which the client sends it again; read
+by acknowledge when the commit says OUT_OF_ORDER.
+A client has up to five batches of a partition in flight. If the first one is refused, the others are out of order for
+the commit, and librdkafka answers that error with a new epoch for all partitions: it then sends batches a second time
+that were stored but not answered. So the error becomes the retriable one that the first batch got.
+Invariant: only the commit judges a batch. A note explains its OUT_OF_ORDER and never prevents anything else. A note
+ends when its sequence or a later one is stored, with a higher epoch, or NOTED_SECONDS after the refusal; a refusal that
+a note explains does not last longer than this note. Notes take NOTES_BYTES_MAX at most: what has no room is not noted.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from headrace.config.memory_budget import REFUSED_SEQUENCES_BYTES
+
+NOTED_SECONDS = 120.0
+"""As long as Java's and aiokafka's default delivery timeout: then the client has given the batch up."""
+NOTES_BYTES_MAX = REFUSED_SEQUENCES_BYTES
+PRODUCER_BYTES = 640
+"""One producer in one partition, without sequences."""
+SEQUENCE_BYTES = 128
+SEQUENCES_PER_PRODUCER = 16
+"""In one partition. Clients have at most five batches in flight."""
+_SEQUENCES = 1 << 31
+
+Place = tuple[int | str | uuid.UUID, int]
+"""A partition: (topic number, index); (name or id, index) if the agent does not know the topic yet."""
+NamesOf = Callable[[int], tuple[str, uuid.UUID] | None]
+"""The name and id of the topic with this number; None if it is gone."""
+
+
+class Numbered(NamedTuple):
+    """What identifies one batch of a producer in a partition."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+    place: Place
+
+
+class _Producer:
+    """One producer in one partition. `refused`: (sequence, when it was refused), in the order of the refusals."""
+
+    __slots__ = ("epoch", "refused")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.refused: list[tuple[int, float]] = []
+
+
+class RefusedSequences:
+    """Notes of refused batches. Times in seconds on Clock.monotonic()."""
+
+    def __init__(self, names_of: NamesOf, bytes_max: int = NOTES_BYTES_MAX) -> None:
+        self._names_of = names_of
+        self._bytes_max = bytes_max
+        self._producers: OrderedDict[tuple[int, Place], _Producer] = OrderedDict()
+        """The producer with the oldest last refusal first."""
+        self.held_bytes = 0
+
+    def __len__(self) -> int:
+        """How many producers have notes, counted by partition."""
+        return len(self._producers)
+
+    def note(self, batch: Numbered, now: float) -> None:
+        """Remember that the batch was refused, and that its client sends it again."""
+        self.expire(now)
+        key = batch.producer_id, batch.place
+        found = self._producers.get(key)
+        if found is not None and found.epoch != batch.epoch:
+            if batch.epoch < found.epoch:
+                return
+            self._forget(key)
+            found = None
+        if found is None:
+            if self.held_bytes + PRODUCER_BYTES + SEQUENCE_BYTES > self._bytes_max:
+                return
+            found = self._producers[key] = _Producer(batch.epoch)
+            self.held_bytes += PRODUCER_BYTES
+        self._drop(found, {batch.sequence})
+        if len(found.refused) < SEQUENCES_PER_PRODUCER and self.held_bytes + SEQUENCE_BYTES <= self._bytes_max:
+            found.refused.append((batch.sequence, now))
+            self.held_bytes += SEQUENCE_BYTES
+            self._producers.move_to_end(key)
+
+    def stored(self, batch: Numbered) -> None:
+        """End the notes of this sequence and of earlier ones: the batch was appended, or is a duplicate."""
+        for key in self._keys(batch):
+            found = self._producers.get(key)
+            if found is None or batch.epoch < found.epoch:
+                continue
+            if batch.epoch == found.epoch:
+                self._drop(found, {each for each, _ in found.refused if not _is_before(batch.sequence, each)})
+            if batch.epoch > found.epoch or not found.refused:
+                self._forget(key)
+
+    def explain(self, batch: Numbered, now: float) -> bool:
+        """Whether an earlier sequence of the same epoch was refused here, which is why this batch is out of order.
+
+        If so, the batch is noted in the same way, for as long as the note that explains it: others may be behind it.
+        """
+        times = [
+            at
+            for key in self._keys(batch)
+            if (found := self._producers.get(key)) is not None and found.epoch == batch.epoch
+            for sequence, at in found.refused
+            if _is_before(sequence, batch.sequence) and now - at < NOTED_SECONDS
+        ]
+        if times:
+            self._note_as_of(batch, max(times), now)
+        return bool(times)
+
+    def expire(self, now: float) -> None:
+        """Forget producers without a refusal in NOTED_SECONDS."""
+        while self._producers:
+            key, oldest = next(iter(self._producers.items()))
+            if oldest.refused and now - max(at for _, at in oldest.refused) < NOTED_SECONDS:
+                return
+            self._forget(key)
+
+    def _note_as_of(self, batch: Numbered, at: float, now: float) -> None:
+        key = batch.producer_id, batch.place
+        before = self._producers.get(key)
+        earlier = [] if before is None else [time for sequence, time in before.refused if sequence == batch.sequence]
+        self.note(batch, now)
+        found = self._producers.get(key)
+        if found is not None and found.refused[-1] == (batch.sequence, now):
+            found.refused[-1] = batch.sequence, max([at, *earlier])
+
+    def _keys(self, batch: Numbered) -> list[tuple[int, Place]]:
+        """Where the batch's producer may have notes: also from when the agent did not know the topic."""
+        topic, index = batch.place
+        names = self._names_of(topic) if isinstance(topic, int) else None
+        return [(batch.producer_id, (each, index)) for each in (topic, *(names or ()))]
+
+    def _drop(self, found: _Producer, sequences: set[int]) -> None:
+        kept = [note for note in found.refused if note[0] not in sequences]
+        self.held_bytes -= SEQUENCE_BYTES * (len(found.refused) - len(kept))
+        found.refused = kept
+
+    def _forget(self, key: tuple[int, Place]) -> None:
+        found = self._producers.pop(key)
+        self.held_bytes -= PRODUCER_BYTES + SEQUENCE_BYTES * len(found.refused)
+
+
+def _is_before(sequence: int, other: int) -> bool:
+    """Whether `sequence` comes earlier; sequences go on at 0 after 2**31 - 1."""
+    return 0 < (other - sequence) % _SEQUENCES <= _SEQUENCES // 2

@@ -1,0 +1,369 @@
+"""What is behind a refused batch is refused retriably, as long as its client may send that one again (decisions/0007).
+After "out of order" a client begins another epoch, and stores again what was not answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from typing import Any
+
+import pytest
+
+from headrace.agent.produce.acknowledge import ABANDON_AFTER_S
+from headrace.agent.produce.refused_sequences import (
+    NOTED_SECONDS,
+    NOTES_BYTES_MAX,
+    PRODUCER_BYTES,
+    SEQUENCE_BYTES,
+    SEQUENCES_PER_PRODUCER,
+    Numbered,
+    Place,
+    RefusedSequences,
+)
+from headrace.metastore.api.commit import BatchOutcome, FileAnswer, FileStatus
+from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
+from tests.agent.produce.produce_faults import HeldMetastore, HeldStore
+from tests.agent.produce.produce_world import ProduceWorld
+from tests.storage.batches import plain_batch
+
+PRODUCER = 77
+TOPIC_ID = uuid.UUID(int=9)
+SEQUENCES = 1 << 31
+
+
+def _names_of(number: int) -> tuple[str, uuid.UUID] | None:
+    return ("t", TOPIC_ID) if number == 9 else None
+
+
+def _at(sequence: int, *, epoch: int = 0, producer: int = PRODUCER, place: Place = (9, 0)) -> Numbered:
+    return Numbered(producer, epoch, sequence, place)
+
+
+class TestNotes:
+    """The life cycle of a note."""
+
+    def setup_method(self) -> None:
+        self.notes = RefusedSequences(_names_of)
+
+    @pytest.mark.parametrize(
+        ("batch", "explained"),
+        [
+            (_at(5), False),
+            (_at(4), False),
+            (_at(6), True),
+            (_at(2000), True),
+            (_at(6, epoch=1), False),
+            (_at(6, producer=78), False),
+            (_at(6, place=(9, 1)), False),
+            (_at(6, place=(8, 0)), False),
+        ],
+    )
+    def test_it_explains_later_sequences_of_the_same_producer_epoch_and_partition(
+        self, batch: Numbered, explained: bool
+    ) -> None:
+        self.notes.note(_at(5), 0.0)
+        assert self.notes.explain(batch, 1.0) is explained
+
+    @pytest.mark.parametrize("stored", [_at(5), _at(7), _at(0, epoch=1)])
+    def test_it_ends_when_the_sequence_or_a_later_one_is_stored_or_with_another_epoch(self, stored: Numbered) -> None:
+        self.notes.note(_at(5), 0.0)
+        self.notes.stored(stored)
+        assert not self.notes.explain(_at(8), 1.0)
+        assert len(self.notes) == self.notes.held_bytes == 0
+
+    @pytest.mark.parametrize("stored", [_at(4), _at(9, epoch=-1), _at(9, producer=1), _at(9, place=(9, 1))])
+    def test_nothing_else_ends_it(self, stored: Numbered) -> None:
+        self.notes.note(_at(5), 0.0)
+        self.notes.stored(stored)
+        assert self.notes.explain(_at(8), 1.0)
+
+    def test_each_refused_sequence_has_its_own(self) -> None:
+        for sequence in (5, 6, 8):
+            self.notes.note(_at(sequence), 0.0)
+        self.notes.stored(_at(6))
+        assert not self.notes.explain(_at(8), 1.0)
+        assert self.notes.explain(_at(9), 1.0)
+
+    def test_it_ends_after_two_minutes_and_what_it_explained_with_it(self) -> None:
+        self.notes.note(_at(5), 0.0)
+        assert self.notes.explain(_at(6), NOTED_SECONDS - 1)
+        assert self.notes.explain(_at(7), NOTED_SECONDS - 1)
+        assert not self.notes.explain(_at(6), NOTED_SECONDS)
+        assert not self.notes.explain(_at(7), NOTED_SECONDS)
+        self.notes.expire(2 * NOTED_SECONDS)
+        assert len(self.notes) == self.notes.held_bytes == 0
+
+    def test_what_it_explained_explains_what_is_behind(self) -> None:
+        """The refused batch is stored at last while the third one is still on its way."""
+        self.notes.note(_at(5), 0.0)
+        assert self.notes.explain(_at(6), 1.0)
+        self.notes.stored(_at(5))
+        assert self.notes.explain(_at(7), 2.0)
+        assert not self.notes.explain(_at(6), 2.0)
+
+    def test_a_batch_that_is_refused_again_is_noted_again(self) -> None:
+        self.notes.note(_at(5), 0.0)
+        self.notes.note(_at(5), 100.0)
+        assert self.notes.explain(_at(6), 100.0 + NOTED_SECONDS - 1)
+        assert self.notes.held_bytes == PRODUCER_BYTES + 2 * SEQUENCE_BYTES
+
+    def test_sequences_go_on_at_0(self) -> None:
+        self.notes.note(_at(SEQUENCES - 1), 0.0)
+        assert self.notes.explain(_at(0), 1.0)
+        self.notes.stored(_at(3))
+        assert not self.notes.explain(_at(5), 1.0)
+
+    def test_a_topic_that_the_agent_did_not_know_is_found_by_name_and_id(self) -> None:
+        for place in (("t", 0), (TOPIC_ID, 0)):
+            self.notes.note(_at(5, place=place), 0.0)
+            assert self.notes.explain(_at(6), 1.0)
+            assert not self.notes.explain(_at(6, place=(8, 0)), 1.0)
+            self.notes.stored(_at(6))
+            assert len(self.notes) == 0
+
+    @pytest.mark.requirement("X7")
+    def test_they_are_bounded_and_what_has_no_room_is_not_noted(self) -> None:
+        for producer in range(2 * NOTES_BYTES_MAX // (PRODUCER_BYTES + SEQUENCE_BYTES)):
+            self.notes.note(_at(5, producer=producer), 0.0)
+        assert NOTES_BYTES_MAX - PRODUCER_BYTES - SEQUENCE_BYTES < self.notes.held_bytes <= NOTES_BYTES_MAX
+        assert self.notes.explain(_at(6, producer=0), 1.0)
+        assert not self.notes.explain(_at(6, producer=producer), 1.0)
+        self.notes.note(_at(5, producer=producer), NOTED_SECONDS)
+        assert self.notes.explain(_at(6, producer=producer), NOTED_SECONDS)
+
+    @pytest.mark.requirement("X7")
+    def test_one_producer_has_few(self) -> None:
+        for sequence in range(100):
+            self.notes.note(_at(sequence), 0.0)
+        assert self.notes.held_bytes == PRODUCER_BYTES + SEQUENCES_PER_PRODUCER * SEQUENCE_BYTES
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_notes_say_what_the_rule_says(seed: int) -> None:
+    """Random histories, compared with the rule in its own words."""
+    rng = random.Random(seed)
+    notes = RefusedSequences(lambda number: None)
+    refused: dict[tuple[int, int], float] = {}
+    """(epoch, sequence) -> when."""
+    now = 0.0
+    for _ in range(300):
+        now += rng.choice((0.0, 1.0, 30.0))
+        if refused and now - max(refused.values()) >= NOTED_SECONDS:
+            refused = {}
+        epoch, sequence = rng.choice((0, 0, 0, 1)), rng.randrange(12)
+        event = rng.randrange(3)
+        if event == 0:
+            notes.note(_at(sequence, epoch=epoch), now)
+            if not any(each > epoch for each, _ in refused):
+                refused = {key: at for key, at in refused.items() if key[0] == epoch} | {(epoch, sequence): now}
+        elif event == 1:
+            notes.stored(_at(sequence, epoch=epoch))
+            refused = {key: at for key, at in refused.items() if key > (epoch, sequence)}
+        else:
+            times = [at for (e, s), at in refused.items() if e == epoch and s < sequence and now - at < NOTED_SECONDS]
+            assert notes.explain(_at(sequence, epoch=epoch), now) is bool(times), (seed, now)
+            if times:
+                refused[epoch, sequence] = max(*times, refused.get((epoch, sequence), 0.0))
+    notes.expire(now + 2 * NOTED_SECONDS)
+    assert notes.held_bytes == 0
+
+
+class Bench:
+    """One agent with held puts and commits, and one connection of an idempotent producer."""
+
+    def __init__(self, *, hold_puts: bool = False, hold_commits: bool = False) -> None:
+        self.world = ProduceWorld()
+        self.store, self.metastore = HeldStore(self.world.bucket), HeldMetastore(self.world.model)
+        if hold_puts:
+            self.world.store = self.store
+        if hold_commits:
+            self.world.metastore = self.metastore
+        self.topic = self.world.create_topic("t")
+
+    async def __aenter__(self) -> Bench:
+        await self.world.start()
+        self.client = self.world.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.world.pipeline.close()
+
+    async def send(self, sequence: int, *, topic: str = "t", epoch: int = 0, **options: Any) -> asyncio.Task[Any]:
+        """One batch of one record; returns when its file is closed."""
+        batch = plain_batch(producer_id=PRODUCER, producer_epoch=epoch, base_sequence=sequence)
+        sent = asyncio.create_task(self.world.produce(self.client, {topic: {0: batch}}, **options))
+        await self.world.clock.advance(0.1)
+        return sent
+
+    async def error(self, sequence: int, **options: Any) -> str:
+        """How a batch is answered at once, with nothing held."""
+        return _error(await self.send(sequence, **options))
+
+    async def append(self, sequence: int) -> str:
+        """As `error`, for puts that are held: this one works."""
+        sent = await self.send(sequence)
+        await self.store.puts[-1].finish()
+        await self.world.clock.settle()
+        return _error(sent)
+
+    def stored(self) -> int:
+        """How many records the log has."""
+        return self.world.model.partitions[self.topic.key(0) or 0].high_watermark
+
+
+def _error(sent: asyncio.Task[Any]) -> str:
+    ((_, answer),) = sent.result().items()
+    return str(answer.error)
+
+
+@pytest.mark.requirement("W7")
+async def test_what_comes_behind_a_batch_that_was_not_stored_is_refused_retriably() -> None:
+    async with Bench(hold_puts=True) as bench:
+        assert await bench.append(0) == "none"
+        failed = await bench.send(1)
+        bench.store.puts[-1].fail(UnavailableError("bucket down"))
+        await bench.world.clock.settle()
+        assert _error(failed) == "kafka_storage_error"
+        assert [await bench.append(sequence) for sequence in (2, 3)] == ["kafka_storage_error"] * 2
+        assert bench.stored() == 1
+        assert [await bench.append(sequence) for sequence in (1, 2, 3)] == ["none"] * 3
+        assert bench.stored() == 4
+        assert await bench.append(9) == "out_of_order_sequence_number"
+
+
+@pytest.mark.requirement("W7")
+async def test_a_batch_that_never_comes_again_is_waited_for_two_minutes() -> None:
+    async with Bench(hold_puts=True) as bench:
+        assert await bench.append(0) == "none"
+        await bench.send(1)
+        bench.store.puts[-1].fail(UnavailableError("bucket down"))
+        await bench.world.clock.settle()
+        assert await bench.append(2) == "kafka_storage_error"
+        await bench.world.clock.advance(NOTED_SECONDS)
+        assert await bench.append(2) == "out_of_order_sequence_number"
+
+
+@pytest.mark.requirement("W7")
+async def test_a_refused_batch_that_another_agent_stored_prevents_nothing() -> None:
+    async with Bench(hold_puts=True) as bench:
+        assert await bench.append(0) == "none"
+        await bench.send(1)
+        bench.store.puts[-1].fail(UnavailableError("bucket down"))
+        await bench.world.clock.settle()
+        other = ProduceWorld(seed=1)
+        other.bucket, other.store, other.model, other.metastore, other.view = (
+            bench.world.bucket,
+            bench.world.bucket,
+            bench.world.model,
+            bench.world.model,
+            bench.world.view,
+        )
+        async with other:
+            batch = plain_batch(producer_id=PRODUCER, producer_epoch=0, base_sequence=1)
+            sent = asyncio.create_task(other.produce(other.connect(), {"t": {0: batch}}))
+            await other.clock.advance(0.1)
+            assert _error(sent) == "none"
+        assert await bench.append(2) == "none"
+        assert await bench.append(4) == "out_of_order_sequence_number"
+
+
+@pytest.mark.requirement("W7")
+@pytest.mark.parametrize("status", [FileStatus.CONDEMNED, FileStatus.TOO_OLD])
+async def test_what_comes_behind_a_file_that_the_metastore_refused_is_refused_retriably(status: FileStatus) -> None:
+    async with Bench(hold_commits=True) as bench:
+        sent = await bench.send(0)
+        call = bench.metastore.commits[-1]
+        call.answer([FileAnswer(call.files[0].file_id, status)])
+        await bench.world.clock.settle()
+        behind = await bench.send(1)
+        await bench.metastore.commits[-1].finish()
+        await bench.world.clock.settle()
+        assert [_error(sent), _error(behind)] == ["kafka_storage_error"] * 2
+
+
+@pytest.mark.requirement("W7")
+async def test_what_comes_behind_a_batch_of_an_unknown_outcome_is_refused_retriably() -> None:
+    async with Bench(hold_commits=True) as bench:
+        sent = await bench.send(0)
+        bench.metastore.commits[-1].fail(OutcomeUnknownError("lost"))
+        await bench.world.clock.advance(1)
+        bench.metastore.commits[-1].fail(InvalidError("refused"))
+        await bench.world.clock.settle()
+        behind = await bench.send(1)
+        await bench.metastore.commits[-1].finish()
+        await bench.world.clock.settle()
+        assert [_error(sent), _error(behind)] == ["request_timed_out", "kafka_storage_error"]
+
+
+@pytest.mark.requirement("W7")
+async def test_what_comes_behind_an_abandoned_file_is_refused_retriably() -> None:
+    async with Bench(hold_puts=True) as bench:
+        sent = await bench.send(0, timeout_ms=200)
+        await bench.world.clock.advance(ABANDON_AFTER_S + 1)
+        assert _error(sent) == "request_timed_out"
+        await bench.store.puts[-1].finish()
+        await bench.world.clock.settle()
+        assert bench.stored() == 0
+        assert await bench.append(1) == "kafka_storage_error"
+        assert [await bench.append(sequence) for sequence in (0, 1)] == ["none"] * 2
+
+
+@pytest.mark.requirement("W7")
+@pytest.mark.parametrize("is_unreachable", [True, False])
+async def test_what_comes_behind_a_batch_for_a_topic_that_was_unknown_is_refused_retriably(
+    is_unreachable: bool,
+) -> None:
+    async with Bench() as bench:
+        bench.world.create_topic("new", known=False)
+        bench.world.view.unreachable = UnavailableError("out of reach") if is_unreachable else None
+        bench.world.view.head, head = bench.world.view.image, bench.world.view.head
+        first = await bench.error(0, topic="new")
+        bench.world.view.unreachable = None
+        bench.world.view.image = bench.world.view.head = head
+        behind = await bench.error(1, topic="new")
+        assert [first, behind] == [
+            "leader_not_available" if is_unreachable else "unknown_topic_or_partition",
+            "kafka_storage_error",
+        ]
+        assert [await bench.error(sequence, topic="new") for sequence in (0, 1)] == ["none"] * 2
+        assert await bench.error(9, topic="new") == "out_of_order_sequence_number"
+
+
+@pytest.mark.requirement("W7")
+async def test_what_comes_behind_a_batch_with_an_old_leader_epoch_is_refused_retriably() -> None:
+    async with Bench(hold_commits=True) as bench:
+        sent = await bench.send(0)
+        bench.world.model.set_leader_epoch(bench.topic.key(0) or 0, 3)
+        await bench.metastore.commits[-1].finish()
+        await bench.world.clock.settle()
+        assert _error(sent) == "not_leader_or_follower"
+        bench.world.model.set_leader_epoch(bench.topic.key(0) or 0, 0)
+        behind = await bench.send(1)
+        await bench.metastore.commits[-1].finish()
+        await bench.world.clock.settle()
+        assert _error(behind) == "kafka_storage_error"
+
+
+async def test_a_final_refusal_is_not_noted() -> None:
+    """No client sends such a batch again: to wait for it would only delay the answer."""
+    async with Bench() as bench:
+        huge = plain_batch(1, b"x" * 8000, producer_id=PRODUCER, producer_epoch=0, base_sequence=0)
+        bench.world.create_topic("small", max_message_bytes="4096")
+        sent = asyncio.create_task(bench.world.produce(bench.client, {"small": {0: huge}}))
+        await bench.world.clock.advance(0.1)
+        assert _error(sent) == "message_too_large"
+        assert await bench.error(1, topic="small") == "out_of_order_sequence_number"
+
+
+async def test_the_commit_judges_each_batch_and_its_other_answers_stay() -> None:
+    async with Bench(hold_puts=True) as bench:
+        await bench.append(0)
+        await bench.send(1)
+        bench.store.puts[-1].fail(UnavailableError("bucket down"))
+        await bench.world.clock.settle()
+        bench.world.model.partitions[bench.topic.key(0) or 0].producers[PRODUCER].epoch = 5
+        assert await bench.append(2) == "invalid_producer_epoch"
+        judged = [a.outcome for answers in bench.world.model.answers.values() for a in answers.batches]
+        assert judged == [BatchOutcome.APPENDED, BatchOutcome.PRODUCER_FENCED]

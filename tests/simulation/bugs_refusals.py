@@ -1,0 +1,69 @@
+"""Deliberate bugs of what an agent remembers of batches that it refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.agent.produce.acknowledge import Acknowledger
+from headrace.agent.produce.batches import PlacedBatch
+from headrace.agent.produce.flush_queue import FlushedFile
+from headrace.agent.produce.refused_sequences import Numbered, RefusedSequences
+from headrace.agent.produce.stages import CommittingFile
+from headrace.metastore.api.commit import BatchAnswer, BatchOutcome
+from tests.simulation.bug import Patch, bug
+from tests.simulation.problems import Kind
+
+
+@bug("W7", Kind.SPURIOUS)
+def what_is_behind_a_refused_batch_is_called_out_of_order(patch: Patch) -> None:
+    """The commit's OUT_OF_ORDER goes to the client as it is."""
+    patch.replace(RefusedSequences, "explain", lambda self, batch, now: False)
+
+
+@bug("W7", Kind.HIDDEN)
+def the_note_of_a_refusal_is_never_dropped(patch: Patch) -> None:
+    """A batch was refused and stored later, and every gap of its producer is explained by it."""
+    patch.replace(RefusedSequences, "stored", lambda self, batch: None)
+
+
+@bug("W7", Kind.HIDDEN)
+def the_note_of_a_refusal_explains_earlier_batches(patch: Patch) -> None:
+    """A refused batch explains that the ones before it are out of order, too."""
+
+    def explain(self: RefusedSequences, batch: Numbered, now: float) -> bool:
+        return original(self, batch._replace(sequence=(batch.sequence + 1000) % 2**31), now)
+
+    original = patch.replace(RefusedSequences, "explain", explain)
+
+
+@bug("W7", Kind.PHANTOM)
+def a_refused_batch_that_another_agent_stored_is_waited_for(patch: Patch) -> None:
+    """What is behind a refused batch is refused, also if the commit accepted it."""
+
+    def committed(self: Acknowledger, file: FlushedFile, answers: Sequence[BatchAnswer]) -> None:
+        original(self, file, [judged_by_notes(self, *each) for each in zip(_first_entries(file), answers, strict=True)])
+
+    def judged_by_notes(self: Acknowledger, entry: PlacedBatch, answer: BatchAnswer) -> BatchAnswer:
+        return BatchAnswer(BatchOutcome.OUT_OF_ORDER, -1, -1) if self._is_explained(entry) else answer
+
+    original = patch.replace(Acknowledger, "committed", committed)
+
+
+def _first_entries(file: FlushedFile) -> list[PlacedBatch]:
+    assert isinstance(file.stage, CommittingFile)
+    return [entry for entry in file.stage.entries if not entry.records_before]
+
+
+@bug("W7", Kind.SPURIOUS)
+def a_file_that_was_not_stored_leaves_no_note(patch: Patch) -> None:
+    """Only refusals of the commit are noted, and those before the buffer."""
+
+    def failed(self: Acknowledger, file: object, refusal: object) -> None:
+        note = self._note
+        self._note = lambda entry: None  # type: ignore[method-assign]
+        try:
+            original(self, file, refusal)
+        finally:
+            self._note = note  # type: ignore[method-assign]
+
+    original = patch.replace(Acknowledger, "failed", failed)

@@ -1,0 +1,107 @@
+"""Which out-of-order batches are refused retriably, judged from answers and from what the metastore judged.
+
+An agent that refused a batch of a producer does not tell the batches behind it that they are out of order, until it has
+stored the refused one or a later one (agent/produce/refused_sequences.py). Only then does it tell them. It refuses
+nothing that the commit accepted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from headrace.metastore.api.commit import BatchOutcome
+from tests.simulation.database import Committed
+from tests.simulation.messages import SEQUENCES, Attempt
+from tests.simulation.problems import Kind, Problem
+
+if TYPE_CHECKING:
+    from tests.simulation.stored_log import StoredLog
+    from tests.simulation.world import World
+
+NOT_STORED = int(ErrorCode.kafka_storage_error)
+OUT_OF_ORDER = int(ErrorCode.out_of_order_sequence_number)
+SENT_AGAIN = (NOT_STORED, int(ErrorCode.not_leader_or_follower), int(ErrorCode.leader_not_available))
+
+
+def check_refusals(world: World, logs: StoredLog) -> Iterator[Problem]:
+    """Look at each producer in each epoch, partition and process."""
+    servers = (*world.past, world.database)
+    judged: dict[tuple[object, ...], list[Committed]] = defaultdict(list)
+    for committed in {committed.serial: committed for server in servers for committed in server.journal}.values():
+        judged[committed.key, committed.identity].append(committed)
+    streams: dict[tuple[object, ...], list[Attempt]] = defaultdict(list)
+    for batch in world.messages.batches:
+        for attempt in batch.attempts if batch.is_idempotent else ():
+            streams[batch.place, attempt.producer_id, attempt.epoch, attempt.process].append(attempt)
+    for attempts in streams.values():
+        yield from _check_out_of_order(attempts)
+        yield from _check_hidden(attempts, judged)
+
+
+def _check_out_of_order(attempts: Sequence[Attempt]) -> Iterator[Problem]:
+    for told in attempts:
+        if told.code != OUT_OF_ORDER or told.arrived_at is None:
+            continue
+        for refused in attempts:
+            if (
+                refused.code in SENT_AGAIN
+                and refused.settled_at is not None
+                and refused.settled_at <= told.arrived_at
+                and _is_before(refused, told)
+                and not any(_may_end(refused, stored) for stored in attempts)
+            ):
+                yield Problem(
+                    Kind.SPURIOUS, f"{told.batch} is called out of order, {refused.batch} before it was refused there"
+                )
+
+
+def _check_hidden(attempts: Sequence[Attempt], judged: dict[tuple[object, ...], list[Committed]]) -> Iterator[Problem]:
+    for told in attempts:
+        if told.code != NOT_STORED or told.arrived_at is None or told.settled_at is None:
+            continue
+        verdicts = [
+            committed
+            for committed in judged[told.batch.place.key, told.identity]
+            if committed.node_id == told.process // 1000 and told.arrived_at <= committed.at <= told.settled_at
+        ]
+        accepted = any(c.outcome in (BatchOutcome.APPENDED, BatchOutcome.DUPLICATE) for c in verdicts)
+        if accepted and not any(_may_be_of(other, told) for other in attempts):
+            yield Problem(Kind.PHANTOM, f"{told.batch} is called not stored, and the commit accepted it")
+        if any(committed.outcome is BatchOutcome.OUT_OF_ORDER for committed in verdicts) and not any(
+            _is_before(refused, told)
+            and not refused.is_ok
+            and not any(_ends(refused, stored, told) for stored in attempts)
+            for refused in attempts
+        ):
+            yield Problem(Kind.HIDDEN, f"{told.batch} is out of order, and called not stored")
+
+
+def _is_before(attempt: Attempt, other: Attempt) -> bool:
+    return 0 < (other.sequence - attempt.sequence) % SEQUENCES <= SEQUENCES // 2
+
+
+def _may_be_of(other: Attempt, told: Attempt) -> bool:
+    """Whether the verdicts of an attempt may be those of another one of the same batch."""
+    is_same = other is not told and other.identity == told.identity
+    return is_same and (other.is_replay or other.arrived_at is None or other.arrived_at <= (told.settled_at or 0.0))
+
+
+def _may_end(refused: Attempt, stored: Attempt) -> bool:
+    """Whether an attempt stored the refused batch or a later one, or may have."""
+    return not _is_before(stored, refused) and (stored.is_ok or not stored.is_refused)
+
+
+def _ends(refused: Attempt, stored: Attempt, told: Attempt) -> bool:
+    """Whether the agent stored the refused batch or a later one before it answered `told`."""
+    return (
+        stored.is_ok
+        and not _is_before(stored, refused)
+        and refused.settled_at is not None
+        and stored.settled_at is not None
+        and told.arrived_at is not None
+        and refused.settled_at < stored.settled_at < told.arrived_at
+    )
