@@ -18,12 +18,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from headrace.agent.fetch.acknowledged import AcknowledgedEnds
 from headrace.agent.fetch.appended import appended_extents
 from headrace.agent.fetch.index import TailIndex
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.waiters import Waiters
 from headrace.metastore.api.commit import FileAnswer, FileCommit
-from headrace.metastore.api.read import FeedPage, ReadApi
+from headrace.metastore.api.read import ReadApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, UnavailableError
 
@@ -53,6 +54,7 @@ class FeedFollower:
         self,
         metastore: ReadApi,
         index: TailIndex,
+        acknowledged: AcknowledgedEnds,
         waiters: Waiters,
         clock: Clock,
         metrics: FetchMetrics,
@@ -62,6 +64,7 @@ class FeedFollower:
     ) -> None:
         self._metastore = metastore
         self._index = index
+        self._acknowledged = acknowledged
         self._waiters = waiters
         self._clock = clock
         self._metrics = metrics
@@ -96,12 +99,13 @@ class FeedFollower:
 
     def committed(self, commits: Sequence[FileCommit], answers: Sequence[FileAnswer]) -> None:
         """This agent committed something: consumers get it at once, without a poll if the answers tell all and it
-        follows the index's own end. If there are no consumers, the next turn is early enough: a poll for each commit
-        was an eighth of a producing agent's time in Python.
+        follows the index's own end. If there are no consumers, the next turn is early enough, or the next fetch of
+        these partitions: a poll for each commit was an eighth of a producing agent's time in Python.
         """
+        self._acknowledged.note(commits, answers)
         extents = appended_extents(commits, answers) if self._is_followed else None
         if extents is None:
-            self.changed()
+            self._poll_soon()
             return
         heard, is_known = self._index.take_own(extents)
         self._waiters.notify(heard)
@@ -112,6 +116,10 @@ class FeedFollower:
 
     def changed(self) -> None:
         """This agent changed something that only the feed tells: consumers at the end get it at once."""
+        self._acknowledged.note_all()
+        self._poll_soon()
+
+    def _poll_soon(self) -> None:
         if self._is_followed:
             self._poke()
         else:
@@ -184,10 +192,12 @@ class FeedFollower:
         """One page. True if the feed has more rows than the page."""
         self._poked = False
         asked, self._catching_up = self._catching_up, []
-        is_behind = False
+        is_behind = is_complete = False
+        self._acknowledged.begin_poll()
         try:
-            is_behind = await self._apply_page()
+            is_behind, is_complete = await self._apply_page()
         finally:
+            self._acknowledged.end_poll(is_complete=is_complete)
             if is_behind:
                 self._catching_up += asked
             else:
@@ -196,7 +206,8 @@ class FeedFollower:
                         one.set_result(None)
         return is_behind
 
-    async def _apply_page(self) -> bool:
+    async def _apply_page(self) -> tuple[bool, bool]:
+        """Whether the feed has more rows than the page, and whether the index is at the feed's end."""
         page = await self._metastore.poll_feed(self._index.heads)
         self._wall_minus_monotonic = page.wall_ms / 1000 - self._clock.monotonic()
         self._metrics.feed_polls.labels("ok").inc()
@@ -207,7 +218,8 @@ class FeedFollower:
             self._moved_at, self._metadata_offset = self._clock.monotonic(), page.metadata_offset
         self._waiters.notify(self._index.apply(page))
         self._on_metadata(page.metadata_offset)
-        return self._is_behind(page)
+        is_complete = all(self._index.heads[shard] >= head for shard, head in page.heads.items())
+        return bool(page.rows) and not is_complete, is_complete
 
     @property
     def _is_followed(self) -> bool:
@@ -219,10 +231,6 @@ class FeedFollower:
     @property
     def _is_quiet(self) -> bool:
         return self._clock.monotonic() - self._moved_at >= QUIET_AFTER_SECONDS
-
-    def _is_behind(self, page: FeedPage) -> bool:
-        heads = self._index.heads
-        return bool(page.rows) and any(heads[shard] < head for shard, head in page.heads.items())
 
     async def _pause(self, seconds: float) -> None:
         """Sleep, or wake up early after a poke. A poke during the previous poll counts, because that may have missed

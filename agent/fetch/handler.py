@@ -3,7 +3,8 @@
 Place: between the listener and the read path plan -> locate -> read -> assemble.
 Invariant: the reply is sent when there is enough data, on an error, at the client's timeout or when the agent drains;
 never later. An error of one partition does not affect others. A waiting fetch sends no queries: it looks at the
-index when the feed brought something.
+index when the feed brought something. What this agent has acknowledged is in the answer, or its high watermark shows
+that there is more.
 Source: KIP-74 (limits), KIP-227 (sessions), KIP-392 (zones), KIP-516 (topic ids), KIP-98 (read_committed).
 """
 
@@ -16,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
+from headrace.agent.fetch.acknowledged import AcknowledgedEnds
 from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.assemble import Batches
 from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, available_bytes, largest_reply
@@ -66,6 +68,7 @@ class FetchHandler:
         clock: Clock,
         *,
         max_bytes: int,
+        acknowledged: AcknowledgedEnds | None = None,
         catch_up: Callable[[], Awaitable[None]] = _nothing_to_catch_up_with,
         follows: Callable[[], AbstractContextManager[None]] = nullcontext,
         rendered: RenderedTopics | None = None,
@@ -73,7 +76,9 @@ class FetchHandler:
         is_shared: Callable[[str], bool] = lambda listener: False,
         allowed: AllowedTopics | None = None,
     ) -> None:
-        """`catch_up` returns once the index has everything that was committed before the call.
+        """`acknowledged`: None for an agent that serves no producers.
+
+        `catch_up` returns once the index has everything that was committed before the call.
 
         `follows` is entered while a fetch wants what comes next in a partition, and so needs the feed.
         `allowed`: None if ACLs are not enforced.
@@ -87,6 +92,7 @@ class FetchHandler:
         self._waiters = waiters
         self._clock = clock
         self._max_bytes = max_bytes
+        self._acknowledged = AcknowledgedEnds() if acknowledged is None else acknowledged
         self._catch_up = catch_up
         self._follows = follows
         self._rendered = rendered or RenderedTopics({})
@@ -274,7 +280,13 @@ class FetchHandler:
                 await waiter.wait(missing, self._clock, deadline - self._clock.monotonic())
 
     async def _locate(self, queries: Sequence[ExtentQuery], max_bytes: int, *, committed: bool) -> list[Lookup]:
+        """What the index or the primary has: no less than what this agent has acknowledged."""
         found = await self._locator.locate(queries, max_bytes)
+        if self._acknowledged:
+            if any(map(self._acknowledged.is_missing, queries, found)):
+                await self._catch_up()
+                found = await self._locator.locate(queries, max_bytes)
+            found = list(map(self._acknowledged.raised, queries, found))
         return list(map(stable_part, queries, found)) if committed else found
 
     def _missing(

@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
+from headrace.agent.fetch.acknowledged import AcknowledgedEnds
 from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.cache import ChunkCache
 from headrace.agent.fetch.feed import FeedFollower
@@ -86,8 +87,9 @@ class FetchService:
         self._forgotten = ForgottenExtents(store, rng)
         index.on_forgotten = self._forgotten.note
         waiters = Waiters(metrics, steps.waiter)
+        acknowledged = AcknowledgedEnds()
         self._feed = FeedFollower(
-            *(metastore, index, waiters, clock, metrics),
+            *(metastore, index, acknowledged, waiters, clock, metrics),
             interval_ms=settings.feed_poll_interval_ms,
             on_metadata=self._on_metadata,
         )
@@ -112,6 +114,7 @@ class FetchService:
             waiters,
             clock,
             max_bytes=settings.fetch_max_bytes,
+            acknowledged=acknowledged,
             catch_up=self._feed.catch_up,
             follows=self._feed.following,
             rendered=rendered,

@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.fetch.acknowledged import AcknowledgedEnds
 from headrace.agent.fetch.assemble import Batches
 from headrace.agent.fetch.cache import ChunkCache
 from headrace.agent.fetch.file_range import RangeBytes
@@ -187,3 +188,31 @@ def out_of_range_is_said_by_the_index(patch: Patch) -> None:
         return answers
 
     original = patch.replace(Locator, "locate", locate)
+
+
+@bug("W5", Kind.STALE)
+def what_was_acknowledged_is_not_marked(patch: Patch) -> None:
+    """A fetch shows the index as it is, although this agent has acknowledged more."""
+    patch.replace(AcknowledgedEnds, "note", lambda self, commits, answers: None)
+
+
+@bug("W5", Kind.STALE)
+def a_poll_ends_the_marks_that_were_made_during_it(patch: Patch) -> None:
+    """What was acknowledged after a poll was sent counts as heard when its answer comes."""
+
+    def end_poll(self: AcknowledgedEnds, *, is_complete: bool) -> None:
+        original(self, is_complete=is_complete)
+        if is_complete:
+            self._ends.clear()
+
+    original = patch.replace(AcknowledgedEnds, "end_poll", end_poll)
+
+
+@bug("W5", Kind.STALE)
+def a_failed_poll_ends_the_marks(patch: Patch) -> None:
+    """Marks are forgotten although the feed did not answer, or did not bring all."""
+
+    def end_poll(self: AcknowledgedEnds, *, is_complete: bool) -> None:
+        original(self, is_complete=True)
+
+    original = patch.replace(AcknowledgedEnds, "end_poll", end_poll)

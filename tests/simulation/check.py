@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tests.simulation.check_flushes import check_flushes
-from tests.simulation.check_polls import check_listings, check_polls
+from tests.simulation.check_polls import check_listings, check_own_writes, check_polls
 from tests.simulation.check_refusals import check_refusals
 from tests.simulation.check_sends import check_sends
 from tests.simulation.check_stored import check_stored
@@ -27,7 +27,10 @@ def find_problems(world: World) -> list[Problem]:
     """Everything that is wrong with the history."""
     problems: list[Problem] = []
     logs = read_stored_logs(world, problems)
-    parts = (check_stored, check_sends, check_refusals, check_polls, check_listings, check_flushes, _check_producer_ids)
+    parts = (
+        *(check_stored, check_sends, check_refusals, check_polls, check_own_writes, check_listings, check_flushes),
+        _check_producer_ids,
+    )
     for part in parts:
         problems += part(world, logs)
     problems += world.keyed.find_problems()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,24 @@ def check_polls(world: World, log: StoredLog) -> Iterator[Problem]:
                     f"{poll.reader} at agent {poll.node_id} read {entry.batch} at {poll.place}:{entry.base_offset},"
                     f" where {known[0]} is stored",
                 )
+
+
+def check_own_writes(world: World, log: StoredLog) -> Iterator[Problem]:
+    """A fetch that was sent to a process after it acknowledged a batch shows a high watermark behind it."""
+    acknowledged: dict[tuple[Place, int], list[tuple[float, int]]] = defaultdict(list)
+    for batch in world.messages.batches:
+        for attempt in batch.attempts:
+            if attempt.is_ok and attempt.answered_at is not None and attempt.base_offset >= 0:
+                end = attempt.base_offset + batch.count
+                acknowledged[batch.place, attempt.process].append((attempt.answered_at, end))
+    for poll in world.polls if not world.past else ():  # a metastore that was replaced may have lost some
+        ends = [end for at, end in acknowledged[poll.place, poll.process] if at <= poll.sent_at]
+        if ends and poll.high_watermark < max(ends):
+            yield Problem(
+                Kind.STALE,
+                f"{poll.reader} at agent {poll.node_id}, {poll.place}:{poll.position}: high watermark"
+                f" {poll.high_watermark}, acknowledged {max(ends)}",
+            )
 
 
 def _check_poll(world: World, poll: Poll) -> Iterator[Problem]:

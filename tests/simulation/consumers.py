@@ -96,7 +96,17 @@ class Reader:
         where = f"{self.name} at {place}:{position}"
         entries = read_entries(self._world, answer.records, where)
         now = self._world.loop.time()
-        poll = Poll(self.name, connection.node_id, place, position, sent_at, now, answer.high_watermark, entries)
+        poll = Poll(
+            self.name,
+            connection.node_id,
+            connection.owner,
+            place,
+            position,
+            sent_at,
+            now,
+            answer.high_watermark,
+            entries,
+        )
         self._world.polls.append(poll)
         offsets = [entry.base_offset for entry in entries]
         self._world.note("poll", self.name, str(place), position, answer.high_watermark, *offsets)

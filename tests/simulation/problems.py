@@ -36,7 +36,7 @@ class Kind(enum.StrEnum):
     EARLY = "before its commit"
     """Acknowledged, or readable, before the metastore had committed it."""
     STALE = "stale offsets"
-    """ListOffsets contradicts what was acknowledged or committed."""
+    """ListOffsets contradicts what was acknowledged or committed, or a fetch what its agent acknowledged."""
     SPURIOUS = "spurious refusal"
     """A correct client is refused finally: out of order, fenced, or unknown topic."""
     HIDDEN = "hidden gap"

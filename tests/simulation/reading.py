@@ -36,6 +36,8 @@ class Poll:
 
     reader: str
     node_id: int
+    process: int
+    """The life of the agent."""
     place: Place
     position: int
     sent_at: float

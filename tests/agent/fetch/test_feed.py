@@ -58,8 +58,7 @@ async def test_a_new_reader_finds_what_was_committed_without_readers(world: Worl
     (key,) = world.create_topic("t", 1)
     await world.service.start()
     await world.clock.settle()
-    await world.append(key, b"a")
-    world.service.on_ended()
+    await world.append(key, b"a", own=True)
     before = world.metastore.asked["poll_feed"]
 
     await world.clock.settle()
