@@ -18,6 +18,7 @@ PATIENCE_SECONDS = 1.0
 async def catch_up_briefly(catch_up: Callable[[], Awaitable[MetadataImage]], clock: Clock) -> HeadraceError | None:
     """Wait for `catch_up` for PATIENCE_SECONDS at most; the error if it failed or was not done by then."""
     reading = asyncio.ensure_future(catch_up())
+    reading.add_done_callback(lambda done: done.cancelled() or done.exception())  # this caller may be cancelled first
     patience = asyncio.ensure_future(clock.sleep(PATIENCE_SECONDS))
     try:
         await asyncio.wait((reading, patience), return_when=asyncio.FIRST_COMPLETED)

@@ -67,6 +67,7 @@ class MetadataFollower:
     def _next_read(self) -> asyncio.Task[MetadataImage]:
         if self._waiting is None:
             self._waiting = asyncio.create_task(self._read_after(self._running))
+            self._waiting.add_done_callback(_retrieve)
         return self._waiting
 
     async def _read_after(self, previous: asyncio.Task[MetadataImage] | None) -> MetadataImage:
@@ -115,6 +116,12 @@ class MetadataFollower:
 
 class _AnotherLogError(CorruptError):
     """The last applied record is not in this log."""
+
+
+def _retrieve(task: asyncio.Task[MetadataImage]) -> None:
+    """Each caller gets the error. A caller that was cancelled said why, and leaves a read that no caller waits for."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _log_failure(task: asyncio.Task[MetadataImage]) -> None:

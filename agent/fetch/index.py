@@ -58,7 +58,8 @@ class TailIndex:
         self._extents_max = extents_max
         self._incarnation: uuid.UUID | None = None
         self._tails: dict[int, Tail] = {}
-        self._arrivals: deque[int] = deque()  # keys of the cached extents, oldest first
+        self._arrivals: deque[Extent] = deque()
+        """The cached extents, oldest first, and those that something else has removed since they arrived."""
         self._file_ends: OrderedDict[uuid.UUID, int] = OrderedDict()
 
     @property
@@ -268,15 +269,19 @@ class TailIndex:
             tail.confirmed = True
             tail.note_primary(NONE_OPEN, 0)
         tail.high_watermark = max(tail.high_watermark, extent.last_offset + 1)
-        self._arrivals.append(key)
+        self._arrivals.append(extent)
         while len(self._arrivals) > self._extents_max:
-            oldest = self._tails.get(self._arrivals.popleft())
-            if oldest is not None and oldest.extents:
-                del oldest.extents[0]
+            self._evict(self._arrivals.popleft())
         end = extent.position + extent.length
         self._file_ends[extent.file_id] = max(end, self._file_ends.get(extent.file_id, 0))
         if len(self._file_ends) > FILES_MAX:
             self._file_ends.popitem(last=False)
+
+    def _evict(self, oldest: Extent) -> None:
+        """Remove an arrival, if nothing else has: its partition may have newer extents by now, which stay."""
+        tail = self._tails.get(oldest.partition_key)
+        if tail is not None and tail.extents and tail.extents[0] is oldest:
+            del tail.extents[0]
 
     def _drop_through(self, key: int, last_offset: int) -> None:
         """A swap replaced extents up to `last_offset`: readers of them must ask the primary."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.agent.cluster import follower as follower_module
+from headrace.agent.cluster.brief_catch_up import catch_up_briefly
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.log.image import MetadataImage
@@ -103,6 +105,36 @@ async def test_a_cancelled_caller_does_not_end_the_read_of_others(api: FakeClust
     hasty.cancel()
     await fake_clock.advance(5)
     assert "orders" in (await patient).topics_by_name
+
+
+@pytest.mark.parametrize("gives_up", ["is cancelled", "waits briefly"])
+async def test_a_read_that_fails_after_its_caller_gave_up_leaves_no_traceback(
+    api: FakeClusterApi,
+    fake_clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    gives_up: str,
+) -> None:
+    """asyncio writes one for each task with an exception that no code looked at."""
+
+    async def read_metadata(offset: int, limit: int) -> list[bytes]:
+        await fake_clock.sleep(2)
+        raise UnavailableError("down")
+
+    monkeypatch.setattr(api, "read_metadata", read_metadata)
+    follower = MetadataFollower(api)
+    if gives_up == "is cancelled":
+        hasty = asyncio.create_task(follower.catch_up())
+        await fake_clock.settle()
+        hasty.cancel()
+        del hasty
+    else:
+        error = await fake_clock.run(catch_up_briefly(follower.catch_up, fake_clock))
+        assert isinstance(error, UnavailableError)
+    await fake_clock.advance(5)
+    del follower
+    gc.collect()
+    assert not caplog.records
 
 
 async def test_a_poke_reads_only_news(api: FakeClusterApi, fake_clock: ManualClock) -> None:
