@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from load.torture.drills import DRILLS
-from load.torture.faults import BUCKET_FAULTS, KINDS
+from load.torture.faults import BUCKET_FAULTS, KINDS, STEADY_KINDS
 from load.torture.report import print_outcome
 from load.torture.run import TorturePlan, torture
 from load.torture.small_disk import why_missing
@@ -35,30 +35,45 @@ def main() -> int:
     )
     parser.add_argument("--delivery-ms", type=int, default=DELIVERY_MS, help="after this long a client gives up")
     parser.add_argument("--clients", default="", help="only these clients, comma-separated")
+    parser.add_argument(
+        "--leaders-stay",
+        action="store_true",
+        help="strike only S3 and Postgres, for less than a lease; a client that begins another epoch fails the run",
+    )
     parser.add_argument("--directory", type=Path, help="an empty directory that keeps logs and data")
     args = parser.parse_args()
     every = (*KINDS, *BUCKET_FAULTS)
     logging.disable(logging.CRITICAL)  # the clients tell at length what the faults do to them
-    is_long = args.seconds >= LONG_RUN_SECONDS
-    chosen = _named(args.drills, DRILLS) if args.drills is not None else DRILLS if is_long else ()
+    chosen = _named(args.drills, DRILLS) if args.drills is not None else _usual_drills(args)
     if "disk_full" in chosen and (reason := why_missing()):
         print(f"left out   disk_full: {reason}", flush=True)
         chosen = [drill for drill in chosen if drill != "disk_full"]
     plan = TorturePlan(
         seed=random.SystemRandom().randrange(2**31) if args.seed is None else args.seed,
         seconds=args.seconds,
-        kinds=_named(args.kinds, every) if args.kinds is not None else every if is_long else KINDS,
+        kinds=_named(args.kinds, every) if args.kinds is not None else _usual_kinds(args),
         drills=chosen,
         holds_snapshot=bool(chosen),
         rate=args.rate,
         delivery_ms=args.delivery_ms,
         clients=[name for name in args.clients.split(",") if name],
+        leaders_stay=args.leaders_stay,
         directory=args.directory and args.directory.resolve(),
     )
     print(f"seed {plan.seed}, {plan.seconds:g} s of faults, drills: {', '.join(chosen) or 'none'}", flush=True)
     outcome = asyncio.run(torture(plan, partial(print, flush=True)))
     print_outcome(outcome)
     return 1 if outcome.offences else 0
+
+
+def _usual_drills(args: argparse.Namespace) -> Sequence[str]:
+    return DRILLS if args.seconds >= LONG_RUN_SECONDS and not args.leaders_stay else ()
+
+
+def _usual_kinds(args: argparse.Namespace) -> Sequence[str]:
+    if args.leaders_stay:
+        return STEADY_KINDS
+    return (*KINDS, *BUCKET_FAULTS) if args.seconds >= LONG_RUN_SECONDS else KINDS
 
 
 def _named(words: str, known: Sequence[str]) -> list[str]:

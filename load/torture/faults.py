@@ -17,6 +17,10 @@ METASTORE_FAULTS = ("restart",)
 BUCKET_FAULTS = ("slow_down",)
 KINDS = (*LINK_FAULTS, *AGENT_FAULTS, *METASTORE_FAULTS)
 """Of a short run; a long one has BUCKET_FAULTS and the drills of load/torture/drills.py too."""
+EVERYWHERE = (*AGENT_NAMES, "postgres", "s3")
+BEHIND_AGENTS = ("postgres", "s3")
+STEADY_KINDS = (*LINK_FAULTS, *METASTORE_FAULTS, *BUCKET_FAULTS)
+"""Of a run in which leaders stay: no agent is killed or paused, and only what is behind the agents is struck."""
 GAP_MEAN_S = 0.9
 SETTLE_S = 3.0
 """A target is left alone this long after a process fault, so that it gets back to work."""
@@ -39,16 +43,18 @@ class Fault(NamedTuple):
     seconds: float
 
 
-def schedule(seed: int, seconds: float, kinds: Sequence[str] = KINDS) -> list[Fault]:
-    """Faults in order of time; the last one ends before `seconds` are over, if it is a window."""
+def schedule(
+    seed: int, seconds: float, kinds: Sequence[str] = KINDS, targets: Sequence[str] = EVERYWHERE
+) -> list[Fault]:
+    """Faults in order of time; the last one ends before `seconds` are over, if it is a window. `targets`: of faults
+    that can strike everywhere."""
     rng = random.Random(seed)
-    everybody = (*AGENT_NAMES, "postgres", "s3")
-    free_at = dict.fromkeys(everybody, 0.0)
+    free_at = dict.fromkeys(EVERYWHERE, 0.0)
     faults = []
     at_s = 1.0
     while kinds and at_s < seconds - 1.0:
         kind = rng.choice(kinds)
-        target = rng.choice(_TARGETS.get(kind, everybody))
+        target = rng.choice(_TARGETS.get(kind, targets))
         length_s = 0.0 if kind == "reset" else rng.uniform(0.2, 1.5) if kind in LINK_FAULTS else rng.uniform(0.5, 5.0)
         length_s = min(length_s, seconds - at_s)
         if free_at[target] <= at_s:

@@ -20,9 +20,10 @@ from load.torture.checker import TortureVerdict, check, compare
 from load.torture.cluster import TortureCluster
 from load.torture.commands import LostReport
 from load.torture.drills import LOSES
-from load.torture.faults import KINDS, schedule
+from load.torture.faults import BEHIND_AGENTS, EVERYWHERE, KINDS, schedule
 from load.torture.progress import Progress
 from load.torture.reading import read_with_aiokafka, read_with_confluent
+from load.torture.tracebacks import find_tracebacks
 from load.torture.writers import DELIVERY_MS, Report, Writer, installed
 
 TOPIC = "torture"
@@ -33,6 +34,8 @@ QUIET_SECONDS = 300
 """After the last fault, what a writer gets to have everything answered (and its delivery timeout)."""
 SETTLE_SECONDS = 300
 """After the last answer, what an agent gets to end the fate of its files."""
+LONG_LEASES = {"broker.session.timeout.ms": 60_000}
+"""Longer than the faults of a run in which leaders stay."""
 IN_FLIGHT = "headrace_produce_files_in_flight"
 
 
@@ -51,6 +54,9 @@ class TorturePlan:
     """What happens to Postgres meanwhile (load/torture/drills.py)."""
     holds_snapshot: bool = False
     """Whether a transaction keeps its snapshot all the time."""
+    leaders_stay: bool = False
+    """Whether faults strike only what is behind the agents, for less than a lease: then no client may begin another
+    epoch."""
     directory: Path | None = None
     """An empty directory that keeps logs and data; None for one that goes with the run."""
 
@@ -75,7 +81,8 @@ class TortureOutcome:
     highest_epoch: int = 0
     """Above the number of clients, or above 0: clients gave records up and went on under another id or epoch."""
     unsettled: list[str] = field(default_factory=list)
-    """Named files that the bucket lacks, agents that still hold files in flight, what drills and the audit found."""
+    """Named files that the bucket lacks, agents that still hold files in flight, tracebacks in their logs, what drills
+    and the audit found."""
 
     @property
     def struck(self) -> int:
@@ -87,7 +94,17 @@ class TortureOutcome:
         """Empty when the run is clean."""
         troubles = [f"writer {report.producer}: {report.trouble}" for report in self.reports if report.trouble]
         idle = [f"writer {report.producer}: nothing acknowledged" for report in self.reports if not report.acknowledged]
-        return [*self.verdict.offences, *self.disagreements, *self.unsettled, *troubles, *idle]
+        return [*self.verdict.offences, *self.disagreements, *self.unsettled, *troubles, *idle, *self._epochs]
+
+    @property
+    def _epochs(self) -> list[str]:
+        """Epochs and ids that clients had no reason to begin, from their own logs and from Postgres."""
+        if not self.plan.leaders_stay:
+            return []
+        begun = [f"{report.producer} began again: {why}" for report in self.reports for why in report.started_over]
+        if self.highest_epoch:
+            begun.append(f"a producer began another epoch: highest epoch {self.highest_epoch}")
+        return begun
 
 
 async def torture(plan: TorturePlan, say: Callable[[str], None] = print) -> TortureOutcome:
@@ -100,7 +117,11 @@ async def torture(plan: TorturePlan, say: Callable[[str], None] = print) -> Tort
         chosen = plan.clients or list(commands)
         writers = [Writer(name, commands[name], directory / f"{name}.log") for name in chosen if name in commands]
         made = TortureCluster(
-            directory, plan.seed, fills_disk="disk_full" in plan.drills, holds_snapshot=plan.holds_snapshot
+            directory,
+            plan.seed,
+            fills_disk="disk_full" in plan.drills,
+            holds_snapshot=plan.holds_snapshot,
+            settings=LONG_LEASES if plan.leaders_stay else {},
         )
         async with made as cluster, AsyncExitStack() as leaving:
             for writer in writers:
@@ -108,7 +129,9 @@ async def torture(plan: TorturePlan, say: Callable[[str], None] = print) -> Tort
             progress = Progress(cluster, [writer.report for writer in writers], say)
             telling = asyncio.create_task(progress.tell_for_ever())
             leaving.callback(telling.cancel)
-            return await _torture(plan, cluster, writers, missing, progress)
+            outcome = await _torture(plan, cluster, writers, missing, progress)
+        outcome.unsettled += find_tracebacks(sorted(directory.glob("agent-*.log")))
+        return outcome
 
 
 async def _torture(
@@ -125,7 +148,8 @@ async def _torture(
             await asyncio.gather(*(writer.answered.wait() for writer in writers))
     progress.step(f"faults for {plan.seconds:g} s")
     async with asyncio.TaskGroup() as striking:
-        striking.create_task(cluster.run(schedule(plan.seed, plan.seconds, plan.kinds)))
+        targets = BEHIND_AGENTS if plan.leaders_stay else EVERYWHERE
+        striking.create_task(cluster.run(schedule(plan.seed, plan.seconds, plan.kinds, targets)))
         striking.create_task(cluster.run_drills(plan.seconds, plan.drills))
     progress.step("no more faults; the last answers")
     patience_s = QUIET_SECONDS + plan.delivery_ms / 1000

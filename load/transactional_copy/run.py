@@ -29,6 +29,7 @@ from load.torture.cluster import TortureCluster
 from load.torture.commands import LostReport
 from load.torture.drills import LOSES
 from load.torture.faults import schedule
+from load.torture.tracebacks import find_tracebacks
 from load.torture.writers import DELIVERY_MS, Report, Writer, installed
 from load.transactional_copy.copier import INPUT, OUTPUT
 from load.transactional_copy.copiers import (
@@ -93,7 +94,8 @@ class CopyOutcome:
     catch_up_s: float = 0.0
     """From the last fault until the group's offsets reached the end."""
     unsettled: list[str] = field(default_factory=list)
-    """Transactions that stay open, a last stable offset below the end, what drills, readers and the audit found."""
+    """Transactions that stay open, a last stable offset below the end, tracebacks in the logs of agents, what drills,
+    readers and the audit found."""
 
     @property
     def transactions(self) -> dict[str, CopyTransaction]:
@@ -129,7 +131,8 @@ async def copy_under_faults(plan: CopyPlan, say: Callable[[str], None] = print) 
             telling = asyncio.create_task(_tell_for_ever(outcome, cluster, say))
             leaving.callback(telling.cancel)
             await _run(outcome, cluster, writer, copiers, say)
-            return outcome
+        outcome.unsettled += find_tracebacks(sorted(directory.glob("agent-*.log")))
+        return outcome
 
 
 async def _run(

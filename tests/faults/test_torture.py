@@ -13,11 +13,11 @@ import pytest
 
 from load.torture import run
 from load.torture.checker import Name, Read, check, compare
-from load.torture.faults import KINDS, LINK_FAULTS, schedule
+from load.torture.faults import BEHIND_AGENTS, KINDS, LINK_FAULTS, STEADY_KINDS, schedule
 from load.torture.pacing import NOWHERE
 from load.torture.reading import read_with_confluent
 from load.torture.report import print_outcome
-from load.torture.run import TorturePlan, torture
+from load.torture.run import LONG_LEASES, TortureOutcome, TorturePlan, torture
 from load.torture.writers import Report
 
 RUNS = [(8, 3440, 80), pytest.param(15, 2773, 250, marks=pytest.mark.slow)]
@@ -115,6 +115,27 @@ def test_a_seed_is_a_schedule() -> None:
         assert fault.at_s >= ends.get(fault.target, 0.0)
         assert fault.at_s + fault.seconds <= 120
         ends[fault.target] = fault.at_s + fault.seconds
+
+
+def test_while_leaders_stay_only_what_is_behind_agents_is_struck() -> None:
+    faults = [fault for seed in range(20) for fault in schedule(seed, 60, STEADY_KINDS, BEHIND_AGENTS)]
+    assert {fault.target for fault in faults} == set(BEHIND_AGENTS)
+    assert {fault.kind for fault in faults} == set(STEADY_KINDS)
+    assert max(fault.seconds for fault in faults) < LONG_LEASES["broker.session.timeout.ms"] / 1000 / 2
+
+
+@pytest.mark.requirement("W7")
+@pytest.mark.parametrize("leaders_stay", [True, False])
+def test_while_leaders_stay_another_epoch_fails_a_run(leaders_stay: bool) -> None:
+    report = Report("confluent")
+    report.hear("ack 1 2 30")
+    report.hear("over skipped sequence numbers")
+    plan = TorturePlan(seed=1, seconds=1, leaders_stay=leaders_stay)
+    outcome = TortureOutcome(plan, "s3", {}, [report], highest_epoch=1)
+    assert outcome.offences == leaders_stay * [
+        "confluent began again: skipped sequence numbers",
+        "a producer began another epoch: highest epoch 1",
+    ]
 
 
 def test_a_writer_s_report_holds_what_it_said_and_nothing_else() -> None:

@@ -1,0 +1,40 @@
+"""Tracebacks in the logs of agents: a fault that an agent knows is one line, so each traceback is a bug.
+
+Pure. asyncio writes one, too, for a task or future that failed and that no code looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+_BEGIN = "Traceback (most recent call last):"
+_ERROR = re.compile(r"[A-Za-z_][\w.]*(:|$)")
+"""The last line of a traceback: the exception's name, and what it says. All others are indented."""
+_NEVER_LOOKED_AT = re.compile(r"(Task|Future) exception was never retrieved")
+
+
+def find_tracebacks(logs: Iterable[Path]) -> list[str]:
+    """One line for each different traceback of each log, with how often it is there."""
+    return [line for log in logs for line in _in_log(log.name, log.read_text(errors="replace"))]
+
+
+def _in_log(name: str, text: str) -> list[str]:
+    found = Counter(_errors(text.splitlines()))
+    return [f"traceback in {name}: {error} ({times} times)" for error, times in found.items()]
+
+
+def _errors(lines: list[str]) -> list[str]:
+    found = []
+    is_open = False
+    for number, line in enumerate(lines):
+        if _BEGIN in line:
+            is_open = True
+        elif _NEVER_LOOKED_AT.search(line) and not any(_BEGIN in later for later in lines[number + 1 : number + 3]):
+            found.append(line)
+        elif is_open and _ERROR.match(line):
+            found.append(line)
+            is_open = False
+    return found + ["a traceback without an end"] * is_open

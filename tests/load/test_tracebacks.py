@@ -1,0 +1,38 @@
+"""Each traceback in an agent's log fails a run under faults, also asyncio's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from load.torture.tracebacks import find_tracebacks
+
+QUIET = "2026-11-26 15:00:01 WARNING headrace.agent.fetch.feed: feed poll failed: error=down\n"
+TRACEBACK = """Traceback (most recent call last):
+  File "feed.py", line 1, in _follow
+    behind = await self._poll()
+IndexError: list index out of range
+"""
+CHAINED = TRACEBACK + "\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK
+UNHEARD = "2026-11-26 15:00:01 ERROR asyncio: Task exception was never retrieved\nfuture: <Task finished>\n"
+INDEX_ERROR = "traceback in agent-0.log: IndexError: list index out of range"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", []),
+        (QUIET * 3, []),
+        (QUIET + TRACEBACK + QUIET, [f"{INDEX_ERROR} (1 times)"]),
+        (TRACEBACK + QUIET + TRACEBACK, [f"{INDEX_ERROR} (2 times)"]),
+        (CHAINED, [f"{INDEX_ERROR} (2 times)"]),
+        (UNHEARD + TRACEBACK, [f"{INDEX_ERROR} (1 times)"]),
+        (UNHEARD + QUIET, [f"traceback in agent-0.log: {UNHEARD.splitlines()[0]} (1 times)"]),
+        (QUIET + TRACEBACK[:60], ["traceback in agent-0.log: a traceback without an end (1 times)"]),
+    ],
+)
+def test_each_traceback_is_found(tmp_path: Path, text: str, found: list[str]) -> None:
+    log = tmp_path / "agent-0.log"
+    log.write_text(text)
+    assert find_tracebacks([log]) == found
