@@ -167,6 +167,9 @@ class SegmentWorld(CompactionWorld):
             )
         )[0]
         assert missing == 0, "extents of merged files have segments"
+        assert not await self.ask(
+            "SELECT f.file_id, f.state FROM extents e JOIN segment_files f USING (file_id) WHERE f.state <> 0"
+        ), "files that extents name are live"
         await self.check_offsets()
 
     async def check_offsets(self) -> None:

@@ -51,11 +51,12 @@ class ModelLifecycle(ModelWithSegments):
         spare = self.rows(
             lambda r: r.key.epoch <= tops.get(r.range, -1) and r.reference is HELD and r.live_extents == 0
             and r.tombstoned_ms is None and not self.is_leased(r)
+            and (r.state is not DELETE_STARTED or (r.due_ms or 0) < before_ms)
         )  # fmt: skip
         for row in spare:
             row.reference = AWAITS
         for file_id, keys in Counter(row.file_id for row in spare).items():
-            self._release_file(file_id, keys)
+            self._release_file(file_id, keys, before_ms)
         for row in spare:
             file = self.files.get(row.file_id)
             if file is None or file.segments:
@@ -63,11 +64,13 @@ class ModelLifecycle(ModelWithSegments):
         self.finish_deletions(due)
         return len(due)
 
-    def _release_file(self, file_id: uuid.UUID, keys: int) -> None:
+    def _release_file(self, file_id: uuid.UUID, keys: int, before_ms: int) -> None:
+        """Without references it is deleted, if no reader can need it. Else take_dead_files takes it when none can."""
         file = self.files.get(file_id)
         if file is not None:
             file.segments -= keys
-            if not file.segments:
+            is_past = file.state is FileState.RESERVED or (file.dead_ms is not None and file.dead_ms < before_ms)
+            if not file.segments and is_past:
                 file.state = FileState.DELETING
                 file.dead_ms = self.clock.wall_ms() if file.dead_ms is None else file.dead_ms
 

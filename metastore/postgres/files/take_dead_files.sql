@@ -2,6 +2,7 @@
 -- has no value) and since before any read pin, and all files that an earlier call took or the sweeper condemned and that are not dropped yet. From then on a dead file
 -- is `deleting`: it never becomes live again, so its object may be deleted late, twice, or by a worker that crashed.
 -- A file with keys is `deleting` once the last of their references is released, which waits for the same (release_segments.sql).
+-- No file that an extent names is given, even if its counters say that it is dead: extents are probed, here and under the file's lock.
 -- None is younger than settled_age(): its row could go at once. Files that the store refused to delete are
 -- left out until their time (set_aside_files.sql).
 --
@@ -29,6 +30,7 @@ BEGIN
       FROM ((SELECT f.file_id AS id FROM segment_files f
               WHERE f.state IN (file_condemned(), file_deleting()) AND f.committed_at < v_settled
                 AND coalesce(f.dead_at, '-infinity') <= wall_time()
+                AND NOT EXISTS (SELECT FROM extents e WHERE e.file_id = f.file_id)
               ORDER BY f.dead_at LIMIT p_limit)
             UNION
             (SELECT f.file_id FROM segment_files f
@@ -39,7 +41,7 @@ BEGIN
     PERFORM FROM segment_files f WHERE f.file_id = ANY (v_ids) ORDER BY f.file_id FOR UPDATE;
     UPDATE segment_files f SET state = file_deleting()
      WHERE f.file_id = ANY (v_ids) AND f.state = file_live() AND f.live_bytes = 0 AND f.dead_at IS NOT NULL
-       AND f.segments = 0;
+       AND f.segments = 0 AND NOT EXISTS (SELECT FROM extents e WHERE e.file_id = f.file_id);
     RETURN QUERY SELECT f.file_id, f.size, f.state = file_condemned() FROM segment_files f
                   WHERE f.file_id = ANY (v_ids) AND f.state IN (file_condemned(), file_deleting()) ORDER BY f.file_id;
 END $$;

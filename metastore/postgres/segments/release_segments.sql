@@ -15,9 +15,12 @@ BEGIN
 END $$;
 
 -- Release the references of up to p_limit keys in DELETE_STARTED since before p_before (NULL: none). With each go the
--- references of the keys of the same end offset with lower epochs, but for live ones and uploads under a lease. A file
--- that loses its last reference is given to the janitor, and its keys wait for its object; the others have nothing
--- to wait for. How many keys were released.
+-- references of the keys of the same end offset with lower epochs, but for live ones, uploads under a lease, and those in
+-- DELETE_STARTED that are not due themselves. A file that loses its last reference waits for its object's deletion, and
+-- its keys with it; the others have nothing to wait for. The file is `deleting` now if no reader can need it: it was never
+-- readable, or it is dead since before p_before. Else it remains a dead file, and take_dead_files takes it later: a key that
+-- went with a higher epoch may have become unreadable after that one. A file that an extent names is not
+-- deleted, even if the counters say that it is dead. How many keys were released.
 -- Locks: the files' rows, ascending; the keys' rows. Idempotent: yes. Cost: O(released), through remote_segments_due.
 CREATE OR REPLACE FUNCTION release_segments(p_before timestamptz, p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE
@@ -53,6 +56,7 @@ BEGIN
                       AND o.end_offset = d.end_offset AND o.epoch <= d.epoch)
            AND s.reference = reference_held() AND s.live_extents = 0 AND s.tombstoned_at IS NULL
            AND s.file_id = ANY (v_files) AND NOT segment_is_leased(s)
+           AND (s.state <> segment_delete_started() OR s.due_at < p_before)
          ORDER BY s.topic_id, s.partition_index, s.end_offset, s.epoch FOR NO KEY UPDATE
     ), released AS (
         UPDATE remote_segments s SET reference = reference_awaits_object() FROM spare k
@@ -62,7 +66,7 @@ BEGIN
     )
     UPDATE segment_files f
        SET segments = f.segments - r.keys,
-           state = CASE WHEN f.segments = r.keys THEN file_deleting() ELSE f.state END,
+           state = CASE WHEN f.segments = r.keys AND file_is_unneeded(f, p_before) THEN file_deleting() ELSE f.state END,
            dead_at = CASE WHEN f.segments = r.keys THEN coalesce(f.dead_at, wall_time()) ELSE f.dead_at END
       FROM (SELECT file_id, count(*)::int AS keys FROM released GROUP BY file_id) AS r
      WHERE f.file_id = r.file_id;
@@ -73,6 +77,14 @@ BEGIN
     PERFORM finish_deletions(v_due);
     RETURN cardinality(v_due);
 END $$;
+
+-- Whether no reader can need a file without references: nothing in it was ever readable, or nothing is since before
+-- p_before. By its extents, and by dead_at, which is set when the last one is removed.
+-- Locks: none; the caller holds the file's row, so no extent is added. Idempotent: reads only. Cost: one index probe.
+CREATE OR REPLACE FUNCTION file_is_unneeded(p_file segment_files, p_before timestamptz) RETURNS boolean
+LANGUAGE sql STABLE
+RETURN (p_file.state = file_reserved() OR p_file.dead_at < p_before)
+       AND NOT EXISTS (SELECT FROM extents e WHERE e.file_id = p_file.file_id);
 
 -- Record DELETE_FINISHED for keys in DELETE_STARTED that have nothing to wait for: neither for their own file nor for one
 -- of a lower epoch. p_keys: keys of the end offsets in question.
