@@ -91,7 +91,12 @@ BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
     ),
     "a swap that does not check that its inputs are there": (
         "swap_extents",
-        [("(i.last < p.log_start_offset OR e.file_id IS NOT DISTINCT FROM i.file_id)", "true")],
+        [
+            ("AND e.file_id IS NOT DISTINCT FROM i.file_id) AS intact", ") AS intact"),
+            ("bool_and(e.base_offset = coalesce(i.before + 1, p_base[i.swap])) AND", ""),
+            ("PERFORM assert_changed(", "PERFORM concat("),
+            ("PERFORM keep_swap_answer(", "PERFORM concat("),  # a repeated call is judged again
+        ],
     ),
     "a deletion that takes no shard's lock": ("delete_topics", [("PERFORM lock_shards(v_shards);", "")]),
     "a condemnation that does not give way to a commit": (

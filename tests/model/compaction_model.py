@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from headrace.metastore.api.compaction import Swap, SwapOutcome
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import Extent
 from headrace.metastore.keys import commit_shard
 from headrace.storage.file_id import born_ms
 from tests.model.partition_model import ModelPartition
+
+SwapCall = tuple[JobToken | None, uuid.UUID, tuple[Swap, ...]]
 
 
 class ModelCompaction:
@@ -26,16 +29,25 @@ class ModelCompaction:
     condemned: set[uuid.UUID]
     merged: set[uuid.UUID]
     appended_ms: dict[Extent, int]
+    swap_answers: dict[SwapCall, list[SwapOutcome]]
+    """The first answer of each call."""
 
     def _append_swap(self, shard: int, extents: Sequence[Extent]) -> None:
         raise NotImplementedError
 
-    def decide_swaps(self, file_id: uuid.UUID, swaps: Sequence[Swap]) -> tuple[list[SwapOutcome] | None, list[Extent]]:
-        """The first step: (outcomes, the new extents), but readers are not told yet. No outcomes: the id is taken."""
+    def decide_swaps(
+        self, file_id: uuid.UUID, swaps: Sequence[Swap], closed: Collection[Swap] = (), token: JobToken | None = None
+    ) -> tuple[list[SwapOutcome] | None, list[Extent]]:
+        """The first step: (outcomes, the new extents), but readers are not told yet. No outcomes: the id is taken.
+
+        A repeated call of a lease gets its first answer. `closed`: swaps of segments that another call has settled.
+        """
         if file_id in self.condemned:
             return None, []
+        if answered := self.swap_answers.get((token, file_id, tuple(swaps))):
+            return answered, []
         self.merged.add(file_id)
-        judged = [(self._was_done(file_id, swap), self._stands(swap), swap) for swap in swaps]
+        judged = [(self._was_done(file_id, s), s not in closed and self._stands(s), s) for s in swaps]
         taking_over = []
         for _, stands, swap in judged:
             if stands:
@@ -46,6 +58,7 @@ class ModelCompaction:
                 partition.extents = sorted([*kept, new], key=lambda extent: extent.last_offset)
                 taking_over.append(new)
         outcomes = [SwapOutcome.DONE if before or stands else SwapOutcome.LOST for before, stands, _ in judged]
+        self.swap_answers[token, file_id, tuple(swaps)] = outcomes
         return outcomes, taking_over
 
     def announce_swaps(self, extents: Sequence[Extent]) -> None:
@@ -71,9 +84,9 @@ class ModelCompaction:
         return any(extent.file_id == file_id and extent.last_offset in lasts for extent in extents)
 
     def _stands(self, swap: Swap) -> bool:
-        """Whether each input does, but for those below the log start."""
+        """Whether each input is still there."""
         partition = self.partitions.get(swap.partition_key)
         if partition is None or swap.last_offset < partition.log_start_offset:
             return False
         there = {(extent.last_offset, extent.file_id) for extent in partition.extents}
-        return all(last < partition.log_start_offset or (last, file_id) in there for last, file_id in swap.inputs)
+        return all((last, file_id) in there for last, file_id in swap.inputs)

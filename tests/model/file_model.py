@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.metastore.api.commit import FileAnswer, FileCommit, FileStatus
 from headrace.metastore.api.compaction import Swap, SwapOutcome
 from headrace.metastore.api.files import FileState
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.read import Extent, LogStartMove
 from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget
 from headrace.storage.clock import Clock, SystemClock
@@ -85,13 +86,15 @@ class ModelWithFiles(ModelMetastore):
         self._settle()
         return answers
 
-    def decide_swaps(self, file_id: uuid.UUID, swaps: Sequence[Swap]) -> tuple[list[SwapOutcome] | None, list[Extent]]:
+    def decide_swaps(
+        self, file_id: uuid.UUID, swaps: Sequence[Swap], closed: Collection[Swap] = (), token: JobToken | None = None
+    ) -> tuple[list[SwapOutcome] | None, list[Extent]]:
         """See ModelCompaction: no outcomes when the id is not to be had."""
         if file_id not in self.files and self._birth_accepted(file_id):
             self.files[file_id] = self._new(FileState.LIVE)
         if file_id not in self.files or self.files[file_id].state is not FileState.LIVE:
             return None, []
-        decided = super().decide_swaps(file_id, swaps)
+        decided = super().decide_swaps(file_id, swaps, closed, token)
         self._settle()
         return decided
 

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus, StagedBatch
+from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.read import (
     ALL_BYTES,
     EXTENTS_PER_CALL,
@@ -37,7 +38,7 @@ from headrace.metastore.transactions.state import Transaction
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import born_ms
-from tests.model.compaction_model import ModelCompaction
+from tests.model.compaction_model import ModelCompaction, SwapCall
 from tests.model.partition_model import ModelPartition
 from tests.model.producer_model import find_duplicate, is_stored, judge, partition_is_old, producer_is_old, remember
 from tests.model.retention_model import ModelRetention
@@ -74,6 +75,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         self.merged: set[uuid.UUID] = set()
         """Files that compaction named."""
         self.appended_ms: dict[Extent, int] = {}
+        self.swap_answers: dict[SwapCall, list[SwapOutcome]] = {}
         """Of merged extents that hold records without a timestamp: when the newest of these were committed."""
         self.feed: dict[int, list[FeedRow]] = {shard: [] for shard in range(shards)}
         self.feed_heads: dict[int, int] = dict.fromkeys(range(shards), 0)

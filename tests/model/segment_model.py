@@ -192,8 +192,12 @@ class ModelWithSegments(ModelWithFiles):
         if file is None or file.state is not FileState.LIVE or ends is None:
             raise NotFoundError(f"file id is not to be had: file={file_id}")
         before = self._keyed_places()
-        outcomes, new = self.decide_swaps(file_id, swaps)
+        closed = [s for s, key in zip(swaps, ends, strict=True) if key and self.segments[key].state is not STARTED]
+        is_repeated = (token, file_id, tuple(swaps)) in self.swap_answers
+        outcomes, new = self.decide_swaps(file_id, swaps, closed, token)
         assert outcomes is not None, "its file is live"
+        if is_repeated:
+            return outcomes, []
         done = {(extent.partition_key, extent.last_offset) for extent in new}
         self._settle_uploads(token, swaps, ends, done)
         self.end_removed(before, SegmentCause.REPLACED, token.job_id)

@@ -243,8 +243,8 @@ def two_files_get_the_same_offsets(patch: Patch) -> None:
 def swap_drops_an_extent(patch: Patch) -> None:
     """Of several partitions' swaps the last one takes the old extents away and puts nothing in their place."""
 
-    def decide(self: ModelMetastore, file_id: Any, swaps: Sequence[Swap]) -> Any:
-        outcomes, extents = original(self, file_id, swaps)
+    def decide(self: ModelMetastore, file_id: Any, swaps: Sequence[Swap], *closed: Any) -> Any:
+        outcomes, extents = original(self, file_id, swaps, *closed)
         for extent in extents[1:][-1:]:
             self.partitions[extent.partition_key].extents.remove(extent)
         return outcomes, extents
@@ -269,6 +269,17 @@ def swap_that_comes_again_is_done_again(patch: Patch) -> None:
         return bool(original(self, swap)) or (partition is not None and not there)
 
     original = patch.replace(ModelMetastore, "_stands", stands)
+    forget_answers_of_swaps(patch)
+
+
+def forget_answers_of_swaps(patch: Patch) -> None:
+    """A repeated call is judged again."""
+
+    def decide(self: ModelMetastore, *asked: Any) -> Any:
+        self.swap_answers.clear()
+        return original(self, *asked)
+
+    original = patch.replace(ModelMetastore, "decide_swaps", decide)
 
 
 @bug("W1", Kind.UNACCOUNTED, Kind.UNSEEN)

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.metastore.api.compaction import Swap
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.segments import ReferenceState, SegmentCause
 from headrace.metastore.lifecycle.states import RemoteLogSegmentState
@@ -125,6 +126,27 @@ def retention_records_nothing(patch: Patch) -> None:
             original(self, before, cause, job_id)
 
     original = patch.replace(ModelWithSegments, "end_removed", end)
+
+
+@bug("R11", Kind.LIFECYCLE)
+def a_lost_swap_is_done_when_it_is_repeated(patch: Patch) -> None:
+    """A call is judged again, and an input that is missing below the log start is not looked for."""
+
+    def stands(self: ModelWithSegments, swap: Swap) -> bool:
+        partition = self.partitions.get(swap.partition_key)
+        if partition is None or swap.last_offset < partition.log_start_offset:
+            return False
+        there = {(extent.last_offset, extent.file_id) for extent in partition.extents}
+        return all(last < partition.log_start_offset or (last, file_id) in there for last, file_id in swap.inputs)
+
+    def swap(self: ModelWithSegments, *asked: Any) -> Any:
+        self.swap_answers.clear()
+        return swapped(self, *asked)
+
+    swapped = patch.replace(ModelWithSegments, "swap", swap)
+    decide = ModelWithSegments.decide_swaps
+    patch.replace(ModelWithSegments, "decide_swaps", lambda self, file_id, swaps, *more: decide(self, file_id, swaps))
+    patch.replace(ModelWithSegments, "_stands", stands)
 
 
 BUGS: tuple[Bug, ...] = tuple(found for found in list(vars().values()) if isinstance(found, Bug))

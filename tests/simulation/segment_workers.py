@@ -2,7 +2,8 @@
 
 Fault model: as remote.py and bucket.py at every call of a job. Workers are killed and paused at any moment; a lease may
 end while its holder goes on, and the next worker does the same job under a higher epoch. Log starts, deletions of
-topics, commits and the sweeper go on meanwhile; the database's clock may jump beyond the age at which rows go.
+topics, commits and the sweeper go on meanwhile; half of the swap calls arrive once more, often after a log start moved
+past some of their inputs; the database's clock may jump beyond the age at which rows go.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 ALL = 1_000
 CALM_SECONDS = 30.0
+AGAIN_SECONDS = (0.0, 0.2)
+"""After its first copy, a call arrives again."""
 
 
 class SimulatedLifecycleApi(LifecycleApi):
@@ -59,14 +62,38 @@ class SimulatedLifecycleApi(LifecycleApi):
 
     def __init__(self, world: World, model: ModelLifecycle) -> None:
         super().__init__(model)
-        self._world = world
+        self._world, self._rng = world, random.Random(world.plan.seed + 1)
 
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
+        outcomes = self._swap(token, file, swaps)
+        if not self._world.is_calm and self._rng.random() < 0.5:
+            self._world.happens_late(self._rng.uniform(*AGAIN_SECONDS), self._again, token, file, swaps, outcomes)
+        return outcomes
+
+    def _again(self, token: JobToken, file: NewFile, swaps: Sequence[Swap], before: list[SwapOutcome]) -> None:
+        """Another copy of the call; its answer must be the first one, as long as the lease holds."""
+        if self._rng.random() < 0.7:
+            self._move_a_log_start(self._rng.choice(swaps))
+        with suppress(FencedError):
+            after = self._swap(token, file, swaps)
+            if after != before:
+                self._world.report(Kind.LIFECYCLE, f"a repeated swap has another answer: {before} {after} {file}")
+
+    def _swap(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
         outcomes, new = self.lifecycle.swap(token, file.file_id, swaps)
         self.model.announce_swaps(new)
         self._world.note("swapped", str(file.file_id), outcomes)
         self._world.database.follow(new, places_of(swaps, self._world.bucket.ever_put[file.file_id]))
         return outcomes
+
+    def _move_a_log_start(self, swap: Swap) -> None:
+        """Past some of the inputs."""
+        if swap.partition_key not in self.model.partitions or len(swap.inputs) == 1:
+            return
+        start = self._rng.choice(swap.inputs[:-1]).last_offset + 1
+        if start > self.model.partitions[swap.partition_key].log_start_offset:
+            self._world.note("log start", swap.partition_key, start)
+            self._world.database.move_log_start(self._world.database.metadata.place(swap.partition_key), start)
 
 
 class ApiLine:

@@ -21,20 +21,25 @@ AS $$
 DECLARE
     v_outcomes smallint[];
 BEGIN
-    PERFORM assert_job(p_job_id, p_epoch);
-    PERFORM FROM partitions WHERE partition_key = ANY (p_key) ORDER BY partition_key FOR NO KEY UPDATE;
-    PERFORM FROM unnest(p_key, p_cleaned) AS t (key, cleaned)
-       LEFT JOIN cleaned_partitions c ON c.partition_key = t.key
-      WHERE coalesce(c.cleaned_offset, 0) < t.cleaned;
-    IF FOUND THEN
-        RETURN array_fill(swap_lost(), ARRAY[cardinality(p_key)]);
-    END IF;
-    v_outcomes := swap_extents(p_job_id, p_epoch, p_file_id, p_born_ms, p_level, p_size, p_body_bytes, p_key, p_base,
-                               p_last, p_position, p_length, p_leader_epoch, p_time, p_input_swap, p_input_last,
-                               p_input_file);
+    v_outcomes := swap_judged(p_job_id, p_epoch, p_file_id, p_born_ms, p_level, p_size, p_body_bytes, p_key, p_base,
+                              p_last, p_position, p_length, p_leader_epoch, p_time, p_input_swap, p_input_last,
+                              p_input_file, p_cleaned);
     DELETE FROM aborted_transactions a
      USING unnest(p_input_swap, p_input_last, p_input_file) AS i (swap, last, file_id)
      WHERE get_byte(uuid_send(i.file_id), 6) < 16  -- a marker: metastore/transactions/markers.py
        AND v_outcomes[i.swap] = swap_done() AND a.partition_key = p_key[i.swap] AND a.last_offset = i.last;
     RETURN v_outcomes;
 END $$;
+
+-- Whether each of these partitions is cleaned at least up to p_cleaned[i]; true if p_cleaned is NULL.
+-- Locks: none; the caller holds the partitions' rows. Idempotent: reads only. Cost: an index probe per partition.
+CREATE OR REPLACE FUNCTION cleaned_as_far(p_key bigint[], p_cleaned bigint[]) RETURNS boolean
+LANGUAGE sql STABLE
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+    SELECT NOT EXISTS (SELECT FROM unnest(p_key, p_cleaned) AS t (key, cleaned)
+                         LEFT JOIN cleaned_partitions c ON c.partition_key = t.key
+                        WHERE coalesce(c.cleaned_offset, 0) < t.cleaned)
+$$;

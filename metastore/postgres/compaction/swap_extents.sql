@@ -11,8 +11,10 @@
 -- its swaps are lost, and each segment that lost its last extent DELETE_STARTED.
 --
 -- The inputs of a swap cover its offsets without a gap, or the call fails: it would hide records, or make them twice.
--- A swap is done only if each of its inputs is still there, except those below the log start. Retention, deletion
--- or another job may remove one at any time: that swap is lost, its neighbours are not.
+-- A swap is done only if each of its inputs is still there. A log start, deletion or another job may remove one at any
+-- time: that swap is lost, its neighbours are not. Nor is a swap done for a segment that an earlier call has settled: the
+-- call has answered already, and the segment may have ended.
+-- While the lease holds, a repeated call gets its first answer (swap_answers.sql); later ones are refused as fenced.
 -- A new extent is as old as the newest thing in its inputs (appended_at): a merge expires nothing, and
 -- keeps nothing for longer. One without a record, left by the cleaning by key, is as old as the records that it had.
 -- The file is dead until something in it is live: a job that stops before or between two calls leaves nothing that
@@ -21,13 +23,27 @@
 -- Locks: the job's row, shared; the partitions' rows, ascending; the files' rows, ascending (the new one
 -- before them if it is claimed now: no other session can see it); the segments' rows, the heads of their logs; last, and only to number the feed's rows, the
 -- commit shards'. Commits never wait for the former, so no swap stalls them longer than its own commit.
--- Idempotent: a swap that was done is done. Cost: a few index probes per input and swap.
+-- Idempotent: a call that was answered is answered the same. Cost: a few index probes per input and swap.
 CREATE OR REPLACE FUNCTION swap_extents(
     p_job_id bigint, p_epoch bigint,
     p_file_id uuid, p_born_ms bigint, p_level smallint, p_size bigint, p_body_bytes bigint,
     p_key bigint[], p_base bigint[], p_last bigint[], p_position bigint[], p_length bigint[], p_leader_epoch int[],
     p_time bigint[],
     p_input_swap int[], p_input_last bigint[], p_input_file uuid[]
+) RETURNS smallint[]
+LANGUAGE sql VOLATILE AS $$
+    SELECT swap_judged(p_job_id, p_epoch, p_file_id, p_born_ms, p_level, p_size, p_body_bytes, p_key, p_base, p_last,
+                       p_position, p_length, p_leader_epoch, p_time, p_input_swap, p_input_last, p_input_file, NULL)
+$$;
+
+-- swap_extents; with p_cleaned as swap_cleaned_extents: no swap is done if one of these partitions is cleaned less far.
+-- Locks, idempotence, cost: as that.
+CREATE OR REPLACE FUNCTION swap_judged(
+    p_job_id bigint, p_epoch bigint,
+    p_file_id uuid, p_born_ms bigint, p_level smallint, p_size bigint, p_body_bytes bigint,
+    p_key bigint[], p_base bigint[], p_last bigint[], p_position bigint[], p_length bigint[], p_leader_epoch int[],
+    p_time bigint[],
+    p_input_swap int[], p_input_last bigint[], p_input_file uuid[], p_cleaned bigint[]
 ) RETURNS smallint[]
 LANGUAGE plpgsql VOLATILE
 SET jit = off
@@ -39,6 +55,9 @@ SET enable_mergejoin = off
 AS $$
 DECLARE
     v_shards   smallint := (SELECT commit_shards FROM cluster);
+    v_call     uuid := swap_call(p_key, p_last, p_input_swap, p_input_last, p_input_file);
+    v_outcomes smallint[];
+    v_open     boolean[];      -- by swap: no call has settled its segment
     v_before   boolean[];      -- by swap: done by an earlier call
     v_intact   boolean[];      -- by swap
     v_appended timestamptz[];  -- by swap: the newest commit of records without a timestamp, if there are any
@@ -69,16 +88,23 @@ BEGIN
         RETURN NULL;
     END IF;
 
+    -- Has this call been answered?
+    SELECT outcomes INTO v_outcomes FROM swap_answers
+     WHERE job_id = p_job_id AND epoch = p_epoch AND file_id = p_file_id AND call = v_call;
+    IF FOUND THEN
+        RETURN v_outcomes;
+    END IF;
+
     -- Which swaps can be done?
+    v_open := segments_are_open(p_epoch, p_key, v_ends, cleaned_as_far(p_key, p_cleaned));
     SELECT array_agg(before ORDER BY swap), array_agg(intact ORDER BY swap), array_agg(appended ORDER BY swap),
            min(swap) FILTER (WHERE intact AND NOT covered)
       INTO v_before, v_intact, v_appended, v_gap
       FROM (SELECT i.swap,
-                   bool_and(coalesce(e.base_offset = coalesce(i.before + 1, p_base[i.swap]), true))
-                   AND max(i.last) = p_last[i.swap] AS covered,
+                   bool_and(e.base_offset = coalesce(i.before + 1, p_base[i.swap])) AND max(i.last) = p_last[i.swap] AS covered,
                    coalesce(bool_or(e.file_id = p_file_id), false) AS before,
-                   bool_and(p.partition_key IS NOT NULL AND p_last[i.swap] >= p.log_start_offset
-                            AND (i.last < p.log_start_offset OR e.file_id IS NOT DISTINCT FROM i.file_id)) AS intact,
+                   bool_and(p.partition_key IS NOT NULL AND p_last[i.swap] >= p.log_start_offset AND v_open[i.swap]
+                            AND e.file_id IS NOT DISTINCT FROM i.file_id) AS intact,
                    max(CASE WHEN e.appended_at IS NULL AND e.max_timestamp < 0
                             THEN (SELECT committed_at FROM segment_files WHERE file_id = e.file_id)
                             WHEN p_time[i.swap] < 0 AND e.max_timestamp >= 0
@@ -106,6 +132,8 @@ BEGIN
     SELECT array_agg(partition_key), array_agg(file_id), array_agg(length), array_agg(segment_end),
            array_agg(segment_epoch)
       INTO v_keys, v_files, v_bytes, v_old_ends, v_old_epochs FROM removed;
+    PERFORM assert_changed('inputs', (SELECT count(*) FROM unnest(p_input_swap) AS swap WHERE v_intact[swap]),
+                           coalesce(cardinality(v_keys), 0));
     INSERT INTO extents (partition_key, base_offset, last_offset, file_id, position, length, leader_epoch,
                          max_timestamp, appended_at, segment_end, segment_epoch)
     SELECT p_key[swap], p_base[swap], p_last[swap], p_file_id, p_position[swap], p_length[swap],
@@ -140,7 +168,9 @@ BEGIN
     -- What became of segments.
     PERFORM lock_log_heads(array_agg(metadata_partition(topic_id, partition_index)))
        FROM partitions WHERE partition_key = ANY (p_key) AND (v_ends IS NOT NULL OR v_old_ends IS NOT NULL);
-    PERFORM settle_uploads(p_job_id, p_epoch, p_key, v_ends, v_intact);
+    PERFORM assert_changed('live extents', (SELECT count(*) FROM unnest(v_ends, v_intact) AS t (segment_end, intact)
+                                             WHERE segment_end IS NOT NULL AND intact),
+                           settle_segments(p_job_id, p_epoch, p_key, v_ends, v_intact));
     PERFORM end_removed(v_keys, v_old_ends, v_old_epochs, cause_replaced(), p_job_id);
 
     -- What readers hear.
@@ -153,6 +183,8 @@ BEGIN
                                ORDER BY p_key[swap], p_base[swap]) AS payload
                FROM generate_subscripts(p_key, 1) AS swap WHERE v_intact[swap]
               GROUP BY 1 ORDER BY 1) AS r;
-    RETURN array(SELECT CASE WHEN v_intact[swap] OR v_before[swap] THEN swap_done() ELSE swap_lost() END
-                   FROM generate_subscripts(p_key, 1) AS swap ORDER BY swap);
+    v_outcomes := array(SELECT CASE WHEN v_intact[swap] OR v_before[swap] THEN swap_done() ELSE swap_lost() END
+                          FROM generate_subscripts(p_key, 1) AS swap ORDER BY swap);
+    PERFORM keep_swap_answer(p_job_id, p_epoch, p_file_id, v_call, v_outcomes);
+    RETURN v_outcomes;
 END $$;

@@ -1,11 +1,13 @@
--- Forget up to p_limit jobs that ended over a day ago; how many. And read pins with an ended term.
--- Locks: those rows, and those of the pins. Idempotent: repeating goes on. Cost: O(pruned), through jobs_finished.
+-- Forget up to p_limit jobs that ended over a day ago; how many. And read pins with an ended term, and the answers of swaps
+-- under leases that ended.
+-- Locks: those rows, and those of the pins and answers. Idempotent: repeating goes on. Cost: O(pruned), through jobs_finished.
 CREATE OR REPLACE FUNCTION prune_jobs(p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_pruned int;
 BEGIN
     PERFORM drop_ended_pins();
+    PERFORM forget_swap_answers();
     DELETE FROM jobs
      WHERE job_id IN (SELECT job_id FROM jobs
                        WHERE state IN (job_done(), job_given_up()) AND ended_at < wall_time() - interval '1 day'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Index, Integer, SmallInteger, Table, Text, Uuid, text
+from sqlalchemy import ARRAY, BigInteger, Index, Integer, SmallInteger, Table, Text, Uuid, text
 
 from headrace.metastore.postgres.schema.columns import TIMESTAMP, churning, column, metadata, singleton
 
@@ -36,6 +36,17 @@ file_reservations = Table(
     column("file_id", Uuid(), key=True),
     column("job_id", BigInteger()),
     column("epoch", BigInteger()),
+)
+
+swap_answers = Table(
+    "swap_answers",
+    metadata,
+    column("job_id", BigInteger(), key=True),
+    column("epoch", BigInteger(), key=True),
+    column("file_id", Uuid(), key=True),
+    column("call", Uuid(), key=True),
+    column("outcomes", ARRAY(SmallInteger())),
+    **churning(0.05, 1000),
 )
 
 janitor = Table(

@@ -25,13 +25,31 @@ BEGIN
     RETURN CASE WHEN v_complete THEN v_ends END;
 END $$;
 
+-- By swap: whether it may still be done. Not if a call has settled its segment, nor if the call as a whole is too late
+-- (p_may false). Swaps without a segment are judged by their inputs alone.
+-- Locks: none; the caller holds lease and file. Idempotent: reads only. Cost: one index probe per swap.
+CREATE OR REPLACE FUNCTION segments_are_open(p_epoch bigint, p_key bigint[], p_end bigint[], p_may boolean)
+RETURNS boolean[]
+LANGUAGE sql STABLE
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+    SELECT array_agg(p_may AND coalesce(s.state, segment_copy_started()) = segment_copy_started() ORDER BY t.number)
+      FROM unnest(p_key, p_end) WITH ORDINALITY AS t (key, end_offset, number)
+      LEFT JOIN partitions p ON p.partition_key = t.key
+      LEFT JOIN remote_segments s ON s.topic_id = p.topic_id AND s.partition_index = p.partition_index
+                                 AND s.end_offset = t.end_offset AND s.epoch = p_epoch
+$$;
+
 -- COPY_FINISHED for the segments with a swap that was done now; DELETE_STARTED for those that lost all of them. One element
--- per swap, as in swap_extents; p_end NULL: no segment. The caller holds the heads' rows.
+-- per swap, as in swap_extents; p_end NULL: no segment. The caller holds the heads' rows. How many live extents were
+-- counted.
 -- Locks: the keys' rows. Idempotent: a segment that was settled before is left.
 -- Cost: an update and an insert per segment.
-CREATE OR REPLACE FUNCTION settle_uploads(
+CREATE OR REPLACE FUNCTION settle_segments(
     p_job_id bigint, p_epoch bigint, p_key bigint[], p_end bigint[], p_intact boolean[]
-) RETURNS void
+) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET jit = off
 SET enable_seqscan = off
@@ -41,6 +59,7 @@ AS $$
 DECLARE
     v_finished remote_segments[];
     v_lost     remote_segments[];
+    v_counted  bigint;
 BEGIN
     WITH counted AS (
         UPDATE remote_segments s SET live_extents = s.live_extents + g.done
@@ -55,12 +74,14 @@ BEGIN
         RETURNING s.*, g.done
     )
     SELECT array_agg(k ORDER BY k.topic_id, k.partition_index, k.end_offset) FILTER (WHERE c.done > 0),
-           array_agg(k ORDER BY k.topic_id, k.partition_index, k.end_offset) FILTER (WHERE c.done = 0)
-      INTO v_finished, v_lost
+           array_agg(k ORDER BY k.topic_id, k.partition_index, k.end_offset) FILTER (WHERE c.done = 0),
+           coalesce((SELECT sum(done) FROM counted), 0)
+      INTO v_finished, v_lost, v_counted
       FROM remote_segments k JOIN counted c USING (topic_id, partition_index, end_offset, epoch)
      WHERE k.state = segment_copy_started();
     PERFORM record_keys(v_finished, segment_copy_finished(), cause_upload(), p_job_id);
     PERFORM record_keys(v_lost, segment_delete_started(), cause_lost(), p_job_id);
+    RETURN v_counted;
 END $$;
 
 -- end_segments for removed extents of partitions that are there, or are being purged; p_end NULL: an extent without key.
