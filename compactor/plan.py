@@ -44,6 +44,8 @@ class PartitionPlan(msgspec.Struct, frozen=True):
     max_message_bytes: int | None = None
     roll_offset: int = 0
     """Where the part begins that no cleaning by key may touch: no new extent crosses it."""
+    cleaned_offset: int = 0
+    """Of a merge: no new extent joins what is cleaned and what is not, or a pass could not end between them."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -106,4 +108,5 @@ def partition_plan(live: LivePartition) -> PartitionPlan:
         tuple(live.extents),
         live.max_message_bytes,
         live.roll_offset,
+        live.cleaned_offset,
     )

@@ -3,8 +3,8 @@
 Place: in the job loop (runner.py); the policy decides, this module queries and enqueues. Large jobs are reserved for
 Spark for a limited time: jobs that Spark does not finish or has no room for are then open to all workers.
 Jobs that wait for Spark do not block others.
-Invariant: it plans under its lease, and leaves out files of unfinished jobs, and of partitions that are being cleaned
-by key. If two planners run at the same
+Invariant: it plans under its lease, and leaves out files of unfinished jobs, and files that hold what a pass of
+cleaning by key reads, or waits to read, except those that are WAIT_FOR_CLEANING_MS old. If two planners run at the same
 time for a moment, their jobs may share files: the swap lets one of them win, extent by extent.
 """
 
@@ -19,7 +19,8 @@ from typing import Protocol
 
 from headrace.compactor.cleaning.job import KIND as CLEAN
 from headrace.compactor.cleaning.job import LARGE_KIND as CLEAN_LARGE
-from headrace.compactor.cleaning.policy import decode_cleaning, partitions_of
+from headrace.compactor.cleaning.planner import RESERVED_KIND
+from headrace.compactor.cleaning.policy import decode_cleaning, ends_of
 from headrace.compactor.compact import KIND as COMPACT
 from headrace.compactor.compact import LARGE_KIND
 from headrace.compactor.lease import Lease
@@ -33,7 +34,10 @@ from headrace.metastore.api.jobs import Job, JobApi, NewJob
 logger = logging.getLogger(__name__)
 
 KIND = "plan"
-_KINDS = (COMPACT, LARGE_KIND, CLEAN, CLEAN_LARGE)
+_KINDS = (COMPACT, LARGE_KIND, CLEAN, CLEAN_LARGE, RESERVED_KIND)
+_HOUR_MS = 3_600_000
+WAIT_FOR_CLEANING_MS = (_HOUR_MS, 2 * _HOUR_MS, 24 * _HOUR_MS)
+"""By level: files of this age are merged although a partition in them is being cleaned; swaps let one of both win."""
 FILES_PER_LEVEL = 5_000
 UNFINISHED_MAX = 64
 """If more jobs than this wait, the workers are behind, and new plans would be out of date when they run."""
@@ -64,15 +68,15 @@ class Planner:
         if len(ours) >= UNFINISHED_MAX:
             return
         limits = self.limits if len(sparks) < UNFINISHED_MAX else replace(self.limits, large_bytes=0)
-        left_alone = sum(len(other.file_ids) for other in sparks)
+        cleaned = ends_of(map(decode_cleaning, chain(*unfinished[2:])))
+        in_passes = await self._metastore.files_of_parts(sorted(cleaned.items())) if cleaned else set()
+        left_alone = sum(len(other.file_ids) for other in sparks) + len(in_passes)
         waiting = await self._metastore.waiting_files(self._scan_from, FILES_PER_LEVEL + left_alone)
         counted = Counter(file.level for file in waiting.files)
         for level in range(LAST_LEVEL + 1):
             self._metrics.waiting.labels(str(level)).set(counted[level])
-        cleaned = partitions_of(list(map(decode_cleaning, chain(*unfinished[2:]))))
-        busy = {file_id for other in ours + sparks for file_id in other.file_ids}
-        if cleaned:
-            busy |= await self._metastore.files_of_partitions(sorted(cleaned))
+        patient = {file.file_id for file in waiting.files if file.age_ms < WAIT_FOR_CLEANING_MS[file.level]}
+        busy = {file_id for other in ours + sparks for file_id in other.file_ids} | (in_passes & patient)
         chosen = choose(waiting.files, frozenset(busy), limits)
         if chosen:
             await self._metastore.enqueue_jobs([_job(wanted) for wanted in chosen], by=lease.token)

@@ -13,9 +13,16 @@ import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from headrace.cli.doctor.findings import Area, Finding
+from headrace.cli.doctor.findings import Area, Finding, Level
 from headrace.config.settings import Settings
-from headrace.metastore.postgres.diagnosis.diagnosis import ServerState, TableState, server_state, table_states
+from headrace.metastore.postgres.diagnosis.diagnosis import (
+    LeftAside,
+    ServerState,
+    TableState,
+    left_aside,
+    server_state,
+    table_states,
+)
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migration_plan import plan_migration
 from headrace.metastore.postgres.pool import open_pool
@@ -42,6 +49,7 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         return [
             AREA.bad("connect", f"{address_of(settings)}: {error}", "check metastore.url, the server and the network")
         ]
+    schema = await asyncio.to_thread(_schema, settings.metastore_url)
     try:
         await server_state(pool)  # the first statement is planned, and the connection warm
         before = clock.monotonic()
@@ -49,6 +57,7 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         round_trip_ms = (clock.monotonic() - before) * 1000
         ahead_s = state.now.timestamp() - clock.wall_ms() / 1000
         tables = await table_states(pool)
+        aside = await left_aside(pool) if schema.level is Level.OK else []
     except HeadraceError as error:
         return [AREA.bad("ask", f"{address_of(settings)}: {error}", "look into the server's log")]
     finally:
@@ -58,7 +67,8 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         *judge_server(state, settings),
         judge_clock(ahead_s),
         *judge_tables(tables),
-        await asyncio.to_thread(_schema, settings.metastore_url),
+        schema,
+        *judge_left_aside(aside),
     ]
 
 
@@ -151,6 +161,14 @@ def judge_tables(tables: Sequence[TableState]) -> Iterator[Finding]:
         yield AREA.warn("bloat", found, f"VACUUM {table.name}; is there an old transaction, or too little autovacuum?")
     if not bloated:
         yield AREA.ok("bloat", "no table has more dead rows than live ones")
+
+
+def judge_left_aside(found: Sequence[LeftAside]) -> Iterator[Finding]:
+    """One line for each file and partition that compaction cannot work on; one for all if there is none."""
+    for what, why in found:
+        yield AREA.bad("compaction", f"{what}: {why}", "look into the worker's log and run headrace audit")
+    if not found:
+        yield AREA.ok("compaction", "every file could be merged, and every compacted partition cleaned")
 
 
 def _schema(url: str) -> Finding:

@@ -2,17 +2,21 @@
 
 Place: in the job loop (runner.py), every log.cleaner.backoff.ms, in one worker at a time; policy.py decides.
 Invariant: what decides is in the metadata log, never in a process's file: cleaning removes records. Partitions of
-topics that are not compacted cost nothing. A partition is in one job at most, and in none while a merge may replace its
-extents. Partitions with more keys than a worker may hold are reserved for Spark for a limited time. If two planners
-run at the same time for a moment, swaps let one job win, extent by extent.
+topics that are not compacted cost nothing. A partition is in one job at most. Merges and passes are not planned at the
+same time where they could meet: below the end of a pass. A pass that meets unfinished merges waits RESERVED_MS, and
+meanwhile no merge is planned there (../planner.py); then it runs, and if a merge is still there, swaps let one of them
+win, extent by extent. Partitions with more keys than a worker may hold are reserved for Spark for a limited time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain, islice
 from typing import Protocol
+
+import msgspec
 
 from headrace.compactor.cleaning.job import KIND as CLEAN
 from headrace.compactor.cleaning.job import LARGE_KIND as CLEAN_LARGE
@@ -28,10 +32,11 @@ from headrace.compactor.cleaning.policy import (
     decode_cleaning,
     dirty_share,
     encode_cleaning,
+    ends_of,
     in_jobs,
     is_for_spark,
     overdue_ms,
-    partitions_of,
+    read_bytes,
     task,
 )
 from headrace.compactor.compact import KIND as COMPACT
@@ -52,6 +57,10 @@ PARTITIONS_PER_LOOK = 200
 FILES_PER_MERGE = 256
 UNFINISHED_MAX = 64
 """If more jobs than this wait, the workers are behind."""
+RESERVED_KIND = "clean-next"
+"""Passes that wait for merges; no worker runs this kind."""
+RESERVED_MS = 120_000
+"""How long a pass waits for merges that were planned before it."""
 SPARK_ATTEMPTS = 3
 """A job that Spark claimed this often without finishing it is moved to the workers."""
 
@@ -69,9 +78,14 @@ class CleaningPlanner:
         """log.cleaner.enable: of jobs that start from now on."""
         self.spark = SparkLimits()
         """The same."""
+        self._held: dict[int, int] = {}
+        """Since when files of level 0 hold passes back, by partition key."""
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """Plan once. FencedError if the lease was lost."""
+        await self._metastore.hand_over_jobs(
+            RESERVED_KIND, CLEAN, after_ms=RESERVED_MS, attempts=SPARK_ATTEMPTS, by=lease.token
+        )
         if not self.is_enabled:
             return
         rules = compacted_partitions(await load_image(self._metastore))
@@ -81,23 +95,23 @@ class CleaningPlanner:
             now_ms, found = await self._described(some, lease)
             states.update(found)
         self._show(rules, now_ms, states)
-        unfinished, sparks = await self._unfinished()
+        unfinished, sparks, reserved = await self._unfinished()
         if sparks:
             await self._hand_over(lease)
-            unfinished, sparks = await self._unfinished()
-        if len(unfinished) < UNFINISHED_MAX:
-            busy = partitions_of([*unfinished, *sparks])
+            unfinished, sparks, reserved = await self._unfinished()
+        if len(unfinished) + len(reserved) < UNFINISHED_MAX:
+            busy = ends_of([*unfinished, *sparks, *reserved])
             tasks = {
                 key: wanted
                 for key, state in states.items()
                 if key not in busy and (wanted := task(rules[key], now_ms, state)) is not None
             }
             if tasks:
-                await self._enqueue(tasks, states, lease)
+                await self._enqueue(tasks, states, now_ms, lease)
 
     async def _unfinished(self) -> list[list[CleaningJob]]:
-        """The workers' jobs, and Spark's."""
-        found = await self._metastore.unfinished_payloads(CLEAN, CLEAN_LARGE)
+        """The workers' jobs, Spark's, and those that wait for merges."""
+        found = await self._metastore.unfinished_payloads(CLEAN, CLEAN_LARGE, RESERVED_KIND)
         return [list(map(decode_cleaning, payloads)) for payloads in found]
 
     async def _described(self, rules: Mapping[int, CleaningRule], lease: Lease) -> tuple[int, dict[int, CleaningState]]:
@@ -118,24 +132,46 @@ class CleaningPlanner:
         return now_ms, {state.partition_key: state for state in found}
 
     async def _enqueue(
-        self, tasks: Mapping[int, CleaningTask], states: Mapping[int, CleaningState], lease: Lease
+        self, wanted: Mapping[int, CleaningTask], states: Mapping[int, CleaningState], now_ms: int, lease: Lease
     ) -> None:
-        """Jobs for these tasks, the dirtiest first; not for partitions in files that are being merged."""
-        payloads = await self._metastore.unfinished_payloads(COMPACT, LARGE_KIND)
-        merged = {file_id for payload in chain(*payloads) for file_id in decode_job(payload).file_ids}
-        in_merges: set[int] = set()
-        if merged:
-            in_merges = await self._metastore.partitions_in_files(list(tasks), sorted(merged))
-        unmerged = await self._merge_flushed([tasks[key] for key in tasks if key not in in_merges], lease)
-        left = [key for key in tasks if key not in in_merges | unmerged]
-        free = sorted(left, key=lambda key: -dirty_share(states[key]))
+        """Jobs for these tasks, the dirtiest first; after the merges of files that hold what a pass would read."""
+        merged = await self._in_merges()
+        tasks = self._allowed(wanted, states, await self._merge_flushed(wanted, merged, lease), now_ms)
+        ends = [(key, task.end) for key, task in tasks.items()]
+        in_merges = await self._metastore.parts_in_files(ends, sorted(merged)) if merged and ends else set()
+        left = sorted(tasks, key=lambda key: -dirty_share(states[key]))
+        free = [key for key in left if key not in in_merges]
         large = {key for key in free if is_for_spark(self.spark, states[key])}
-        ours = [key for key in free if key not in large]
-        jobs = in_jobs((tasks[key], states[key].dirty_bytes + states[key].clean_bytes) for key in ours)
-        if free:
-            new = [*map(_job, jobs), *(large_job(tasks[key]) for key in free if key in large)]
-            await self._metastore.enqueue_jobs(new, by=lease.token)
-            self._metrics.planned.inc(len(free))
+        sizes = [(tasks[key], read_bytes(states[key])) for key in free if key not in large]
+        new = [
+            *(_job(CLEAN, wanted) for wanted in in_jobs(sizes)),
+            *(large_job(tasks[key]) for key in free if key in large),
+            *(_job(RESERVED_KIND, CleaningJob((tasks[key],))) for key in left if key in in_merges),
+        ]
+        if new:
+            await self._metastore.enqueue_jobs(new[:UNFINISHED_MAX], by=lease.token)
+            self._metrics.planned.inc(len(left))
+
+    def _allowed(
+        self,
+        tasks: Mapping[int, CleaningTask],
+        states: Mapping[int, CleaningState],
+        held: Mapping[int, int | None],
+        now_ms: int,
+    ) -> dict[int, CleaningTask]:
+        """The tasks that no file of level 0 holds back; after RESERVED_MS also what is before the first such file."""
+        allowed = {key: wanted for key, wanted in tasks.items() if key not in held}
+        self._held = {key: self._held.get(key, now_ms) for key in held}
+        for key, first in held.items():
+            is_late = now_ms - self._held[key] >= RESERVED_MS
+            if is_late and first is not None and first > states[key].cleaned_offset:
+                allowed[key] = msgspec.structs.replace(tasks[key], end=first)
+        return allowed
+
+    async def _in_merges(self) -> set[uuid.UUID]:
+        """The inputs of unfinished merges."""
+        payloads = await self._metastore.unfinished_payloads(COMPACT, LARGE_KIND)
+        return {file_id for payload in chain(*payloads) for file_id in decode_job(payload).file_ids}
 
     async def _hand_over(self, lease: Lease) -> None:
         """Move jobs that Spark did not finish to the workers: at once if Spark gets no jobs any more."""
@@ -150,23 +186,32 @@ class CleaningPlanner:
             logger.warning("cleaning jobs moved from spark to the workers: jobs=%d", handed)
             self._metrics.handed_over.inc(handed)
 
-    async def _merge_flushed(self, tasks: Sequence[CleaningTask], lease: Lease) -> set[int]:
-        """Let files of level 0 be merged first, and return the partitions that they hold back.
+    async def _merge_flushed(
+        self, tasks: Mapping[int, CleaningTask], merged: Collection[uuid.UUID], lease: Lease
+    ) -> dict[int, int | None]:
+        """Let files of level 0 be merged first, and return the partitions that they hold back: the first offset in such
+        a file, None if it cannot be read.
 
         A rebuild of the index recognises a flushed batch by its copy in a merged file (rebuild_place.py); of one that
-        was cleaned there may be nothing left to recognise.
+        was cleaned there may be nothing left to recognise. A file that a merge could not read is left alone for a day,
+        as the planner of merges does; its partitions cannot be cleaned meanwhile.
         """
-        if not tasks:
-            return set()
-        found = await self._metastore.flushed_files([(wanted.partition_key, wanted.end) for wanted in tasks])
-        files = sorted({file_id for _, file_id in found})
+        found = await self._metastore.flushed_files([(key, wanted.end) for key, wanted in tasks.items()])
+        unreadable = {file.partition_key: file.file_id for file in found if file.is_unreadable}
+        for key, file_id in unreadable.items():
+            logger.error("partition cannot be cleaned: a file cannot be read: partition_key=%d file=%s", key, file_id)
+            await self._metastore.mark_uncleanable(lease.token, key, f"a file cannot be read: file={file_id}")
+        files = sorted({file.file_id for file in found if not file.is_unreadable} - set(merged))
         merges = [
             CompactionJob(tuple(files[at : at + FILES_PER_MERGE]), 1) for at in range(0, len(files), FILES_PER_MERGE)
         ]
         if merges:
             new = [NewJob(COMPACT, f"1:{merge.file_ids[0]}", encode(merge), priority=1) for merge in merges]
             await self._metastore.enqueue_jobs(new, by=lease.token)
-        return {key for key, _ in found}
+        firsts: dict[int, int | None] = {}
+        for file in sorted(found, key=lambda file: -file.first_offset):
+            firsts[file.partition_key] = file.first_offset
+        return firsts | dict.fromkeys(unreadable)
 
     def _show(self, rules: Mapping[int, CleaningRule], now_ms: int, states: Mapping[int, CleaningState]) -> None:
         known = [(rules[key], state) for key, state in states.items()]
@@ -191,8 +236,8 @@ def compacted_partitions(image: MetadataImage) -> dict[int, CleaningRule]:
     return found
 
 
-def _job(wanted: CleaningJob) -> NewJob:
-    return NewJob(CLEAN, str(wanted.tasks[0].partition_key), encode_cleaning(wanted))
+def _job(kind: str, wanted: CleaningJob) -> NewJob:
+    return NewJob(kind, str(wanted.tasks[0].partition_key), encode_cleaning(wanted))
 
 
 def _chunks(rules: Mapping[int, CleaningRule], size: int) -> Iterator[dict[int, CleaningRule]]:

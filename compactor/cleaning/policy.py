@@ -9,7 +9,7 @@ Source: KIP-58, KIP-354; Kafka's LogCleanerManager.grabFilthiestCompactedLog and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -110,6 +110,11 @@ def overdue_ms(rule: CleaningRule, now_ms: int, state: CleaningState) -> int:
     return max(now_ms - state.dirty_since_ms - rule.max_lag_ms, 0)
 
 
+def read_bytes(state: CleaningState) -> int:
+    """What a pass reads: the dirty part twice."""
+    return 2 * state.dirty_bytes + state.clean_bytes
+
+
 def dirty_share(state: CleaningState) -> float:
     """Dirty bytes of all cleanable bytes."""
     return state.dirty_bytes / (state.dirty_bytes + state.clean_bytes) if state.dirty_bytes else 0.0
@@ -141,7 +146,7 @@ def write_bound(rule: CleaningRule) -> float:
 
 
 def in_jobs(tasks: Iterable[tuple[CleaningTask, int]]) -> list[CleaningJob]:
-    """(task, its bytes), grouped: a job takes many small partitions, or a large one."""
+    """(task, the bytes that it reads), grouped: a job takes many small partitions, or a large one."""
     jobs: list[list[CleaningTask]] = []
     room = 0
     for wanted, size_bytes in tasks:
@@ -153,6 +158,9 @@ def in_jobs(tasks: Iterable[tuple[CleaningTask, int]]) -> list[CleaningJob]:
     return [CleaningJob(tuple(tasks)) for tasks in jobs]
 
 
-def partitions_of(jobs: Sequence[CleaningJob]) -> set[int]:
-    """The partition keys that the jobs name."""
-    return {wanted.partition_key for job in jobs for wanted in job.tasks}
+def ends_of(jobs: Iterable[CleaningJob]) -> dict[int, int]:
+    """By the partition keys that the jobs name: where their passes end, at most."""
+    ends: dict[int, int] = {}
+    for wanted in (wanted for job in jobs for wanted in job.tasks):
+        ends[wanted.partition_key] = max(wanted.end, ends.get(wanted.partition_key, 0))
+    return ends

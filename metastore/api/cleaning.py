@@ -48,7 +48,7 @@ class CleaningState(NamedTuple):
     dirty_bytes: int
     """Between cleaned offset and cleanable end."""
     clean_bytes: int
-    """Below the cleaned offset; 0 if nothing is dirty."""
+    """Below the cleaned offset; 0 if a pass would not read them: nothing is dirty, and no horizon is due."""
     dirty_since_ms: int | None
     """When the first dirty record was committed."""
     horizon_ms: int | None
@@ -86,6 +86,17 @@ class CleanedPartition(NamedTuple):
     """The first delete horizon that is left."""
 
 
+class FlushedPart(NamedTuple):
+    """A file of level 0 that holds a part of a partition."""
+
+    partition_key: int
+    file_id: uuid.UUID
+    first_offset: int
+    """Of the partition in this file."""
+    is_unreadable: bool
+    """A merge could not read all of it, within the last day."""
+
+
 class CleaningApi(Protocol):
     """What takes a token is fenced by that lease: FencedError once the job has another holder."""
 
@@ -109,11 +120,11 @@ class CleaningApi(Protocol):
     async def mark_uncleanable(self, token: JobToken, partition_key: int, why: str) -> None:
         """Note that a pass could not read all of it, or not hold its keys."""
 
-    async def partitions_in_files(self, keys: Sequence[int], file_ids: Sequence[uuid.UUID]) -> set[int]:
-        """Which of the partitions have an extent in one of the files."""
+    async def parts_in_files(self, ends: Sequence[tuple[int, int]], file_ids: Sequence[uuid.UUID]) -> set[int]:
+        """Which of the partitions have an extent below (partition key, end) in one of the files."""
 
-    async def flushed_files(self, ends: Sequence[tuple[int, int]]) -> list[tuple[int, uuid.UUID]]:
-        """(partition key, file of level 0) for each such file with an extent below (partition key, end)."""
+    async def flushed_files(self, ends: Sequence[tuple[int, int]]) -> list[FlushedPart]:
+        """The files of level 0 with an extent below (partition key, end)."""
 
-    async def files_of_partitions(self, keys: Sequence[int]) -> set[uuid.UUID]:
-        """The files that hold extents of the partitions."""
+    async def files_of_parts(self, ends: Sequence[tuple[int, int]]) -> set[uuid.UUID]:
+        """The files that hold extents below (partition key, end)."""

@@ -48,6 +48,8 @@ class LivePartition(NamedTuple):
     """max.message.bytes in the same way; None when there is neither."""
     roll_offset: int = 0
     """Of a topic that is compacted by key: where its active part begins (metastore/api/cleaning.py). Else 0."""
+    cleaned_offset: int = 0
+    """Of such a topic, for merges: how far it is cleaned. Else 0."""
 
 
 class LiveExtents(NamedTuple):

@@ -6,7 +6,7 @@ Invariant: what is live and what a swap does is the model's word; leases are not
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from headrace.metastore.api.cleaning import CleanablePartition, CleanedPartition
 from headrace.metastore.api.compaction import LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
@@ -38,7 +38,10 @@ class ModelCompactionApi:
 
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
         """See metastore.api.compaction.CompactionApi."""
-        outcomes, new = self.model.decide_swaps(file.file_id, swaps)
+        return self._swap(file, swaps)
+
+    def _swap(self, file: NewFile, swaps: Sequence[Swap], closed: Collection[Swap] = ()) -> list[SwapOutcome]:
+        outcomes, new = self.model.decide_swaps(file.file_id, swaps, closed)
         if outcomes is None:
             raise NotFoundError(f"file id is not to be had: file={file.file_id}")
         self.model.announce_swaps(new)
@@ -81,7 +84,12 @@ class ModelCleaningApi(ModelCompactionApi):
     async def live_extents(self, file_ids: Sequence[uuid.UUID]) -> LiveExtents:
         """See metastore.api.compaction.CompactionApi."""
         found = await super().live_extents(file_ids)
-        return found._replace(partitions=[self._rolled(live) for live in found.partitions])
+        return found._replace(partitions=[self._bordered(live) for live in found.partitions])
+
+    async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
+        """See metastore.api.compaction.CompactionApi: nothing joins what is cleaned and what is not."""
+        closed = [swap for swap in swaps if any(i.last_offset + 1 == self._cleaned(swap) for i in swap.inputs[:-1])]
+        return self._swap(file, swaps, closed)
 
     async def cleanable_extents(self, ends: Sequence[tuple[int, int]]) -> tuple[int, list[CleanablePartition]]:
         """See metastore.api.cleaning.CleaningApi."""
@@ -103,7 +111,7 @@ class ModelCleaningApi(ModelCompactionApi):
         relied = zip(swaps, cleaned_offsets, strict=True)
         if any(self.cleaned_offsets.get(swap.partition_key, 0) < cleaned for swap, cleaned in relied):
             return [SwapOutcome.LOST] * len(swaps)
-        return await self.swap_extents(token, file, swaps)
+        return self._swap(file, swaps)
 
     async def finish_cleaning(self, token: JobToken, cleaned: CleanedPartition) -> bool:
         """See metastore.api.cleaning.CleaningApi."""
@@ -121,6 +129,12 @@ class ModelCleaningApi(ModelCompactionApi):
     async def mark_uncleanable(self, token: JobToken, partition_key: int, why: str) -> None:
         """See metastore.api.cleaning.CleaningApi."""
         self.uncleanable[partition_key] = why
+
+    def _cleaned(self, swap: Swap) -> int:
+        return self.cleaned_offsets.get(swap.partition_key, 0)
+
+    def _bordered(self, live: LivePartition) -> LivePartition:
+        return self._rolled(live)._replace(cleaned_offset=self.cleaned_offsets.get(live.partition_key, 0))
 
     def _rolled(self, live: LivePartition) -> LivePartition:
         return live._replace(roll_offset=self.roll_offsets.get(live.partition_key, 0))

@@ -132,8 +132,8 @@ BUGS: dict[str, tuple[str, str, str, Proof]] = {
     ),
     "an input below the log start may be missing": (
         "swap_extents",
-        "AND e.file_id IS NOT DISTINCT FROM i.file_id) AS intact",
-        "AND (i.last < p.log_start_offset OR e.file_id IS NOT DISTINCT FROM i.file_id)) AS intact",
+        "                            AND e.file_id IS NOT DISTINCT FROM i.file_id\n",
+        "                            AND (i.last < p.log_start_offset OR e.file_id IS NOT DISTINCT FROM i.file_id)\n",
         check_every_order,
     ),
     "an offset is used twice": (

@@ -63,7 +63,7 @@ async def costs(scene: Scene, url: str, pages: dict[str, int]) -> dict[str, int]
     file = NewFile(new_file_id(live.wall_ms, rng), 1, 2_000, 1_200)
     assert await store.swap_extents(job.token, file, swaps) == [SwapOutcome.DONE] * PARTITIONS
     await store.finish_job(job.token)
-    return {name: pages[name] for name in ("waiting_files", "find_live_extents", "swap_extents")}
+    return {name: pages[name] for name in ("waiting_files", "find_mergeable_extents", "swap_extents")}
 
 
 async def test_a_plan_a_look_and_a_swap_cost_the_same_in_any_history(
@@ -77,7 +77,7 @@ async def test_a_plan_a_look_and_a_swap_cost_the_same_in_any_history(
     print(f"pages: {shallow} -> {deep}")
     inputs = 3 * PARTITIONS
     assert deep["waiting_files"] <= shallow["waiting_files"] + DEEPER_PAGES
-    assert deep["find_live_extents"] <= shallow["find_live_extents"] + inputs
+    assert deep["find_mergeable_extents"] <= shallow["find_mergeable_extents"] + inputs
     assert deep["swap_extents"] <= shallow["swap_extents"] + 4 * inputs
     (found,) = await metastore.find_extents([ExtentQuery(scene.keys[0], 0, 1 << 40)])
     assert found.extents[-1].base_offset < found.extents[-1].last_offset

@@ -92,7 +92,7 @@ BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
     "a swap that does not check that its inputs are there": (
         "swap_extents",
         [
-            ("AND e.file_id IS NOT DISTINCT FROM i.file_id) AS intact", ") AS intact"),
+            ("                            AND e.file_id IS NOT DISTINCT FROM i.file_id\n", ""),
             ("bool_and(e.base_offset = coalesce(i.before + 1, p_base[i.swap])) AND", ""),
             ("PERFORM assert_changed(", "PERFORM concat("),
             ("PERFORM keep_swap_answer(", "PERFORM concat("),  # a repeated call is judged again

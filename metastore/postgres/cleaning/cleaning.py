@@ -16,6 +16,7 @@ from headrace.metastore.api.cleaning import (
     CleanedPartition,
     CleaningQuery,
     CleaningState,
+    FlushedPart,
     RollTarget,
 )
 from headrace.metastore.api.compaction import LivePartition, NewFile, Swap, SwapOutcome
@@ -31,9 +32,9 @@ _ABORTED_RANGES = Statement("aborted_ranges", writes=False)
 _SWAP_CLEANED_EXTENTS = Statement("swap_cleaned_extents", writes=True)
 _FINISH_CLEANING = Statement("finish_cleaning", writes=True)
 _MARK_UNCLEANABLE = Statement("mark_uncleanable", writes=True)
-_PARTITIONS_IN_FILES = Statement("partitions_in_files", writes=False)
-_FLUSHED_FILES = Statement("flushed_files", writes=False)
-_FILES_OF_PARTITIONS = Statement("files_of_partitions", writes=False)
+_PARTS_IN_FILES = Statement("parts_in_files", writes=False)
+_FLUSHED_FILES = Statement("flushed_files_of_parts", writes=False)
+_FILES_OF_PARTS = Statement("files_of_parts", writes=False)
 
 
 class PostgresCleaning:
@@ -118,18 +119,17 @@ class PostgresCleaning:
     async def mark_uncleanable(self, token: JobToken, partition_key: int, why: str) -> None:
         await _MARK_UNCLEANABLE.row(self.pool, job_id=token.job_id, epoch=token.epoch, key=partition_key, why=why)
 
-    async def partitions_in_files(self, keys: Sequence[int], file_ids: Sequence[uuid.UUID]) -> set[int]:
-        rows = await _PARTITIONS_IN_FILES.rows(
-            self.pool, keys=pack_int8(np.array(keys, dtype=np.int64)), file_ids=pack_uuids(file_ids)
-        )
+    async def parts_in_files(self, ends: Sequence[tuple[int, int]], file_ids: Sequence[uuid.UUID]) -> set[int]:
+        rows = await _PARTS_IN_FILES.rows(self.pool, **_parts(ends), file_ids=pack_uuids(file_ids))
         return {key for (key,) in rows}
 
-    async def flushed_files(self, ends: Sequence[tuple[int, int]]) -> list[tuple[int, uuid.UUID]]:
-        keys, wanted = np.array(ends, dtype=np.int64).reshape(-1, 2).T
-        return [
-            (key, f) for key, f in await _FLUSHED_FILES.rows(self.pool, keys=pack_int8(keys), ends=pack_int8(wanted))
-        ]
+    async def flushed_files(self, ends: Sequence[tuple[int, int]]) -> list[FlushedPart]:
+        return [FlushedPart(*row) for row in await _FLUSHED_FILES.rows(self.pool, **_parts(ends))]
 
-    async def files_of_partitions(self, keys: Sequence[int]) -> set[uuid.UUID]:
-        rows = await _FILES_OF_PARTITIONS.rows(self.pool, keys=pack_int8(np.array(keys, dtype=np.int64)))
-        return {file_id for (file_id,) in rows}
+    async def files_of_parts(self, ends: Sequence[tuple[int, int]]) -> set[uuid.UUID]:
+        return {file_id for (file_id,) in await _FILES_OF_PARTS.rows(self.pool, **_parts(ends))}
+
+
+def _parts(ends: Sequence[tuple[int, int]]) -> dict[str, bytes]:
+    keys, wanted = np.array(ends, dtype=np.int64).reshape(-1, 2).T
+    return {"keys": pack_int8(keys), "ends": pack_int8(wanted)}

@@ -1,6 +1,7 @@
 -- A pass over a partition is complete: from now on it is cleaned up to p_end. Only if the live extents below p_end are
 -- exactly those that the pass left (p_last, p_file), except below the log start: one that another writer put there, or
 -- one that should have been swapped out, may hold an earlier record of a key. Then false, and nothing happened.
+-- An extent that crosses p_end, as merges made once, is not of the pass: it is cleaned up to there.
 -- p_horizon_ms: the first delete horizon that is left, or NULL.
 -- Locks: the job's row, shared; the partition's row. Idempotent: yes. Cost: one row per extent below p_end.
 CREATE OR REPLACE FUNCTION finish_cleaning(
@@ -14,24 +15,26 @@ SET enable_bitmapscan = off
 AS $$
 DECLARE
     v_log_start bigint;
+    v_end       bigint;
 BEGIN
     PERFORM assert_job(p_job_id, p_epoch);
     SELECT log_start_offset INTO v_log_start FROM partitions WHERE partition_key = p_key FOR NO KEY UPDATE;
     IF NOT FOUND OR EXISTS (
         SELECT FROM (SELECT last_offset, file_id FROM extents
-                      WHERE partition_key = p_key AND last_offset >= v_log_start AND base_offset < p_end
-                        AND last_offset < p_end + 2147483648) AS live
+                      WHERE partition_key = p_key AND last_offset >= v_log_start AND last_offset < p_end) AS live
           FULL JOIN (SELECT last_offset, file_id FROM unnest(p_last, p_file) AS t (last_offset, file_id)
                       WHERE last_offset >= v_log_start) AS left_over USING (last_offset, file_id)
          WHERE live.last_offset IS NULL OR left_over.last_offset IS NULL
     ) THEN
         RETURN false;
     END IF;
+    v_end := least(p_end, (SELECT base_offset FROM extents WHERE partition_key = p_key AND last_offset >= p_end
+                            ORDER BY last_offset LIMIT 1));
     UPDATE cleaned_partitions c
-       SET cleaned_offset = greatest(c.cleaned_offset, p_end), horizon_ms = p_horizon_ms,
+       SET cleaned_offset = greatest(c.cleaned_offset, v_end), horizon_ms = p_horizon_ms,
            uncleanable_at = NULL, uncleanable_why = NULL,
-           dirty_since = CASE WHEN p_end < c.roll_offset
-                              THEN (SELECT to_timestamp(newest_ms / 1000.0) FROM newest_of_extents(p_key, p_end, c.roll_offset)
+           dirty_since = CASE WHEN v_end < c.roll_offset
+                              THEN (SELECT to_timestamp(newest_ms / 1000.0) FROM newest_of_extents(p_key, v_end, c.roll_offset)
                                      ORDER BY last_offset LIMIT 1) END
      WHERE c.partition_key = p_key;
     RETURN FOUND;

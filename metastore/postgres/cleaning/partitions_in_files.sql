@@ -1,3 +1,5 @@
+-- What planners of the release before ask; this version's ask parts_in_files.sql.
+
 -- Which of these partitions have an extent in one of the files: a merge may be replacing it.
 -- Locks: none. Idempotent: reads only. Cost: up to one row per extent of the partitions.
 CREATE OR REPLACE FUNCTION partitions_in_files(p_keys bigint[], p_file_ids uuid[]) RETURNS SETOF bigint

@@ -29,7 +29,7 @@ from headrace.storage.file_id import born_ms
 
 _WAITING_FILES = Statement("waiting_files", writes=False)
 _UNFINISHED_PAYLOADS = Statement("unfinished_payloads", writes=False)
-_LIVE_EXTENTS = Statement("find_live_extents", writes=False)
+_MERGEABLE_EXTENTS = Statement("find_mergeable_extents", writes=False)
 _SWAP_EXTENTS = Statement("swap_extents", writes=True)
 _MARK_UNREADABLE = Statement("mark_unreadable", writes=True)
 
@@ -55,7 +55,7 @@ class PostgresCompaction:
         return [found[kind] for kind in kinds]
 
     async def live_extents(self, file_ids: Sequence[uuid.UUID]) -> LiveExtents:
-        rows = await _LIVE_EXTENTS.rows(self.pool, file_ids=pack_uuids(file_ids))
+        rows = await _MERGEABLE_EXTENTS.rows(self.pool, file_ids=pack_uuids(file_ids))
         return LiveExtents(
             rows[0][0],
             [
@@ -67,8 +67,9 @@ class PostgresCompaction:
                     unpack_extents(packed),
                     int(max_bytes) if max_bytes else None,
                     roll_offset,
+                    cleaned_offset,
                 )
-                for _, key, topic_id, index, compression_type, max_bytes, packed, roll_offset in rows
+                for _, key, topic_id, index, compression_type, max_bytes, packed, roll_offset, cleaned_offset in rows
                 if key is not None
             ],
         )

@@ -12,7 +12,8 @@
 --
 -- The inputs of a swap cover its offsets without a gap, or the call fails: it would hide records, or make them twice.
 -- A swap is done only if each of its inputs is still there. A log start, deletion or another job may remove one at any
--- time: that swap is lost, its neighbours are not. Nor is a swap done for a segment that an earlier call has settled: the
+-- time: that swap is lost, its neighbours are not. A merge does not join extents at the cleaned offset of a partition, which
+-- may have moved there since its plan was made. Nor is a swap done for a segment that an earlier call has settled: the
 -- call has answered already, and the segment may have ended.
 -- While the lease holds, a repeated call gets its first answer (swap_answers.sql); later ones are refused as fenced.
 -- A new extent is as old as the newest thing in its inputs (appended_at): a merge expires nothing, and
@@ -104,7 +105,9 @@ BEGIN
                    bool_and(e.base_offset = coalesce(i.before + 1, p_base[i.swap])) AND max(i.last) = p_last[i.swap] AS covered,
                    coalesce(bool_or(e.file_id = p_file_id), false) AS before,
                    bool_and(p.partition_key IS NOT NULL AND p_last[i.swap] >= p.log_start_offset AND v_open[i.swap]
-                            AND e.file_id IS NOT DISTINCT FROM i.file_id) AS intact,
+                            AND e.file_id IS NOT DISTINCT FROM i.file_id
+                            AND (p_cleaned IS NOT NULL OR i.last = p_last[i.swap]
+                                 OR i.last + 1 IS DISTINCT FROM c.cleaned_offset)) AS intact,
                    max(CASE WHEN e.appended_at IS NULL AND e.max_timestamp < 0
                             THEN (SELECT committed_at FROM segment_files WHERE file_id = e.file_id)
                             WHEN p_time[i.swap] < 0 AND e.max_timestamp >= 0
@@ -113,6 +116,7 @@ BEGIN
               FROM (SELECT *, lag(last) OVER (PARTITION BY swap ORDER BY last) AS before
                       FROM unnest(p_input_swap, p_input_last, p_input_file) AS i (swap, last, file_id)) AS i
               LEFT JOIN partitions p ON p.partition_key = p_key[i.swap]
+              LEFT JOIN cleaned_partitions c ON c.partition_key = p_key[i.swap]
               LEFT JOIN extents e ON e.partition_key = p_key[i.swap] AND e.last_offset = i.last
              GROUP BY i.swap) AS s;
 

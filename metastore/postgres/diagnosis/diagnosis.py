@@ -13,6 +13,7 @@ from headrace.metastore.postgres.statement import Pool, Statement
 
 _SERVER = Statement("diagnose_server", writes=False)
 _TABLES = Statement("diagnose_tables", writes=False)
+_CLEANING = Statement("diagnose_cleaning", writes=False)
 
 
 class ServerState(NamedTuple):
@@ -45,6 +46,13 @@ class TableState(NamedTuple):
     size_bytes: int
 
 
+class LeftAside(NamedTuple):
+    """A file that cannot be merged, or a partition that cannot be cleaned by key."""
+
+    what: str
+    why: str
+
+
 async def server_state(pool: Pool) -> ServerState:
     """Errors as every statement's."""
     return ServerState(*await _SERVER.row(pool))
@@ -53,3 +61,8 @@ async def server_state(pool: Pool) -> ServerState:
 async def table_states(pool: Pool) -> list[TableState]:
     """The tables with the most dead rows first. Errors as every statement's."""
     return [TableState(*row) for row in await _TABLES.rows(pool)]
+
+
+async def left_aside(pool: Pool) -> list[LeftAside]:
+    """What compaction left aside, up to 20 of it. Errors as every statement's."""
+    return [LeftAside(*row) for row in await _CLEANING.rows(pool)]

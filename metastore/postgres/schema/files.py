@@ -91,6 +91,7 @@ cleaned_partitions = Table(
     column("roll_offset", BigInteger(), default="0"),
     column("rolled_bytes", BigInteger(), default="0"),
     column("active_since", TIMESTAMP, null=True),
+    column("active_offset", BigInteger(), null=True),
     column("cleaned_offset", BigInteger(), default="0"),
     column("dirty_since", TIMESTAMP, null=True),
     column("horizon_ms", BigInteger(), null=True),

@@ -1,10 +1,11 @@
 -- What is live in some files, by partition: extents packed (packing.sql) in offset order, and what the topic's
 -- configs say of its batches. Extents below a log start are dead, even before retention removes them; so
 -- are all of a deleted topic. One row with the time and NULLs when nothing is live.
+-- roll_offset, cleaned_offset: of a topic that is compacted by key, which no new extent crosses; else 0.
 -- Locks: none; one snapshot for all. Idempotent: reads only. Cost: two index probes per extent.
-CREATE OR REPLACE FUNCTION find_live_extents(p_file_ids uuid[])
+CREATE OR REPLACE FUNCTION find_mergeable_extents(p_file_ids uuid[])
 RETURNS TABLE (now_ms bigint, partition_key bigint, topic_id uuid, partition_index int, compression_type text,
-               max_message_bytes text, packed bytea, roll_offset bigint)
+               max_message_bytes text, packed bytea, roll_offset bigint, cleaned_offset bigint)
 LANGUAGE plpgsql STABLE
 SET jit = off
 SET plan_cache_mode = force_generic_plan
@@ -18,7 +19,7 @@ BEGIN
     SELECT wall_ms(), l.partition_key, l.topic_id, l.partition_index,
            coalesce(topic_config(l.topic_id, 'compression.type', 'compression.type'), ''),
            topic_config(l.topic_id, 'max.message.bytes', 'message.max.bytes'), l.packed,
-           coalesce((SELECT roll_offset FROM cleaned_partitions c WHERE c.partition_key = l.partition_key), 0)
+           coalesce(c.roll_offset, 0), coalesce(c.cleaned_offset, 0)
       FROM (SELECT) AS now
       LEFT JOIN (
           SELECT e.partition_key, p.topic_id, p.partition_index,
@@ -29,5 +30,16 @@ BEGIN
             JOIN topics t ON t.topic_id = p.topic_id
            WHERE e.file_id = ANY (p_file_ids)
            GROUP BY e.partition_key, p.topic_id, p.partition_index) AS l ON true
+      LEFT JOIN cleaned_partitions c ON c.partition_key = l.partition_key
      ORDER BY l.partition_key;
 END $$;
+
+-- The same without the cleaned offset, for compactors of the release before.
+-- Locks, idempotence, cost: as that.
+CREATE OR REPLACE FUNCTION find_live_extents(p_file_ids uuid[])
+RETURNS TABLE (now_ms bigint, partition_key bigint, topic_id uuid, partition_index int, compression_type text,
+               max_message_bytes text, packed bytea, roll_offset bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT now_ms, partition_key, topic_id, partition_index, compression_type, max_message_bytes, packed, roll_offset
+      FROM find_mergeable_extents(p_file_ids)
+$$;
