@@ -62,10 +62,11 @@ class PartitionOutcomes:
 
 async def write_outcomes(
     store: ObjectStore, life: int, name: uuid.UUID, outcomes: Sequence[TransactionOutcome]
-) -> None:
+) -> OutcomeObject:
     """One object."""
     key = f"{PREFIX}{life:010}/{len(outcomes):08}-{name}.json"
     await store.put(key, msgspec.json.encode([tuple(one) for one in outcomes]))
+    return OutcomeObject(key, life, len(outcomes))
 
 
 async def list_outcomes(store: ObjectStore) -> list[OutcomeObject]:

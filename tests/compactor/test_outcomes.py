@@ -1,0 +1,161 @@
+"""The objects of transaction outcomes stay as small as the log, over any time, and with several workers in turn."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from headrace.compactor import outcomes as recording
+from headrace.compactor.outcomes import OutcomeRecorder
+from headrace.metastore.api.outcomes import EndedTransaction, TransactionOutcome
+from headrace.metastore.transactions.outcomes import OutcomeObject, list_outcomes, read_outcomes
+from headrace.storage.clock import SystemClock
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.store import ObjectInfo
+
+TOPIC = uuid.UUID(int=5)
+PER_OBJECT = 200
+LIVE = 400
+
+
+class Log:
+    """Transactions end, and retention keeps the last LIVE markers."""
+
+    def __init__(self) -> None:
+        self.named_life = 1
+        self.waiting: list[EndedTransaction] = []
+        self.start = self.next = self.probes = 0
+
+    def end(self, count: int) -> None:
+        for _ in range(count):
+            outcome = TransactionOutcome(TOPIC, 0, 7, 0, self.next + 1, self.next, 0, commits=True)
+            self.waiting.append(EndedTransaction(1, self.next, outcome))
+            self.next += 1
+        self.start = max(self.start, self.next - LIVE)
+
+    async def ended_transactions(self, most: int) -> list[EndedTransaction]:
+        return self.waiting[:most]
+
+    async def forget_outcomes(self, token: Any, ended: Sequence[EndedTransaction]) -> None:
+        del self.waiting[: len(ended)]
+
+    async def markers_in_log(self, outcomes: Sequence[TransactionOutcome]) -> list[bool]:
+        self.probes += len(outcomes)
+        return [one.marker_offset >= self.start for one in outcomes]
+
+
+class CountingStore(MemoryStore):
+    """How often it was listed."""
+
+    lists = 0
+
+    async def list_objects(self, prefix: str = "", *, start_after: str = "") -> AsyncIterator[ObjectInfo]:
+        self.lists += 1
+        async for info in super().list_objects(prefix, start_after=start_after):
+            yield info
+
+
+class Lease:
+    """Held."""
+
+    token = None
+
+    async def save_progress(self, text: str) -> None:
+        return
+
+
+class Outcomes:
+    """A bucket and the workers that run the job in turn."""
+
+    def __init__(self, workers: int) -> None:
+        self.log, self.store = Log(), CountingStore(SystemClock())
+        self.rng = random.Random(1)
+        self.workers = [self.worker() for _ in range(workers)]
+
+    def worker(self) -> OutcomeRecorder:
+        return OutcomeRecorder(self.log, self.store, self.rng)
+
+    async def run(self, ended: int) -> None:
+        self.log.end(ended)
+        job: Any = None
+        lease: Any = Lease()
+        await self.rng.choice(self.workers)(job, lease)
+
+    async def objects(self) -> list[OutcomeObject]:
+        self.store.lists -= 1
+        return await list_outcomes(self.store)
+
+    async def check(self, most: int) -> None:
+        """Nothing that is in the log is missing, and not much more is there."""
+        stored = [one for found in await self.objects() for one in await read_outcomes(self.store, found.key)]
+        assert {one.marker_offset for one in stored} >= set(range(self.log.start, self.log.next))
+        assert len(stored) <= most
+        assert len(await self.objects()) <= 2 * recording.JOIN_AT * 3
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "OUTCOMES_PER_OBJECT", PER_OBJECT)
+    monkeypatch.setattr(recording, "CHECKS_PER_RUN", 2)
+
+
+@pytest.mark.parametrize("ended", [1, 40, 333])
+async def test_objects_hold_what_is_in_the_log(ended: int) -> None:
+    world = Outcomes(1)
+    runs = 400 if ended == 40 else 60
+    for number in range(runs):
+        await world.run(ended)
+        if number % 20 == 19:
+            await world.check(4 * LIVE + 2 * ended)
+    assert world.store.lists == 1
+    written = runs * ended
+    assert world.log.probes <= (recording.CHECKS_PER_OUTCOME + 3) * written + 2 * runs
+
+
+async def test_what_retention_removes_goes_when_no_transaction_ends_any_more() -> None:
+    world = Outcomes(1)
+    for _ in range(20):
+        await world.run(100)
+    world.log.start = world.log.next
+    for _ in range(2_000):
+        await world.run(0)
+    assert await world.objects() == []
+    assert world.store.lists == 1
+
+
+async def test_workers_with_old_lists_lose_nothing() -> None:
+    world = Outcomes(3)
+    for number in range(150):
+        if number % 50 == 49:
+            world.workers[number // 50 - 1] = world.worker()
+        await world.run(40)
+        await world.check(3 * 5 * LIVE)
+
+
+async def test_a_new_life_is_listed_once() -> None:
+    world = Outcomes(1)
+    await world.run(40)
+    world.log.named_life = 2
+    await world.run(1)
+    await world.run(1)
+    assert world.store.lists == 2
+    assert {found.life for found in await world.objects()} == {2}
+    await world.check(LIVE)
+
+
+@pytest.mark.parametrize("bug", ["nothing is checked", "what is in the log goes"])
+async def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forgetful(self: OutcomeRecorder, outcomes: Sequence[TransactionOutcome]) -> list[TransactionOutcome]:
+        return list(outcomes)[1:]
+
+    if bug == "nothing is checked":
+        monkeypatch.setattr(recording, "CHECKS_PER_OUTCOME", 0)
+        monkeypatch.setattr(recording, "CHECKS_PER_RUN", 0)
+    else:
+        monkeypatch.setattr(OutcomeRecorder, "_in_log", forgetful)
+    with pytest.raises(AssertionError):
+        await test_objects_hold_what_is_in_the_log(40)
