@@ -121,7 +121,7 @@ def metastore_url(postgres_server: EmbeddedPostgres, metastore_template: str) ->
 
 @pytest.fixture(scope="module")
 def module_metastore_url(postgres_server: EmbeddedPostgres, metastore_template: str) -> Iterator[str]:
-    """Address of a migrated database for a module whose tests share a cluster: they break nothing on purpose."""
+    """Address of a migrated database for a module with a shared cluster: its tests break nothing on purpose."""
     with _copy(postgres_server, metastore_template) as url:
         yield url
 
