@@ -22,7 +22,7 @@ from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePar
 from headrace.storage.file_id import file_id_of
 from tests.compactor.world import CompactionWorld
 from tests.metastore.segment_keys import with_keys
-from tests.metastore.sessions import move_time, rows, session, set_for_cluster
+from tests.metastore.sessions import move_time, rows, set_for_cluster
 from tests.storage.batches import plain_batch
 
 LEASE_MS = 60_000
@@ -68,11 +68,11 @@ class SegmentWorld(CompactionWorld):
     async def advance(self, seconds: float) -> None:
         """Move the metastore's clock."""
         self.ahead_seconds += seconds
-        async with session(self.url) as raw:
+        async with self.postgres.pool.connection() as raw:
             await move_time(raw, self.ahead_seconds)
 
     async def ask(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
-        async with session(self.url) as raw:
+        async with self.postgres.pool.connection() as raw:  # a new session costs more than the question
             return await rows(raw, query, *parameters)
 
     async def events(self) -> list[Event]:

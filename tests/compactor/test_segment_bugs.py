@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -150,10 +149,9 @@ BUGS: dict[str, tuple[str, str, str, Proof]] = {
     ),
 }
 """What is wrong -> (SQL file, right text, wrong text, the proof that fails)."""
-QUICK = {"a tombstone before the object is gone", "a zombie swaps", "a live key gets a tombstone", "orphans stay"}
 
 
-@pytest.mark.parametrize("bug", [pytest.param(bug, marks=[] if bug in QUICK else [pytest.mark.slow]) for bug in BUGS])
+@pytest.mark.parametrize("bug", BUGS)
 async def test_a_planted_bug_is_caught(bug: str, metastore: PostgresMetastore, metastore_url: str) -> None:
     function, right, wrong, proof = BUGS[bug]
     world = SegmentWorld(metastore, metastore_url)

@@ -63,6 +63,7 @@ async def zombie_and_replacement(world: SegmentWorld) -> tuple[int, int]:
 
     lease = Lease(world.postgres, first, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
     zombie = asyncio.create_task(world.compactor(store=Pausing(world.store)).handle(first, lease))
+    zombie.add_done_callback(lambda _: stored.set())  # also if it fails before
     await stored.wait()
     await asyncio.sleep(0.005)
     second = await world.claim_next()
@@ -76,10 +77,13 @@ async def zombie_and_replacement(world: SegmentWorld) -> tuple[int, int]:
             return done
 
     replacement = asyncio.create_task(world.run(second, world.compactor(store=Resuming(world.store))))
-    with pytest.raises(FencedError):
-        await zombie
-    both.set()
-    await replacement
+    replacement.add_done_callback(lambda _: resume.set())
+    try:
+        with pytest.raises(FencedError):
+            await zombie
+    finally:
+        both.set()
+        await replacement
     return first.token.epoch, second.token.epoch
 
 

@@ -26,7 +26,7 @@ from headrace.storage.records.codec import Record, decode_records
 from headrace.storage.records.header import read_header
 from tests.agent.fetch.fetch_world import split_sent
 from tests.agent.fetch.test_postgres import PostgresWorld
-from tests.metastore.sessions import rows, session
+from tests.metastore.sessions import rows
 
 LEASE_MS = 60_000
 
@@ -74,7 +74,7 @@ class CompactionWorld(PostgresWorld):
     async def file_rows(self) -> dict[uuid.UUID, dict[str, Any]]:
         """segment_files as it is."""
         names = ("file_id", "state", "level", "size", "body_bytes", "live_bytes", "dead_at", "unreadable_at")
-        async with session(self.url) as connection:
+        async with self.postgres.pool.connection() as connection:
             found = await rows(connection, f"SELECT {', '.join(names)} FROM segment_files")
         return {row[0]: dict(zip(names, row, strict=True)) for row in found}
 
@@ -88,7 +88,7 @@ class CompactionWorld(PostgresWorld):
 
     async def check_accounts(self) -> None:
         """Live bytes, dead files and partition sizes are what the extents say; no offset twice or missing."""
-        async with session(self.url) as connection:
+        async with self.postgres.pool.connection() as connection:
             wrong = await rows(
                 connection,
                 "SELECT f.file_id, f.live_bytes, sum(e.length), f.dead_at FROM segment_files f"

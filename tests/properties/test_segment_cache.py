@@ -20,6 +20,7 @@ from headrace.agent.fetch.segment_cache import SegmentCache
 from headrace.metastore.api.read import Extent, FeedKind, FeedPage, FeedRow, LogStartMove, PartitionExtents
 from headrace.metastore.keys import commit_shard, partition_key
 from headrace.storage.file_id import new_file_id
+from tests.planted import PlantedBugs, Report, Trial
 
 KEYS = [partition_key(4, index) for index in range(3)]
 SHARDS = 2
@@ -209,13 +210,17 @@ BUGS: list[tuple[Callable[[Any], Any], str]] = [
 ]
 
 
-@pytest.fixture(params=BUGS, ids=lambda bug: bug[0].__name__)
-def planted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    bug, method = request.param
-    monkeypatch.setattr(SegmentCache, method, bug(getattr(SegmentCache, method)))
+PLANTED = PlantedBugs("segment cache")
 
 
-@pytest.mark.usefixtures("planted")
-def test_a_planted_bug_is_found() -> None:
-    with pytest.raises(AssertionError):
-        run_all()
+@PLANTED.cases(BUGS, lambda bug: bug[0].__name__)
+def test_a_planted_bug_is_found(
+    bug: tuple[Callable[[Any], Any], str], trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong, method = bug
+    monkeypatch.setattr(SegmentCache, method, wrong(getattr(SegmentCache, method)))
+    for seed in trial.seeds(record_property):
+        try:
+            run(seed)
+        except AssertionError:
+            trial.saw(True)

@@ -18,9 +18,10 @@ from tests.model.topic_move import (
     TopicState,
     Write,
 )
+from tests.planted import PlantedBugs, Report, Trial
 from tests.properties.topic_move_world import TopicMoveWorld
 
-SEEDS, SEEDS_FOR_BUGS = range(150), range(150)
+SEEDS = range(150)
 
 
 @pytest.mark.parametrize("first", range(0, len(SEEDS), 50))
@@ -135,7 +136,11 @@ BUGS: Mapping[str, Callable[[int], TopicMoveWorld]] = {
 }
 
 
-@pytest.mark.parametrize("bug", BUGS)
-def test_planted_bugs_are_found(bug: str) -> None:
+PLANTED = PlantedBugs("move of a topic")
+
+
+@PLANTED.cases(BUGS)
+def test_planted_bugs_are_found(bug: str, trial: Trial, record_property: Report) -> None:
     made: Any = BUGS[bug]
-    assert any(made(seed).run().problems for seed in SEEDS_FOR_BUGS)
+    for seed in trial.seeds(record_property):
+        trial.saw(made(seed).run().problems)

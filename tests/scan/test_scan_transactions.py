@@ -8,8 +8,9 @@ after merges. Each planted bug must be caught by the same histories.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is needed: pip install 'headrace[spark]'")
 
 from headrace.metastore.api.read import OffsetKind
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan import offsets, plan, read
 from headrace.scan.columns import arrow_schema, record_batches
@@ -31,6 +33,8 @@ from headrace.scan.timestamps import first_offset_since
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.objects.memory import MemoryStore
+from tests.metastore.sql_sources import Throwaway
+from tests.planted import PlantedBugs, Report, Trial
 from tests.scan.test_export import export, exported
 from tests.spark.world import ScanWorld
 from tests.storage.batches import BASE_TIME_MS
@@ -92,15 +96,19 @@ async def check(world: ScanWorld, name: str, key: int, truth: Truth, rng: random
     assert await scanned(world, partition, isolated=True, rng=rng, start=start) == truth.committed(key, start)
 
 
-async def histories(world: ScanWorld, seeds: range) -> None:
+_names = itertools.count()
+
+
+async def histories(world: ScanWorld, seeds: Iterable[int]) -> None:
     """A topic and a history for each seed, read as it grows."""
     for seed in seeds:
         rng = random.Random(seed)
-        (key,) = await world.topic(f"t{seed}", 1)
+        name = f"t{next(_names)}"
+        (key,) = await world.topic(name, 1)
         truth = Truth()
         for part in range(3):
             await some_history(world, [key], rng, 12, truth)
-            await check(world, f"t{seed}", key, truth, rng)
+            await check(world, name, key, truth, rng)
             if part == 1:
                 await world.compact(1)
                 await world.compact(2)
@@ -141,12 +149,32 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("bug", BUGS)
-async def test_each_planted_bug_is_caught(world: ScanWorld, bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+PLANTED = PlantedBugs("scans of transactions", most=500)
+
+
+@PLANTED.cases(BUGS)
+async def test_each_planted_bug_is_caught(
+    bug: str,
+    trial: Trial,
+    record_property: Report,
+    postgres_server: EmbeddedPostgres,
+    metastore_template: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
-    with pytest.raises(Exception, match=r".*"):
-        await histories(world, range(100, 104))
+    for seed in trial.seeds(record_property):
+        async with Throwaway(postgres_server, metastore_template).store() as (url, store):
+            world = ScanWorld(store, url, tmp_path_factory.mktemp("bucket"))
+            await world.begin()
+            await write_cluster_id(world.store, store.cluster_id)
+            try:
+                await histories(world, [seed])
+            except Exception as found:
+                trial.saw(f"{type(found).__name__}: {found}")
+            finally:
+                await world.service.close()
 
 
 async def open_behind(world: ScanWorld) -> tuple[int, Truth, Writer]:

@@ -8,7 +8,9 @@ record of its producer is hidden. Each planted bug must be caught by the same hi
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,12 +19,15 @@ from headrace.compactor.cleaning import rewrite, transactions
 from headrace.compactor.cleaning.passes import Output
 from headrace.compactor.plan import make_plan
 from headrace.metastore.api.read import Extent, ExtentQuery
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.transactions.markers import marker_of
 from headrace.storage.records.codec import decode_records
 from headrace.storage.records.header import read_header
 from tests.compactor.cleaning.test_guarantees import rolled
 from tests.compactor.cleaning.world import CleaningWorld
 from tests.metastore.sessions import rows, session
+from tests.metastore.sql_sources import Throwaway
+from tests.planted import PlantedBugs, Report, Trial
 from tests.transactional_world import SeenRecord, Truth, Writer, committed, send, some_history
 
 HOUR_MS = 3_600_000
@@ -69,10 +74,13 @@ def check(seen: list[SeenRecord], truth: Truth, key: int) -> None:
             assert last[record.key] in seen, f"a delete marker went before what it deletes: {record}"
 
 
+_names = itertools.count()
+
+
 async def history(world: CleaningWorld, seed: int) -> None:
     """Transactions, passes and merges; at the end all transactions end, and all that can go is gone."""
     rng = random.Random(seed)
-    (key,) = await world.topic(f"t{seed}", 1, **CONFIGS)
+    (key,) = await world.topic(f"t{next(_names)}", 1, **CONFIGS)
     truth, writers = Truth(), []
     for _ in range(3):
         _, more = await some_history(world, [key], rng, 10, truth)
@@ -150,12 +158,38 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("bug", BUGS)
-async def test_each_planted_bug_is_caught(world: CleaningWorld, bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+PLANTED = PlantedBugs("cleaning of transactions", most=500)
+
+
+@PLANTED.cases(BUGS)
+async def test_each_planted_bug_is_caught(
+    bug: str,
+    trial: Trial,
+    record_property: Report,
+    postgres_server: EmbeddedPostgres,
+    metastore_template: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
-    with pytest.raises(AssertionError):
-        await histories(world, range(100, 106))
+    for seed in trial.seeds(record_property):
+        trial.saw(await found_by(seed, Throwaway(postgres_server, metastore_template)))
+
+
+async def found_by(seed: int, databases: Throwaway, planted: Sequence[tuple[str, str, str]] = ()) -> str:
+    """What a history in a database of its own finds."""
+    async with databases.store() as (url, store):
+        world = CleaningWorld(store, url)
+        await world.begin()
+        for function, old, new in planted:
+            await plant_sql(world, function, old, new)
+        try:
+            await history(world, seed)
+        except AssertionError as found:
+            return f"found: {found}"
+        finally:
+            await world.service.close()
+    return ""
 
 
 async def plant_sql(world: CleaningWorld, function: str, old: str, new: str) -> None:
@@ -175,12 +209,12 @@ SQL_BUGS = {
 }
 
 
-@pytest.mark.parametrize("bug", SQL_BUGS)
-async def test_each_planted_sql_bug_is_caught(world: CleaningWorld, bug: str) -> None:
-    for function, old, new in SQL_BUGS[bug]:
-        await plant_sql(world, function, old, new)
-    with pytest.raises(AssertionError):
-        await histories(world, range(100, 106))
+@PLANTED.cases(SQL_BUGS)
+async def test_each_planted_sql_bug_is_caught(
+    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
+) -> None:
+    for seed in trial.seeds(record_property):
+        trial.saw(await found_by(seed, Throwaway(postgres_server, metastore_template), SQL_BUGS[bug]))
 
 
 async def test_a_forgotten_range_with_a_marker_that_is_gone_would_hide_later_records(world: CleaningWorld) -> None:
