@@ -5,6 +5,7 @@ Place: between tests/pauses/world.py, which runs one schedule with one pause, an
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from tests.pauses.sites import Site, sites_of
@@ -34,6 +35,9 @@ class Schedule(NamedTuple):
     forwards: bool = False
     """Whether each agent passes on what the other one must answer."""
 
+    def __str__(self) -> str:
+        return f"agent-{self.order[0]}-first{'-forwarding' if self.forwards else ''}"
+
     def world(self, pause_after: int | None = None) -> World:
         return World(pause_after, order=self.order, leaves_at=self.leaves_at, forwards=self.forwards)
 
@@ -50,9 +54,9 @@ def all_sites() -> set[Site]:
     return {site for path in PATHS for site in sites_of(path)}
 
 
-def few_steps(watched: World, folder: str = "") -> list[int]:
-    """Steps of a run without a pause that meet all the sites, of this folder's files, that it met."""
-    met = {site for sites in watched.sites.values() for site in sites}
+def few_steps(watched: World, folder: str = "", without: Collection[Site] = ()) -> list[int]:
+    """Steps of a run without a pause that meet all the sites, of this folder's files, that it met; but for some."""
+    met = {site for sites in watched.sites.values() for site in sites} - set(without)
     wanted = {site for site in met if site.file in PATHS and site.file.startswith(folder)}
     chosen: list[int] = []
     while wanted:

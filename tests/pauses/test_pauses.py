@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -21,9 +22,13 @@ from tests.model import metastore_model
 from tests.pauses.plan import FORWARDING, SCHEDULES, Schedule, all_sites, few_steps
 from tests.pauses.sites import Site
 from tests.pauses.world import World
+from tests.planted import PlantedBugs, Report, Trial
 
 EVERY_STEPS = 25
 FORWARD = "agent/forward/"
+EVERYDAY = (*reversed(SCHEDULES), *FORWARDING)
+"""Each meets awaits that the earlier ones do not. The one in which agent 1 comes second is short, so it is first."""
+PARTS = 4
 NEVER_MET = {
     "agent/produce/pipeline.py:ProducePipeline._handle_in_turn#3": "no batch is so large that a thread reads it",
     "agent/produce/receive.py:Receiver.read_records#1": "likewise",
@@ -122,20 +127,49 @@ def _run(schedule: Schedule, step: int | None) -> set[Site]:
     return world.paused_at
 
 
+@functools.cache
+def _watched(schedule: Schedule) -> World:
+    """A run without a pause."""
+    world = schedule.world()
+    world.run()
+    return world
+
+
+def _chosen_steps(schedule: Schedule) -> list[int]:
+    """A step for each await that this schedule meets and no earlier one does."""
+    earlier: set[Site] = set()
+    for each in EVERYDAY[: EVERYDAY.index(schedule)]:
+        earlier |= {site for sites in _watched(each).sites.values() for site in sites}
+    return few_steps(_watched(schedule), FORWARD if schedule.forwards else "", without=earlier)
+
+
 @pytest.mark.requirement("C5", "C15", "W1", "W7")
-def test_an_agent_paused_at_any_await_does_no_harm() -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("schedule", EVERYDAY, ids=str)
+def test_an_agent_paused_at_any_await_does_no_harm(schedule: Schedule, part: int) -> None:
+    assert _watched(schedule).problems == []
+    for step in _chosen_steps(schedule)[part::PARTS]:
+        _run(schedule, step)
+
+
+def test_these_awaits_are_all_there_are() -> None:
     met: set[Site] = set()
-    for schedule in (*SCHEDULES, *FORWARDING):
-        watched = schedule.world()
-        watched.run()
-        assert watched.problems == []
-        for step in few_steps(watched, FORWARD if schedule.forwards else ""):
-            met |= _run(schedule, step)
+    for schedule in EVERYDAY:
+        sites = _watched(schedule).sites
+        for step in few_steps(_watched(schedule), FORWARD if schedule.forwards else ""):
+            met |= sites[step]
     assert {str(site) for site in all_sites() - met} == set(NEVER_MET)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: f"agent-{schedule.order[0]}-first")
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_an_agent_paused_at_any_await_of_each_schedule_does_no_harm(schedule: Schedule) -> None:
+    for step in few_steps(_watched(schedule)):
+        _run(schedule, step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_an_agent_paused_after_any_step_does_no_harm(schedule: Schedule) -> None:
     watched = schedule.world()
     watched.run()
@@ -144,7 +178,7 @@ def test_an_agent_paused_after_any_step_does_no_harm(schedule: Schedule) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", FORWARDING, ids=lambda schedule: f"agent-{schedule.order[0]}-first")
+@pytest.mark.parametrize("schedule", FORWARDING, ids=str)
 def test_a_forwarding_agent_paused_after_some_steps_does_no_harm(schedule: Schedule) -> None:
     watched = schedule.world()
     watched.run()
@@ -152,17 +186,15 @@ def test_a_forwarding_agent_paused_after_some_steps_does_no_harm(schedule: Sched
         _run(schedule, step)
 
 
-def _problems() -> Iterator[str]:
-    """What is wrong with run after run: paused at every site, then after some of all steps."""
-    for schedule in SCHEDULES:
-        watched = schedule.world()
-        yield from _problems_of(watched)
-        for step in (*few_steps(watched), *range(EVERY_STEPS, watched.steps, EVERY_STEPS)):
-            yield from _problems_of(schedule.world(step))
+PLANTED = PlantedBugs("pauses", most=500)
+STEPS = {SCHEDULES[0]: 1_400, SCHEDULES[1]: 550}
+"""About how many an agent takes in a run."""
 
 
-def _problems_of(world: World) -> list[str]:
-    """A run that never ends is wrong, too."""
+def _problems(seed: int) -> list[str]:
+    """What is wrong with one run that is paused after one step; a run that never ends is wrong, too."""
+    schedule = SCHEDULES[seed % len(SCHEDULES)]
+    world = schedule.world(1 + seed // len(SCHEDULES) % STEPS[schedule])
     try:
         world.run()
     except AssertionError as error:
@@ -175,26 +207,33 @@ def impatient(member: ConsumerMember, **more: Any) -> ConsumerMember:
     return reconcile(member, **more | {"held_by_others": lambda key: False})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("owner", "name", "bug", "found"),
-    [
-        (Controller, "is_active", property(lambda self: self._lease is not None and self._lease.is_own), "controllers"),
-        (Membership, "holds_lease", lambda self: True, "two coordinators"),
-        (consumer_membership, "reconcile", impatient, "members go on"),
-        (metastore_model, "find_duplicate", lambda state, batch: None, "stored="),
-    ],
-    ids=["a controller that forgets its deadline", "an agent that forgets its lease", "a hasty assignment", "a retry"],
-)
+BUGS: dict[str, tuple[Any, str, Any, str]] = {
+    "a controller that forgets its deadline": (
+        *(Controller, "is_active", property(lambda self: self._lease is not None and self._lease.is_own)),
+        "controllers",
+    ),
+    "an agent that forgets its lease": (Membership, "holds_lease", lambda self: True, "two coordinators"),
+    "a hasty assignment": (consumer_membership, "reconcile", impatient, "members go on"),
+    "a retry": (metastore_model, "find_duplicate", lambda state, batch: None, "stored="),
+}
+"""What is wrong -> (module or class, attribute, wrong one, what a run must show)."""
+
+
+@PLANTED.cases(BUGS)
 def test_deliberate_bugs_are_found(
-    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, bug: Any, found: str
+    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(owner, name, bug)
-    assert any(found in problem for problem in _problems())
+    owner, name, wrong, found = BUGS[bug]
+    monkeypatch.setattr(owner, name, wrong)
+    for seed in trial.seeds(record_property):
+        problems = _problems(seed)
+        trial.saw(any(found in problem for problem in problems), instead=problems)
 
 
-@pytest.mark.slow
-def test_an_index_that_takes_lost_rows_for_none_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@PLANTED.cases(["an index that takes lost rows for none"])
+def test_an_index_that_takes_lost_rows_for_none_is_found(
+    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A resumed agent goes on from the rows that the feed still has, and answers across the gap."""
 
     def keep_what_was_known(self: TailIndex, shard: int, head: int, heard: dict[int, int]) -> None:
@@ -202,12 +241,15 @@ def test_an_index_that_takes_lost_rows_for_none_is_found(monkeypatch: pytest.Mon
 
     def append_across_the_gap(self: TailIndex, extent: Extent) -> None:
         tail = self._tails.get(extent.partition_key)
-        if tail is not None and tail.extents:
-            last = tail.extents[-1]
-            tail.extents[-1] = last._replace(last_offset=extent.base_offset - 1)
-        append(self, extent)
+        if tail is None or tail.end in (None, extent.base_offset):
+            append(self, extent)
+            return
+        tail.extents.append(extent)
+        tail.high_watermark = extent.last_offset + 1
 
     append = TailIndex._append
     monkeypatch.setattr(TailIndex, "_forget_shard", keep_what_was_known)
     monkeypatch.setattr(TailIndex, "_append", append_across_the_gap)
-    assert any("consumer" in problem for problem in _problems())
+    for seed in trial.seeds(record_property):
+        problems = _problems(seed)
+        trial.saw(any("consumer" in problem for problem in problems), instead=problems)
