@@ -254,7 +254,7 @@ async def test_slots_work_side_by_side_and_idle_ones_stop_at_once(api: FlakyJobs
     works.result.put_nowait(None)
     works.result.put_nowait(None)
     await fake_clock.settle()
-    await asyncio.wait_for(works.runner.stop(3600), 60)
+    await asyncio.wait_for(works.runner.stop(3600), 600)
     assert [job.state for job in api.jobs] == [JobState.DONE, JobState.DONE]
 
 

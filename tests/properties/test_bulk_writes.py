@@ -5,9 +5,6 @@ Planted bugs are caught.
 
 from __future__ import annotations
 
-import os
-
-import psycopg
 import pytest
 
 from headrace.config.settings import Settings
@@ -15,8 +12,9 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.commit_scenes import open_scene
 from tests.metastore.sessions import session
+from tests.metastore.sql_sources import Throwaway, broken
+from tests.planted import PlantedBugs, Report, Trial
 from tests.properties.bulk_history import BulkHistory
-from tests.properties.test_commit_bugs import plant
 
 BUGS = {
     "a rerun is decided again": (
@@ -54,11 +52,6 @@ BUGS = {
     "staged chunks are not forgotten": ("finish_bulk_writes", "interval '1 day'", "interval '10 years'"),
 }
 """What is wrong -> (function, right text, wrong text)."""
-QUICK = {
-    "a rerun is decided again",
-    "files are not claimed when the write is decided",
-    "a committed chunk is not counted",
-}
 STEPS = 60
 
 
@@ -84,19 +77,18 @@ async def test_a_batch_is_written_once_and_whole(seed: int, metastore_url: str) 
     await run_history(metastore_url, seed)
 
 
-@pytest.mark.parametrize("bug", [pytest.param(bug, marks=[] if bug in QUICK else [pytest.mark.slow]) for bug in BUGS])
-async def test_the_histories_catch(bug: str, postgres_server: EmbeddedPostgres, metastore_template: str) -> None:
+PLANTED = PlantedBugs("bulk writes", most=200)
+
+
+@PLANTED.cases(BUGS)
+async def test_the_histories_catch(
+    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
+) -> None:
     """Each history has its own database."""
-    for seed in range(40):
-        name = f"bulk_bug_{seed}_{os.getpid()}"
-        with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {metastore_template}".encode())
+    function, right, wrong = BUGS[bug]
+    for seed in trial.seeds(record_property):
+        with Throwaway(postgres_server, metastore_template).database(broken(function, [(right, wrong)])) as url:
             try:
-                plant(postgres_server.url(name), *BUGS[bug])
-                await run_history(postgres_server.url(name), seed)
-            except Exception as error:
-                print(f"{bug}: seed={seed} {type(error).__name__}: {str(error)[:100]}")
-                return
-            finally:
-                connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
-    pytest.fail("no history tells the difference")
+                await run_history(url, seed)
+            except Exception as found:
+                trial.saw(f"{type(found).__name__}: {str(found)[:100]}")

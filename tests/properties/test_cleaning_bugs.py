@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, seed
 from hypothesis import strategies as st
 
 from headrace.compactor import merge, take_over
@@ -17,6 +17,8 @@ from headrace.metastore.api.compaction import SwapInput
 from headrace.metastore.api.read import Extent
 from headrace.storage.errors import CorruptError
 from tests.compactor.model_api import ModelCleaningApi
+from tests.generated_examples import FEW, by_seed_alone
+from tests.planted import PlantedBugs, Report, Trial
 from tests.properties.cleaning_story import Story
 from tests.properties.test_cleaning import STORIES, steps
 
@@ -131,28 +133,39 @@ BUGS: list[tuple[Wrong, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "owner", "name"), BUGS, ids=[bug[0].__name__ for bug in BUGS])
-def test_a_planted_bug_is_caught(wrong: Wrong, owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+PLANTED = PlantedBugs("cleaning", most=500)
+
+
+def _found_by(prove: Callable[[], None]) -> str:
+    try:
+        prove()
+    except (AssertionError, CorruptError, KeyError, BaseExceptionGroup) as found:
+        return f"{type(found).__name__}: {found}"
+    return ""
+
+
+def _tell_known_histories() -> None:
+    for history in STORIES.values():
+        asyncio.run(Story(0).tell(history))
+
+
+@PLANTED.cases(BUGS, lambda bug: bug[0].__name__)
+def test_a_planted_bug_is_caught(
+    bug: tuple[Wrong, Any, str], trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a known history, or by one that is generated."""
+    wrong, owner, name = bug
     monkeypatch.setattr(take_over, "SWAP_ATTEMPTS", 1)
     monkeypatch.setattr(owner, name, wrong(getattr(owner, name)))
     if wrong is a_lost_swap_is_forgotten:
         monkeypatch.setattr(job.Pass, "is_lost", property(lambda _: False, lambda _, value: None))
 
-    @settings(
-        max_examples=200,
-        phases=[Phase.generate],
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @FEW
     @given(steps, st.integers(0, 2**32))
-    def prove(history: list[Any], seed: int) -> None:
-        asyncio.run(Story(seed).tell(history))
+    def prove(history: list[Any], world_seed: int) -> None:
+        asyncio.run(Story(world_seed).tell(history))
 
-    def prove_all() -> None:
-        for history in STORIES.values():
-            asyncio.run(Story(0).tell(history))
-        prove()
-
-    with pytest.raises((AssertionError, CorruptError, KeyError, BaseExceptionGroup)):
-        prove_all()
+    known = _found_by(_tell_known_histories)
+    for number in trial.seeds(record_property):
+        with by_seed_alone():
+            trial.saw(known or _found_by(seed(number)(prove)))

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="pyarrow is needed: pip install 'headrace[spark]'")
@@ -27,6 +27,7 @@ from headrace.scan.plan import ExtentSlice, PlannedPartition, WantedOffsets
 from headrace.scan.read import SplitReader
 from headrace.scan.splits import make_splits
 from tests.agent.fetch.fetch_world import World
+from tests.generated_examples import FEW, by_seed_alone
 from tests.planted import PlantedBugs, Report, Trial
 from tests.properties.test_compaction import Story, steps, types
 
@@ -143,8 +144,6 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 }
 
 
-EXAMPLES = 12
-"""Of one seed: the first ones that Hypothesis generates are small."""
 PLANTED = PlantedBugs("scans", most=500)
 
 
@@ -155,13 +154,14 @@ def test_each_planted_bug_is_caught(
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
 
-    @settings(max_examples=EXAMPLES, phases=[Phase.generate], database=None, suppress_health_check=list(HealthCheck))
+    @FEW
     @given(steps, types, st.integers(0, 2**32))
     def histories(history: list[Any], compression: list[str], world_seed: int) -> None:
         asyncio.run(ScanStory(compression, world_seed).tell(history))
 
     for number in trial.seeds(record_property):
         try:
-            seed(number)(histories)()
+            with by_seed_alone():
+                seed(number)(histories)()
         except Exception as found:
             trial.saw(f"{type(found).__name__}: {found}")

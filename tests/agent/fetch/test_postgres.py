@@ -119,7 +119,7 @@ async def test_a_waiting_fetch_is_woken_by_the_feed_and_reads_its_extents_from_i
     assert not waiting.done()
 
     await world.commit((key, plain_batch(2, b"news")))
-    result = await asyncio.wait_for(waiting, 60)
+    result = await asyncio.wait_for(waiting, 600)
 
     assert split_sent(result.records(key)) == expected(world.live[key], 0)
     assert world.store.gets == []
@@ -133,7 +133,7 @@ async def test_a_deleted_topic_ends_a_wait_and_is_unknown(world: PostgresWorld) 
 
     (topic,) = world.view.image.topics_by_id
     assert await world.postgres.delete_topics(await world.postgres.metadata_head(), [topic])
-    result = await asyncio.wait_for(waiting, 60)
+    result = await asyncio.wait_for(waiting, 600)
 
     assert result.code(key) == 100  # UNKNOWN_TOPIC_ID
 
@@ -158,7 +158,7 @@ async def test_a_transaction_is_delivered_with_its_marker_once_it_ended(world: P
     assert (open_for.partitions[key].last_stable_offset, open_for.partitions[key].high_watermark) == (1, 4)
 
     await world.postgres.end_transaction("copy", who, commits=commits, bumps=True, new_producer_id=4712)
-    woken = await asyncio.wait_for(waiting, 60)
+    woken = await asyncio.wait_for(waiting, 600)
     assert split_sent(woken.records(key))[0] == expected(world.live[key], 1)[0]
     assert await _latest(world, isolation_level=1) == await _latest(world) == 5
     for service in (world.service, world.new_service()):

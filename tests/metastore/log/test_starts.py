@@ -67,7 +67,7 @@ async def test_commits_do_not_wait_for_what_a_move_holds(metastore: PostgresMeta
     async with session(metastore_url) as move, move.transaction():
         await rows(move, "SELECT 1 FROM partitions WHERE partition_key = %s FOR NO KEY UPDATE", key)
         await rows(move, "SELECT 1 FROM segment_files FOR NO KEY UPDATE")
-        (answer,) = await asyncio.wait_for(scene.commit(file_of([batch(key)])), 90)
+        (answer,) = await asyncio.wait_for(scene.commit(file_of([batch(key)])), 600)
     assert [outcome.base_offset for outcome in answer.batches] == [5]
 
 
@@ -81,7 +81,7 @@ async def test_a_move_that_waits_for_a_slow_commit_delays_no_other(
     async with session(metastore_url) as observer, shard_gate(metastore_url, scene.shard(0)):
         moving = asyncio.create_task(metastore.move_log_starts([LogStartTarget(a, -1)], max_extents=10))
         await waiting(observer, 1)
-        await asyncio.wait_for(scene.commit(file_of([batch(b)])), 90)
+        await asyncio.wait_for(scene.commit(file_of([batch(b)])), 600)
         assert await scene.read(0) == [(0, 4)], "all of it or nothing"
     (answer,) = await moving
     assert answer.log_start_offset == 5
