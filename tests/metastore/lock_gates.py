@@ -41,7 +41,7 @@ class Operation:
 
 
 class Sessions:
-    """The sessions of a history beside its operations, by number: each is opened once, as that costs Postgres much."""
+    """Sessions of a history, by number, in addition to those of its operations. Each is opened once: it costs much."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -55,7 +55,7 @@ class Sessions:
         await self._stack.aclose()
 
     async def get(self, number: int) -> Session:
-        """A session in autocommit that nobody else uses under this number."""
+        """The session with this number, in autocommit."""
         if number not in self._opened:
             self._opened[number] = await self._stack.enter_async_context(session(self._url))
         return self._opened[number]

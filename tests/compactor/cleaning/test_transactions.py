@@ -177,7 +177,7 @@ async def test_each_planted_bug_is_caught(
 
 
 async def found_by(seed: int, databases: Throwaway, planted: Sequence[tuple[str, str, str]] = ()) -> str:
-    """What a history in a database of its own finds."""
+    """What a history finds, in a new database."""
     async with databases.store() as (url, store):
         world = CleaningWorld(store, url)
         await world.begin()

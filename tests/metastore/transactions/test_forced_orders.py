@@ -1,6 +1,6 @@
 """Orders of two or three sessions that random ones seldom meet: each shows what one lock or one comparison is for.
 
-Place: beside test_interleavings.py. Every order is played on the functions as they are, and with its bug planted.
+Place: next to test_interleavings.py. Every order is played on the functions as they are, and with its bug planted.
 Invariant checked: offsets are given once, in every partition and to every batch and marker; and an end leaves no time
 for its transaction: what comes later for the old epoch is refused.
 """
