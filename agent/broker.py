@@ -12,6 +12,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -43,6 +44,7 @@ from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -65,13 +67,16 @@ class Broker:
         nonces: random.Random | None = None,
         observer: ProduceObserver | None = None,
         fetch_steps: FetchSteps = UNTRACED,
+        supervisor: Supervisor | None = None,
     ) -> None:
         """`on_settled` gets the times of each flushed file's steps: for load reports. `nonces` None: those of the
-        operating system. `observer` and `fetch_steps`: what traces the two paths, if anything does."""
+        operating system. `observer` and `fetch_steps`: what traces the two paths, if anything does.
+        `supervisor`: the process's; None: a separate one."""
         self.settings = settings
         self._metastore, self._clock, self._rng, self._registry = metastore, clock, rng, registry
         self._configs = EffectiveConfigs(settings)
         self.audit = AuditLog(clock, registry)
+        self._supervisor = supervisor or Supervisor(clock)
         self._serving = asyncio.Event()
         self._early = 0
         """Requests that arrived before the agent served and have not started. Later requests may not overtake
@@ -79,7 +84,7 @@ class Broker:
         self._dispatcher = Dispatcher(self._image)
         self._serve: RequestHandler = self._dispatcher.handle
         self._listener = KafkaListener(
-            self._handle, Limits.from_settings(settings), clock, registry, self._max_connections
+            *(self._handle, Limits.from_settings(settings), clock, registry, self._max_connections, self._supervisor)
         )
         self._listener.on_refused_certificate(self.audit.failed_authentication)
         self._quotas = QuotaService(self._listener, metastore, lambda: self.node_id, clock, rng, registry)
@@ -107,6 +112,7 @@ class Broker:
             quotas=self._quotas,
             audit=self.audit,
             sealing=Sealing(settings.metadata_secret_keys),
+            supervisor=self._supervisor,
             securities=self._securities,
             observer=observer,
             fetch_steps=fetch_steps,
@@ -133,7 +139,7 @@ class Broker:
         features = agent_features(has_secret_keys=bool(self._foundation.sealing))
         cluster = compose_cluster(
             *(self.settings, self._metastore, self._advertised, features),
-            *(self._clock, self._rng, self._registry),
+            *(self._clock, self._rng, self._registry, self._supervisor),
         )
         cluster.follower.on_image.append(self._quotas.on_image)
         await cluster.follower.catch_up()
@@ -143,18 +149,17 @@ class Broker:
         self.cluster, self._paths = cluster, paths  # from here on `close` has to leave the cluster
         await paths.start()
         await cluster.start()
-        self._spawn(self._dispatcher.warm_up())
-        self._spawn(watch_loop_lag(self._clock, self._registry))
-        self._spawn(self._quotas.run())
-        self._spawn(
-            Housekeeper(
-                self._metastore,
-                self._clock,
-                self._rng,
-                self._registry,
-                agents=lambda: len(cluster.follower.image.live_agents()),
-            ).run()
+        housekeeper = Housekeeper(
+            self._metastore,
+            self._clock,
+            self._rng,
+            self._registry,
+            agents=lambda: len(cluster.follower.image.live_agents()),
         )
+        self._keep("warm-up of handlers", self._dispatcher.warm_up)
+        self._keep("event loop lag", partial(watch_loop_lag, self._clock, self._registry))
+        self._keep("quotas", self._quotas.run)
+        self._keep("housekeeping", housekeeper.run)
         self._serving.set()
 
     def in_life(self, is_current: bool) -> None:
@@ -241,7 +246,7 @@ class Broker:
         if endpoint.security_protocol is SecurityProtocol.PLAINTEXT:
             return None
         security = self._securities[endpoint.name] = ListenerSecurity(self.settings, endpoint, self._clock)
-        self._spawn(security.run())
+        self._keep(f"certificates of listener {endpoint.name}", security.run)
         return security
 
     def _handle(self, request: Request) -> Awaitable[Response]:
@@ -263,5 +268,5 @@ class Broker:
         configured = int(self._configs.broker_layers(self._image(), node_id, "max.connections")[0].value)
         return min(configured, connections_possible(self.settings))
 
-    def _spawn(self, work: Any) -> None:
-        self._background.add(asyncio.create_task(work))
+    def _keep(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
+        self._background.add(self._supervisor.keep(name, loop))

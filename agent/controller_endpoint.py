@@ -49,6 +49,7 @@ from headrace.metastore.sealing import Sealing
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock
+from headrace.storage.supervision import Supervisor
 
 
 class ControllerEndpoint:
@@ -63,6 +64,7 @@ class ControllerEndpoint:
         clock: Clock,
         rng: random.Random,
         registry: CollectorRegistry,
+        supervisor: Supervisor,
     ) -> None:
         configs, in_force = EffectiveConfigs(settings), SettingsInForce(settings, lambda: view.image)
         self.controller = Controller(
@@ -78,8 +80,10 @@ class ControllerEndpoint:
             listener=listeners(settings).inter_broker,
             lags=ConsumerLags(metastore, follower, settings.consumer_lag_metrics_max, clock, registry),
             transactions=TransactionEnds(metastore, lambda: EndingTimes.of(in_force.current()), clock, registry),
+            supervisor=supervisor,
         )
         self.port = 0
+        self._supervisor = supervisor
         self._metastore, self._view, self._settings, self._clock = metastore, view, settings, clock
         self._dispatcher = Dispatcher(lambda: view.image)
         # This listener gets few requests, and the process's main listener already uses the metrics with these names.
@@ -91,7 +95,9 @@ class ControllerEndpoint:
         ).items():
             self._dispatcher.register(api_key, gate(authorizer, api_key, audited(api_key, handler, audit)))
         self._serve: RequestHandler = self._dispatcher.handle
-        self._listener = KafkaListener(self._handle, Limits.from_settings(settings), clock, own_registry)
+        self._listener = KafkaListener(
+            self._handle, Limits.from_settings(settings), clock, own_registry, supervisor=supervisor
+        )
         self._listener.on_refused_certificate(audit.failed_authentication)
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -102,7 +108,7 @@ class ControllerEndpoint:
             security = None if is_plain else ListenerSecurity(self._settings, endpoint, self._clock)
             if security is not None and security.must_authenticate:
                 self._serve = self._authenticated(endpoint, security, await self._metastore.zone_secret())
-                self._refreshing = asyncio.create_task(security.run())
+                self._refreshing = self._supervisor.keep("certificates of the controller listener", security.run)
             self.port = await self._listener.start(endpoint.host, endpoint.port, endpoint.name, security=security)
         self.controller.start()
 

@@ -25,6 +25,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.storage.clock import Clock
+from headrace.storage.supervision import Supervisor
 
 
 class ControllerView:
@@ -66,8 +67,10 @@ class ControllerRole:
         rng: random.Random,
         registry: CollectorRegistry,
         broker: Broker | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
-        """Without `broker`, node.id must be set."""
+        """Without `broker`, node.id must be set. `supervisor`: the process's; None: a separate one."""
+        self._supervisor = supervisor or Supervisor(clock)
         self._settings, self._metastore = settings, metastore
         self._clock, self._rng, self._registry = clock, rng, registry
         self._broker = broker
@@ -98,7 +101,14 @@ class ControllerRole:
             await follower.catch_up()
             MetadataMetrics(follower, self._registry)
         self._endpoint = ControllerEndpoint(
-            self._metastore, view, follower, self._settings, self._clock, self._rng, self._registry
+            self._metastore,
+            view,
+            follower,
+            self._settings,
+            self._clock,
+            self._rng,
+            self._registry,
+            self._supervisor,
         )
         await self._endpoint.start(listeners(self._settings).controller)
 

@@ -50,6 +50,7 @@ from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Foundation:
     quotas: QuotaService
     audit: AuditLog
     sealing: Sealing
+    supervisor: Supervisor
     securities: Mapping[str, ListenerSecurity]
     """Of the listeners that are not PLAINTEXT, by name; filled when they are bound."""
     observer: ProduceObserver | None
@@ -99,7 +101,8 @@ class Paths:
         self.fetch = self._compose_fetch()
         self.produce = self._compose_produce()
         self._groups = GroupHandlers(
-            *(base.metastore, cluster, base.settings, base.clock, base.rng, base.registry, self._authorizer.enforced)
+            *(base.metastore, cluster, base.settings, base.clock, base.rng, base.registry, self._authorizer.enforced),
+            supervisor=base.supervisor,
         )
         self._forward = self._compose_forwarding()
         watch_memory(base.settings, self._memory_in_use(), base.registry)
@@ -156,6 +159,7 @@ class Paths:
             authorizer=self._authorizer.enforced,
             count_sent=self._by_topic.sent,
             steps=base.fetch_steps,
+            supervisor=base.supervisor,
         )
 
     def _compose_produce(self) -> ProducePipeline:

@@ -14,12 +14,14 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from headrace.compactor.job_metrics import JobMetrics
 from headrace.compactor.lease import Lease
 from headrace.metastore.api.jobs import Job, JobApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError
+from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +56,11 @@ class JobRunner:
         slots: int = 1,
         lease_ms: int = LEASE_MS,
         node_id: Callable[[], int | None] = no_agent,
+        supervisor: Supervisor | None = None,
     ) -> None:
-        """`worker`: a name of this process, for people. `node_id`: of the agent in it, None until there is one."""
+        """`worker`: a name of this process, for people. `node_id`: of the agent in it, None until there is one.
+        `supervisor`: the process's; None: a separate one."""
+        self._supervisor = supervisor or Supervisor(clock)
         self._api, self._handlers = api, handlers
         self._clock, self._rng, self._metrics = clock, rng, metrics
         self._worker, self._lease_ms, self._node_id = worker, lease_ms, node_id
@@ -79,7 +84,7 @@ class JobRunner:
         self._slots += [self._open_slot(number) for number in range(len(self._slots), slots)]
 
     def _open_slot(self, number: int) -> asyncio.Task[None]:
-        return asyncio.create_task(self._work(number), name=f"jobs-{number}")
+        return self._supervisor.keep("jobs", partial(self._work, number))
 
     async def drain(self) -> None:
         """Run one job after another until none is due. If cancelled, the running job is returned to the queue."""

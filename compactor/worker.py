@@ -13,6 +13,7 @@ import os
 import random
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 import msgspec
@@ -54,6 +55,7 @@ from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.objects.throttled import ThrottledStore
+from headrace.storage.supervision import Supervisor
 
 REQUESTS_PER_S = 500
 """Far below the limits of a bucket, so that background work never causes throttling of producers."""
@@ -80,8 +82,11 @@ class Worker:
         registry: CollectorRegistry,
         node_id: Callable[[], int | None] = no_agent,
         said_here: SaidHere = no_image,
+        supervisor: Supervisor | None = None,
     ) -> None:
-        """`node_id`: of the agent in this process. Both are called on the worker's thread."""
+        """`node_id`: of the agent in this process. Both are called on the worker's thread. `supervisor`: the process's;
+        None: a separate one."""
+        self._supervisor = supervisor or Supervisor(clock)
         self._settings, self._store, self.metastore = settings, store, metastore
         self.name = f"{socket.gethostname()}-{os.getpid()}"
         self._clock, self._rng, self._registry, self._said_here = clock, rng, registry, said_here
@@ -119,6 +124,7 @@ class Worker:
             worker=self.name,
             slots=settings.compactor_threads,
             node_id=node_id,
+            supervisor=self._supervisor,
         )
 
     @classmethod
@@ -129,13 +135,14 @@ class Worker:
         life: LifeKeeper,
         node_id: Callable[[], int | None] = no_agent,
         said_here: SaidHere = no_image,
+        supervisor: Supervisor | None = None,
     ) -> Self:
         """Connect to metastore and bucket; errors as PostgresMetastore.open and open_store. `life`: the process's."""
         clock, rng = SystemClock(), random.Random()
         store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
         metastore = await PostgresMetastore.open(settings.metastore_url, with_worker_pool(settings))
         life.name_for(metastore)
-        return cls(settings, store, metastore, clock, rng, registry, node_id, said_here)
+        return cls(settings, store, metastore, clock, rng, registry, node_id, said_here, supervisor)
 
     def start(self) -> None:
         """Start to look for jobs, at the configured pace. The event loop is the worker's."""
@@ -143,8 +150,10 @@ class Worker:
             asyncio.get_running_loop().set_default_executor(CpuShare(self._settings.compaction_cpu_percent))
         self._runner.start()
         configs = EffectiveConfigs(self._settings)
-        following = follow_pace(self.metastore, configs, self._clock, self._change_pace, self._said_here)
-        self._following = asyncio.create_task(following, name="pace")
+        self._following = self._supervisor.keep(
+            "pace",
+            partial(follow_pace, self.metastore, configs, self._clock, self._change_pace, self._said_here),
+        )
 
     async def stop(self) -> None:
         """Give jobs shutdown.grace.ms to finish, then return them to the queue. Safe in any state."""

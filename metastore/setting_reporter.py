@@ -28,6 +28,7 @@ from headrace.metastore.api.cluster import ConfigApi
 from headrace.metastore.api.settings import SettingProposals, SettingReport, SettingsApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
+from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +62,10 @@ class SettingReporter:
         rng: random.Random,
         registry: CollectorRegistry,
         node_id: Callable[[], int | None] = lambda: None,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        """`supervisor`: the process's; None: a separate one."""
+        self._supervisor = supervisor or Supervisor(clock)
         self._api, self._settings, self._roles = api, settings, tuple(sorted(roles))
         self._clock, self.node_id = clock, node_id
         self._incarnation_id = uuid.UUID(int=rng.getrandbits(128), version=4)
@@ -103,7 +107,7 @@ class SettingReporter:
         """Report once and look, then report every REPORT_SECONDS."""
         await self.report()
         await self._look()
-        self._task = asyncio.create_task(self._repeat(), name="setting reports")
+        self._task = self._supervisor.keep("setting reports", self._repeat)
 
     async def stop(self) -> None:
         """Take the report back. Safe in any state."""

@@ -9,7 +9,6 @@ only one in progress, so a dependency that does not answer costs one connection.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from headrace.storage.clock import Clock
@@ -79,8 +78,3 @@ class DependencyWatch:
             self._answers_seen = self._answers_so_far()
         finally:
             self._asked_at = None
-
-
-def start_watches(watches: list[DependencyWatch]) -> list[asyncio.Task[None]]:
-    """A task for each; the caller cancels them."""
-    return [asyncio.create_task(watch.run(), name=f"watch {watch.name}") for watch in watches]

@@ -14,11 +14,13 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
+from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +57,11 @@ class AgentLinks:
         clock: Clock,
         connect: Connect | None = None,
         listener: str | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         """`on_gone` is called again after RETRY_SECONDS while the agent stays gone and is among those to keep.
-        `listener`: inter.broker.listener.name."""
+        `listener`: inter.broker.listener.name. `supervisor`: the process's; None: a separate one."""
+        self._supervisor = supervisor or Supervisor(clock)
         self._listener = listener
         self._on_gone = on_gone
         self._clock = clock
@@ -71,7 +75,7 @@ class AgentLinks:
             self._tasks.pop(key).cancel()
         for key, agent in wanted.items():
             if key not in self._tasks:
-                self._tasks[key] = asyncio.create_task(self._hold(agent), name=f"link to agent {agent.node_id}")
+                self._tasks[key] = self._supervisor.keep("links to agents", partial(self._hold, agent))
 
     async def close(self) -> None:
         """Close all links."""

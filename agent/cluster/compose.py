@@ -22,6 +22,7 @@ from headrace.metastore.api.agents import FeatureRange, Listener
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.storage.clock import Clock
+from headrace.storage.supervision import Supervisor
 
 
 def compose_cluster(
@@ -32,6 +33,7 @@ def compose_cluster(
     clock: Clock,
     rng: random.Random,
     registry: CollectorRegistry,
+    supervisor: Supervisor | None = None,
 ) -> Cluster:
     """An agent's image, membership and routes. `advertised`: where clients are sent, the first one first."""
     follower = MetadataFollower(metastore)
@@ -47,6 +49,7 @@ def compose_cluster(
         clock=clock,
         rng=rng,
         registry=registry,
+        supervisor=supervisor,
     )
     follower.on_image.append(
         AddressCheck(

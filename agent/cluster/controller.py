@@ -9,7 +9,8 @@ log. Clients do not see it.
 Invariant: every action is fenced by the controller epoch in SQL, so a controller that was paused and resumes
 after a takeover changes nothing. It considers itself active only until its lease, counted from before
 the request was sent, has expired. After a crash, a standby takes over within the lease; at once if it finds that the
-process is gone (agent_links.py, decisions/0044).
+process is gone (agent_links.py, decisions/0044). A step that fails is left out for a while (storage/supervision.py). If
+whole rounds fail, the role is resigned and not taken for ABSTAIN_SECONDS: a lease without work is worse than none.
 Source: KIP-631, the controller; Postgres replaces the Raft quorum.
 """
 
@@ -21,6 +22,7 @@ import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from headrace.agent.cluster.agent_links import AgentLinks, Connect, open_link
@@ -48,7 +50,8 @@ from headrace.metastore.log.reassignment import completions
 from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.storage.clock import Clock
-from headrace.storage.errors import CorruptError, HeadraceError
+from headrace.storage.errors import CorruptError, FencedError, HeadraceError, OutcomeUnknownError, RetryableError
+from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +65,11 @@ SNAPSHOT_CHECK_SECONDS = 30.0
 SCHEDULE_SECONDS = 30.0
 """Pause between checks that the periodic jobs exist and that workers take jobs."""
 TRUNCATED_ROWS = 10_000
+FAILED_ROUNDS_MAX = 3
+"""Rounds in a row that fail by an error of this process, before it resigns. An outage of the metastore is none."""
+ABSTAIN_SECONDS = 60.0
+"""For so long the process does not ask for the lease after that, so that another one can take it."""
+ROUNDS = "controller rounds"
 
 
 class ControllerMetastore(
@@ -125,10 +133,11 @@ class Controller:
         listener: str | None = None,
         lags: ConsumerLags | None = None,
         transactions: TransactionEnds | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         """`times`: as they are now. `schedules`: the periodic jobs of a cluster; None: none are scheduled here.
         `listener`: inter.broker.listener.name, for the links to agents. `lags`: None if they are not exported.
-        `transactions`: None if none are ended."""
+        `transactions`: None if none are ended. `supervisor`: the process's; None: a separate one."""
         self._api = api
         self._follower = follower
         self._times = times
@@ -153,11 +162,14 @@ class Controller:
         self._snapshot_end = -1
         """Where the newest snapshot ended when this process looked last."""
         self._next_schedule = 0.0
-        self._links = AgentLinks(self._on_gone, clock, connect, listener)
         self._lags = lags
         self._transactions = transactions
+        self._supervisor = supervisor or Supervisor(clock)
+        self._links = AgentLinks(self._on_gone, clock, connect, listener, self._supervisor)
+        self._failed_rounds = 0
+        self._abstains_until = 0.0
         self._tasks: list[asyncio.Task[None]] = []
-        self._snapshotting: asyncio.Task[None] | None = None
+        self._snapshotting: asyncio.Task[bool] | None = None
 
     @property
     def is_active(self) -> bool:
@@ -171,9 +183,10 @@ class Controller:
 
     def start(self) -> None:
         """Try to acquire the lease from now on."""
-        self._tasks = [asyncio.create_task(turns) for turns in (self._keep_asking(), self._keep_working())]
-        for task in self._tasks:
-            task.add_done_callback(_log_end)
+        self._tasks = [
+            self._supervisor.keep("controller lease", self._keep_asking),
+            self._supervisor.keep(ROUNDS, self._keep_working),
+        ]
 
     async def stop(self) -> None:
         """Release the lease. Safe in any state."""
@@ -200,17 +213,44 @@ class Controller:
         while True:
             await self._asked.wait()
             self._asked.clear()
-            await self._attempt(self._work)
-            self._links.keep(self._linked())
+            if await self._attempt(self._work):
+                self._failed_rounds = 0
+                self._supervisor.succeeded(ROUNDS)
+            await self._supervisor.attempt("agent links", self._keep_links)
 
-    async def _attempt(self, turn: Callable[[], Awaitable[None]]) -> None:
+    async def _keep_links(self) -> None:
+        self._links.keep(self._linked())
+
+    async def _attempt(self, turn: Callable[[], Awaitable[None]]) -> bool:
         try:
             await turn()
-        except HeadraceError as error:
+        except (FencedError, RetryableError, OutcomeUnknownError) as error:
             logger.warning("controller round failed: active=%s error=%s", self.is_active, error)
+        except Exception as error:  # what no other process can be blamed for
+            self._supervisor.failed(ROUNDS, error)
+            self._failed_rounds += 1
+            if self._failed_rounds >= FAILED_ROUNDS_MAX and self._lease is not None and self._lease.is_own:
+                await self._abstain(self._lease)
+        else:
+            return True
+        return False
+
+    async def _abstain(self, lease: ControllerLease) -> None:
+        """Let another process have the role; this one goes on with everything else."""
+        logger.error("controller resigns, its rounds fail: rounds=%d seconds=%d", self._failed_rounds, ABSTAIN_SECONDS)
+        self._abstains_until = self._clock.monotonic() + ABSTAIN_SECONDS
+        self._failed_rounds = 0
+        self._active_until = 0.0
+        self._become(None)
+        try:
+            await self._api.resign_controller(lease.controller_epoch)
+        except HeadraceError as error:
+            logger.warning("cannot release the lease, it expires instead: error=%s", error)
 
     async def _hold_lease(self) -> None:
         sent_at = self._clock.monotonic()
+        if sent_at < self._abstains_until:
+            return
         if sent_at < self._held_until and self._linked():
             return  # the active one's agent is a member, so it has not resigned; if its process ends, the link says so
         lease = await self._api.hold_controller_lease(self._node_id(), self._incarnation_id, self._times().granted_ms)
@@ -226,25 +266,33 @@ class Controller:
         """An action with a stale epoch is refused (FencedError); the next lease round finds the new controller."""
         lease, is_active = self._lease, self.is_active
         if self._lags is not None:
-            self._lags.step(is_active)
+            await self._supervisor.attempt("consumer lag", partial(self._show_lags, self._lags, is_active))
         if lease is not None and is_active:
             await self._act(lease.controller_epoch)
         else:
             await self._follow()
         if self._transactions is not None:
-            await self._transactions.step(lease is not None and is_active)
+            step = partial(self._transactions.step, lease is not None and is_active)
+            await self._supervisor.attempt("late transactions", step)
 
     async def _act(self, epoch: int) -> None:
-        """What the active controller does in each round."""
+        """What the active controller does in each round. Without the first two it is none; of the others, one that
+        fails holds up none."""
         await self._fence_silent(epoch)
         image = await self._follow()
-        await self._append_due(epoch, image)
-        await self._settings.record(epoch, image)
-        await self._remover.step(epoch)
-        await self._boundaries.step(epoch)
-        await self._halvings.step(epoch)
-        self._keep_snapshots(epoch)
-        await self._keep_schedules(epoch, image)
+        for name, step in (
+            ("due records", lambda: self._append_due(epoch, image)),
+            ("settings of the cluster", lambda: self._settings.record(epoch, image)),
+            ("partition removal", lambda: self._remover.step(epoch)),
+            ("split boundaries", lambda: self._boundaries.step(epoch)),
+            ("topic halvings", lambda: self._halvings.step(epoch)),
+            ("metadata snapshots", lambda: self._keep_snapshots(epoch)),
+            ("job schedules", lambda: self._keep_schedules(epoch, image)),
+        ):
+            await self._supervisor.attempt(name, step)
+
+    async def _show_lags(self, lags: ConsumerLags, is_active: bool) -> None:
+        lags.step(is_active)
 
     async def _follow(self) -> MetadataImage:
         """The image at the end that the log had when the lease was asked for, or a later one."""
@@ -274,8 +322,10 @@ class Controller:
 
     async def _on_gone(self, agent: AgentImage) -> None:
         """The agent's process is gone: hide it, as the active controller or as the successor of one that is gone."""
-        if self._lease is not None and not self._lease.is_own and self._lease.controller_id == agent.node_id:
-            await self._succeed(self._lease)
+        is_abstaining = self._clock.monotonic() < self._abstains_until
+        lease = self._lease
+        if lease is not None and not lease.is_own and lease.controller_id == agent.node_id and not is_abstaining:
+            await self._succeed(lease)
         if self._lease is None or not self._lease.is_own:
             return
         epoch, timeout_ms = self._lease.controller_epoch, self._times().session_timeout_ms
@@ -318,7 +368,7 @@ class Controller:
             self._metrics.show_jobs(await self._api.count_jobs())
             self._next_schedule = now + SCHEDULE_SECONDS
 
-    def _keep_snapshots(self, epoch: int) -> None:
+    async def _keep_snapshots(self, epoch: int) -> None:
         """In a separate task: a large snapshot takes longer than the lease may go without renewal."""
         now, until = self._clock.monotonic(), self._follower.image.passwords_until
         if until > self._passwords_seen:  # the log has secrets that are not needed any more: no reason to wait
@@ -326,7 +376,9 @@ class Controller:
         if now < self._next_snapshot_check or (self._snapshotting is not None and not self._snapshotting.done()):
             return
         self._next_snapshot_check = now + SNAPSHOT_CHECK_SECONDS
-        self._snapshotting = asyncio.create_task(self._snapshot(epoch))
+        self._snapshotting = asyncio.create_task(
+            self._supervisor.attempt("metadata snapshot", partial(self._snapshot, epoch))
+        )
 
     async def _snapshot(self, epoch: int) -> None:
         try:
@@ -341,7 +393,7 @@ class Controller:
             self._metrics.snapshot_lag.set(state.log_records)
             while await self._api.truncate_metadata(epoch, TRUNCATED_ROWS) == TRUNCATED_ROWS:
                 pass
-        except HeadraceError as error:
+        except FencedError as error:
             logger.warning("metadata snapshot failed: error=%s", error)
 
     async def _log_has_passwords(self, image: MetadataImage) -> bool:
@@ -372,9 +424,3 @@ def _verified_snapshot(image: MetadataImage) -> bytes:
     if load_snapshot(data) != image:
         raise CorruptError(f"metadata snapshot does not read back: end_offset={image.offset}")
     return data
-
-
-def _log_end(turns: asyncio.Task[None]) -> None:
-    """Only a bug ends the rounds before `stop`."""
-    if not turns.cancelled():
-        logger.critical("controller rounds ended: error=%r", turns.exception())

@@ -32,6 +32,7 @@ from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError, OutcomeUnknownError, RetryableError
+from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class Membership:
         rng: random.Random,
         registry: CollectorRegistry,
         registration_timeout_seconds: float = REGISTRATION_TIMEOUT_SECONDS,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self.node_id = -1
         self.broker_epoch = -1
@@ -109,6 +111,7 @@ class Membership:
         self._failed_joins = 0
         self._granted_seconds = session_timeout_ms() / 1000
         self._heartbeats: asyncio.Task[None] | None = None
+        self._supervisor = supervisor or Supervisor(clock)
         self._check_wanted = asyncio.Event()
         self._may_go = asyncio.Event()
         self._leaving: set[tuple[int, int]] = set()
@@ -148,7 +151,7 @@ class Membership:
                 self._failed_joins = 0
                 break
             await self._clock.sleep(self._pause_seconds())
-        self._heartbeats = asyncio.create_task(self._beat())
+        self._heartbeats = self._supervisor.keep("heartbeats", self._beat)
 
     def begin_shutdown(self) -> None:
         """Announce the shutdown; the agent keeps its lease, so that its buffered batches can still be committed."""

@@ -27,6 +27,7 @@ from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.metastore.api.read import ReadApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, UnavailableError
+from headrace.storage.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class FeedFollower:
         *,
         interval_ms: int,
         on_metadata: Callable[[int], None],
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._metastore = metastore
         self._index = index
@@ -70,6 +72,7 @@ class FeedFollower:
         self._metrics = metrics
         self._interval = interval_ms / 1000
         self._on_metadata = on_metadata
+        self._supervisor = supervisor or Supervisor(clock)
         self._poked = False
         self._timer: asyncio.Future[None] | None = None
         """Runs between two polls."""
@@ -86,7 +89,7 @@ class FeedFollower:
     async def start(self) -> None:
         """Poll once, then keep polling. Raises what the first poll raises."""
         await self._poll()
-        self._task = asyncio.create_task(self._follow(), name="feed-follower")
+        self._task = self._supervisor.keep("feed", self._follow)
 
     async def close(self) -> None:
         """Stop polling."""

@@ -47,6 +47,7 @@ from headrace.metastore.api.read import ReadApi
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.supervision import Supervisor
 
 
 class FetchService:
@@ -75,6 +76,7 @@ class FetchService:
         authorizer: Authorizer | None = None,
         count_sent: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
         steps: FetchSteps = UNTRACED,
+        supervisor: Supervisor | None = None,
     ) -> None:
         """`connect`: to other agents. `authorizer`: None if ACLs are not enforced. `count_sent`: as in deliver.py."""
         store = steps.store(store)
@@ -92,6 +94,7 @@ class FetchService:
             *(metastore, index, acknowledged, waiters, clock, metrics),
             interval_ms=settings.feed_poll_interval_ms,
             on_metadata=self._on_metadata,
+            supervisor=supervisor,
         )
         traffic = traffic or ZoneTraffic(settings.broker_rack, registry)
         self.zone_cache: ZoneCache | None = None

@@ -39,6 +39,7 @@ from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
+from headrace.storage.supervision import Supervisor
 
 
 class GroupHandlers:
@@ -53,8 +54,9 @@ class GroupHandlers:
         rng: random.Random,
         registry: CollectorRegistry,
         authorizer: Authorizer | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
-        """`authorizer`: None if ACLs are not enforced."""
+        """`authorizer`: None if ACLs are not enforced. `supervisor`: the process's; None: a separate one."""
         in_force = SettingsInForce(settings, lambda: cluster.image)
 
         def restore_classic(
@@ -76,7 +78,7 @@ class GroupHandlers:
         self.memory = memory = GroupMemory(
             settings.group_memory_bytes, settings.group_member_max_bytes, limits_reached(registry)
         )
-        self.groups = HeldGroups(api, cluster, clock, restore, metrics, memory)
+        self.groups = HeldGroups(api, cluster, clock, restore, metrics, memory, supervisor)
         metrics.watch_late(lambda: late_groups(self.groups, clock.monotonic(), in_force.current().group_late_parent_ms))
         coordinator = ClassicCoordinator(self.groups, clock, restore_classic)
         administration = GroupAdministration(api, self.groups)

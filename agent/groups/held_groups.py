@@ -33,6 +33,7 @@ from headrace.metastore.life.numbers import epoch_floor, life_of_number
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError
+from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +77,10 @@ class HeldGroups:
         restore: Mapping[GroupKind | None, Restore],
         metrics: GroupMetrics,
         memory: GroupMemory,
+        supervisor: Supervisor | None = None,
     ) -> None:
-        """`restore` by the kind that was saved; None for a group of which nothing was."""
+        """`restore` by the kind that was saved; None for a group of which nothing was. `supervisor`: the process's;
+        None: a separate one."""
         self._api = api
         self._cluster = cluster
         self._clock = clock
@@ -94,6 +97,7 @@ class HeldGroups:
         self._order = itertools.count()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.Task[None] | None = None
+        self._supervisor = supervisor or Supervisor(clock)
         self._image = cluster.image
         metrics.watch(lambda: [(held.group.kind.value, held.group.state_name) for held in self])
 
@@ -331,7 +335,7 @@ class HeldGroups:
             held.wake_at = deadline
             heapq.heappush(self._deadlines, (deadline, next(self._order), held))
         if self._timer is None:
-            self._timer = asyncio.create_task(self._keep_time())
+            self._timer = self._supervisor.keep("deadlines of groups", self._keep_time)
 
     async def _keep_time(self) -> None:
         while True:

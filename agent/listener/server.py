@@ -26,6 +26,7 @@ from headrace.config.memory_budget import CONNECTION_BYTES
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError
+from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +49,11 @@ class KafkaListener:
         clock: Clock,
         registry: CollectorRegistry = REGISTRY,
         max_connections: Callable[[], int] | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
-        """`max_connections` overrides the limit, as in ConnectionHost."""
+        """`max_connections` overrides the limit, as in ConnectionHost. `supervisor`: the process's; None: a separate
+        one."""
+        self._supervisor = supervisor or Supervisor(clock)
         self._host = ConnectionHost(handle, limits, clock, ListenerMetrics(registry), max_connections)
         self._servers: list[asyncio.Server] = []
         self._sweeper: asyncio.Task[None] | None = None
@@ -109,7 +113,7 @@ class KafkaListener:
             ) from error
         self._servers.append(server)
         if self._sweeper is None:
-            self._sweeper = loop.create_task(self._sweep())
+            self._sweeper = self._supervisor.keep("idle connections", self._sweep)
         bound: int = server.sockets[0].getsockname()[1]
         if security is not None and security.protocol.has_tls:
             self._host.metrics.certificate(name, security.certificate_expires_at)

@@ -36,6 +36,7 @@ from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ class Connections:
     registry: CollectorRegistry
     tracing: Tracing | None = None
     """None: nothing is traced."""
+    supervisor: Supervisor | None = None
+    """Of all background work of the process; None: each role has its own."""
 
     def life(self) -> LifeKeeper:
         """The process's only one."""
@@ -105,14 +108,19 @@ def compose_process(settings: Settings, shared: Connections) -> ProcessShell:
         return compose_agent(settings, shared)[0]
     life = shared.life()
     if CONTROLLER in wanted:
-        controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry)
+        controller = ControllerRole(
+            *(settings, shared.metastore, shared.clock, shared.rng, shared.registry), supervisor=shared.supervisor
+        )
         beside = _next_to(settings, shared, life, lambda: settings.node_id, lambda: controller.image)
         members: list[list[Role]] = [[controller], *beside]
         return _shell(settings, shared, life, controller, members, lambda: controller.is_active)
     from headrace.cli.process.compactor_role import CompactorRole
     from headrace.compactor.worker import Worker
 
-    worker = Worker(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry)
+    worker = Worker(
+        *(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry),
+        supervisor=shared.supervisor,
+    )
     alone = CompactorRole(worker)
     return _shell(settings, shared, life, alone, [[alone]], _never)
 
@@ -132,11 +140,14 @@ def compose_agent(
         on_settled,
         observer=None if tracing is None else tracing.produce,
         fetch_steps=UNTRACED if tracing is None else tracing.fetch,
+        supervisor=shared.supervisor,
     )
     member: list[Role] = [broker] if tracing is None else [tracing, broker]
     is_active: Callable[[], bool] = _never
     if CONTROLLER in roles(settings):
-        controller = ControllerRole(settings, shared.metastore, shared.clock, shared.rng, shared.registry, broker)
+        controller = ControllerRole(
+            *(settings, shared.metastore, shared.clock, shared.rng, shared.registry, broker, shared.supervisor)
+        )
         broker.is_active_controller = is_active = lambda: controller.is_active
         member.append(controller)
     life = shared.life()
@@ -156,7 +167,7 @@ def _next_to(
         return []
     from headrace.cli.process.worker_thread import WorkerThread
 
-    return [[WorkerThread(settings, shared.registry, life, node_id, image)]]
+    return [[WorkerThread(settings, shared.registry, life, node_id, image, shared.supervisor)]]
 
 
 def _with_own_pool(settings: Settings, wanted: Set[str]) -> Settings:
@@ -188,6 +199,7 @@ def _shell(
         shared.rng,
         shared.registry,
         lambda: None if broker is None else broker.node_id,
+        shared.supervisor,
     )
     shell = ProcessShell(
         settings,
@@ -200,6 +212,7 @@ def _shell(
         reporter,
         shared.clock,
         NoPeers() if broker is None else broker,
+        shared.supervisor,
     )
     if broker is not None:
         broker.reached_here = shell.reached
@@ -217,7 +230,7 @@ async def _connect(
     tracing = open_tracing(settings, clock) if settings.otel_enable and BROKER in roles(settings) else None
     store = decorate(open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng))
     metastore = await open_metastore(settings, clock)
-    return Connections(store, metastore, clock, rng, registry, tracing)
+    return Connections(store, metastore, clock, rng, registry, tracing, Supervisor(clock, registry))
 
 
 async def open_metastore(settings: Settings, clock: Clock) -> Metastore:

@@ -16,7 +16,8 @@ from typing import NamedTuple, Protocol
 from prometheus_client import CollectorRegistry, Gauge
 
 from headrace.storage.clock import Clock
-from headrace.storage.dependency import DependencyWatch, start_watches
+from headrace.storage.dependency import DependencyWatch
+from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +59,11 @@ class Readiness:
         peers: PeerReports,
         clock: Clock,
         registry: CollectorRegistry,
+        supervisor: Supervisor,
     ) -> None:
         """`own_parts`: what the roles know of themselves, without waiting."""
         self._watches = watches
+        self._supervisor = supervisor
         self._own_parts = own_parts
         self._peers = peers
         self._clock = clock
@@ -79,7 +82,8 @@ class Readiness:
     def start(self) -> None:
         """Probe and ask from now on."""
         self._round_at = self._clock.monotonic()
-        self._tasks = [*start_watches(list(self._watches)), asyncio.create_task(self._run())]
+        self._tasks = [self._supervisor.keep(f"watch {watch.name}", watch.run) for watch in self._watches]
+        self._tasks.append(self._supervisor.keep("readiness", self._run))
 
     async def stop(self) -> None:
         """No probe after this."""

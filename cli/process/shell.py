@@ -34,6 +34,7 @@ from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.dependency import BUCKET, METASTORE, DependencyWatch
 from headrace.storage.errors import NotFoundError
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +60,11 @@ class ProcessShell:
         reporter: SettingReporter,
         clock: Clock,
         peers: PeerReports,
+        supervisor: Supervisor | None = None,
     ) -> None:
-        """`peers`: what the other agents report while metastore or bucket fail here."""
+        """`peers`: what the other agents report while metastore or bucket fail here. `supervisor`: of the process's
+        background work; None: readiness does not show it."""
+        self._supervisor = supervisor or Supervisor(clock)
         self._settings, self._store, self._metastore, self._life = settings, store, metastore, life
         self._main, self._members, self._reporter = main, members, reporter
         self._roles = list(itertools.chain.from_iterable(members))
@@ -72,7 +76,7 @@ class ProcessShell:
         watches = [self._metastore_watch]
         if any(role.needs_bucket for role in self._roles):
             watches.append(self._bucket_watch)
-        self._readiness = Readiness(watches, self._own_parts, peers, clock, registry)
+        self._readiness = Readiness(watches, self._own_parts, peers, clock, registry, self._supervisor)
         security = HttpSecurity(settings, clock)
         connection = bounded(settings.http_max_connections, limits_reached(registry))
         self._http = HttpServer(
@@ -145,6 +149,8 @@ class ProcessShell:
         for role in self._roles:
             reason = role.not_ready_reason()
             yield Part(role.title, reason is None, reason or "")
+        failing = self._supervisor.problems()  # clients are served all the same
+        yield Part("background work", True, "; ".join(f"{work}: {why}" for work, why in failing.items()))
 
     async def _probe_bucket(self) -> None:
         with contextlib.suppress(NotFoundError):

@@ -21,6 +21,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.effective_configs import set_for_broker
 from headrace.metastore.log.image import MetadataImage
+from headrace.storage.supervision import Supervisor
 
 Running = tuple[asyncio.AbstractEventLoop, asyncio.Event]
 """The thread's loop, and the event that stops it."""
@@ -39,12 +40,13 @@ class WorkerThread:
         life: LifeKeeper,
         node_id: Callable[[], int | None],
         image: Callable[[], MetadataImage | None],
+        supervisor: Supervisor | None = None,
     ) -> None:
         """`life`: it names the life of the metastore for the worker's connections, too. `node_id` and `image`: of the
         agent or controller of this process, if it has them; an image is replaced as a whole, so any thread may read it.
         """
         self._settings, self._registry, self._life = settings, registry, life
-        self._node_id, self._image = node_id, image
+        self._node_id, self._image, self._supervisor = node_id, image, supervisor
         self._thread = threading.Thread(target=lambda: asyncio.run(self._work()), name="worker", daemon=True)
         self._opened: Future[Running] = Future()
 
@@ -69,7 +71,9 @@ class WorkerThread:
     async def _work(self) -> None:
         stopping = asyncio.Event()
         try:
-            worker = await Worker.open(self._settings, self._registry, self._life, self._node_id, self._said)
+            worker = await Worker.open(
+                self._settings, self._registry, self._life, self._node_id, self._said, self._supervisor
+            )
         except BaseException as error:
             self._opened.set_exception(error)
             return

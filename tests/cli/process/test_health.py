@@ -252,7 +252,9 @@ async def test_a_blocked_event_loop_is_noticed_without_it(world: HealthWorld) ->
 async def test_verbose_lists_every_part(world: HealthWorld) -> None:
     code, body = await world.get("/readyz?verbose")
     assert code == 200
-    assert [part["name"] for part in body["parts"]] == ["event loop", "metastore life", "role", "metastore", "bucket"]
+    assert [part["name"] for part in body["parts"]] == [
+        *("event loop", "metastore life", "role", "background work", "metastore", "bucket")
+    ]
     assert all(part["ok"] for part in body["parts"])
 
 
