@@ -52,7 +52,7 @@ class Arrival(NamedTuple):
         header = self.header
         if header.producer_id < 0:
             return None
-        place = split_partition_key(self.partition_key)[0], self.partition_index
+        place = split_partition_key(self.partition_key)[0], self.reply.index  # as the client names it, also an alias
         return Numbered(header.producer_id, header.producer_epoch, header.base_sequence, place)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -344,6 +345,24 @@ async def test_what_comes_behind_a_batch_with_an_old_leader_epoch_is_refused_ret
         await bench.metastore.commits[-1].finish()
         await bench.world.clock.settle()
         assert _error(behind) == "kafka_storage_error"
+
+
+async def test_batches_for_an_alias_are_noted_under_the_partition_that_their_client_names() -> None:
+    async with Bench(hold_puts=True) as bench:
+        topic = bench.world.create_topic("halved", 2)
+        bench.world.put_topic(replace(topic, aliases={1: 0}))
+        bench.world.view.image = bench.world.view.head
+        sent = []
+        for sequence in (0, 1):  # the second one is still in the buffer when the first one fails
+            batch = plain_batch(producer_id=PRODUCER, producer_epoch=0, base_sequence=sequence)
+            sent.append(asyncio.create_task(bench.world.produce(bench.client, {"halved": {1: batch}})))
+            await bench.world.clock.advance(0.1 if sequence == 0 else 0.05)
+        bench.store.puts[-1].fail(UnavailableError("bucket down"))
+        await bench.world.clock.settle()
+        assert [_error(each) for each in sent] == ["kafka_storage_error"] * 2
+        notes = bench.world.pipeline._refused
+        assert len(notes) == 1
+        assert notes.explain(_at(2, place=(topic.topic_number, 1)), bench.world.clock.monotonic())
 
 
 async def test_a_final_refusal_is_not_noted() -> None:
