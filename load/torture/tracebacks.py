@@ -18,10 +18,11 @@ _NEVER_LOOKED_AT = re.compile(r"(Task|Future) exception was never retrieved")
 
 def find_tracebacks(logs: Iterable[Path]) -> list[str]:
     """One line for each different traceback of each log, with how often it is there."""
-    return [line for log in logs for line in _in_log(log.name, log.read_text(errors="replace"))]
+    return [line for log in logs for line in tracebacks_of(log.name, log.read_text(errors="replace"))]
 
 
-def _in_log(name: str, text: str) -> list[str]:
+def tracebacks_of(name: str, text: str) -> list[str]:
+    """The same for one log's text."""
     found = Counter(_errors(text.splitlines()))
     return [f"traceback in {name}: {error} ({times} times)" for error, times in found.items()]
 

@@ -1,14 +1,21 @@
-"""Two agents on one Postgres and one S3 bucket, as they would run in production."""
+"""Two agents on one Postgres and one S3 bucket, as they would run in production.
+
+A traceback in what the agents of a test write fails the test: a fault that an agent knows is one line.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
+from load.torture.tracebacks import tracebacks_of
 from tests.agent_process import AgentUnderTest, format_storage
 from tests.fixtures_s3 import BUCKET, aws_credentials, moto_url, real_s3_url, s3_url
+
+STDERR = "Captured stderr"
+"""Opens the names of pytest's sections with what processes of a test wrote."""
 
 __all__ = ["aws_credentials", "moto_url", "real_s3_url", "s3_url"]
 
@@ -55,3 +62,17 @@ def _formatted(metastore_url: str, s3_url: str) -> dict[str, object]:
 def two_agents(agent_settings: dict[str, object]) -> Iterator[tuple[AgentUnderTest, AgentUnderTest]]:
     with AgentUnderTest(agent_settings) as first, AgentUnderTest(agent_settings) as second:
         yield first, second
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a phase of a test in which a process wrote a traceback."""
+    report = yield
+    if report.passed:
+        written = "".join(text for name, text in report.sections if name == f"{STDERR} {report.when}")
+        if found := tracebacks_of("a process of the test", written):
+            report.outcome = "failed"
+            report.longrepr = "\n".join(found)
+    return report
