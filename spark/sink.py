@@ -100,12 +100,16 @@ class _Writer:
         context = TaskContext.get()
         return StoredFiles(files, None if context is None else context.getLocalProperty(_QUERY_ID))
 
-    async def commit_files(self, writer: str, batch_id: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+    async def commit_files(
+        self, writer: str, batch_id: int, messages: Sequence[WriterCommitMessage | None], *, is_named: bool = False
+    ) -> None:
         """Once."""
         files = [file for message in messages if isinstance(message, StoredFiles) for file in message.files]
         async with open_cluster(cluster_settings(self._options, os.environ)) as cluster:
             topics = self._plan.topics.values()
-            commit = BulkCommit(cluster.metastore, writer, batch_id, cluster.clock, cluster.rng, topics=topics)
+            commit = BulkCommit(
+                *(cluster.metastore, writer, batch_id, cluster.clock, cluster.rng), topics=topics, is_named=is_named
+            )
             if not await commit.commit(files):
                 logger.warning(
                     "written by an earlier attempt: writer=%s batch_id=%d files=%d", writer, batch_id, len(files)
@@ -119,12 +123,13 @@ class TopicWriter(DataSourceArrowWriter):
         self._writer = _Writer(options, schema, overwrite=overwrite, streaming=False)
         write_id = parse_write_options(options, streaming=False).write_id
         self._name = f"job/{uuid.uuid4()}" if write_id is None else f"write/{write_id}"
+        self._is_named = write_id is not None
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return self._writer.store(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        asyncio.run(self._writer.commit_files(self._name, 0, messages))
+        asyncio.run(self._writer.commit_files(self._name, 0, messages, is_named=self._is_named))
 
 
 class TopicStreamWriter(DataSourceStreamArrowWriter):

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
+
+NO_COUNTS: Mapping[int, int] = MappingProxyType({})
 
 
 class BulkRun(NamedTuple):
@@ -48,6 +51,10 @@ class BulkOutcome(enum.IntEnum):
     """Nothing happened: a partition does not exist (any more)."""
     FILES_TOO_OLD = 4
     """Nothing happened: the term of a file ended, or its id is from the future."""
+    TOPIC_CHANGES = 5
+    """Nothing happened: the topic's partitions change, or did since the files were laid out. Run the batch again."""
+    OTHER_TOPIC = 6
+    """Nothing happened: the batch is decided, and it has no records of this topic."""
 
 
 class BulkDecision(NamedTuple):
@@ -58,7 +65,7 @@ class BulkDecision(NamedTuple):
     next_chunk: int
     chunks: int
     partition_key: int | None
-    """The unknown one."""
+    """The unknown one, or one of the topic that changes, or that the decided batch does not have."""
 
 
 class BulkProgress(NamedTuple):
@@ -77,8 +84,21 @@ class BulkWriteApi(Protocol):
     async def stage_bulk_chunk(self, attempt: uuid.UUID, chunk: int, files: Sequence[BulkFile]) -> None:
         """Keep one chunk of an attempt; chunks count from 0. InvalidError for a run outside its file."""
 
-    async def decide_bulk_write(self, writer: str, batch_id: int, attempt: uuid.UUID, chunks: int) -> BulkDecision:
-        """Let this attempt with so many staged chunks be the batch, unless another one is already."""
+    async def decide_bulk_write(
+        self,
+        writer: str,
+        batch_id: int,
+        attempt: uuid.UUID,
+        chunks: int,
+        counts: Mapping[int, int] = NO_COUNTS,
+        *,
+        is_named: bool = False,
+    ) -> BulkDecision:
+        """Let this attempt with so many staged chunks be the batch, unless another one is already.
+
+        `counts`: how many partitions of each topic, by its number, the files were laid out for. Without them, topics
+        with partitions that split are refused. `is_named`: by a user, who may name two writes the same.
+        """
 
     async def commit_bulk_chunk(self, writer: str, attempt: uuid.UUID, chunk: int) -> BulkProgress:
         """Commit a chunk of the decided attempt, if it is the next one; how far the write is then."""

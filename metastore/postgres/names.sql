@@ -139,6 +139,10 @@ CREATE OR REPLACE FUNCTION bulk_unknown_partition() RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 3::smallint;
 CREATE OR REPLACE FUNCTION bulk_files_too_old() RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 4::smallint;
+CREATE OR REPLACE FUNCTION bulk_topic_changes() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 5::smallint;
+CREATE OR REPLACE FUNCTION bulk_other_topic() RETURNS smallint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 6::smallint;
 
 -- commit_log.kind: metastore.api.read.FeedKind
 CREATE OR REPLACE FUNCTION feed_commit() RETURNS smallint

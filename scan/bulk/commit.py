@@ -20,7 +20,7 @@ from headrace.metastore.keys import split_partition_key
 from headrace.scan.bulk.topics import WritableTopic
 from headrace.scan.errors import BulkWriteError
 from headrace.storage.clock import Clock
-from headrace.storage.errors import OutcomeUnknownError, RetryableError
+from headrace.storage.errors import OutcomeUnknownError, RetryableError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +45,14 @@ class BulkCommit:
         rng: random.Random,
         *,
         topics: Iterable[WritableTopic] = (),
+        is_named: bool = False,
         chunk_runs: int = CHUNK_RUNS,
     ) -> None:
-        """`topics` gives errors their names."""
+        """`topics`: as the files were laid out; they also give errors their names. `is_named`: by a writeId."""
+        self._is_named = is_named
+        topics = list(topics)
         self._names = {topic.topic_number: topic.name for topic in topics}
+        self._counts = {topic.topic_number: topic.partitions for topic in topics}
         self._metastore, self._writer, self._batch_id = metastore, writer, batch_id
         self._clock, self._chunk_runs = clock, chunk_runs
         self.attempt = uuid.UUID(int=rng.getrandbits(128), version=4)
@@ -56,21 +60,35 @@ class BulkCommit:
     async def commit(self, files: Sequence[BulkFile]) -> bool:
         """Make `files` the batch; False if an earlier attempt is: then these files are orphans.
 
-        BulkWriteError if nothing was written, and never will be under this attempt. RetryableError or
-        OutcomeUnknownError if the metastore is away for too long: run the batch again.
+        BulkWriteError if nothing was written, and never will be under this attempt. RetryableError if the partitions of
+        a topic change; this or OutcomeUnknownError if the metastore is away for too long: run the batch again.
         """
+        counts = self._counts_of(files)
         chunks = list(_chunks(files, self._chunk_runs))
         for number, chunk in enumerate(chunks):
             await self._repeated(lambda n=number, c=chunk: self._metastore.stage_bulk_chunk(self.attempt, n, c))  # type: ignore[misc]
         while True:
             decision = await self._repeated(
-                lambda: self._metastore.decide_bulk_write(self._writer, self._batch_id, self.attempt, len(chunks))
+                lambda: self._metastore.decide_bulk_write(
+                    self._writer, self._batch_id, self.attempt, len(chunks), counts, is_named=self._is_named
+                )
             )
+            if decision.outcome is BulkOutcome.TOPIC_CHANGES:
+                raise UnavailableError(self._refusal(decision.outcome, decision.partition_key))
             if decision.attempt is None:
                 raise BulkWriteError(self._refusal(decision.outcome, decision.partition_key))
             await self._complete(decision.attempt, decision.next_chunk, decision.chunks)
             if decision.outcome is BulkOutcome.DECIDED:
                 return decision.attempt == self.attempt
+
+    def _counts_of(self, files: Sequence[BulkFile]) -> dict[int, int]:
+        """How many partitions the topics in these files have, or the only topic of the write; nothing if one is not
+        known.
+        """
+        numbers = {split_partition_key(run.partition_key)[0] for file in files for run in file.runs}
+        if len(self._counts) == 1:
+            numbers |= self._counts.keys()
+        return {n: self._counts[n] for n in sorted(numbers)} if self._counts.keys() >= numbers else {}
 
     async def _complete(self, attempt: uuid.UUID, next_chunk: int, chunks: int) -> None:
         while next_chunk < chunks:
@@ -80,10 +98,14 @@ class BulkCommit:
 
     def _refusal(self, outcome: BulkOutcome, partition_key: int | None) -> str:
         what = f"nothing was written: writer={self._writer} batch_id={self._batch_id}"
+        number, partition = split_partition_key(partition_key or 0)
+        topic = self._names.get(number, f"number {number}")
         match outcome:
+            case BulkOutcome.TOPIC_CHANGES:
+                return f"{what}: the number of partitions changes, run it again: topic={topic} partition={partition}"
+            case BulkOutcome.OTHER_TOPIC:
+                return f"{what}: a write with this id was committed without topic={topic}: each write needs its own id"
             case BulkOutcome.UNKNOWN_PARTITION:
-                number, partition = split_partition_key(partition_key or 0)
-                topic = self._names.get(number, f"number {number}")
                 return f"{what}: the topic was deleted meanwhile: topic={topic} partition={partition}"
             case BulkOutcome.FILES_TOO_OLD:
                 return f"{what}: it took longer than writeTermHours (raise it), or an executor's clock is wrong"

@@ -23,8 +23,8 @@ WRITE_OPTIONS: Mapping[str, Option] = {
     "topic": Option("both", "the topic of all rows; without it, each row has a column `topic`"),
     "writeId": Option(
         "batch",
-        "a name for this write: a second write with the same id writes nothing. For jobs that are repeated, and in"
-        " `foreachBatch`. Default: none, every write is a new one",
+        "a name for this write: a second write with the same id writes nothing, and one to another topic is refused."
+        " For jobs that are repeated, and in `foreachBatch`. Default: none, every write is a new one",
     ),
     "compression": Option(
         "both", "`none`, `gzip`, `snappy`, `lz4` or `zstd` (default); a topic with a `compression.type` has that one"

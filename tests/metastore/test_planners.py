@@ -95,7 +95,7 @@ def test_it_reads_no_table_and_calls_no_other_function(metastore_url: str, role:
         for statement in (
             "SELECT public.allocate_producer_ids(1)",
             "SELECT public.list_offsets('{1}', '{1}')",
-            "SELECT * FROM public.decide_bulk_write('w', 0, gen_random_uuid(), 0)",
+            "SELECT * FROM public.decide_bulk_write('w', 0, gen_random_uuid(), 0, '{1}', '{1}', true)",
             "SELECT public.finish_job(1, 1)",
             "CREATE TABLE public.mine ()",
             "CREATE FUNCTION headrace_planning.wall_ms(int) RETURNS int LANGUAGE sql RETURN 1",

@@ -52,10 +52,10 @@ class GatedMetastore:
         self._store, self._attempt = store, attempt
 
     def __getattr__(self, name: str) -> Any:
-        async def call(*arguments: Any) -> Any:
+        async def call(*arguments: Any, **more: Any) -> Any:
             self._attempt.waiting.set()
             await self._attempt.gate.acquire()
-            answer = await getattr(self._store, name)(*arguments)
+            answer = await getattr(self._store, name)(*arguments, **more)
             if self._attempt.lose_answer:
                 raise asyncio.CancelledError  # the driver is killed before the answer arrives
             return answer

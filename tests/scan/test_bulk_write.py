@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from headrace.scan.bulk.task import BATCH_BYTES, RUN_BYTES, BulkTask, Rows, Task
 from headrace.scan.bulk.topics import writable_topics
 from headrace.scan.errors import BulkWriteError, OptionError
 from headrace.storage.clock import SystemClock
-from headrace.storage.errors import NotFoundError
+from headrace.storage.errors import NotFoundError, UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.directory import DirectoryStore
 from headrace.storage.records.compression import Codec
@@ -197,11 +198,11 @@ class KillingMetastore:
         self._metastore, self._left, self._after = metastore, at, after
 
     def __getattr__(self, name: str) -> Any:
-        async def call(*arguments: Any) -> Any:
+        async def call(*arguments: Any, **more: Any) -> Any:
             self._left -= 1
             if self._left < 0 and not self._after:
                 raise Killed
-            answer = await getattr(self._metastore, name)(*arguments)
+            answer = await getattr(self._metastore, name)(*arguments, **more)
             if self._left < 0:
                 raise Killed
             return answer
@@ -312,3 +313,26 @@ def test_a_write_id_belongs_to_a_batch() -> None:
         parse_write_options({"writeId": "x"}, streaming=True)
     assert parse_write_options({"WRITEID": "x", "checkpointLocation": "y"}, streaming=False).write_id == "x"
     assert all(option.meaning and option.reads in ("batch", "stream", "both") for option in WRITE_OPTIONS.values())
+
+
+async def test_a_write_id_is_for_the_topics_of_one_write(world: ScanWorld) -> None:
+    for topic in ("orders", "copies"):
+        await world.topic(topic, 1)
+    attempts = Attempts(world)
+    topics = list(writable_topics(await load_image(world.postgres), Settings(), None).values())
+    assert await attempts.commit(0, await attempts.stored(Rows(values=[b"a"])), topics=topics, is_named=True)
+    copies = await attempts.stored(Rows(values=[b"a"]), topic="copies")
+    with pytest.raises(BulkWriteError, match="committed without topic=copies: each write needs its own id"):
+        await attempts.commit(0, copies, topics=topics, is_named=True)
+    assert await attempts.commit(1, copies, topics=topics, is_named=True)
+    assert len(await world.consumed("copies")) == 1
+
+
+async def test_a_write_to_a_topic_that_grew_meanwhile_is_refused_for_now(world: ScanWorld) -> None:
+    await world.topic("orders", 2)
+    attempts = Attempts(world)
+    topics = writable_topics(await load_image(world.postgres), Settings(), ["orders"])
+    before = replace(topics["orders"], partitions=1)
+    with pytest.raises(UnavailableError, match="the number of partitions changes, run it again: topic=orders"):
+        await attempts.commit(0, await attempts.stored(Rows(values=[b"a"])), topics=[before])
+    assert await attempts.commit(0, await attempts.stored(Rows(values=[b"a"])))

@@ -7,11 +7,11 @@ Invariant: one statement each; the row of the writer says which attempt and whic
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from headrace.metastore.api.bulk import BulkDecision, BulkFile, BulkOutcome, BulkProgress
+from headrace.metastore.api.bulk import NO_COUNTS, BulkDecision, BulkFile, BulkOutcome, BulkProgress
 from headrace.metastore.postgres.packing import PackedArray, pack_int4, pack_int8, pack_uuids
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import InvalidError
@@ -56,9 +56,25 @@ class PostgresBulkWrites:
             run_time=pack_int8(time),
         )
 
-    async def decide_bulk_write(self, writer: str, batch_id: int, attempt: uuid.UUID, chunks: int) -> BulkDecision:
+    async def decide_bulk_write(
+        self,
+        writer: str,
+        batch_id: int,
+        attempt: uuid.UUID,
+        chunks: int,
+        counts: Mapping[int, int] = NO_COUNTS,
+        *,
+        is_named: bool = False,
+    ) -> BulkDecision:
         outcome, *rest = await _DECIDE_BULK_WRITE.row(
-            self.pool, writer=writer, batch_id=batch_id, attempt=attempt, chunks=chunks
+            self.pool,
+            writer=writer,
+            batch_id=batch_id,
+            attempt=attempt,
+            chunks=chunks,
+            topics=_int8(counts),
+            counts=pack_int4(np.fromiter(counts.values(), dtype=np.int64)),
+            is_named=is_named,
         )
         return BulkDecision(BulkOutcome(outcome), *rest)
 

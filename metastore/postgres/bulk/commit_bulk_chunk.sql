@@ -1,7 +1,7 @@
 -- Commit the next chunk of a decided write: order its runs after what their partitions hold, and make them readable.
 -- It does to the tables what commit_files does for batches without a producer (tests/metastore/test_bulk_commit.py
 -- compares them). A partition that was deleted since the write was decided loses its runs, as if it was deleted after
--- the write.
+-- the write. In a parent that splits, its keys may be some that moved: its boundary waits as after an agent's batch.
 -- Output: the next chunk and the number of chunks; no row if the writer has another attempt by now: then this one was
 -- complete. A chunk that is not the next one was committed: nothing happens.
 --
@@ -94,6 +94,8 @@ BEGIN
         PERFORM close_time_blocks(v_full);
     END IF;
 
+    UPDATE partition_splits s SET last_moved_ms = greatest(s.last_moved_ms, wall_ms())
+     WHERE s.boundary IS NULL AND s.parent_key = ANY (v_chunk.run_key);
     DELETE FROM bulk_write_chunks c WHERE c.attempt = p_attempt AND c.chunk = p_chunk;
     UPDATE bulk_writes w SET next_chunk = p_chunk + 1, changed_at = wall_time() WHERE w.writer = p_writer;
     RETURN QUERY SELECT p_chunk + 1, v_write.chunks;

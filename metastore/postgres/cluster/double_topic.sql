@@ -48,7 +48,9 @@ BEGIN
     RETURN true;
 END $$;
 
--- The splits that wait for their boundary, and were quiet for long enough, oldest doubling first.
+-- The splits that wait for their boundary, and were quiet for long enough, oldest doubling first. Not while a bulk write
+-- that was decided before the doubling will append to the parent: its keys may have moved. It is complete two minutes
+-- later at most, as housekeeping goes on with it.
 -- A boundary is the parent's high watermark: no key that moved came since last_moved_ms.
 -- Locks: none. Idempotent: reads only. Cost: O(splits), of few topics.
 CREATE OR REPLACE FUNCTION quiet_splits(p_limit int)
@@ -58,12 +60,12 @@ LANGUAGE sql STABLE AS $$
       FROM partition_splits s
      CROSS JOIN LATERAL (SELECT max(high_watermark) AS high_watermark FROM partition_heads
                           WHERE partition_key = s.parent_key) AS h
-     WHERE s.boundary IS NULL AND wall_ms() - s.last_moved_ms >= s.boundary_quiet_ms
+     WHERE s.boundary IS NULL AND wall_ms() - s.last_moved_ms >= s.boundary_quiet_ms AND NOT awaits_bulk_write(s.parent_key)
      ORDER BY s.last_moved_ms, s.parent_key LIMIT p_limit
 $$;
 
 -- Set the boundary of a split as quiet_splits found it, with the record that says so. False, and nothing happened, when
--- a key that moved has come meanwhile or the log has moved on; NULL for a stale controller epoch.
+-- a key that moved has come meanwhile, a decided bulk write will append to the parent, or the log has moved on; NULL for a stale controller epoch.
 -- Groups that began in the parent since the doubling get an offset in the child too, where that began: what came to it
 -- since then is newer than their beginning.
 -- Locks: controller (shared), metadata_head, the split's row. Idempotent. Cost: one row each, and one per such group.
@@ -84,6 +86,7 @@ BEGIN
     END IF;
     UPDATE partition_splits SET boundary = p_boundary
      WHERE parent_key = p_parent_key AND last_moved_ms = p_last_moved_ms AND boundary IS NULL
+       AND NOT awaits_bulk_write(p_parent_key)
     RETURNING child_key, child_start INTO v_child, v_start;
     IF v_child IS NULL THEN
         RETURN false;
@@ -94,3 +97,12 @@ BEGIN
     ON CONFLICT (group_id, partition_key) DO NOTHING;
     RETURN true;
 END $$;
+
+-- Whether a decided bulk write will append to a partition.
+-- Locks: none; none is decided for it any more (decide_bulk_write). Idempotent: reads only. Cost: the chunks of unfinished
+-- writes.
+CREATE OR REPLACE FUNCTION awaits_bulk_write(p_key bigint) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM bulk_write_chunks c JOIN bulk_writes w USING (attempt)
+                    WHERE c.chunk >= w.next_chunk AND p_key = ANY (c.run_key))
+$$;

@@ -105,6 +105,7 @@ bulk_writes = Table(
     column("chunks", Integer()),
     column("next_chunk", Integer()),
     column("changed_at", TIMESTAMP),
+    column("topics", ARRAY(BigInteger()), null=True),
     Index("bulk_writes_unfinished", "changed_at", postgresql_where=text("next_chunk < chunks")),
     postgresql_with={"fillfactor": 50},
 )
