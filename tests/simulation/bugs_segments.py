@@ -77,8 +77,9 @@ def a_zombie_swaps_under_an_id_that_is_not_its_own(patch: Patch) -> None:
 
 @bug("R6", Kind.LIFECYCLE)
 def a_worker_without_a_lease_goes_on(patch: Patch) -> None:
-    """The cleanup ends its upload, and then it swaps."""
+    """The cleanup ends its upload, and then it swaps: the swap does not look at its segment either."""
     patch.replace(ModelWithSegments, "assert_job", lambda self, token: None)
+    swap_what_was_settled(patch)
 
 
 @bug("R6", Kind.LIFECYCLE)
@@ -113,8 +114,9 @@ def a_failed_attempts_object_stays(patch: Patch) -> None:
 
 @bug("R6", Kind.LIFECYCLE)
 def the_cleanup_ends_an_upload_under_way(patch: Patch) -> None:
-    """It takes every upload for an orphan."""
+    """It takes every upload for an orphan, and the swap does not look at its segment."""
     patch.replace(ModelWithSegments, "is_leased", lambda self, row: False)
+    swap_what_was_settled(patch)
 
 
 @bug("R6", Kind.LIFECYCLE)
@@ -144,9 +146,19 @@ def a_lost_swap_is_done_when_it_is_repeated(patch: Patch) -> None:
         return swapped(self, *asked)
 
     swapped = patch.replace(ModelWithSegments, "swap", swap)
-    decide = ModelWithSegments.decide_swaps
-    patch.replace(ModelWithSegments, "decide_swaps", lambda self, file_id, swaps, *more: decide(self, file_id, swaps))
+    swap_what_was_settled(patch)
     patch.replace(ModelWithSegments, "_stands", stands)
+
+
+def swap_what_was_settled(patch: Patch) -> None:
+    """Swaps are judged by their inputs alone."""
+
+    def decide(
+        self: ModelWithSegments, file_id: uuid.UUID, swaps: Sequence[Swap], closed: Any = (), token: Any = None
+    ) -> Any:
+        return original(self, file_id, swaps, (), token)
+
+    original = patch.replace(ModelWithSegments, "decide_swaps", decide)
 
 
 BUGS: tuple[Bug, ...] = tuple(found for found in list(vars().values()) if isinstance(found, Bug))
