@@ -27,7 +27,7 @@ from headrace.agent.housekeeping import Housekeeper
 from headrace.agent.listener.descriptors import connections_possible
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
-from headrace.agent.loop_lag import watch_loop_lag
+from headrace.agent.loop_lag import loop_lag, watch_loop_lag
 from headrace.agent.paths import Foundation, Paths
 from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.trace import FileTrace
@@ -157,7 +157,7 @@ class Broker:
             agents=lambda: len(cluster.follower.image.live_agents()),
         )
         self._keep("warm-up of handlers", self._dispatcher.warm_up)
-        self._keep("event loop lag", partial(watch_loop_lag, self._clock, self._registry))
+        self._keep("event loop lag", partial(watch_loop_lag, self._clock, loop_lag(self._registry)))
         self._keep("quotas", self._quotas.run)
         self._keep("housekeeping", housekeeper.run)
         self._serving.set()

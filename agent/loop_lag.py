@@ -14,14 +14,18 @@ from headrace.storage.clock import Clock
 INTERVAL_SECONDS = 0.5
 
 
-async def watch_loop_lag(clock: Clock, registry: CollectorRegistry) -> None:
-    """Measure until cancelled how much later than requested a sleep returns."""
-    lag = Histogram(
+def loop_lag(registry: CollectorRegistry) -> Histogram:
+    """Declare the metric; once per process, also if the loop below is started again."""
+    return Histogram(
         "headrace_event_loop_lag_seconds",
         "How late the event loop woke a sleeping task, twice a second",
         buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2),
         registry=registry,
     )
+
+
+async def watch_loop_lag(clock: Clock, lag: Histogram) -> None:
+    """Measure until cancelled how much later than requested a sleep returns."""
     while True:
         asked = clock.monotonic()
         await clock.sleep(INTERVAL_SECONDS)
