@@ -24,8 +24,9 @@ from headrace.agent.admin.partition_reassignments import AlterPartitionReassignm
 from headrace.agent.admin.update_features import UpdateFeatures
 from headrace.agent.cluster.agent_links import open_link
 from headrace.agent.cluster.consumer_lag import ConsumerLags
-from headrace.agent.cluster.controller import Controller, ControllerTimes
+from headrace.agent.cluster.controller import Controller
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
+from headrace.agent.cluster.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.schedules import schedules
 from headrace.agent.cluster.transaction_ends import EndingTimes, TransactionEnds

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from load.tools import every_tool, write_plan
 from load.tools.__main__ import why_not_installable
-from load.tools.plan import VARIABLE, Plan
+from load.tools.plan import VARIABLE, ToolPlan
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -94,7 +94,7 @@ def _installable(with_slow: bool) -> set[str]:
     return {tool.name for tool in wanted if not tool.is_present and why_not_installable(tool) is None}
 
 
-def _plan(folder: Path, installing: Collection[str]) -> Plan:
+def _plan(folder: Path, installing: Collection[str]) -> ToolPlan:
     """Decide on the tools, and say what was decided."""
     plan = write_plan(folder, installing)
     present = [name for name in every_tool() if plan.has(name)]

@@ -21,23 +21,22 @@ import logging
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from headrace.agent.cluster.agent_links import AgentLinks, Connect, open_link
 from headrace.agent.cluster.consumer_lag import ConsumerLags
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
+from headrace.agent.cluster.controller_times import TURNS_PER_LEASE, ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.partition_removal import PartitionRemover, RemovalApi
 from headrace.agent.cluster.setting_agreement import SettingRecorder, SettingRecorderApi
 from headrace.agent.cluster.split_boundaries import BoundaryApi, SplitBoundaries
 from headrace.agent.cluster.topic_halvings import TopicHalvings
 from headrace.agent.cluster.transaction_ends import TransactionEnds
-from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.cluster import ClusterApi
-from headrace.metastore.api.controller import ControllerApi, ControllerLease, SnapshotState
+from headrace.metastore.api.controller import ControllerApi, ControllerLease
 from headrace.metastore.api.halvings import HalvingStepApi
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.metastore.api.metadata_log import StoredSnapshot
@@ -55,9 +54,6 @@ from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
-TURNS_PER_LEASE = 4
-"""A lease is requested for one round less: a standby asks in the first round after its end, so it takes over within
-the whole lease."""
 CONTACTS_PER_SESSION = 3
 """How often the active controller calls for fencing although no agent is silent: its call is a contact. If nothing was
 heard for half a session, the metastore takes that for an outage."""
@@ -82,37 +78,6 @@ class ControllerMetastore(
 
     async def count_jobs(self) -> list[JobCount]:
         """See metastore.api.jobs.JobApi."""
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerTimes:
-    """The lease duration, and the limits for snapshots; milliseconds and bytes."""
-
-    lease_ms: int
-    session_timeout_ms: int
-    snapshot_interval_ms: int
-    snapshot_bytes: int
-
-    @classmethod
-    def of(cls, settings: Settings) -> ControllerTimes:
-        """From the settings of the same names."""
-        return cls(
-            settings.controller_lease_ms,
-            settings.broker_session_timeout_ms,
-            settings.metadata_snapshot_interval_ms,
-            settings.metadata_snapshot_bytes,
-        )
-
-    @property
-    def granted_ms(self) -> int:
-        """The lease that a controller requests, so that a standby is active `lease_ms` after the last renewal."""
-        return self.lease_ms - self.lease_ms // TURNS_PER_LEASE
-
-    def snapshot_is_due(self, state: SnapshotState) -> bool:
-        """By size, and by age if there are new records."""
-        return state.log_bytes >= self.snapshot_bytes or (
-            state.log_records > 0 and state.age_ms >= self.snapshot_interval_ms
-        )
 
 
 class Controller:

@@ -110,12 +110,7 @@ class FetchService:
         )
         rendered = None if rendered_logs is None else rendered_topics(rendered_logs, view, clock)
         self._fetch = FetchHandler(
-            view,
-            sessions,
-            locator,
-            delivery,
-            waiters,
-            clock,
+            *(view, sessions, locator, delivery, waiters, clock),
             max_bytes=settings.fetch_max_bytes,
             acknowledged=acknowledged,
             catch_up=self._feed.catch_up,

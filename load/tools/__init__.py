@@ -18,7 +18,7 @@ from pathlib import Path
 from load.tools import python_apps
 from load.tools.deploy import DEPLOY_TOOLS
 from load.tools.installing import TOOLS, digest, run
-from load.tools.plan import Plan
+from load.tools.plan import ToolPlan
 from load.tools.postgres import BUILDS, POOLER_OLDEST, find_pgbouncer, find_postgres, install_postgres
 from load.tools.tool import Tool
 
@@ -210,12 +210,12 @@ def every_tool() -> dict[str, Tool]:
     return ALL | DEPLOY_TOOLS
 
 
-def write_plan(folder: Path, installing: Collection[str] = ()) -> Plan:
+def write_plan(folder: Path, installing: Collection[str] = ()) -> ToolPlan:
     """Decide which tools a test run has: those that are there now, and those that will be installed during it."""
     tools = every_tool()
     missing = {name: tool.why_missing() for name, tool in tools.items()}
     left_out = {name: None if name in installing else reason for name, reason in missing.items()}
-    return Plan.write(folder, left_out, present=[name for name, reason in missing.items() if reason is None])
+    return ToolPlan.write(folder, left_out, present=[name for name, reason in missing.items() if reason is None])
 
 
 def why_missing(name: str) -> str | None:
@@ -223,5 +223,5 @@ def why_missing(name: str) -> str | None:
 
     In a test run, waits until the tool is installed if the run's plan promises it.
     """
-    plan = Plan.current()
+    plan = ToolPlan.current()
     return plan.wait_for(name) if plan else every_tool()[name].why_missing()

@@ -19,7 +19,7 @@ from pathlib import Path
 from load.tools import ALL, Tool, every_tool
 from load.tools.deploy import DEPLOY_TOOLS
 from load.tools.installing import TOOLS, InstallError
-from load.tools.plan import Plan
+from load.tools.plan import ToolPlan
 
 _LOWEST_PRIORITY = 19
 
@@ -44,7 +44,7 @@ def why_not_installable(tool: Tool) -> str | None:
     return None if tool.install else f"enable: {tool.enable}"
 
 
-def carry_out(plan: Plan) -> None:
+def carry_out(plan: ToolPlan) -> None:
     """Install what the plan promises, and settle each tool. Builds of minutes come last, and give way to the tests."""
     for name, tool in every_tool().items():
         if plan.is_waiting(name):
@@ -74,7 +74,7 @@ def main() -> None:
         case ["deploy"]:
             install_all(DEPLOY_TOOLS.values())
         case [folder]:
-            carry_out(Plan(Path(folder)))
+            carry_out(ToolPlan(Path(folder)))
 
 
 if __name__ == "__main__":

@@ -26,13 +26,13 @@ WAIT_SECONDS_MAX = 1_800
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ToolPlan:
     """The decision of one run. `folder`: where it is stored."""
 
     folder: Path
 
     @classmethod
-    def write(cls, folder: Path, left_out: dict[str, str | None], present: Iterable[str]) -> Plan:
+    def write(cls, folder: Path, left_out: dict[str, str | None], present: Iterable[str]) -> ToolPlan:
         """Decide: `left_out` has a reason or None for every tool, `present` names the tools that are there already."""
         plan = cls(folder)
         plan._settled.mkdir(parents=True)
@@ -42,7 +42,7 @@ class Plan:
         return plan
 
     @classmethod
-    def current(cls) -> Plan | None:
+    def current(cls) -> ToolPlan | None:
         """Return the plan of the run that this process belongs to; None outside a run."""
         folder = os.environ.get(VARIABLE)
         return cls(Path(folder)) if folder else None

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from load.tools import why_missing, write_plan
-from load.tools.plan import VARIABLE, Plan
+from load.tools.plan import VARIABLE, ToolPlan
 
 _own_folder: list[Path] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Decide on the tools, before the workers start and inherit the decision."""
-    if Plan.current() is None:
+    if ToolPlan.current() is None:
         folder = Path(tempfile.mkdtemp(prefix="headrace-plan-"))
         _own_folder.append(folder)
         os.environ[VARIABLE] = str(write_plan(folder / "plan").folder)

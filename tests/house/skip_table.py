@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from load.tools import every_tool
-from load.tools.plan import Plan
+from load.tools.plan import ToolPlan
 
 PYENV = Path.home() / ".pyenv" / "versions"
 
@@ -33,7 +33,7 @@ class SkipReason:
 
 def _has(tool: str) -> bool:
     """Say whether the run has the tool, as it was decided when the run began."""
-    plan = Plan.current()
+    plan = ToolPlan.current()
     return plan is not None and plan.has(tool)
 
 

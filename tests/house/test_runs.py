@@ -9,7 +9,7 @@ import textwrap
 import threading
 from pathlib import Path
 
-from load.tools.plan import VARIABLE, Plan
+from load.tools.plan import VARIABLE, ToolPlan
 from tests.house import limits
 from tests.house.failures import LINES_KEPT, last_lines
 from tests.house.process_cpu import ProcessTree
@@ -53,7 +53,7 @@ def test_a_folder_with_one_cluster_is_one_unit() -> None:
 
 
 def test_what_a_plan_leaves_out_stays_left_out(tmp_path: Path) -> None:
-    plan = Plan.write(tmp_path / "plan", {"there": None, "away": "needs away"}, present=["there"])
+    plan = ToolPlan.write(tmp_path / "plan", {"there": None, "away": "needs away"}, present=["there"])
     assert plan.wait_for("there") is None
     plan.settle("away")
     assert plan.wait_for("away") == "needs away"
@@ -61,7 +61,7 @@ def test_what_a_plan_leaves_out_stays_left_out(tmp_path: Path) -> None:
 
 
 def test_a_test_waits_for_what_a_plan_promises(tmp_path: Path) -> None:
-    plan = Plan.write(tmp_path / "plan", {"kafka": None, "kcat": None}, present=[])
+    plan = ToolPlan.write(tmp_path / "plan", {"kafka": None, "kcat": None}, present=[])
     assert plan.is_waiting("kafka")
     found: list[str | None] = []
     waiting = threading.Thread(target=lambda: found.extend(map(plan.wait_for, ("kafka", "kcat"))))
@@ -74,7 +74,7 @@ def test_a_test_waits_for_what_a_plan_promises(tmp_path: Path) -> None:
 
 
 def test_a_test_that_needs_a_tool_is_skipped_by_its_name(tmp_path: Path) -> None:
-    plan = Plan.write(tmp_path / "plan", {"kafka": "needs kafka", "kcat": None}, present=["kcat"])
+    plan = ToolPlan.write(tmp_path / "plan", {"kafka": "needs kafka", "kcat": None}, present=["kcat"])
     test = """
         import pytest
 

@@ -15,8 +15,9 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.agent_links import AgentLink
 from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.controller import Controller, ControllerTimes
+from headrace.agent.cluster.controller import Controller
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
+from headrace.agent.cluster.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import Identity, Membership
 from headrace.agent.cluster.shared_address import SharedAddress

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.agent_links import AgentLink, Connect
-from headrace.agent.cluster.controller import Controller, ControllerTimes
+from headrace.agent.cluster.controller import Controller
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
+from headrace.agent.cluster.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
 from headrace.metastore.api.agents import METADATA_FORMAT

@@ -12,8 +12,9 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import AcceptedTopic, TopicDefaults, WantedTopic
 from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.controller import Controller, ControllerTimes
+from headrace.agent.cluster.controller import Controller
 from headrace.agent.cluster.controller_metrics import ControllerMetrics
+from headrace.agent.cluster.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import BrokerState, Identity, Membership
 from headrace.metastore.api.jobs import JobSchedule, JobState
