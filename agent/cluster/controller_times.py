@@ -1,6 +1,6 @@
 """How long a controller's lease is, and when a snapshot is due.
 
-Place: under controller.py, which asks anew in each round, because these settings can change in a running cluster.
+Place: under controller.py, which reads them in each round, because these settings can change in a running cluster.
 Invariant: pure arithmetic on settings.
 """
 
