@@ -112,6 +112,11 @@ class AgentUnderTest:
         os.kill(self._process.pid, signal.SIGCONT)
 
 
+def by_command(settings: Mapping[str, object]) -> AgentUnderTest:
+    """Return an agent that starts as an operator starts it: `headrace agent` in a new interpreter."""
+    return AgentUnderTest(settings, dict(os.environ))
+
+
 def until_told(agents: Sequence[AgentUnderTest], topic: str) -> None:
     """Return when each agent lists all these agents and the topic for clients.
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +46,12 @@ class Part:
             command, cwd=ROOT, env=os.environ | environment, stdout=stream, stderr=None if stream is None else stream
         )
 
+    def end(self) -> None:
+        """End it, if it still runs: this process is interrupted."""
+        if self._process.returncode is None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait()
+
     def finish(self) -> Finished:
         """Wait for its end."""
         _, status, usage = os.wait4(self._process.pid, 0)
@@ -58,22 +66,28 @@ def main() -> int:
     parser.add_argument("--fast", action="store_true", help="tests without a server, in less than a minute")
     parser.add_argument("--all", action="store_true", help="the slow tests, too: the nightly run")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     folder = Path(tempfile.mkdtemp(prefix="headrace-run-"))
-    try:
-        return _run(folder, chosen)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        return _run(folder, chosen, stack)
 
 
-def _run(folder: Path, chosen: argparse.Namespace) -> int:
+def _run(folder: Path, chosen: argparse.Namespace, stack: ExitStack) -> int:
     started = time.monotonic()
+
+    def begin(command: Sequence[str], output: Path | None = None) -> Part:
+        part = Part(command, output, **environment)
+        stack.callback(part.end)
+        return part
+
     is_part = bool(chosen.only or chosen.fast)
     plan = _plan(folder / "plan", () if is_part else _installable(chosen.all))
     environment = {VARIABLE: str(plan.folder)}
-    installer = None if is_part else Part([sys.executable, "-m", "load.tools", str(plan.folder)], **environment)
+    installer = None if is_part else begin([sys.executable, "-m", "load.tools", str(plan.folder)])
     check_log = folder / "check.log"
-    check = None if is_part else Part(["make", "--no-print-directory", "check"], check_log)
-    tests = Part(_pytest(chosen), **environment).finish()
+    check = None if is_part else begin(["make", "--no-print-directory", "check"], check_log)
+    tests = begin(_pytest(chosen)).finish()
     failed = tests.status != 0
     lines = [f"  tests      {tests.cpu_seconds:6.0f} CPU s"]
     if check is not None:

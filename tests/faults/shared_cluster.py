@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from load.balancer import Balancer
-from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.agent_process import SECONDS_MAX, AgentUnderTest, by_command
 
 VIRTUAL = 1_000_000_000
 
@@ -28,14 +28,16 @@ def free_ports(count: int) -> list[int]:
             probe.close()
 
 
-def member(settings: Mapping[str, object], port: int, advertised: str) -> AgentUnderTest:
-    """An agent with a listener for clients at this port, advertised as `advertised`, and one for agents."""
+def member(
+    settings: Mapping[str, object], port: int, advertised: str, start: Callable[..., AgentUnderTest] = AgentUnderTest
+) -> AgentUnderTest:
+    """Return an agent with a listener for clients at this port, advertised as `advertised`, and one for agents."""
     own = {
         "listeners": f"PLAINTEXT://127.0.0.1:{port},INTERNAL://127.0.0.1:0",
         "advertised.listeners": f"PLAINTEXT://{advertised}",
         "inter.broker.listener.name": "INTERNAL",
     }
-    return AgentUnderTest({**settings, **own})
+    return start({**settings, **own})
 
 
 class SharedCluster:
@@ -46,7 +48,8 @@ class SharedCluster:
         self.ports = free_ports(count)
         self._settings = settings
         balancer.backends = [f"127.0.0.1:{port}" for port in self.ports]
-        self.agents = [self.make(port) for port in self.ports]
+        first, *others = self.ports  # one starts as operators start it
+        self.agents = [member(settings, first, balancer.address, by_command), *map(self.make, others)]
 
     @property
     def address(self) -> str:

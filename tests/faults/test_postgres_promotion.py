@@ -25,7 +25,7 @@ from headrace.cli.main import main
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.storage.errors import InvalidError
 from load.postgres_servers import Servers
-from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.agent_process import SECONDS_MAX, AgentUnderTest, by_command
 from tests.confluent_records import consume
 from tests.faults.test_two_agents import PARTITIONS, _assert_once_in_order, _create, _produce, _read_all
 
@@ -90,7 +90,7 @@ def test_what_an_asynchronous_standby_lacks_is_lost_and_mixed_with_nothing(
         assert len(_produce(old.kafka, "split", 500, {})) == 500  # acknowledged, and not on the standby
         lost = _lost_from(reader, len(kept) + 500)
         servers.promote("standby")
-        with AgentUnderTest(settings | {"metastore.url": servers.url("standby"), "kafka.port": port}) as new:
+        with by_command(settings | {"metastore.url": servers.url("standby"), "kafka.port": port}) as new:
             _until_not_ready(old, "another server is the metastore")
             assert len(_produce(new.kafka, "split", RECORDS, {})) == RECORDS
             found = _read_all(new.kafka, "split", 2 * RECORDS)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import confluent_kafka
 import pytest
 
-from tests.agent_process import AgentUnderTest
+from tests.agent_process import AgentUnderTest, by_command
 from tests.confluent_records import consume
 
 Pair = tuple[AgentUnderTest, AgentUnderTest]
@@ -101,11 +101,14 @@ def test_each_agent_serves_what_the_other_wrote(two_agents: Pair) -> None:
 
 @pytest.mark.requirement("W1", "W7")
 @pytest.mark.parametrize("victim", [0, 1])
-def test_kill_minus_nine_loses_and_doubles_nothing(two_agents: Pair, victim: int) -> None:
-    _create(_bootstrap(*two_agents), "survivor")
-    acknowledged = _produce(_bootstrap(*two_agents), "survivor", RECORDS, {RECORDS // 2: two_agents[victim].kill})
-    assert len(acknowledged) == RECORDS
-    _assert_once_in_order(_read_all(_bootstrap(two_agents[1 - victim]), "survivor", RECORDS), RECORDS)
+def test_kill_minus_nine_loses_and_doubles_nothing(agent_settings: dict[str, object], victim: int) -> None:
+    """The first agent is started by its command, and is the controller."""
+    with by_command(agent_settings) as first, AgentUnderTest(agent_settings) as second:
+        two_agents = first, second
+        _create(_bootstrap(*two_agents), "survivor")
+        acknowledged = _produce(_bootstrap(*two_agents), "survivor", RECORDS, {RECORDS // 2: two_agents[victim].kill})
+        assert len(acknowledged) == RECORDS
+        _assert_once_in_order(_read_all(_bootstrap(two_agents[1 - victim]), "survivor", RECORDS), RECORDS)
 
 
 @pytest.mark.requirement("W7")

@@ -13,9 +13,9 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from tests.metastore.bulk_scenes import bulk_file
 from tests.metastore.commit_scenes import Scene, batch, open_scene
 from tests.metastore.sessions import move_time, session
+from tests.metastore.sql_sources import plant
 from tests.metastore.test_bulk_commit import stage
 from tests.metastore.test_doubling_topics import BOUNDARY_QUIET_MS, _controller_epoch, _double
-from tests.properties.test_commit_bugs import plant
 
 RECORDS = 7
 ONE_MINUTE = 61.0

@@ -20,7 +20,7 @@ from tests.compactor.cleaning.test_merges_meanwhile import end_jobs
 from tests.compactor.cleaning.world import CleaningWorld
 from tests.compactor.world import LEASE_MS
 from tests.metastore.sessions import session
-from tests.properties.test_commit_bugs import plant
+from tests.metastore.sql_sources import plant
 
 BOTH = {"cleanup_policy": "compact,delete", "min_cleanable_dirty_ratio": "0.01"}
 
