@@ -66,7 +66,7 @@ async def test_some_order_explains_what_every_caller_learned(
     assert history.leases
 
 
-PLANTED = PlantedBugs("interleavings of coordination", most=100)
+PLANTED = PlantedBugs("interleavings of coordination", most=100, is_race=True)
 
 
 @PLANTED.cases(BUGS)
@@ -109,7 +109,7 @@ async def test_some_order_explains_commits_during_growth(
     await _grow(metastore_url, metastore, seed, 12)
 
 
-PLANTED_IN_GROWTH = PlantedBugs("interleavings of growth", most=100)
+PLANTED_IN_GROWTH = PlantedBugs("interleavings of growth", most=100, is_race=True)
 
 
 @PLANTED_IN_GROWTH.cases(GROWTH_BUGS)
@@ -170,7 +170,7 @@ async def test_some_order_explains_commits_during_changes_of_counts(
     await _change_counts(metastore_url, metastore, seed, 20)
 
 
-PLANTED_IN_CHANGES = PlantedBugs("interleavings of changes", most=100)
+PLANTED_IN_CHANGES = PlantedBugs("interleavings of changes", most=100, is_race=True)
 
 
 @PLANTED_IN_CHANGES.cases(COUNT_BUGS)

@@ -30,7 +30,7 @@ PLANTED = {
     "a producer that is unknown need not wait": ("judge_merges", "coalesce(k.child_ms, p_now_ms)", "0"),
     "a halving that is settled at once": ("halve_topic", "wall_ms() - shown_ms >= settle_after_ms", "true"),
 }
-BUGS = PlantedBugs("interleavings of a halving", most=40)
+BUGS = PlantedBugs("interleavings of a halving", most=40, is_race=True)
 
 
 async def _run(store: PostgresMetastore, url: str, seed: int) -> HalvingHistory:

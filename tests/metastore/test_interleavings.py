@@ -132,7 +132,7 @@ async def test_some_order_explains_what_every_session_saw(
     await _tell_history(metastore_url, metastore, seed, ROUNDS)
 
 
-PLANTED = PlantedBugs("interleavings of commits", most=100)
+PLANTED = PlantedBugs("interleavings of commits", most=100, is_race=True)
 SEQUENCES = [f"CREATE SEQUENCE early_{shard}" for shard in range(8)]
 SOON = "ALTER DATABASE planted SET deadlock_timeout = '20ms'"
 

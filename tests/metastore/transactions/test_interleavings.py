@@ -87,7 +87,7 @@ async def test_what_is_left_is_a_history_of_transactions(
     await played(metastore, metastore_url, seed, ROUNDS)
 
 
-PLANTED = PlantedBugs("interleavings of transactions", most=100)
+PLANTED = PlantedBugs("interleavings of transactions", most=100, is_race=True)
 
 
 @PLANTED.cases(BUGS)
