@@ -154,7 +154,7 @@ async def test_clients_see_the_holes_of_removed_partitions(world: World, fake_cl
 # -- removals
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """The process ends here."""
 
 
