@@ -24,6 +24,7 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 from load.tools.postgres import BUILDS, find_postgres
+from tests.house.needs import require
 from tests.metastore.commit_scenes import appended, batch, file_of, open_scene, pairs
 from tests.pgbouncer import SERVER_CONNECTIONS
 
@@ -36,11 +37,6 @@ SUITES = [
     "tests/metastore/test_statements.py",
     *(f"tests/contracts/test_{noun}_contract.py" for noun in ("cluster", "groups", "jobs")),
 ]
-
-
-def require(tool: str) -> None:
-    """Skip where this machine has none."""
-    require(tool)
 
 
 @pytest.fixture(params=BUILDS)
