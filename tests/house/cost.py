@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.house.expected import LAST, file_of
+from tests.house.last_run import IS_PART_OF_A_TEST
 from tests.house.process_cpu import process_tree
 
 BRIEF_SECONDS = 0.05
@@ -63,6 +64,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.config.workeroutput[_KEY] = _costs
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Take a worker's figures; a worker that crashed has none."""
     for test, cost in getattr(node, "workeroutput", {}).get(_KEY, {}).items():
@@ -73,7 +75,7 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the table, and keep the figures."""
     tests = {test: cost for test, cost in _costs.items() if not test.startswith(COLLECTING)}
-    if not tests or terminalreporter.verbosity < -1:
+    if not tests or terminalreporter.verbosity < -1 or IS_PART_OF_A_TEST:
         return
     LAST.parent.mkdir(exist_ok=True)
     LAST.write_text(json.dumps(tests, indent=0), encoding="utf-8")

@@ -7,6 +7,7 @@ A pytest plugin, loaded by tests/conftest.py. It writes tests' outcomes and thei
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / ".test-results" / "last.json"
 PROPERTY = "requirement"
+IS_PART_OF_A_TEST = "PYTEST_CURRENT_TEST" in os.environ
+"""Whether a test started this run: it keeps no results."""
 _WORST = {"passed": 0, "skipped": 1, "failed": 2}
 
 _tests: dict[str, dict[str, Any]] = {}
@@ -47,7 +50,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workerinput") or not _tests:
+    if hasattr(session.config, "workerinput") or not _tests or IS_PART_OF_A_TEST:
         return
     arguments = [argument for argument in session.config.invocation_params.args if not argument.startswith("-")]
     result = {**tree_state(), "arguments": arguments, "tests": _tests}

@@ -57,7 +57,7 @@ def _fail(number: int, frame: FrameType | None) -> None:
 _watches: list[Watch] = []
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
 def pytest_timeout_set_timer(item: pytest.Item) -> None:
     """Begin to watch a test; pytest-timeout's own timer is set after this."""
     if not _watches:
@@ -66,7 +66,7 @@ def pytest_timeout_set_timer(item: pytest.Item) -> None:
     _watches[0].begin(CPU_SECONDS_MAX_OF_SLOW if item.get_closest_marker("slow") else CPU_SECONDS_MAX)
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
 def pytest_timeout_cancel_timer() -> None:
     """Stop watching; pytest-timeout's own timer is cancelled after this."""
     if _watches:

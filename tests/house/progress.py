@@ -61,6 +61,7 @@ class ProgressReporter:
         if session.items:
             self._progress = Progress([item.nodeid for item in session.items], time.monotonic())
 
+    @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         if self._progress is None:
             self._progress = Progress(ids, time.monotonic())

@@ -46,6 +46,7 @@ class UnitScheduling(LoadScopeScheduling):
         return unit_of(nodeid)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> UnitScheduling:
     """Replace the scheduler of `--dist loadgroup`."""
     return UnitScheduling(config, log)
