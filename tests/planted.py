@@ -134,6 +134,7 @@ class PlantedBugs:
                     bug,
                     Search(self, name),
                     id=f"{name}-{SEARCHED}",
+                    marks=pytest.mark.slow,
                 )
             )
         return pytest.mark.parametrize(("bug", "trial"), cases)

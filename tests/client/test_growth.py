@@ -228,6 +228,7 @@ async def read_all(server: DevServer, topic: str) -> list[ConsumerRecord[bytes, 
         await consumer.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("P6", "P11")
 async def test_the_order_is_kept_when_the_coordinator_is_killed(tmp_path: Path) -> None:
     """Positions are reported to the next one, which knows none; batches under way are sent again."""

@@ -197,6 +197,7 @@ async def test_a_driver_killed_before_its_commit_leaves_the_job_to_others(world:
     assert [await world.records(key) for key in keys] == before
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("W10")
 async def test_the_application_ends_when_no_job_is_left(world: SparkWorld) -> None:
     keys = await world.fill("t")
@@ -216,6 +217,7 @@ async def test_the_application_ends_when_no_job_is_left(world: SparkWorld) -> No
     assert not [line for line in lines[began:] if " INFO " in line and "headrace" not in line], "only its own"
 
 
+@pytest.mark.slow
 async def test_spark_is_not_started_when_no_job_is_due(world: SparkWorld) -> None:
     driver = spark_submit(world)
     output, _ = await asyncio.to_thread(driver.communicate, timeout=SPARK_SECONDS)
@@ -223,6 +225,7 @@ async def test_spark_is_not_started_when_no_job_is_due(world: SparkWorld) -> Non
     assert b"SparkContext" not in output
 
 
+@pytest.mark.slow
 async def test_the_application_refuses_another_clusters_bucket(world: SparkWorld) -> None:
     """It would take every input for lost."""
     (world.bucket / "cluster.properties").unlink()

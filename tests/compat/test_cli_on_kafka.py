@@ -12,6 +12,7 @@ from tests.compat.kafka_server import kafka_server
 
 pytestmark = [
     pytest.mark.needs("kafka"),
+    pytest.mark.slow,
 ]
 PARTITIONS = 3
 RECORDS = 300

@@ -172,6 +172,7 @@ def coordinator(server: DevServer, group: str) -> int | None:
     return int(described.coordinator.id)
 
 
+@pytest.mark.slow
 def test_members_come_and_go_and_their_coordinator_crashes(mortal_server: DevServer, start: Start) -> None:
     server, topic = mortal_server, "lives"
     asyncio.run(server.create_topic(topic, PARTITIONS))

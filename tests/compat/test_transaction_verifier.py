@@ -31,6 +31,7 @@ def verify(bootstrap: str, *scenarios: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_two_agents_pass_every_scenario(server: DevServer) -> None:
     lines = verify(server.bootstrap)
     assert [line for line in lines if not line.startswith("passed ")] == []
@@ -46,6 +47,7 @@ def test_kafka_passes_the_same(tmp_path: Path) -> None:
     assert len(lines) == SCENARIOS
 
 
+@pytest.mark.slow
 def test_it_notices_a_broker_that_refuses_transactions(tmp_path: Path) -> None:
     """A planted mistake: their timeout may not be longer than 100 ms."""
     settings = SETTINGS | {"transaction.max.timeout.ms": 100}

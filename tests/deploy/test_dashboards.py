@@ -44,6 +44,7 @@ def test_each_query_is_valid(tmp_path: Path) -> None:
     assert f"{len(QUERIES)} rules found" in said
 
 
+@pytest.mark.slow
 def test_each_metric_of_a_dashboard_or_rule_is_shown_by_a_process(scrape: Scrape) -> None:
     shown = {sample.name for family in scrape.families.values() for sample in family.samples}
     shown |= {series for metric in declared_metrics() if metric.name in scrape.families for series in metric.series}

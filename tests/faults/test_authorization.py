@@ -95,6 +95,7 @@ def cluster(agent_settings: dict[str, object]) -> Iterator[Cluster]:
         yield Cluster(agents, prepare(_address(agents[0].kafka)))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("C13.2", "X2")
 def test_acls_over_sockets(cluster: Cluster) -> None:
     """One cluster for all, as agents take seconds to start."""

@@ -94,6 +94,7 @@ def renewal(tmp_path: Path, agent_settings: dict[str, object]) -> Iterator[Renew
         yield Renewal(cluster, second, trusted)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("C13.2", "X2")
 async def test_librdkafka_and_aiokafka_go_on_while_certificates_are_replaced(renewal: Renewal) -> None:
     load = Load(",".join(renewal.cluster.clients), "renewed", renewal.trusted)

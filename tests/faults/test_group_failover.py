@@ -147,7 +147,9 @@ FAULTS: dict[str, Callable[[AgentUnderTest], object]] = {
 }
 
 
-@pytest.mark.parametrize("fault", ["killed", "drained", pytest.param("paused", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=() if fault == "killed" else pytest.mark.slow) for fault in FAULTS]
+)
 def test_members_carry_on_under_the_next_coordinator(pair: Pair, fault: str) -> None:
     home, heir = pair
     scene = Scene(pair, home, [heir.node_id])

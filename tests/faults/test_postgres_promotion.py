@@ -110,6 +110,7 @@ def test_what_an_asynchronous_standby_lacks_is_lost_and_mixed_with_nothing(
         ), "offsets go on where the standby's end"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("W1", "X4")
 def test_lost_records_are_put_back_once_and_only_if_told(
     servers: Servers, settings: dict[str, object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -58,6 +58,7 @@ def cluster(tmp_path: Path, agent_settings: dict[str, object]) -> Iterator[Secur
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("C13.2", "X2")
 def test_a_revoked_acl_and_a_removed_credential_act_on_all_agents(cluster: SecureCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.admin})

@@ -93,6 +93,7 @@ def _note(errors: list[object], error: object, _: object) -> None:
         errors.append(error)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("kafka-clients", "kafka")
 @pytest.mark.requirement("C13.2", "X2")
 def test_kafkas_own_client_by_each_mechanism_with_certificates_and_tokens(

@@ -130,6 +130,7 @@ def test_kafkas_own_consumer_reads_in_a_group_of_either_protocol(cluster: Shared
         assert sorted(_read_by_java(cluster.address, "by-java", protocol)) == list(range(RECORDS)), protocol
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X3")
 def test_groups_of_go_clients_share_a_topic(cluster: SharedCluster) -> None:
     """Three members each: they join through connections to different agents, and all commit."""

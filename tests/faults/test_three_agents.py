@@ -105,6 +105,7 @@ async def test_a_killed_agent_is_replaced_and_clients_only_wait(three_agents: Th
     load.assert_nothing_went_wrong()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("W7", "C15")
 async def test_an_agent_stopped_past_its_lease_resumes_without_harm(three_agents: Three) -> None:
     def pause_past_the_lease(victim: AgentUnderTest) -> None:

@@ -100,7 +100,7 @@ def test_each_agent_serves_what_the_other_wrote(two_agents: Pair) -> None:
 
 
 @pytest.mark.requirement("W1", "W7")
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_kill_minus_nine_loses_and_doubles_nothing(agent_settings: dict[str, object], victim: int) -> None:
     """The first agent is started by its command, and is the controller."""
     with by_command(agent_settings) as first, AgentUnderTest(agent_settings) as second:
@@ -121,6 +121,7 @@ def test_a_stopped_agent_blocks_no_client_and_resumes_correctly(two_agents: Pair
     _assert_once_in_order(_read_all(_bootstrap(second), "paused", RECORDS), RECORDS)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("W1")
 def test_a_drained_agent_leaves_without_an_error(two_agents: Pair) -> None:
     first, second = two_agents

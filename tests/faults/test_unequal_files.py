@@ -127,6 +127,7 @@ def readyz(address: str) -> Sequence[str]:
         return json.load(answer).get("warnings", [])
 
 
+@pytest.mark.slow
 def test_a_compactor_with_another_retention_deletes_nothing_of_the_agents(cluster: UnequalProcesses) -> None:
     with cluster.agent() as agent, cluster.compactor() as http:
         fill(agent.kafka)

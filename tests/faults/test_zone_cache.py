@@ -120,6 +120,7 @@ def test_a_zone_shares_its_files_and_no_data_byte_crosses_zones(patient_three: T
     assert from_store < 1.3 * stored, "each chunk is read once per zone"
 
 
+@pytest.mark.slow
 def test_readers_go_on_when_an_agent_of_their_zone_is_killed(three: Three) -> None:
     _create(three)
     _produce(three, "zone-b")

@@ -67,7 +67,9 @@ def _consume(bootstrap: str, settings: dict[str, str]) -> int:
 
 
 @pytest.mark.requirement("W15")
-@pytest.mark.parametrize("settings", [{"client.rack": "zone-b"}, {"client.id": "readers,zone=zone-b"}])
+@pytest.mark.parametrize(
+    "settings", [{"client.rack": "zone-b"}, pytest.param({"client.id": "readers,zone=zone-b"}, marks=pytest.mark.slow)]
+)
 def test_a_consumer_reads_in_its_own_zone(
     zones: tuple[AgentUnderTest, AgentUnderTest], settings: dict[str, str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import re
 import subprocess
@@ -55,6 +56,11 @@ SOURCES = _sources()
 PRODUCT = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PACKAGES]
 
 
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -72,7 +78,7 @@ def test_files_stay_short() -> None:
 def test_functions_fit_a_screen() -> None:
     long = []
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(_tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > FUNCTION_LINES_MAX:
@@ -81,11 +87,7 @@ def test_functions_fit_a_screen() -> None:
 
 
 def test_every_module_opens_with_its_purpose() -> None:
-    bare = [
-        _name(p)
-        for p in SOURCES
-        if p.read_text(encoding="utf-8").strip() and not ast.get_docstring(ast.parse(p.read_text(encoding="utf-8")))
-    ]
+    bare = [_name(p) for p in SOURCES if p.read_text(encoding="utf-8").strip() and not ast.get_docstring(_tree(p))]
     assert not bare, bare
 
 
@@ -121,7 +123,7 @@ def test_public_classes_have_distinct_names() -> None:
     found: dict[str, list[str]] = {}
     for path in SOURCES:
         if path in PRODUCT or path.relative_to(ROOT).parts[0] == "load":
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for node in _tree(path).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     found.setdefault(node.name, []).append(_name(path))
     assert not {name: paths for name, paths in found.items() if len(paths) > 1}
@@ -180,7 +182,7 @@ def test_public_names_are_used() -> None:
         if path in PRODUCT or top == "load":
             used.update(_words(source))
         if path in PRODUCT and path.parent != ROOT / "metastore" / "postgres" / "schema":
-            defined.update(name for name in _public_names(ast.parse(source)) if not name.startswith("_"))
+            defined.update(name for name in _public_names(_tree(path)) if not name.startswith("_"))
     unused = {name for name, count in defined.items() if used[name] <= count} - CALLED_FROM_OUTSIDE
     assert unused == set(UNUSED_BUT_KEPT), "use or remove it; what is used again leaves the list"
 

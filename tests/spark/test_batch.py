@@ -89,6 +89,7 @@ async def test_offsets_and_timestamps_bound_a_read(world: ScanWorld, spark: Any)
     assert await places(late) == [(0, 15), (0, 16), (0, 17)]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X6.1")
 async def test_topics_by_pattern_and_partitions_one_by_one(world: ScanWorld, spark: Any) -> None:
     keys = [key for name in ("eu.orders", "us.orders", "orders.eu") for key in await world.topic(name, 2)]
@@ -127,6 +128,7 @@ async def test_errors_name_what_is_wrong(world: ScanWorld, spark: Any) -> None:
     assert await places(lenient) == [(0, offset) for offset in range(4, 9)]
 
 
+@pytest.mark.slow
 async def test_a_damaged_file_is_named_and_nothing_of_its_batch_is_returned(world: ScanWorld, spark: Any) -> None:
     (key,) = await world.topic("orders", 1)
     await world.write(key, 1)

@@ -207,6 +207,7 @@ async def clean_transactions(world: SparkCleaningWorld, key: int, truth: Truth) 
     await world.check_accounts()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("L9")
 async def test_a_driver_that_lost_its_job_changes_nothing(world: SparkCleaningWorld) -> None:
     from headrace.storage.errors import FencedError
@@ -221,6 +222,7 @@ async def test_a_driver_that_lost_its_job_changes_nothing(world: SparkCleaningWo
     assert await world.extents(pair[1]) == extents
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("L9")
 async def test_an_extent_that_cannot_be_read_keeps_its_partition(world: SparkCleaningWorld) -> None:
     """No part of it is written again, also not those that Spark could read."""
@@ -258,6 +260,7 @@ async def test_a_planted_bug_is_caught(world: SparkCleaningWorld, name: str) -> 
         await story(world, 1, passes=2, **{place: bug})
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("L9", "R6")
 async def test_a_part_under_an_id_that_was_not_reserved_is_refused(world: SparkCleaningWorld) -> None:
     from headrace.storage.errors import UnavailableError

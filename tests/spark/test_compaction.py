@@ -107,9 +107,10 @@ async def merge_on_spark(world: SparkCleaningWorld, source: type[DataSource]) ->
 
 
 @pytest.mark.requirement("W9", "W10")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "seed"),
-    [("KilledSource", 1), pytest.param("FlakySource", 2, marks=pytest.mark.slow)],
+    [("KilledSource", 1), ("FlakySource", 2)],
 )
 async def test_spark_leaves_what_the_local_worker_leaves(world: SparkCleaningWorld, fault: str, seed: int) -> None:
     """Each task's Python worker is killed once, or raises, after its files are stored."""

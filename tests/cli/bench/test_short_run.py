@@ -13,6 +13,7 @@ RECORDS = 300
 PUT_DELAY_MS = 10
 
 
+@pytest.mark.slow
 def test_a_short_run_measures_one_agent_and_reads_back_all_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,7 +70,9 @@ def browser() -> Iterator[Browser]:
         yield running
 
 
-@pytest.mark.parametrize(("width", "scheme"), list(zip(WIDTHS, SCHEMES, strict=True)))
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(WIDTHS[0], SCHEMES[0]), pytest.param(WIDTHS[1], SCHEMES[1], marks=pytest.mark.slow)]
+)
 def test_every_page(
     browser: Browser, reading: ConsoleServer, changing: ConsoleServer, width: int, scheme: Scheme
 ) -> None:
@@ -116,6 +118,7 @@ def test_by_keyboard_alone(browser: Browser, reading: ConsoleServer) -> None:
     page.context.close()
 
 
+@pytest.mark.slow
 def test_records_are_walked_through(browser: Browser, reading: ConsoleServer) -> None:
     watched = Watched(open_page(browser, 1280, "light"), reading.url)
     page = watched.page
@@ -136,6 +139,7 @@ def test_records_are_walked_through(browser: Browser, reading: ConsoleServer) ->
     page.context.close()
 
 
+@pytest.mark.slow
 def test_charts_draw_themselves_again(browser: Browser, reading: ConsoleServer) -> None:
     watched = Watched(open_page(browser, 1280, "dark"), reading.url)
     page = watched.page

@@ -75,6 +75,7 @@ def test_spans_reach_the_collector_that_the_environment_names(metastore_url: str
     assert names >= {"produce", "flush", "put", "commit"}
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_away_delays_neither_clients_nor_the_end(metastore_url: str, tmp_path: Path) -> None:
     cluster = {"metastore.url": metastore_url, "bucket": f"file://{tmp_path}"}
     format_storage(cluster)

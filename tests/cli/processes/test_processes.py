@@ -152,6 +152,7 @@ def test_clients_use_both_metrics_are_summed_and_a_signal_drains_both(flags: lis
             assert re.search(rf"\[process={index} node_id={node}\] .* SHUTTING_DOWN -> NOT_RUNNING", lines), lines
 
 
+@pytest.mark.slow
 def test_an_agent_that_exits_takes_the_command_down_and_the_other_one_drains(flags: list[str], tmp_path: Path) -> None:
     with _running(flags, tmp_path / "errors") as command:
         dead, other = command.children()
@@ -163,6 +164,7 @@ def test_an_agent_that_exits_takes_the_command_down_and_the_other_one_drains(fla
         assert len(re.findall("SHUTTING_DOWN -> NOT_RUNNING", lines)) == 1, "the other one left the cluster"
 
 
+@pytest.mark.slow
 def test_agents_end_with_their_command_and_a_silent_one_is_not_ready(flags: list[str], tmp_path: Path) -> None:
     with _running(flags, tmp_path / "errors") as command:
         agents = command.children()
@@ -176,6 +178,7 @@ def test_agents_end_with_their_command_and_a_silent_one_is_not_ready(flags: list
         _until_gone(agents)
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_an_agent_that_does_not_drain(flags: list[str], tmp_path: Path) -> None:
     with _running(flags, tmp_path / "errors") as command:
         agents = command.children()
