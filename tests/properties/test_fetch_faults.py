@@ -43,7 +43,7 @@ class _Disturbed:
     """One consumer of four partitions, and everything that can happen around it."""
 
     def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
+        self.rng = random.Random(f"disturbed {seed}")  # not the world's own numbers: it makes file ids, too
         self.world = World(seed=seed, shards=1)
         self.keys = self.world.create_topic("t", PARTITIONS)
         self.at = dict.fromkeys(self.keys, 0)
