@@ -68,6 +68,7 @@ def test_a_topic_doubles(run: Run, server: DevServer, capsys: pytest.CaptureFixt
     assert {row["latest"] for row in described["partitions"]} == {0}
 
 
+@pytest.mark.slow
 def test_a_topic_halves_again(run: Run, server: DevServer) -> None:
     run("topics", "create", "half", "--partitions", "2")
     told(lambda: run("topics", "list"), lambda rows: "half" in {row["topic"] for row in rows})

@@ -55,6 +55,7 @@ async def _get(port: int, path: str) -> bytes:
     return answer
 
 
+@pytest.mark.slow
 async def test_idle_connections_do_not_keep_out_a_probe() -> None:
     async with _serving() as (port, registry):
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(50)]

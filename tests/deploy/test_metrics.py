@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.deploy.live_scrape import COMMITTED, GROUP, RECORDS, TOPIC, Scrape
 from tests.deploy.metrics_page import PAGE, DeclaredMetric, declared_metrics, page
 
@@ -19,6 +21,7 @@ def test_a_name_is_declared_with_one_meaning() -> None:
     assert len(names) == len(set(names))
 
 
+@pytest.mark.slow
 def test_a_process_shows_what_the_page_says(scrape: Scrape) -> None:
     shown = {name: family for name, family in scrape.families.items() if not name.startswith(NOT_HEADRACE)}
     declared = {metric.name: metric for metric in declared_metrics()}
@@ -31,6 +34,7 @@ def test_a_process_shows_what_the_page_says(scrape: Scrape) -> None:
         assert is_as_declared == declared[name]
 
 
+@pytest.mark.slow
 def test_traffic_is_shown_by_topic_and_lag_by_group(scrape: Scrape) -> None:
     assert scrape.value("headrace_topic_received_records_total", topic=TOPIC) == RECORDS
     assert (scrape.value("headrace_topic_sent_records_total", topic=TOPIC) or 0) >= COMMITTED
@@ -41,6 +45,7 @@ def test_traffic_is_shown_by_topic_and_lag_by_group(scrape: Scrape) -> None:
     assert scrape.value("headrace_consumer_lag_omitted") == 0
 
 
+@pytest.mark.slow
 def test_a_process_has_a_bounded_number_of_series(scrape: Scrape) -> None:
     """There are about sixty operations of the metastore: each bucket of theirs is sixty series of each process."""
     calls = scrape.families["headrace_metastore_call_seconds"].samples

@@ -168,6 +168,7 @@ def test_members_carry_on_under_the_next_coordinator(pair: Pair, fault: str) -> 
     scene.close()
 
 
+@pytest.mark.slow
 def test_groups_move_to_a_new_agent_without_a_rebalance(settings: dict[str, object]) -> None:
     """Its node id is known beforehand, and all groups prefer it."""
     newcomer_id = 77

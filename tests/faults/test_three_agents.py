@@ -119,6 +119,7 @@ async def test_an_agent_stopped_past_its_lease_resumes_without_harm(three_agents
     print(f"stopped: back in metadata {back:.2f}s after the load ended")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("C6")
 async def test_a_drained_agent_goes_without_an_error(three_agents: Three) -> None:
     statuses: list[int] = []

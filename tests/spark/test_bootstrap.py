@@ -13,6 +13,7 @@ from tests.agent_process import AgentUnderTest
 from tests.spark.world import ScanWorld
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X6.1")
 async def test_an_agents_address_is_enough(world: ScanWorld) -> None:
     pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")

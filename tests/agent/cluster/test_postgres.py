@@ -114,6 +114,7 @@ async def _the_active(*controllers: Controller) -> Controller:
     return found[0]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("C5", "C9", "C15")
 async def test_a_standby_takes_over_and_finishes_what_the_first_one_left(metastore: PostgresMetastore) -> None:
     followers = dict(a_controller(metastore, node_id) for node_id in (1, 2))
