@@ -49,7 +49,8 @@ def partition(server: DevServer) -> int:
         return rows.partition
 
 
-@pytest.mark.parametrize("topic", [pytest.param(REMOTE_LOG_TOPIC, marks=pytest.mark.slow), AUDIT_TOPIC])
+@pytest.mark.slow
+@pytest.mark.parametrize("topic", [REMOTE_LOG_TOPIC, AUDIT_TOPIC])
 def test_librdkafka_reads_on_from_every_offset(server: DevServer, partition: int, topic: str) -> None:
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": server.bootstrap, "group.id": "x", "enable.partition.eof": True}

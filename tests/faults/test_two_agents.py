@@ -111,6 +111,7 @@ def test_kill_minus_nine_loses_and_doubles_nothing(agent_settings: dict[str, obj
         _assert_once_in_order(_read_all(_bootstrap(two_agents[1 - victim]), "survivor", RECORDS), RECORDS)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("W7")
 def test_a_stopped_agent_blocks_no_client_and_resumes_correctly(two_agents: Pair) -> None:
     first, second = two_agents

@@ -55,7 +55,7 @@ class ProcessTree:
                     self._ended_ticks += process.ticks
             self._known = members
             ticks = self._ended_ticks + sum(process.ticks for process in members.values())
-            self._seconds = ticks / _TICKS_PER_SECOND
+            self._seconds = max(self._seconds, ticks / _TICKS_PER_SECOND)  # some end without a parent that waits
             return self._seconds
 
     def _members(self, running: Mapping[Key, Process]) -> dict[Key, Process]:
