@@ -9,8 +9,8 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
+import multiprocessing.util
 import os
 import shutil
 import tempfile
@@ -62,7 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
     remove_leftovers()
     folder = use_memory_folder()
     if folder is not None:
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)  # after what multiprocessing removes in it
+        # after what multiprocessing removes in it, by a priority of -100
+        multiprocessing.util.Finalize(None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=-200)
 
 
 _numbers = itertools.count(1)

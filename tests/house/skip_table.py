@@ -19,6 +19,7 @@ import pytest
 
 from load.tools import every_tool
 from load.tools.plan import ToolPlan
+from load.tools.tool import Tool
 
 PYENV = Path.home() / ".pyenv" / "versions"
 
@@ -29,6 +30,12 @@ class SkipReason:
 
     enable: str
     is_present: Callable[[], bool] | None = None
+
+
+def _enable(tool: Tool) -> str:
+    """Return what a person does to have the tool."""
+    missing = ", ".join(tool.missing_programs)
+    return f"install {missing}, then {tool.enable}" if missing and tool.install else tool.enable
 
 
 def _has(tool: str) -> bool:
@@ -42,7 +49,7 @@ def _has_python(version: str) -> bool:
 
 
 REASONS: dict[str, SkipReason] = {
-    **{f"needs {tool.name}": SkipReason(tool.enable, partial(_has, tool.name)) for tool in every_tool().values()},
+    **{f"needs {tool.name}": SkipReason(_enable(tool), partial(_has, tool.name)) for tool in every_tool().values()},
     **{
         f"needs python{version}": SkipReason(
             f"install Python {version} with venv",
