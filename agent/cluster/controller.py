@@ -64,7 +64,7 @@ TRUNCATED_ROWS = 10_000
 FAILED_ROUNDS_MAX = 3
 """Rounds in a row that fail by an error of this process, before it resigns. An outage of the metastore is none."""
 ABSTAIN_SECONDS = 60.0
-"""For so long the process does not ask for the lease after that, so that another one can take it."""
+"""Time after that in which the process does not ask for the lease, so that another one can take it."""
 ROUNDS = "controller rounds"
 
 

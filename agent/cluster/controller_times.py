@@ -27,7 +27,7 @@ class ControllerTimes:
 
     @classmethod
     def of(cls, settings: Settings) -> ControllerTimes:
-        """From the settings of the same names."""
+        """Return the values of the settings of the same names."""
         return cls(
             settings.controller_lease_ms,
             settings.broker_session_timeout_ms,
@@ -41,7 +41,7 @@ class ControllerTimes:
         return self.lease_ms - self.lease_ms // TURNS_PER_LEASE
 
     def snapshot_is_due(self, state: SnapshotState) -> bool:
-        """By size, and by age if there are new records."""
+        """Say whether a snapshot is due: by size, and by age if there are new records."""
         return state.log_bytes >= self.snapshot_bytes or (
             state.log_records > 0 and state.age_ms >= self.snapshot_interval_ms
         )

@@ -15,7 +15,7 @@ from headrace.metastore.api.commit import BatchOutcome, FileAnswer, FileCommit
 from headrace.metastore.api.read import ExtentQuery
 
 PARTITIONS_MAX = 10_000
-"""With marks. Beyond, every partition counts as marked until the next poll."""
+"""Partitions with a mark; if there are more, every partition counts as marked until the next poll."""
 _DUPLICATE_SEQUENCE = BatchOutcome.DUPLICATE_SEQUENCE
 
 

@@ -20,13 +20,13 @@ from typing import NamedTuple
 from headrace.config.memory_budget import REFUSED_SEQUENCES_BYTES
 
 NOTED_SECONDS = 120.0
-"""As long as Java's and aiokafka's default delivery timeout: then the client has given the batch up."""
+"""The default delivery timeout of Java and aiokafka: after it the client has given the batch up."""
 NOTES_BYTES_MAX = REFUSED_SEQUENCES_BYTES
 PRODUCER_BYTES = 640
 """One producer in one partition, without sequences."""
 SEQUENCE_BYTES = 128
 SEQUENCES_PER_PRODUCER = 16
-"""In one partition. Clients have at most five batches in flight."""
+"""Limit for one partition. Clients have at most five batches in flight."""
 _SEQUENCES = 1 << 31
 
 Place = tuple[int | str | uuid.UUID, int]

@@ -56,7 +56,7 @@ class Connections:
     tracing: Tracing | None = None
     """None: nothing is traced."""
     supervisor: Supervisor | None = None
-    """Of all background work of the process; None: each role has its own."""
+    """The supervisor of all background work of the process; None: each role has a separate one."""
 
     def life(self) -> LifeKeeper:
         """The process's only one."""

@@ -159,7 +159,7 @@ def in_jobs(tasks: Iterable[tuple[CleaningTask, int]]) -> list[CleaningJob]:
 
 
 def ends_of(jobs: Iterable[CleaningJob]) -> dict[int, int]:
-    """By the partition keys that the jobs name: where their passes end, at most."""
+    """Return where the passes of these jobs end at most, by the partition keys that the jobs name."""
     ends: dict[int, int] = {}
     for wanted in (wanted for job in jobs for wanted in job.tasks):
         ends[wanted.partition_key] = max(wanted.end, ends.get(wanted.partition_key, 0))
