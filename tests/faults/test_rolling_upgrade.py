@@ -1,6 +1,6 @@
 """A rolling upgrade from the previous release, and back, under the load of two client libraries.
 
-Fault model: none but the upgrade: its agents run against the new schema, next to agents of this release, and are
+Fault model: none but the upgrade: its agents run against the new schema, next to an agent of this release, and are
 drained one after another; then one comes back. Nothing is lost, doubled or reordered, and no client sees an error.
 """
 
@@ -91,17 +91,16 @@ async def test_agents_are_upgraded_one_by_one_and_back_without_an_error(
             report = await asyncio.to_thread(migrate, url)
             assert report.applied, "nothing to upgrade: the previous release is this one"
             await load.until_acknowledged(RECORDS)  # old agents, new schema
-            new: list[AgentUnderTest] = []
+            new = await asyncio.to_thread(stack.enter_context, AgentUnderTest(old_cluster))
+            await asyncio.to_thread(until_told, [new, *old], TOPIC)
             for leaving in old:
-                new.append(await asyncio.to_thread(stack.enter_context, AgentUnderTest(old_cluster)))
-                await asyncio.to_thread(until_told, [*new, old[-1]], TOPIC)
                 await load.until_acknowledged(RECORDS)  # both
                 assert await asyncio.to_thread(leaving.stop) == 0
             await load.until_acknowledged(RECORDS)
             assert await _format_of(url) == 2, "an upgrade of agents changes no feature level"
 
             back = await asyncio.to_thread(stack.enter_context, AgentUnderTest(old_cluster, environment))
-            await asyncio.to_thread(until_told, [*new, back], TOPIC)
+            await asyncio.to_thread(until_told, [new, back], TOPIC)
             await load.until_acknowledged(RECORDS)  # one release back
             assert await asyncio.to_thread(back.stop) == 0
             await load.until_acknowledged(RECORDS)

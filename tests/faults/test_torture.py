@@ -20,7 +20,7 @@ from load.torture.report import print_outcome
 from load.torture.run import LONG_LEASES, TortureOutcome, TorturePlan, torture
 from load.torture.writers import Report
 
-RUNS = [(8, 3440, 80), pytest.param(15, 2773, 250, marks=pytest.mark.slow)]
+RUNS = [(6, 69584, 60), pytest.param(15, 2773, 250, marks=pytest.mark.slow)]
 """Seconds, seed and records/s of each client: the faults of each run are of every kind."""
 ALWAYS = {"aiokafka", "confluent"}
 FOUR = ALWAYS | {"java", "kafkajs"}
