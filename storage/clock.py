@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -37,3 +40,31 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+async def within(
+    clock: Clock, seconds: float, work: Awaitable[T], unused: Callable[[T], object] = lambda result: None
+) -> T:
+    """Return the result of `work`, or raise its error; TimeoutError after `seconds`, with `work` cancelled.
+
+    `unused` gets a result that comes after the caller has stopped waiting, for example to close a connection. An
+    error that comes then is dropped.
+    """
+    taken = False
+
+    def settle(done: asyncio.Future[T]) -> None:
+        if not done.cancelled() and done.exception() is None and not taken:
+            unused(done.result())
+
+    working = asyncio.ensure_future(work)
+    timer = asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait((working, timer), return_when=asyncio.FIRST_COMPLETED)
+        taken = working.done()
+    finally:
+        timer.cancel()
+        working.cancel()
+        working.add_done_callback(settle)
+    if not taken:
+        raise TimeoutError
+    return working.result()

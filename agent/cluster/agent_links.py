@@ -18,7 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from headrace.metastore.log.image import AgentImage
-from headrace.storage.clock import Clock
+from headrace.storage.clock import Clock, within
 from headrace.storage.errors import HeadraceError
 from headrace.storage.supervision import Supervisor
 
@@ -106,16 +106,11 @@ class AgentLinks:
 
     async def _opened(self, agent: AgentImage) -> AgentLink:
         address = agent.endpoint(self._listener)
-        opening = asyncio.ensure_future(self._connect(address.host, address.port))
-        timer = asyncio.ensure_future(self._clock.sleep(CONNECT_SECONDS))
+        opening = self._connect(address.host, address.port)
         try:
-            await asyncio.wait((opening, timer), return_when=asyncio.FIRST_COMPLETED)
-            if not opening.done():
-                raise OSError(errno.ETIMEDOUT, "no answer")
-            return opening.result()
-        finally:
-            timer.cancel()
-            opening.cancel()
+            return await within(self._clock, CONNECT_SECONDS, opening, lambda link: link.close())
+        except TimeoutError:
+            raise OSError(errno.ETIMEDOUT, "no answer") from None
 
     async def _report(self, agent: AgentImage, error: OSError) -> None:
         try:

@@ -5,11 +5,10 @@ Place: for requests that should see what was changed before them, but must also 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 from headrace.metastore.log.image import MetadataImage
-from headrace.storage.clock import Clock
+from headrace.storage.clock import Clock, within
 from headrace.storage.errors import HeadraceError, UnavailableError
 
 PATIENCE_SECONDS = 1.0
@@ -17,17 +16,10 @@ PATIENCE_SECONDS = 1.0
 
 async def catch_up_briefly(catch_up: Callable[[], Awaitable[MetadataImage]], clock: Clock) -> HeadraceError | None:
     """Wait for `catch_up` for PATIENCE_SECONDS at most; the error if it failed or was not done by then."""
-    reading = asyncio.ensure_future(catch_up())
-    reading.add_done_callback(lambda done: done.cancelled() or done.exception())  # this caller may be cancelled first
-    patience = asyncio.ensure_future(clock.sleep(PATIENCE_SECONDS))
     try:
-        await asyncio.wait((reading, patience), return_when=asyncio.FIRST_COMPLETED)
-        if not reading.done():
-            return UnavailableError(f"the metastore did not answer within {PATIENCE_SECONDS:g} s")
-        reading.result()
+        await within(clock, PATIENCE_SECONDS, catch_up())
+    except TimeoutError:
+        return UnavailableError(f"the metastore did not answer within {PATIENCE_SECONDS:g} s")
     except HeadraceError as error:
         return error
-    finally:
-        patience.cancel()
-        reading.cancel()
     return None

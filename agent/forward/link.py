@@ -35,7 +35,7 @@ from headrace.agent.forward.wire import (
 )
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.request import Request
-from headrace.storage.clock import Clock
+from headrace.storage.clock import Clock, within
 from headrace.storage.errors import CorruptError, HeadraceError, UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -144,18 +144,10 @@ class ForwardLink:
 
     async def _open(self) -> PeerConnection:
         """UnavailableError or CorruptError if the other agent does not open it in time."""
-        opening = asyncio.ensure_future(self._exchange())
-        timer = asyncio.ensure_future(self._clock.sleep(OPEN_SECONDS))
         try:
-            await asyncio.wait((opening, timer), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-            if not opening.done():
-                opening.cancel()
-        if not opening.done():
-            await asyncio.gather(opening, return_exceptions=True)
-            raise UnavailableError("link: no answer in time")
-        return opening.result()
+            return await within(self._clock, OPEN_SECONDS, self._exchange(), lambda connection: connection.close())
+        except TimeoutError:
+            raise UnavailableError("link: no answer in time") from None
 
     async def _exchange(self) -> PeerConnection:
         connection = await self._connect(self._address.host, self._address.port)

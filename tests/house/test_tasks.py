@@ -22,8 +22,6 @@ SHORT = "one piece of work that ends by itself and leaves nothing to be done; th
 
 ACCOUNTED = {
     "storage/supervision.py": {"keep": "the supervisor"},
-    "agent/cluster/agent_links.py": {"_opened": AWAITED},
-    "agent/cluster/brief_catch_up.py": {"catch_up_briefly": AWAITED},
     "agent/cluster/consumer_lag.py": {"step": SHORT},
     "agent/cluster/controller.py": {"_keep_snapshots": "Supervisor.attempt"},
     "agent/cluster/follower.py": {"_next_read": SHARED},
@@ -33,9 +31,8 @@ ACCOUNTED = {
     "agent/fetch/forgotten.py": {"note": SHORT},
     "agent/fetch/joined_offsets.py": {"_begin_call": SHARED},
     "agent/fetch/waiters.py": {"wait": AWAITED},
-    "agent/fetch/zone_cache/asking.py": {"_ask": AWAITED},
     "agent/fetch/zone_cache/shared.py": {"read": SHARED},
-    "agent/forward/link.py": {"_open": AWAITED, "_start": CATCHES, "forward": SHORT},
+    "agent/forward/link.py": {"_start": CATCHES, "forward": SHORT},
     "agent/forward/links.py": {"on_image": SHORT},
     "agent/groups/held_groups.py": {"_loaded": SHARED, "_spawn": SHORT},
     "agent/listener/connection.py": {"_start": "one request: its connection answers it"},
@@ -65,6 +62,7 @@ ACCOUNTED = {
     "compactor/spark/groups.py": {"in_group": AWAITED},
     "metastore/life/watch.py": {"start": CATCHES},
     "scan/read.py": {"_read_window": AWAITED},
+    "storage/clock.py": {"within": AWAITED},
     "storage/objects/hedging.py": {"_race": AWAITED},
     "storage/objects/ranges.py": {"read_each": AWAITED},
 }

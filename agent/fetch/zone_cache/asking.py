@@ -26,7 +26,7 @@ from headrace.agent.fetch.zone_cache.wire import (
     largest_answer,
 )
 from headrace.metastore.log.image import AgentImage
-from headrace.storage.clock import Clock
+from headrace.storage.clock import Clock, within
 from headrace.storage.errors import CorruptError, HeadraceError, UnavailableError
 
 log = logging.getLogger(__name__)
@@ -104,18 +104,10 @@ class Peers:
         self.forget_gone(())
 
     async def _ask(self, peer: _Peer, agent: AgentImage, ranges: Sequence[FileRange]) -> list[memoryview | Fallback]:
-        exchange = asyncio.ensure_future(self._exchange(peer, agent, ranges))
-        timer = asyncio.ensure_future(self._clock.sleep(self._timeout))
         try:
-            await asyncio.wait((exchange, timer), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            timer.cancel()
-            if not exchange.done():
-                exchange.cancel()
-        if not exchange.done():
+            answers = await within(self._clock, self._timeout, self._exchange(peer, agent, ranges))
+        except TimeoutError:
             return self._failed(peer, agent, Fallback.SLOW, "no answer in time", len(ranges))
-        try:
-            answers = exchange.result()
         except CorruptError as error:
             return self._failed(peer, agent, Fallback.WRONG, error, len(ranges))
         except HeadraceError as error:
