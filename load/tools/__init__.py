@@ -35,6 +35,8 @@ GO_CLIENTS = {name: _GO_PROGRAMS[name] for name in ("franz-go", "sarama")}
 """Commands around Kafka's clients for Go: load/tools/go-clients."""
 KAFKAJS = TOOLS / "node_modules" / "kafkajs"
 JAVA_LIBRARIES = TOOLS / "java" / "lib"
+JAVA_LOG = TOOLS / "java" / "log"
+"""Before JAVA_LIBRARIES in a class path, it writes the client's log to stderr."""
 JAVA_CLASSES = TOOLS / "java" / f"classes-{digest(HERE / 'java')}"
 KAFKA_JARS = TOOLS / "kafka" / "lib"
 """Apache Kafka's server and its load generator, for `headrace bench`."""
@@ -77,6 +79,7 @@ def _copy_jars(pom: Path, place: Path) -> None:
 def _install_java_client() -> None:
     JAVA_CLASSES.mkdir(parents=True, exist_ok=True)
     _copy_jars(HERE / "java" / "pom.xml", JAVA_LIBRARIES)
+    _copy_jars(HERE / "java" / "log" / "pom.xml", JAVA_LOG)
     sources = [str(path) for path in sorted((HERE / "java").glob("*.java"))]
     run("javac", "-d", str(JAVA_CLASSES), "-cp", f"{JAVA_LIBRARIES}/*", *sources)
 

@@ -16,7 +16,7 @@ from load.torture.faults import BUCKET_FAULTS, KINDS, STEADY_KINDS
 from load.torture.report import print_outcome
 from load.torture.run import TorturePlan, torture
 from load.torture.small_disk import why_missing
-from load.torture.writers import DELIVERY_MS
+from load.torture.writers import DELIVERY_MS, installed
 
 LONG_RUN_SECONDS = 300
 """From here on a run has every fault."""
@@ -48,6 +48,11 @@ def main() -> int:
     if "disk_full" in chosen and (reason := why_missing()):
         print(f"left out   disk_full: {reason}", flush=True)
         chosen = [drill for drill in chosen if drill != "disk_full"]
+    clients = [name for name in args.clients.split(",") if name]
+    commands, missing = installed()
+    for name in clients:
+        if name not in commands:
+            parser.error(missing.get(name, f"unknown client: {name}"))
     plan = TorturePlan(
         seed=random.SystemRandom().randrange(2**31) if args.seed is None else args.seed,
         seconds=args.seconds,
@@ -56,7 +61,7 @@ def main() -> int:
         holds_snapshot=bool(chosen),
         rate=args.rate,
         delivery_ms=args.delivery_ms,
-        clients=[name for name in args.clients.split(",") if name],
+        clients=clients,
         leaders_stay=args.leaders_stay,
         directory=args.directory and args.directory.resolve(),
     )

@@ -3,7 +3,8 @@
 Place: inside a writer's process. A writer is `program BOOTSTRAP TOPIC PARTITIONS RATE DELIVERY_MS`. It
 prints `ack PARTITION NUMBER OFFSET` (OFFSET -1: stored, and the client does not say where) or `fail PARTITION
 NUMBER REASON` for each record and, last, `end SENT RETRIES` (RETRIES -1: the client does not count them). It stops
-sending when its input ends. librdkafka's also prints `implied COUNT` and `over REASON`: see `Pacer`.
+sending when its input ends. librdkafka's also prints `implied COUNT`, librdkafka's and Java's
+`over REASON`: see `Pacer`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from load.tools import JAVA_CLASSES, JAVA_LIBRARIES, KAFKAJS, why_missing
+from load.tools import JAVA_CLASSES, JAVA_LIBRARIES, JAVA_LOG, KAFKAJS, why_missing
 from load.torture.checker import Name
 from load.torture.pacing import NOWHERE
 
@@ -32,7 +32,8 @@ def installed() -> tuple[dict[str, list[str]], dict[str, str]]:
         missing["java"] = reason
     else:
         flags = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        commands["java"] = ["java", *flags, "-cp", f"{JAVA_CLASSES}:{JAVA_LIBRARIES}/*", "TortureWriter"]
+        libraries = f"{JAVA_CLASSES}:{JAVA_LOG}/*:{JAVA_LIBRARIES}/*"
+        commands["java"] = ["java", *flags, "-cp", libraries, "TortureWriter"]
     if reason := why_missing("kafkajs"):
         missing["kafkajs"] = reason
     else:
@@ -52,7 +53,7 @@ class Report:
     implied: int = 0
     """Records that the client took for stored because a later batch was: these, and no others, have no offset."""
     started_over: list[str] = field(default_factory=list)
-    """Why the client took a new producer epoch or id, each time; librdkafka's only."""
+    """Why the client took a new producer epoch or id, each time, from the logs of librdkafka and Java."""
     trouble: str = ""
     """Why the report cannot be believed."""
 

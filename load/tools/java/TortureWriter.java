@@ -1,3 +1,4 @@
+import java.io.PrintStream;
 import java.util.Properties;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -11,6 +12,7 @@ public final class TortureWriter {
     private static final int TICK_MS = 20;
 
     public static void main(String[] arguments) throws Exception {
+        System.setErr(new Diary(System.err));
         String topic = arguments[1];
         int partitions = Integer.parseInt(arguments[2]);
         int perTick = Math.max(1, Integer.parseInt(arguments[3]) * TICK_MS / 1000);
@@ -75,6 +77,27 @@ public final class TortureWriter {
         reader.setDaemon(true);
         reader.start();
         return stopped;
+    }
+
+    /** The client's log: a producer id or epoch after the first one is reported. */
+    private static final class Diary extends PrintStream {
+        private boolean hasId;
+
+        Diary(PrintStream stderr) {
+            super(stderr, true);
+        }
+
+        @Override
+        public void println(String line) {
+            super.println(line);
+            int found = line.indexOf("ProducerId set to");
+            if (found >= 0) {
+                if (hasId) {
+                    tell("over " + line.substring(found));
+                }
+                hasId = true;
+            }
+        }
     }
 
     private static synchronized void tell(String line) {
