@@ -14,7 +14,6 @@ import random
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.progress_bar import ProgressBar
 from headrace.cli.put_back import put_back
 from headrace.cli.tables import add_yes
+from headrace.cli.times import iso_time
 from headrace.compactor.audit import Audit, audit
 from headrace.compactor.lost import Lost, LostEnd, export, find_lost, find_lost_ends
 from headrace.compactor.permit import Mark, read_mark, refusal, write_mark
@@ -148,10 +148,7 @@ def _lost_as_dict(found: Lost, names: Mapping[uuid.UUID, str]) -> dict[str, Any]
 
 def _lost_lines(found: Lost, names: Mapping[uuid.UUID, str]) -> Iterator[str]:
     for lost in found.in_order():
-        first, last = (
-            datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
-            for at in (lost.min_timestamp, lost.max_timestamp)
-        )
+        first, last = iso_time(lost.min_timestamp), iso_time(lost.max_timestamp)
         name = names.get(lost.topic_id, f"(topic {lost.topic_id} is not in the metastore)")
         yield (
             f"{name} partition={lost.partition_index} records={lost.records} batches={lost.batches}"

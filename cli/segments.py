@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import datetime
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from headrace.cli.migrate_segments import add_migrate_arguments
 from headrace.cli.numbers import INT32_MAX, INT64_MAX, whole
 from headrace.cli.options import add_settings, settings_from
 from headrace.cli.tables import Row, show
+from headrace.cli.times import iso_time
 from headrace.config.errors import ConfigError
 from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import RemoteSegment, SegmentEvent
@@ -184,7 +184,7 @@ def _segment_row(segment: RemoteSegment) -> dict[str, Any]:
         "size": segment.size,
         "job": segment.job_id,
         "node": _node(segment.broker_id),
-        "time": _time(time_ms),
+        "time": iso_time(time_ms),
         "uuid": str(segment.segment_id),
         "file": str(segment.file_id),
         "leader_epoch": segment.leader_epoch,
@@ -200,7 +200,7 @@ def _event_row(event: SegmentEvent, start: int | None) -> Row:
     return {
         "key": str(event.key if is_segment else event.key.of_partition),
         "offset": event.audit_offset,
-        "time": _time(event.event_ms),
+        "time": iso_time(event.event_ms),
         "start": start,
         "end": event.key.end_offset,
         "epoch": event.key.epoch,
@@ -212,10 +212,6 @@ def _event_row(event: SegmentEvent, start: int | None) -> Row:
         "file": _text(event.file_id),
         "metadata_partition": event.metadata_partition,
     }
-
-
-def _time(time_ms: int) -> str:
-    return datetime.datetime.fromtimestamp(time_ms / 1000, datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def _node(broker_id: int) -> int | None:

@@ -105,8 +105,9 @@ def _offsets(runs: list[_Run]) -> pa.Array:
 
 
 def _timestamps(runs: list[_Run]) -> pa.Array:
+    """A record's time can be any int64 of milliseconds: what has no microsecond is the closest time that has one."""
     millis = np.concatenate([run.records.timestamps for run in runs])
-    return pa.array(millis * 1_000, pa.timestamp("us", tz="UTC"))
+    return pa.array(np.clip(millis, -_MILLIS_MAX, _MILLIS_MAX) * 1_000, pa.timestamp("us", tz="UTC"))
 
 
 def _headers(runs: list[_Run]) -> pa.Array:
@@ -125,6 +126,7 @@ def _bytes(field: str) -> Callable[[list[_Run]], pa.Array]:
     return lambda runs: pa.array(list(chain.from_iterable(getattr(run.records, field) for run in runs)), pa.binary())
 
 
+_MILLIS_MAX = np.iinfo(np.int64).max // 1_000
 _BUILDERS: dict[str, Callable[[list[_Run]], pa.Array]] = {
     "key": _bytes("keys"),
     "value": _bytes("values"),

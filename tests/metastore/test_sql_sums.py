@@ -38,6 +38,7 @@ DOMAINS: dict[str, list[Any]] = {
     "p_records": [1, 2, INT32],
     "p_count": [0, INT32, via_alias(0), via_alias(INDEX_MAX)],
     "p_updates": [0, 31, 32, INT64],
+    "p_ms": [-INT64 - 1, -62_135_596_800_000, -1, 0, 253_402_300_799_999, INT64],
     "p_born_ms": [0, 899_999, (1 << 48) - 1],
     "p_producer_id": [0, 1, INT64],
     "p_epoch": [0, 1, EPOCH_MAX + 1],
@@ -74,6 +75,7 @@ def wraps(sequence: int, following: int) -> int:
 
 MODELS: dict[str, Callable[..., Any]] = {
     "to_ms": lambda time: (time - EPOCH) // timedelta(milliseconds=1),
+    "record_time": lambda ms: EPOCH + timedelta(milliseconds=min(max(ms, -62_135_596_800_000), 253_402_300_799_999)),
     "interval_ms": lambda interval: interval // timedelta(milliseconds=1),
     "update_block": lambda updates: updates // 32,
     "commit_shard": lambda key, shards: ((key >> 24) + (key & INDEX_MAX)) % shards,

@@ -23,6 +23,7 @@ from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import CONTROL_BIT, TRANSACTIONAL_BIT
 from tests.storage.batches import crowded_batch, forge, plain_batch
 
+LAST_MS = (2**63 - 1) // 1_000
 contents = st.lists(
     st.tuples(
         st.integers(1, 5), st.integers(-1, 2**41), st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=99)
@@ -70,3 +71,12 @@ def test_a_batch_that_cannot_be_opened_is_named() -> None:
     broken = forge(plain_batch(2, b"v" * 20), record_count=3, last_offset_delta=2)
     with pytest.raises(UnreadableFileError, match=r"topic=orders partition=3 .* batch=11-13: broken record"):
         rows(plain_batch(1) + broken, 13)
+
+
+@pytest.mark.parametrize("time_ms", [-(2**63), -1, 0, 1_700_000_000_000_000_000, 2**63 - 1])
+def test_a_time_without_a_microsecond_is_the_closest_one(time_ms: int) -> None:
+    data = encode_batch([Record(10, time_ms, b"k", b"v")], base_offset=10)
+    place = SlicedExtent("orders", 3, ExtentSlice(uuid.UUID(int=7), 0, len(data), 10, 10, 10, 11))
+    (batch,) = record_batches([(place, each) for each in walk_extent(memoryview(data), 10, 10)], arrow_schema(COLUMNS))
+    (shown,) = batch.column("timestamp").cast("int64").to_pylist()
+    assert shown == min(max(time_ms, -LAST_MS), LAST_MS) * 1_000

@@ -34,7 +34,7 @@ BEGIN
        SET cleaned_offset = greatest(c.cleaned_offset, v_end), horizon_ms = p_horizon_ms,
            uncleanable_at = NULL, uncleanable_why = NULL,
            dirty_since = CASE WHEN v_end < c.roll_offset
-                              THEN (SELECT to_timestamp(newest_ms / 1000.0) FROM newest_of_extents(p_key, v_end, c.roll_offset)
+                              THEN (SELECT record_time(newest_ms) FROM newest_of_extents(p_key, v_end, c.roll_offset)
                                      ORDER BY last_offset LIMIT 1) END
      WHERE c.partition_key = p_key;
     RETURN FOUND;

@@ -21,8 +21,8 @@ BEGIN
     INSERT INTO cleaned_partitions AS c (partition_key, roll_offset, rolled_bytes, active_since, active_offset, dirty_since)
     SELECT p.partition_key, CASE WHEN r.rolls THEN h.high_watermark ELSE 0 END,
            CASE WHEN r.rolls THEN h.appended_bytes ELSE 0 END,
-           CASE WHEN NOT r.rolls THEN to_timestamp(n.since_ms / 1000.0) END, CASE WHEN NOT r.rolls THEN n.last_offset END,
-           CASE WHEN r.rolls THEN to_timestamp(n.since_ms / 1000.0) END
+           CASE WHEN NOT r.rolls THEN record_time(n.since_ms) END, CASE WHEN NOT r.rolls THEN n.last_offset END,
+           CASE WHEN r.rolls THEN record_time(n.since_ms) END
       FROM unnest(p_keys, p_since_ms, p_rolls) AS t (key, since_ms, rolls)
       JOIN partitions p ON p.partition_key = key
      CROSS JOIN LATERAL (SELECT high_watermark, appended_bytes FROM partition_heads WHERE partition_key = key

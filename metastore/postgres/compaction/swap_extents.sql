@@ -111,7 +111,7 @@ BEGIN
                    max(CASE WHEN e.appended_at IS NULL AND e.max_timestamp < 0
                             THEN (SELECT committed_at FROM segment_files WHERE file_id = e.file_id)
                             WHEN p_time[i.swap] < 0 AND e.max_timestamp >= 0
-                            THEN greatest(to_timestamp(e.max_timestamp / 1000.0), e.appended_at)
+                            THEN greatest(record_time(e.max_timestamp), e.appended_at)
                             ELSE e.appended_at END) FILTER (WHERE e.file_id = i.file_id) AS appended
               FROM (SELECT *, lag(last) OVER (PARTITION BY swap ORDER BY last) AS before
                       FROM unnest(p_input_swap, p_input_last, p_input_file) AS i (swap, last, file_id)) AS i

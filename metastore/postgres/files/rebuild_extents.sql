@@ -25,7 +25,7 @@ BEGIN
         INSERT INTO extents (partition_key, base_offset, last_offset, file_id, position, length, leader_epoch,
                              max_timestamp, appended_at)
         SELECT key, base, last, file_id, position, length, p.leader_epoch, time,
-               CASE WHEN get_byte(uuid_send(file_id), 6) < 16 THEN to_timestamp(position / 1000.0) END  -- a marker
+               CASE WHEN get_byte(uuid_send(file_id), 6) < 16 THEN record_time(position) END  -- a marker
           FROM entry JOIN partitions p ON p.partition_key = key
     ), moved AS (
         UPDATE partition_heads h
