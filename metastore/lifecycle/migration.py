@@ -74,6 +74,8 @@ class MigrationState:
     segments: dict[uuid.UUID, _Known] = field(default_factory=dict)
     markers: dict[RemotePartitionKey, tuple[RemotePartitionDeleteMetadataRecord, bool]] = field(default_factory=dict)
     """Each with whether its last record has a key."""
+    uuids: dict[RemoteSegmentKey, set[uuid.UUID]] = field(default_factory=lambda: defaultdict(set))
+    """By key: the segments that have it, and some that have another one by now."""
 
     def live(self) -> dict[uuid.UUID, LiveSegment]:
         """The segments that are not deleted, without those that are `lost`."""
@@ -150,10 +152,12 @@ def rekey(state: MigrationState) -> list[RekeyedRecord]:
         if known.state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
             written.append(RekeyedRecord(key, encode(update_of(full, known.state))))
     written += [RekeyedRecord(str(key).encode(), None) for key in state.undead()]
+    ends: dict[RemotePartitionKey, int] = defaultdict(int)
+    for segment in state.live().values():
+        ends[segment.partition] = max(ends[segment.partition], segment.end_offset)
     for partition, (marker, has_key) in state.markers.items():
         if not has_key:
-            ends = [s.end_offset for s in state.live().values() if s.partition == partition]
-            keyed = dataclasses.replace(marker, broker_leader_epoch=0, end_offset=max(ends, default=0))
+            keyed = dataclasses.replace(marker, broker_leader_epoch=0, end_offset=ends[partition])
             written.append(RekeyedRecord(str(partition).encode(), encode(keyed)))
     return written
 
@@ -180,24 +184,21 @@ def _add(
     known = state.segments.get(segment_id)
     if isinstance(value, RemoteLogSegmentMetadataRecord):
         if key is not None:
-            _replace(state, key, segment_id)
+            _bury(state, key)  # an upload that failed and is tried again has the same key and another uuid
         state.segments[segment_id] = _Known(value, new, number, key, key is not None)
     elif known is not None and known.full is not None:
         known.is_keyed = key is not None or (known.is_keyed and new is known.state)
         known.state, known.written, known.key = new, number, key or known.key
     else:
         state.segments[segment_id] = _Known(full_of(value), new, number, key, key is not None)
-
-
-def _replace(state: MigrationState, key: RemoteSegmentKey, segment_id: uuid.UUID) -> None:
-    """An upload that failed and is tried again has the same key and another uuid."""
-    for other in [uid for uid, known in state.segments.items() if known.key == key and uid != segment_id]:
-        del state.segments[other]
+    if key is not None:
+        state.uuids[key].add(segment_id)
 
 
 def _bury(state: MigrationState, key: RemoteSegmentKey) -> None:
-    for segment_id in [uid for uid, known in state.segments.items() if known.key == key]:
-        del state.segments[segment_id]
+    for segment_id in state.uuids.pop(key, ()):
+        if segment_id in state.segments and state.segments[segment_id].key == key:
+            del state.segments[segment_id]
 
 
 def _epochs(state: MigrationState) -> dict[uuid.UUID, int]:

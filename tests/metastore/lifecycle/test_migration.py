@@ -10,8 +10,9 @@ import pytest
 
 from headrace.metastore.lifecycle import migration
 from headrace.metastore.lifecycle.migration import MigrationState, rekey, replay, require_compactable
-from headrace.metastore.lifecycle.projection import DELETE_RETENTION_MS, Projection
+from headrace.metastore.lifecycle.projection import DELETE_RETENTION_MS, Projection, StreamRecord
 from headrace.storage.errors import HeadraceError, InvalidError
+from tests.instructions import instructions_of
 from tests.metastore.lifecycle.legacy_topic import FINISHED, LegacyTopic
 from tests.metastore.lifecycle.test_records import golden
 from tests.planted import PlantedBugs, Report, Trial
@@ -175,3 +176,19 @@ def test_a_planted_bug_is_found(
             migrate(seed)
         except (AssertionError, HeadraceError, pytest.fail.Exception) as found:
             trial.saw(f"{type(found).__name__}: {found}")
+
+
+def _copied(segments: int) -> list[StreamRecord]:
+    """The copies of that many live segments, by writers of both kinds, and what gives them all a key."""
+    topic = LegacyTopic(random.Random(5))
+    for number in range(segments):
+        topic._upload(is_new=number % 2 == 0)
+    topic.write(rekey(replay(topic.records)))
+    return topic.records
+
+
+@pytest.mark.parametrize("step", [replay, lambda records: rekey(replay(records))], ids=["replay", "rekey"])
+def test_the_cost_grows_as_the_number_of_segments(step: Callable[[list[StreamRecord]], object]) -> None:
+    small, large = _copied(50), _copied(200)
+    grown = instructions_of(lambda: step(large)) / instructions_of(lambda: step(small))
+    assert grown < 1.2 * len(large) / len(small)
