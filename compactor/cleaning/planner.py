@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -51,9 +51,11 @@ from headrace.metastore.log.effective_configs import decided_topic_value
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 PARTITIONS_PER_LOOK = 200
+"""Partitions that one call to the metastore is about: its cost is that of their extents, within the statement's limit."""
 FILES_PER_MERGE = 256
 UNFINISHED_MAX = 64
 """If more jobs than this wait, the workers are behind."""
@@ -134,8 +136,27 @@ class CleaningPlanner:
     async def _enqueue(
         self, wanted: Mapping[int, CleaningTask], states: Mapping[int, CleaningState], now_ms: int, lease: Lease
     ) -> None:
-        """Jobs for these tasks, the dirtiest first; after the merges of files that hold what a pass would read."""
+        """Up to UNFINISHED_MAX jobs for these tasks, the dirtiest first."""
         merged = await self._in_merges()
+        self._held = {key: since for key, since in self._held.items() if key in wanted}
+        first = sorted(wanted, key=lambda key: -dirty_share(states[key]))
+        room = UNFINISHED_MAX
+        for some in _chunks({key: wanted[key] for key in first}, PARTITIONS_PER_LOOK):
+            room -= await self._enqueue_some(some, states, merged, now_ms, lease, room)
+            if room <= 0:
+                return
+
+    async def _enqueue_some(
+        self,
+        wanted: Mapping[int, CleaningTask],
+        states: Mapping[int, CleaningState],
+        merged: set[uuid.UUID],
+        now_ms: int,
+        lease: Lease,
+        room: int,
+    ) -> int:
+        """Up to `room` jobs, after the merges of files that hold what a pass would read, which are added to `merged`;
+        how many."""
         tasks = self._allowed(wanted, states, await self._merge_flushed(wanted, merged, lease), now_ms)
         ends = [(key, task.end) for key, task in tasks.items()]
         in_merges = await self._metastore.parts_in_files(ends, sorted(merged)) if merged and ends else set()
@@ -149,8 +170,9 @@ class CleaningPlanner:
             *(_job(RESERVED_KIND, CleaningJob((tasks[key],))) for key in left if key in in_merges),
         ]
         if new:
-            await self._metastore.enqueue_jobs(new[:UNFINISHED_MAX], by=lease.token)
+            await self._metastore.enqueue_jobs(new[:room], by=lease.token)
             self._metrics.planned.inc(len(left))
+        return min(len(new), room)
 
     def _allowed(
         self,
@@ -161,8 +183,10 @@ class CleaningPlanner:
     ) -> dict[int, CleaningTask]:
         """The tasks that no file of level 0 holds back; after RESERVED_MS also what is before the first such file."""
         allowed = {key: wanted for key, wanted in tasks.items() if key not in held}
-        self._held = {key: self._held.get(key, now_ms) for key in held}
+        for key in allowed:
+            self._held.pop(key, None)
         for key, first in held.items():
+            self._held.setdefault(key, now_ms)
             is_late = now_ms - self._held[key] >= RESERVED_MS
             if is_late and first is not None and first > states[key].cleaned_offset:
                 allowed[key] = msgspec.structs.replace(tasks[key], end=first)
@@ -187,7 +211,7 @@ class CleaningPlanner:
             self._metrics.handed_over.inc(handed)
 
     async def _merge_flushed(
-        self, tasks: Mapping[int, CleaningTask], merged: Collection[uuid.UUID], lease: Lease
+        self, tasks: Mapping[int, CleaningTask], merged: set[uuid.UUID], lease: Lease
     ) -> dict[int, int | None]:
         """Let files of level 0 be merged first, and return the partitions that they hold back: the first offset in such
         a file, None if it cannot be read.
@@ -201,13 +225,14 @@ class CleaningPlanner:
         for key, file_id in unreadable.items():
             logger.error("partition cannot be cleaned: a file cannot be read: partition_key=%d file=%s", key, file_id)
             await self._metastore.mark_uncleanable(lease.token, key, f"a file cannot be read: file={file_id}")
-        files = sorted({file.file_id for file in found if not file.is_unreadable} - set(merged))
+        files = sorted({file.file_id for file in found if not file.is_unreadable} - merged)
         merges = [
             CompactionJob(tuple(files[at : at + FILES_PER_MERGE]), 1) for at in range(0, len(files), FILES_PER_MERGE)
         ]
         if merges:
             new = [NewJob(COMPACT, f"1:{merge.file_ids[0]}", encode(merge), priority=1) for merge in merges]
             await self._metastore.enqueue_jobs(new, by=lease.token)
+            merged.update(files)
         firsts: dict[int, int | None] = {}
         for file in sorted(found, key=lambda file: -file.first_offset):
             firsts[file.partition_key] = file.first_offset
@@ -240,7 +265,7 @@ def _job(kind: str, wanted: CleaningJob) -> NewJob:
     return NewJob(kind, str(wanted.tasks[0].partition_key), encode_cleaning(wanted))
 
 
-def _chunks(rules: Mapping[int, CleaningRule], size: int) -> Iterator[dict[int, CleaningRule]]:
-    items = iter(rules.items())
+def _chunks(by_key: Mapping[int, T], size: int) -> Iterator[dict[int, T]]:
+    items = iter(by_key.items())
     while chunk := dict(islice(items, size)):
         yield chunk

@@ -1,0 +1,68 @@
+"""The planner asks the metastore about a bounded number of partitions at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from headrace.compactor.cleaning import planner
+from headrace.compactor.compact import KIND as COMPACT
+from headrace.compactor.plan import decode_job
+from headrace.metastore.api.cleaning import FlushedPart
+from headrace.storage.records.codec import Record, encode_batch
+from tests.compactor.cleaning.test_guarantees import EAGER, rolled
+from tests.compactor.cleaning.world import CleaningWorld
+
+
+@pytest.fixture
+def pieces(world: CleaningWorld, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of partitions in each call; one is the most."""
+    monkeypatch.setattr(planner, "PARTITIONS_PER_LOOK", 1)
+    sizes: list[int] = []
+    ask = world.postgres.flushed_files
+
+    async def counted(ends: Sequence[tuple[int, int]]) -> list[FlushedPart]:
+        sizes.append(len(ends))
+        return await ask(ends)
+
+    world.postgres.flushed_files = counted  # type: ignore[method-assign]
+    return sizes
+
+
+async def _dirty(world: CleaningWorld, partitions: int) -> list[int]:
+    """Each file holds a record of each partition, with the same key."""
+    keys = await world.topic("t", partitions, **EAGER)
+    for value in (b"1", b"2"):
+        batch = encode_batch([Record(0, world.now_ms(), b"k", value)], base_offset=0)
+        await world.commit(*((key, batch) for key in keys))
+    await rolled(world, keys[0])
+    return list(keys)
+
+
+@pytest.mark.requirement("L1")
+async def test_partitions_of_one_file_are_planned_apart_and_their_merge_once(
+    world: CleaningWorld, pieces: list[int]
+) -> None:
+    keys = await _dirty(world, 3)
+    await world.plan()
+    (merges,) = await world.postgres.unfinished_payloads(COMPACT)
+    assert [len(decode_job(payload).file_ids) for payload in merges] == [2]
+    assert pieces == [1, 1, 1]
+    assert await world.clean() == 3
+    for key in keys:
+        assert [value for _, _, value in await world.seen(key)] == ["2"]
+    await world.check_accounts()
+
+
+async def test_a_look_ends_when_the_workers_have_enough_to_do(
+    world: CleaningWorld, pieces: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planner, "UNFINISHED_MAX", 1)
+    await _dirty(world, 3)
+    await world.plan_all()
+    pieces.clear()
+    assert await world.clean() == 1
+    assert pieces == [], "a job is waiting"
+    assert [await world.clean(), await world.clean()] == [1, 1]
+    assert pieces == [1, 1]
