@@ -55,7 +55,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 PARTITIONS_PER_LOOK = 200
-"""Partitions that one call to the metastore is about: its cost is that of their extents, within the statement's limit."""
+"""Partitions of one call to the metastore: it reads their extents within the statement's limit."""
 FILES_PER_MERGE = 256
 UNFINISHED_MAX = 64
 """If more jobs than this wait, the workers are behind."""
