@@ -117,6 +117,7 @@ class ReplyQueue:
             slot = self._slots.popleft()
             self.fatal = slot.fatal
             if slot.fatal:
+                self._metrics.requests.left_unanswered(slot.header.api_key)
                 break
             self._metrics.requests.answered(slot.header.api_key, now - slot.received_at)
             if slot.buffers is not None:
@@ -133,8 +134,11 @@ class ReplyQueue:
                 left.append(slot)
                 continue
             self.fatal = slot.fatal
+            if slot.fatal:
+                self._metrics.requests.left_unanswered(slot.header.api_key)
+                continue
             self._metrics.requests.answered(slot.header.api_key, now - slot.received_at)
-            if slot.buffers is not None and not slot.fatal:
+            if slot.buffers is not None:
                 sent_bytes += self._writer.add(slot.buffers)
                 self._written_bytes += slot.reply_bytes
         self._slots = left
@@ -155,6 +159,8 @@ class ReplyQueue:
         """Drop everything: the client has disconnected."""
         self._closed = True
         left, self._held_bytes, self._written_bytes = self._held_bytes, 0, 0
+        for slot in self._slots:
+            self._metrics.requests.left_unanswered(slot.header.api_key)
         self._slots.clear()
         self._writer.clear()
         self._memory.release(left)

@@ -40,6 +40,7 @@ class RequestCounts(Collector):
     def __init__(self) -> None:
         self._received: dict[tuple[int, int], int] = defaultdict(int)
         self._answered: dict[int, _Latency] = defaultdict(_Latency)
+        self._unanswered: dict[int, int] = defaultdict(int)
         self._known = {
             (api.key, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)
         }
@@ -56,12 +57,24 @@ class RequestCounts(Collector):
         latency.counts[bisect_left(LATENCY_BUCKETS, seconds)] += 1
         latency.sum += seconds
 
+    def left_unanswered(self, api_key: int) -> None:
+        """Count a request that gets no reply, because its connection ended."""
+        self._unanswered[api_key if api_key in APIS else _OTHER] += 1
+
     def collect(self) -> Iterator[Metric]:
         """Called by prometheus-client for every scrape."""
         requests = CounterMetricFamily("headrace_kafka_requests", "Requests received.", labels=["api", "version"])
         for (api_key, version), count in list(self._received.items()):
             requests.add_metric([_name(api_key), str(version) if version != _OTHER else "other"], count)
         yield requests
+        unanswered = CounterMetricFamily(
+            "headrace_kafka_requests_unanswered",
+            "Requests without a reply because their connection ended; all others are answered or in progress.",
+            labels=["api"],
+        )
+        for api_key, count in list(self._unanswered.items()):
+            unanswered.add_metric([_name(api_key)], count)
+        yield unanswered
         seconds = HistogramMetricFamily(
             "headrace_kafka_request_seconds",
             "From a request's last byte to its reply in the socket's queue.",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -15,7 +14,6 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from headrace.compactor.lost import SETTLE_MS
-from load.torture.agents import ProxiedAgent
 from load.torture.checker import TortureVerdict, check, compare
 from load.torture.cluster import TortureCluster
 from load.torture.commands import LostReport
@@ -23,6 +21,7 @@ from load.torture.drills import LOSES
 from load.torture.faults import BEHIND_AGENTS, EVERYWHERE, KINDS, schedule
 from load.torture.progress import Progress
 from load.torture.reading import read_with_aiokafka, read_with_confluent
+from load.torture.settled import unsettled
 from load.torture.tracebacks import find_tracebacks
 from load.torture.writers import DELIVERY_MS, Report, Writer, installed
 
@@ -32,11 +31,8 @@ FIRST_ANSWER_SECONDS = 300
 """Within which a client starts and has its first record acknowledged, with no fault about."""
 QUIET_SECONDS = 300
 """After the last fault, what a writer gets to have everything answered (and its delivery timeout)."""
-SETTLE_SECONDS = 300
-"""After the last answer, what an agent gets to end the fate of its files."""
 LONG_LEASES = {"broker.session.timeout.ms": 60_000}
 """Longer than the faults of a run in which leaders stay."""
-IN_FLIGHT = "headrace_produce_files_in_flight"
 
 
 @dataclass(frozen=True)
@@ -180,9 +176,7 @@ async def _torture(
 def _look_at_what_is_left(cluster: TortureCluster, outcome: TortureOutcome) -> None:
     """Every file has a definite end: it has a row and an object, or no row."""
     for agent in cluster.agents.values():
-        in_flight = _files_in_flight(agent)
-        if in_flight != 0:
-            outcome.unsettled.append(f"{agent.name} still holds files in flight: {in_flight}")
+        outcome.unsettled += unsettled(agent)
     # compaction goes on meanwhile: a file must have been named before and after the bucket was listed
     before = cluster.files_of_metastore()
     stored = {name.rpartition("/")[2] for name in cluster.s3.object_names() if "/segments/" in name}
@@ -190,16 +184,6 @@ def _look_at_what_is_left(cluster: TortureCluster, outcome: TortureOutcome) -> N
     outcome.objects, outcome.named = len(stored), len(named)
     outcome.producer_ids, outcome.highest_epoch = cluster.producers_of_metastore()
     outcome.unsettled += [f"the bucket lacks a named file: {name}" for name in sorted(named - stored)]
-
-
-def _files_in_flight(agent: ProxiedAgent) -> float | None:
-    """The last count it gave, None if it gave none: it gets SETTLE_SECONDS to come to 0."""
-    until = time.monotonic() + SETTLE_SECONDS
-    count = agent.read_metrics().get(IN_FLIGHT)
-    while count != 0 and time.monotonic() < until:
-        time.sleep(0.2)
-        count = agent.read_metrics().get(IN_FLIGHT, count)
-    return count
 
 
 def _create_topic(bootstrap: str) -> None:

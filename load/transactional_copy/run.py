@@ -29,6 +29,7 @@ from load.torture.cluster import TortureCluster
 from load.torture.commands import LostReport
 from load.torture.drills import LOSES
 from load.torture.faults import schedule
+from load.torture.settled import unsettled
 from load.torture.tracebacks import find_tracebacks
 from load.torture.writers import DELIVERY_MS, Report, Writer, installed
 from load.transactional_copy.copier import INPUT, OUTPUT
@@ -181,6 +182,8 @@ def _judge(
     positions: dict[int, int],
     ends: dict[int, int],
 ) -> None:
+    for agent in cluster.agents.values():
+        outcome.unsettled += unsettled(agent)
     source = read_log(cluster.bootstrap, INPUT, PARTITIONS, "read_uncommitted")
     committed = read_log(cluster.bootstrap, OUTPUT, PARTITIONS, "read_committed")
     uncommitted = read_log(cluster.bootstrap, OUTPUT, PARTITIONS, "read_uncommitted")

@@ -320,3 +320,31 @@ async def test_requests_and_bytes_are_counted() -> None:
         assert server.metric("headrace_kafka_received_bytes_total") == len(frame(1, b"12345")) + len(frame(2))
         assert server.metric("headrace_kafka_sent_bytes_total") == 8 + 5 + 8
         await client.close()
+
+
+async def test_each_request_is_answered_or_counted_as_unanswered() -> None:
+    """Of a refused request, those behind it, and one of a client that leaves: then nothing is in progress."""
+    waiting: list[asyncio.Future[None]] = []
+
+    async def handle(request: Request) -> Response:
+        if request.correlation_id == 1:
+            raise InvalidError("malformed")
+        if request.correlation_id == 3:
+            waiting.append(asyncio.get_running_loop().create_future())
+            await waiting[0]
+        return answer(request)
+
+    async with listening(handle) as server:
+        refused, gone = await server.connect(), await server.connect()
+        await refused.send(frame(0), frame(1), frame(2))
+        await refused.reply()
+        await refused.ended()
+        await gone.send(frame(3))
+        await until(lambda: bool(waiting))
+        await gone.close()
+        await until(lambda: server.metric("headrace_kafka_connections") == 0)
+        waiting[0].set_result(None)
+        received = server.metric("headrace_kafka_requests_total", api="Metadata", version="1")
+        answered = server.metric("headrace_kafka_request_seconds_count", api="Metadata")
+        unanswered = server.metric("headrace_kafka_requests_unanswered_total", api="Metadata")
+        assert (received, answered, unanswered) == (4, 1, 3)
