@@ -59,7 +59,9 @@ class TransactionApi(Protocol):
     async def add_to_transaction(
         self, transactional_id: str, asked: ProducerEpoch, keys: Set[int] = frozenset(), groups: Set[str] = frozenset()
     ) -> TransactionAnswer:
-        """policy.add. The partitions `keys` exist, or are skipped when the transaction ends."""
+        """policy.add. NotFoundError if one of the partitions `keys` was deleted: nothing happened. A partition that is
+        deleted later is skipped when the transaction ends.
+        """
 
     async def add_pending_offsets(
         self,

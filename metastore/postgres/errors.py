@@ -19,6 +19,7 @@ from headrace.storage.errors import (
     FencedError,
     HeadraceError,
     InvalidError,
+    NotFoundError,
     OutcomeUnknownError,
     UnavailableError,
 )
@@ -32,6 +33,9 @@ _JOB_IS_LOST = "HR001"
 _ANOTHER_LIFE = "HR002"
 """Raised by assert_life: the server is not the one that the caller's life of the metastore was begun on. Nothing
 happened, and it may be repeated once the process knows the life that follows (metastore/life)."""
+
+_NO_PARTITION = "HR004"
+"""Raised by write_transaction: a partition was deleted, which the caller does not know yet."""
 
 _NOT_MIGRATED = frozenset({"42P01", "42703", "42883"})
 """Undefined table, column, function."""
@@ -59,6 +63,8 @@ def translate(error: psycopg.Error, operation: str, *, writes: bool) -> Headrace
         return FencedError(message)
     if error.sqlstate == _ANOTHER_LIFE:
         return UnavailableError(message)
+    if error.sqlstate == _NO_PARTITION:
+        return NotFoundError(message)
     if _rolled_back(error):
         invalid = error.sqlstate is not None and error.sqlstate[:2] in _INVALID_CLASSES
         return InvalidError(message) if invalid else UnavailableError(message)

@@ -40,7 +40,18 @@ from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import born_ms
 from tests.model.compaction_model import ModelCompaction, SwapCall
 from tests.model.partition_model import ModelPartition
-from tests.model.producer_model import find_duplicate, is_stored, judge, partition_is_old, producer_is_old, remember
+from tests.model.producer_model import (
+    DELETED_TOPICS_OF_A_NAME,
+    EXPIRATION_MS,
+    ProducerState,
+    find_duplicate,
+    goes_on,
+    is_stored,
+    judge,
+    partition_is_old,
+    producer_is_old,
+    remember,
+)
 from tests.model.retention_model import ModelRetention
 
 ANSWERS_KEPT_MS = 3_600_000
@@ -66,6 +77,12 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         """Extents of deleted partitions: they are not read, and nothing here purges them."""
         self.removed_heads: dict[int, int] = {}
         """High watermarks of removed partitions: an index that returns goes on there."""
+        self.topic_names: dict[int, str] = {}
+        """Topic number -> name, also of deleted topics."""
+        self.deleted_ms: dict[int, int] = {}
+        """Number of a deleted topic -> when it was deleted."""
+        self.deleted_producers: dict[int, dict[int, ProducerState]] = {}
+        """What deleted partitions knew of their producers."""
         self.partition_counts: dict[int, int] = {}
         """Topic number -> undeleted partition count."""
         self.agents: dict[int, int] = {}
@@ -84,8 +101,9 @@ class ModelMetastore(ModelRetention, ModelCompaction):
 
     # -- helpers: what other parts of the metastore do
 
-    def create_topic(self, topic_number: int, partition_count: int) -> list[int]:
-        """The keys of the new topic's partitions, by index."""
+    def create_topic(self, topic_number: int, partition_count: int, name: str = "") -> list[int]:
+        """The keys of the new topic's partitions, by index. Without a name, it gets one that no other topic has."""
+        self.topic_names[topic_number] = name or f"topic-{topic_number}"
         keys = [partition_key(topic_number, index) for index in range(partition_count)]
         for key in keys:
             self.partitions[key] = ModelPartition(created_ms=self.clock.wall_ms())
@@ -97,7 +115,9 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         """Forget the topic's partitions and tell readers."""
         deleted = [key for key in self.partitions if split_partition_key(key)[0] == topic_number]
         for key in deleted:
-            self.leftovers[key] = self.partitions.pop(key).extents
+            partition = self.partitions.pop(key)
+            self.leftovers[key], self.deleted_producers[key] = partition.extents, partition.producers
+        self.deleted_ms[topic_number] = self.clock.wall_ms()
         del self.partition_counts[topic_number]
         self.metadata_offset += 1
         for shard in sorted({self._shard(key) for key in deleted}):
@@ -165,8 +185,11 @@ class ModelMetastore(ModelRetention, ModelCompaction):
 
     def expire_producers(self) -> None:
         """Forget all producer state, as if no producer had produced for producer.id.expiration.ms."""
-        for partition in self.partitions.values():
-            partition.producers.clear()
+        for producers in (
+            *(partition.producers for partition in self.partitions.values()),
+            *self.deleted_producers.values(),
+        ):
+            producers.clear()
 
     # -- CommitApi
 
@@ -221,7 +244,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
             return BatchAnswer(BatchOutcome.PARTITION_MARKED, -1, -1)
         base_offset = partition.high_watermark
         if batch.producer_id >= 0:
-            outcome = judge(state, batch, self._may_have_expired(partition, batch.producer_id))
+            outcome = judge(state, batch, state is None and self._may_start_anywhere(batch))
             if outcome is not BatchOutcome.APPENDED:
                 return BatchAnswer(outcome, -1, -1)
             partition.producers[batch.producer_id] = remember(state, batch, base_offset, self.life)
@@ -275,6 +298,26 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         block = range(first, first + count)
         self.producer_id_blocks.append((block, self.clock.wall_ms()))
         return block
+
+    def _may_start_anywhere(self, batch: StagedBatch) -> bool:
+        partition = self.partitions[batch.partition_key]
+        before = self.state_before(batch.partition_key, batch.producer_id)
+        return goes_on(before, batch) or self._may_have_expired(partition, batch.producer_id)
+
+    def state_before(self, key: int, producer_id: int, within_ms: int = EXPIRATION_MS) -> ProducerState | None:
+        """What the newest deleted topic of the same name knew of the producer in this partition."""
+        topic_number, index = split_partition_key(key)
+        since_ms = self.clock.wall_ms() - within_ms
+        deleted = [
+            number
+            for number, at_ms in self.deleted_ms.items()
+            if self.topic_names[number] == self.topic_names.get(topic_number) and at_ms > since_ms
+        ]
+        for number in sorted(deleted, reverse=True)[:DELETED_TOPICS_OF_A_NAME]:
+            state = self.deleted_producers.get(partition_key(number, index), {}).get(producer_id)
+            if state is not None:
+                return state
+        return None
 
     def _may_have_expired(self, partition: ModelPartition, producer_id: int) -> bool:
         """Whether the partition may have forgotten the producer: both are old; an unleased id has no producer."""

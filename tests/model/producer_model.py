@@ -15,6 +15,8 @@ REMEMBERED_BATCHES = 5
 SEQUENCES = 2**31
 UNKNOWN_LIFE = -1
 EXPIRATION_MS = 86_400_000
+DELETED_TOPICS_OF_A_NAME = 10
+"""So many deleted topics of one name count, the newest."""
 BLOCK_MS = 1_200_000
 """How long after its lease an id of a block may become a producer's."""
 
@@ -76,10 +78,21 @@ def partition_is_old(age_ms: int) -> bool:
     return age_ms > EXPIRATION_MS
 
 
-def judge(state: ProducerState | None, batch: StagedBatch, may_have_expired: bool) -> BatchOutcome:
-    """What a batch that is no duplicate may expect. `may_have_expired`: state may have existed and been forgotten."""
+def goes_on(before: ProducerState | None, batch: StagedBatch) -> bool:
+    """Whether a producer goes on where it ended in a deleted topic of the same name, `before`: with the next sequence,
+    or with a batch that it sends again because the answer was lost.
+    """
+    if before is None or before.epoch != batch.producer_epoch:
+        return False
+    return batch.base_sequence == before.next_sequence or find_duplicate(before, batch) is not None
+
+
+def judge(state: ProducerState | None, batch: StagedBatch, may_start_anywhere: bool) -> BatchOutcome:
+    """What a batch that is no duplicate may expect. `may_start_anywhere`: if the partition does not know its producer;
+    state may have existed and been forgotten, or the producer goes on from a deleted topic.
+    """
     if state is None:
-        in_order = batch.base_sequence == 0 or may_have_expired
+        in_order = batch.base_sequence == 0 or may_start_anywhere
     elif batch.producer_epoch < state.epoch:
         return BatchOutcome.PRODUCER_FENCED
     elif batch.producer_epoch > state.epoch:

@@ -47,6 +47,7 @@ class CommitMachine(RuleBasedStateMachine):
         self.model = ModelMetastore(shards=store.commit_shards)
         self.rng = random.Random(0)
         self.topics: dict[int, uuid.UUID] = {}
+        self.names: dict[int, str] = {}
         self.keys: list[int] = []
         self.sent: dict[tuple[int, int], Sent] = {}
         self.files: list[FileCommit] = []
@@ -89,12 +90,7 @@ class CommitMachine(RuleBasedStateMachine):
     @rule(partitions=st.integers(1, 3), is_old=st.booleans())
     @precondition(lambda self: len(self.topics) < 3)
     def make_topic(self, partitions: int, is_old: bool) -> None:
-        topic = new_topic(f"topic-{uuid.uuid4()}", partitions)
-        image = self.run(create(self.store, topic))
-        number = image.topics_by_id[topic.topic_id].topic_number
-        self.topics[number] = topic.topic_id
-        keys = self.model.create_topic(number, partitions)
-        self.keys += keys
+        keys = self.create_topic(f"topic-{uuid.uuid4()}", partitions)
         if is_old:
             for key in keys:
                 self.model.partitions[key].created_ms -= 2 * DAY_MS
@@ -104,10 +100,23 @@ class CommitMachine(RuleBasedStateMachine):
                 keys=keys,
             )
 
+    def create_topic(self, name: str, partitions: int) -> list[int]:
+        """Create it in both; its partitions' keys."""
+        topic = new_topic(name, partitions)
+        image = self.run(create(self.store, topic))
+        number = image.topics_by_id[topic.topic_id].topic_number
+        self.topics[number], self.names[number] = topic.topic_id, name
+        keys = self.model.create_topic(number, partitions, name)
+        self.keys += keys
+        return keys
+
     @rule(which=st.integers(0, 2))
     @precondition(lambda self: len(self.topics) > 1)
     def delete_topic(self, which: int) -> None:
-        number = sorted(self.topics)[which % len(self.topics)]
+        self.delete(sorted(self.topics)[which % len(self.topics)])
+
+    def delete(self, number: int) -> None:
+        """Delete the topic in both."""
         self.run(delete(self.store, self.topics.pop(number)))
         self.model.delete_topic(number)
 
@@ -357,12 +366,12 @@ class CommitMachine(RuleBasedStateMachine):
 
 
 @contextmanager
-def machine_on(url: str) -> Iterator[type[CommitMachine]]:
-    """A class of machines on one migrated database, with one connection."""
+def machine_on(url: str, kind: type[CommitMachine] = CommitMachine) -> Iterator[type[CommitMachine]]:
+    """A class of machines of this kind on one migrated database, with one connection."""
     with asyncio.Runner() as runner:
         store = runner.run(PostgresMetastore.open(url, Settings(metastore_pool_size=1)))
 
-        class MachineOnStore(CommitMachine):
+        class MachineOnStore(kind):  # type: ignore[misc,valid-type]
             def __init__(self) -> None:
                 super().__init__(runner, store)
 

@@ -192,6 +192,12 @@ def producer_ids_are_handed_out_twice(patch: Patch) -> None:
     patch.replace(ModelMetastore, "allocate_producer_ids", allocate)
 
 
+@bug("W7", Kind.SPURIOUS)
+def replaced_topic_knows_no_producer(patch: Patch) -> None:
+    """Producers of a deleted topic cannot go on in the next topic of its name."""
+    patch.replace(metastore_model, "goes_on", lambda before, batch: False)
+
+
 @bug("W1", Kind.LOST)
 def deleted_topic_takes_batches(patch: Patch) -> None:
     """Partitions remain after their topic was deleted."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.produce.refused_sequences import NOTED_SECONDS
 from headrace.metastore.api.commit import BatchOutcome
 from tests.simulation.database import Committed
 from tests.simulation.messages import SEQUENCES, Attempt
@@ -43,8 +44,10 @@ def check_refusals(world: World, logs: StoredLog) -> Iterator[Problem]:
 
 
 def _check_out_of_order(attempts: Sequence[Attempt]) -> Iterator[Problem]:
+    """Within the time of the first note: what it explains does not last longer."""
+    first = min((a.settled_at for a in attempts if a.code in SENT_AGAIN and a.settled_at is not None), default=0.0)
     for told in attempts:
-        if told.code != OUT_OF_ORDER or told.arrived_at is None:
+        if told.code != OUT_OF_ORDER or told.arrived_at is None or told.arrived_at > first + NOTED_SECONDS:
             continue
         for refused in attempts:
             if (

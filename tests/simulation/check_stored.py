@@ -48,8 +48,8 @@ def _check_sequences(world: World, place: Place, entries: Sequence[Entry]) -> It
         producer_id, epoch, sequence = entry.identity
         if producer_id < 0:
             continue
-        first = world.first_sequences.get((producer_id, place.key), 0)
-        last_epoch, expected = state.get(producer_id, (0, first))
+        first = world.first_sequences.get((producer_id, place.key), (0, 0))
+        last_epoch, expected = state.get(producer_id, first)
         if epoch > last_epoch:
             expected = 0
         if epoch < last_epoch or sequence != expected:

@@ -1,4 +1,4 @@
-"""An idempotent producer as the real libraries are: in flight, retries, sequences, epochs.
+"""An idempotent producer as the real libraries are: in flight, retries, sequences, epochs. lane.py has one partition.
 
 Two styles. PATIENT (librdkafka): after a failure it lets everything in flight end, then sends again, in
 order, all that is unresolved; it never gives a batch up. If a batch is out of order while an earlier one is
@@ -15,16 +15,14 @@ before it was acknowledged, a current epoch that is fenced, an existing topic th
 from __future__ import annotations
 
 import asyncio
-import enum
 import random
-from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
 from tests.model.producer_model import ProducerState
 from tests.simulation import protocol
+from tests.simulation.lane import Lane, Pending, Style
 from tests.simulation.messages import OK, SEQUENCES, TIMED_OUT, Attempt, Batch
 from tests.simulation.metadata import Place
 from tests.simulation.network import SimulatedConnection
@@ -34,7 +32,6 @@ from tests.simulation.produce_call import Identity, produce
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-IN_FLIGHT_MAX = 5
 OUT_OF_ORDER = int(ErrorCode.out_of_order_sequence_number)
 FENCED = int(ErrorCode.invalid_producer_epoch)
 UNKNOWN = (int(ErrorCode.unknown_topic_or_partition), int(ErrorCode.unknown_topic_id))
@@ -46,136 +43,6 @@ RETRIABLE = (
 )
 BACKOFF_SECONDS = (0.01, 0.1)
 GIVES_UP_SECONDS = (0.6, 1.5)
-
-
-class Style(enum.Enum):
-    PATIENT = enum.auto()
-    JAVA = enum.auto()
-
-
-@dataclass(eq=False, slots=True)
-class Pending:
-    """A batch that is not resolved. `sequence` is -1 until it is sent for the first time."""
-
-    batch: Batch
-    ordinal: int
-    """Its place in the lane."""
-    sequence: int = -1
-    on_wire: bool = False
-    was_head: bool = False
-    """Everything before it was resolved when it was sent last."""
-    first_sent_at: float = 0.0
-
-
-class Lane:
-    """One partition of one producer. `queue`: unresolved batches in order, the sent ones first."""
-
-    def __init__(self, place: Place, style: Style, next_sequence: int) -> None:
-        self.place = place
-        self.style = style
-        self.epoch = 0
-        self.next_sequence = next_sequence
-        self.queue: deque[Pending] = deque()
-        self.not_before = 0.0
-        self._has_gap = False
-        """A batch was given up, and nothing sent after it was acknowledged yet."""
-        self._is_draining = False
-        self._wants_bump = False
-        self._ordinals = 0
-
-    def next(self, now: float, gives_up_after: float) -> Pending | None:
-        """What may be sent now."""
-        self._tidy(now, gives_up_after)
-        if now < self.not_before or self._is_draining or self._wants_bump:
-            return None
-        for pending in self.queue:
-            if pending.on_wire:
-                continue
-            head = self.queue[0]
-            must_wait = self.style is Style.JAVA and pending.sequence >= 0 and pending is not head
-            is_too_far = pending.ordinal - head.ordinal >= IN_FLIGHT_MAX
-            return None if must_wait or is_too_far else pending
-        return None
-
-    def add(self, batch: Batch) -> None:
-        """To be sent after everything before it."""
-        self._ordinals += 1
-        self.queue.append(Pending(batch, self._ordinals))
-
-    def sending(self, pending: Pending, now: float) -> None:
-        if pending.sequence < 0:
-            self._number(pending)
-            pending.first_sent_at = now
-        pending.on_wire = True
-        pending.was_head = self.queue[0] is pending
-
-    def succeeded(self, pending: Pending) -> None:
-        self.queue.remove(pending)
-        self._has_gap = False
-
-    def failed(self, pending: Pending, not_before: float) -> None:
-        """To be sent again."""
-        self.not_before = not_before
-        self._is_draining = self.style is Style.PATIENT
-
-    def out_of_order(self, pending: Pending) -> bool:
-        """False when a correct server could not have said so.
-
-        Neighbours may travel through different agents, so the answer of one that was judged too early
-        may come after those of its predecessors: Java then bumps its epoch. The real librdkafka has no two agents
-        in flight at once, and would stop; here it sends the batch again.
-        """
-        legal = self._has_gap or not pending.was_head
-        if self.queue[0] is pending and (self._has_gap or self.style is Style.JAVA or not legal):
-            self._wants_bump = True
-        return legal
-
-    def is_behind(self, pending: Pending) -> bool:
-        """Whether an earlier batch is unresolved."""
-        return self.queue[0] is not pending
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether nothing is on the wire."""
-        return not any(pending.on_wire for pending in self.queue)
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Number all that is unresolved from 0, under an epoch of the whole producer."""
-        self.epoch = epoch - 1
-        self._is_draining = False
-        self._bump()
-
-    def bump_soon(self) -> None:
-        """Continue under another epoch, once nothing is on the wire."""
-        self._wants_bump = True
-
-    def _tidy(self, now: float, gives_up_after: float) -> None:
-        """Give up, bump, continue: what the state requires before the next send."""
-        on_wire = any(pending.on_wire for pending in self.queue)
-        while self.style is Style.JAVA and self.queue and _is_too_old(self.queue[0], now - gives_up_after):
-            self.queue.popleft()
-            self._has_gap = True
-        if not on_wire:
-            self._is_draining = False
-            nothing_sent = all(pending.sequence < 0 for pending in self.queue)
-            if self._wants_bump or (self._has_gap and nothing_sent):
-                self._bump()
-
-    def _bump(self) -> None:
-        self.epoch += 1
-        self.next_sequence = 0
-        self._wants_bump = self._has_gap = False
-        for pending in self.queue:
-            if pending.sequence >= 0:
-                self._number(pending)
-
-    def _number(self, pending: Pending) -> None:
-        pending.sequence = self.next_sequence
-        self.next_sequence = (self.next_sequence + pending.batch.count) % SEQUENCES
-
-
-def _is_too_old(pending: Pending, sent_before: float) -> bool:
-    return pending.sequence >= 0 and not pending.on_wire and pending.first_sent_at < sent_before
 
 
 class IdempotentProducer:
@@ -244,7 +111,23 @@ class IdempotentProducer:
             lane.next_sequence = SEQUENCES - self._rng.randint(1, 12)
             partition.producers[self.producer_id] = ProducerState(epoch=0, next_sequence=lane.next_sequence)
         lane.epoch = self._epoch
-        self._world.first_sequences[self.producer_id, place.key] = lane.next_sequence
+        self._note_first(lane)
+        return lane
+
+    def _note_first(self, lane: Lane) -> None:
+        first = lane.epoch, lane.first_sequence
+        self._world.first_sequences.setdefault((self.producer_id, lane.place.key), first)
+
+    def _heir_lane(self, before: Lane, heir: Place) -> Lane:
+        """The topic was deleted and created again. The libraries number batches by the name of their topic: they go on
+        with the next sequence, after they have sent again what is unresolved."""
+        lane = Lane(heir, self._style, before.next_sequence)
+        lane.epoch = before.epoch
+        for pending in before.leave():
+            count, timestamp = pending.batch.count, pending.batch.timestamp
+            copy = self._world.messages.create(self.name, heir, count, timestamp, is_idempotent=True)
+            lane.send_again(copy, pending)
+        self._note_first(lane)
         return lane
 
     def _create(self) -> None:
@@ -255,7 +138,7 @@ class IdempotentProducer:
             heir = self._world.heir_of(lane.place)
             if heir is None:
                 return
-            lane = self._lanes[number] = self._lane(heir, False)
+            lane = self._lanes[number] = self._heir_lane(lane, heir)
         lane.add(self._world.create_batch(self.name, lane.place, self._rng, is_idempotent=True))
 
     def _pump(self) -> None:
@@ -309,7 +192,7 @@ class IdempotentProducer:
             lane.succeeded(pending)
             return
         if code in UNKNOWN and lane.place.topic.deleted_at is not None:
-            lane.queue.clear()
+            lane.topic_is_gone()
             return
         if code == OUT_OF_ORDER and self._world.past:
             self._meet_a_loss(lane, pending)

@@ -116,7 +116,7 @@ class Metadata:
         self.topics.append(topic)
         if isinstance(self._model, ModelLifecycle):
             self._model.topic_ids[number] = topic_id
-        self._model.create_topic(number, partitions)
+        self._model.create_topic(number, partitions, name)
         image = TopicImage(topic.topic_id, number, name, partitions, partitions, (0,) * partitions)
         configs = {"message.timestamp.type": "LogAppendTime"} if stamps else {}
         configs |= {"cleanup.policy": "compact"} if is_compacted else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from tests.simulation.idempotent_producer import IN_FLIGHT_MAX, Lane, Pending, Style
+from tests.simulation.lane import IN_FLIGHT_MAX, Lane, Pending, Style
 from tests.simulation.messages import SEQUENCES, Messages
 from tests.simulation.metadata import Place, Topic
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.agent.produce.refused_sequences import NOTED_SECONDS
 from tests.simulation.agents import Process, SimulatedAgent
 from tests.simulation.alarm import alarm
 from tests.simulation.bucket import Bucket
@@ -28,9 +29,10 @@ from tests.simulation.consumers import Consumer, OffsetAsker, Reader
 from tests.simulation.database import Database
 from tests.simulation.failovers import Failovers
 from tests.simulation.faults import Fault, Faults
-from tests.simulation.idempotent_producer import IdempotentProducer, Style
+from tests.simulation.idempotent_producer import IdempotentProducer
 from tests.simulation.keyed import KeyedLog
 from tests.simulation.keyed_clients import KeyedProducer, KeyedReader
+from tests.simulation.lane import Style
 from tests.simulation.loop import SpinningError, VirtualLoop
 from tests.simulation.messages import Batch, Messages
 from tests.simulation.metadata import Metadata, Place
@@ -46,6 +48,8 @@ from tests.simulation.segment_workers import SegmentWorkers
 from tests.simulation.sweeper import Sweeper
 
 CALM_SECONDS_MAX = 60.0
+REFUSED_SECONDS_MAX = CALM_SECONDS_MAX + NOTED_SECONDS
+"""For producers: for so long, an agent may ask a producer to repeat a batch that is out of order after a loss."""
 """After the last fault, all clients must finish within this time."""
 FINAL_POLLS_MAX = 40
 LOOK_SECONDS = 0.1
@@ -113,8 +117,8 @@ class World:
         self.producer_ids: list[int] = []
         self.epoch_bumps = 0
         """Of producers as librdkafka."""
-        self.first_sequences: dict[tuple[int, int], int] = {}
-        """(producer id, partition key) -> the sequence that its epoch 0 began with."""
+        self.first_sequences: dict[tuple[int, int], tuple[int, int]] = {}
+        """(producer id, partition key) -> its first epoch there, and the sequence that it began with."""
         self.is_calm = False
         self.is_final = False
         self._busy_until = 0.0
@@ -280,7 +284,7 @@ class World:
     async def _finish(
         self, producing: list[asyncio.Task[None]], producers: list[IdempotentProducer | PlainProducer]
     ) -> None:
-        if producing and (await asyncio.wait(producing, timeout=CALM_SECONDS_MAX))[1]:
+        if producing and (await asyncio.wait(producing, timeout=REFUSED_SECONDS_MAX))[1]:
             left = [str(batch) for producer in producers for batch in producer.unresolved()]
             self.report(Kind.STUCK, f"producers do not come to an end: {left}")
 

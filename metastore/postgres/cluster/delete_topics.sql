@@ -3,8 +3,8 @@
 -- Locks: metadata_head, the topics' partitions' rows (a log start that moves holds them before its shard),
 -- their group offsets, ascending by (partition, group), their commit shards.
 -- Idempotent: a repeated call finds the head moved and does nothing.
--- Cost: four rows deleted and one queued per partition; extents and producer state are left to
--- purge_deleted_partitions.
+-- Cost: four rows deleted and one queued per partition, one noted per topic; extents are left to
+-- purge_deleted_partitions, and producer state to expire_producer_state: a topic of the same name may need it.
 CREATE OR REPLACE FUNCTION delete_topics(p_expected_head bigint, p_topic_ids uuid[], p_records bytea[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -17,7 +17,12 @@ BEGIN
     END IF;
     PERFORM append_metadata(p_expected_head, p_records);
     DELETE FROM removed_partitions WHERE topic_id = ANY (p_topic_ids);
-    WITH deleted AS (DELETE FROM topics WHERE topic_id = ANY (p_topic_ids) RETURNING name)
+    WITH deleted AS (
+        DELETE FROM topics WHERE topic_id = ANY (p_topic_ids) RETURNING topic_number, name
+    ), noted AS (
+        INSERT INTO deleted_topics (topic_number, name, deleted_at)
+        SELECT topic_number, name, wall_time() FROM deleted
+    )
     SELECT array_agg(name) INTO v_names FROM deleted;
     IF cardinality(v_names) IS DISTINCT FROM cardinality(p_topic_ids) THEN
         RAISE EXCEPTION 'a topic is not there: topic_ids=% found=%', p_topic_ids, v_names;

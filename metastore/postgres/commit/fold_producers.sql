@@ -9,6 +9,7 @@
 -- first base offset and time; original -n names batch n of this call: its offset is not known yet.
 -- A producer that a partition does not know may start above 0 only if the partition may have forgotten it: both are
 -- older than the expiration (docs/decisions/0012). An id that was never leased belongs to no producer of that age.
+-- Or if it goes on where it ended in a deleted topic of the same name (goes_on_after_deletion).
 -- A batch that is in the log, but in the ring no more, is a duplicate without an offset (docs/decisions/0037).
 -- Locks: none; the caller holds the shards' locks. Idempotent: reads only.
 -- Cost: a loop over the batches of these producers, one index probe per producer.
@@ -63,6 +64,8 @@ BEGIN
         ELSIF b.epoch < v_epoch THEN
             outcome[b.i] := batch_producer_fenced();
         ELSIF (v_same AND b.sequence = v_next) OR (NOT v_same AND b.sequence = 0)
+           OR (v_epoch IS NULL AND goes_on_after_deletion(p_part_key[p_batch_part[b.i]], p_prod_id[v_prod], b.epoch,
+                                                          b.sequence, v_range, p_expiration_ms))
            OR (v_epoch IS NULL AND state_may_have_expired(p_part_key[p_batch_part[b.i]], p_prod_id[v_prod],
                                                                     p_expiration_ms)) THEN
             v_ring := v_range || int8send(-b.i) || int8send(append_time[b.i])

@@ -1,16 +1,26 @@
 -- Forget producers that were silent for the cluster's producer.id.expiration.ms.
 
--- Up to p_limit of them; returns how many: none while the cluster has no value.
--- Locks, idempotent, cost: as forget_producers.
+-- Up to p_limit of them; returns how many: none while the cluster has no value. Once there are none, up to p_limit
+-- topics that were deleted before that time: no producer goes on from them any more.
+-- Locks, idempotent, cost: as forget_producers; the rows of those topics, which no other session changes.
 CREATE OR REPLACE FUNCTION expire_producer_state(p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     v_silent bigint := cluster_setting('producer.id.expiration.ms');
+    v_gone   int;
 BEGIN
     IF v_silent IS NULL THEN
         RETURN 0;
     END IF;
-    RETURN forget_producers(greatest((wall_ms() - v_silent) / 3600000, 0)::int, p_limit);
+    v_gone := forget_producers(greatest((wall_ms() - v_silent) / 3600000, 0)::int, p_limit);
+    IF v_gone = 0 THEN
+        DELETE FROM deleted_topics
+         WHERE topic_number IN (SELECT topic_number FROM deleted_topics
+                                 WHERE deleted_at <= to_timestamp(greatest(wall_ms() - v_silent, 0) / 1000.0)
+                                 ORDER BY deleted_at LIMIT p_limit FOR UPDATE SKIP LOCKED);
+        GET DIAGNOSTICS v_gone = ROW_COUNT;
+    END IF;
+    RETURN v_gone;
 END $$;
 
 -- Forget up to p_limit producers without an open transaction in the partition that were last heard of before this hour (of wall_ms()); returns how many. All are

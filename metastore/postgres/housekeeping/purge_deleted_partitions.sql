@@ -1,6 +1,8 @@
 -- Remove rows that one deleted partition left behind, up to p_limit of each kind; its entry goes once
--- nothing is left. Returns how many rows went, 0 when there is no deleted partition.
+-- nothing is left. Returns how many rows went or were changed, 0 when there is no deleted partition.
 -- No reader sees these rows: partitions has no such key any more. Files lose the extents' live bytes.
+-- Producer state stays: a topic of the same name may need it (goes_on_after_deletion). Each row counts as touched in
+-- the hour of the deletion, so that expire_producer_state removes it one expiration later, and not before.
 -- A partition with keys of remote segments gets its delete marker with the first call.
 -- Locks: the partition's entry (skipped if another session has locked it), its files' rows, ascending, then its
 -- segments' rows and the head of their log.
@@ -14,6 +16,7 @@ SET enable_mergejoin = off
 AS $$
 DECLARE
     v_key       bigint;
+    v_hour      int;       -- of the deletion
     v_files     uuid[];
     v_bytes     bigint[];
     v_extents   int;
@@ -23,7 +26,7 @@ DECLARE
     v_ends      bigint[];  -- by removed extent
     v_epochs    int[];
 BEGIN
-    SELECT partition_key INTO v_key FROM deleted_partitions
+    SELECT partition_key, to_ms(deleted_at) / 3600000 INTO v_key, v_hour FROM deleted_partitions
      ORDER BY partition_key LIMIT 1 FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN 0;
@@ -45,9 +48,9 @@ BEGIN
     PERFORM begin_partition_delete(v_key);
     PERFORM end_removed((SELECT array_agg(v_key) FROM unnest(v_ends)), v_ends, v_epochs, cause_partition_deleted(), NULL);
 
-    DELETE FROM producer_state
+    UPDATE producer_state SET touched_hour = v_hour
      WHERE partition_key = v_key
-       AND producer_id IN (SELECT producer_id FROM producer_state WHERE partition_key = v_key
+       AND producer_id IN (SELECT producer_id FROM producer_state WHERE partition_key = v_key AND touched_hour < v_hour
                             ORDER BY producer_id LIMIT p_limit);
     GET DIAGNOSTICS v_producers = ROW_COUNT;
     DELETE FROM time_blocks

@@ -55,6 +55,16 @@ deleted_partitions = Table(
     column("end_offset", BigInteger(), null=True),
 )
 
+deleted_topics = Table(
+    "deleted_topics",
+    metadata,
+    column("topic_number", BigInteger(), key=True),
+    column("name", Text()),
+    column("deleted_at", TIMESTAMP),
+    Index("deleted_topics_name", "name", "topic_number"),
+    Index("deleted_topics_deleted_at", "deleted_at"),
+)
+
 partition_splits = Table(
     "partition_splits",
     metadata,

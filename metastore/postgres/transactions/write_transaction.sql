@@ -1,15 +1,19 @@
 -- Store what metastore/transactions/policy.py decided on the row of p_version (0: there was none), without an end of a
 -- transaction: a new producer, or more partitions and groups. False, and nothing happened, if the row has changed.
 -- An alias is added as its parent, to which its batches are appended (decisions/0052).
+-- HR004, and nothing happened, if one of p_keys is no partition: its topic was deleted, and the caller does not know yet.
 -- A transaction begins when the state becomes transaction_ongoing().
 -- Locks: the transaction's row. Idempotent: a repeated call finds another version.
--- Cost: one upsert, and one insert per partition.
+-- Cost: one upsert, a probe and an insert per partition.
 CREATE OR REPLACE FUNCTION write_transaction(
     p_transactional_id text, p_version bigint, p_producer_id bigint, p_producer_epoch smallint, p_state smallint,
     p_timeout_ms int, p_previous_producer_id bigint, p_previous_epoch smallint, p_groups text[], p_keys bigint[]
 ) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+    IF EXISTS (SELECT FROM unnest(p_keys) AS key WHERE NOT EXISTS (SELECT FROM partitions WHERE partition_key = key)) THEN
+        RAISE EXCEPTION 'a partition is not there: partition_keys=%', p_keys USING ERRCODE = 'HR004';
+    END IF;
     IF p_version = 0 THEN
         INSERT INTO transactions (transactional_id, producer_id, producer_epoch, state, timeout_ms,
                                   previous_producer_id, previous_epoch, groups, version, changed_at)

@@ -1,0 +1,170 @@
+"""One partition of an idempotent producer: what is unresolved there, and what may be sent next.
+
+Place: idempotent_producer.py sends what a lane gives it, and tells the lane how that ended. Invariant: nothing is sent
+that is five or more batches after the first unresolved one; an epoch's attempts of a batch carry the same sequence.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass
+
+from tests.simulation.messages import SEQUENCES, Batch
+from tests.simulation.metadata import Place
+
+IN_FLIGHT_MAX = 5
+
+
+class Style(enum.Enum):
+    PATIENT = enum.auto()
+    JAVA = enum.auto()
+
+
+@dataclass(eq=False, slots=True)
+class Pending:
+    """A batch that is not resolved. `sequence` is -1 until it is sent for the first time."""
+
+    batch: Batch
+    ordinal: int
+    """Its place in the lane."""
+    sequence: int = -1
+    on_wire: bool = False
+    was_head: bool = False
+    """Everything before it was resolved when it was sent last."""
+    first_sent_at: float = 0.0
+    is_again: bool = False
+    """It was sent to a topic that was deleted. All go through one connection, in order, so it goes alone."""
+
+
+class Lane:
+    """One partition of one producer. `queue`: unresolved batches in order, the sent ones first."""
+
+    def __init__(self, place: Place, style: Style, next_sequence: int) -> None:
+        self.place = place
+        self.style = style
+        self.epoch = 0
+        self.next_sequence = next_sequence
+        self.queue: deque[Pending] = deque()
+        self.not_before = 0.0
+        self._has_gap = False
+        """A batch was given up, and nothing sent after it was acknowledged yet."""
+        self._left: list[Pending] = []
+        self._is_draining = False
+        self._wants_bump = False
+        self._ordinals = 0
+
+    def next(self, now: float, gives_up_after: float) -> Pending | None:
+        """What may be sent now."""
+        self._tidy(now, gives_up_after)
+        if now < self.not_before or self._is_draining or self._wants_bump:
+            return None
+        for pending in self.queue:
+            if pending.on_wire:
+                continue
+            head = self.queue[0]
+            must_wait = pending is not head and (head.is_again or (self.style is Style.JAVA and pending.sequence >= 0))
+            is_too_far = pending.ordinal - head.ordinal >= IN_FLIGHT_MAX
+            return None if must_wait or is_too_far else pending
+        return None
+
+    def add(self, batch: Batch) -> None:
+        """To be sent after everything before it."""
+        self._ordinals += 1
+        self.queue.append(Pending(batch, self._ordinals))
+
+    def sending(self, pending: Pending, now: float) -> None:
+        if pending.sequence < 0:
+            self._number(pending)
+            pending.first_sent_at = now
+        pending.on_wire = True
+        pending.was_head = self.queue[0] is pending
+
+    def succeeded(self, pending: Pending) -> None:
+        self.queue.remove(pending)
+        self._has_gap = False
+
+    def failed(self, pending: Pending, not_before: float) -> None:
+        """To be sent again."""
+        self.not_before = not_before
+        self._is_draining = self.style is Style.PATIENT
+
+    def out_of_order(self, pending: Pending) -> bool:
+        """False when a correct server could not have said so.
+
+        Neighbours may travel through different agents, so the answer of one that was judged too early
+        may come after those of its predecessors: Java then bumps its epoch. The real librdkafka has no two agents
+        in flight at once, and would stop; here it sends the batch again.
+        """
+        legal = self._has_gap or not pending.was_head
+        if self.queue[0] is pending and (self._has_gap or self.style is Style.JAVA or not legal):
+            self._wants_bump = True
+        return legal
+
+    def is_behind(self, pending: Pending) -> bool:
+        """Whether an earlier batch is unresolved."""
+        return self.queue[0] is not pending
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing is on the wire."""
+        return not any(pending.on_wire for pending in self.queue)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Number all that is unresolved from 0, under an epoch of the whole producer."""
+        self.epoch = epoch - 1
+        self._is_draining = False
+        self._bump()
+
+    def topic_is_gone(self) -> None:
+        """Nothing is sent any more; what was sent and is unresolved is kept for a topic of the same name."""
+        self._left += [pending for pending in self.queue if pending.sequence >= 0]
+        self.queue.clear()
+
+    def leave(self) -> list[Pending]:
+        """What was sent and is unresolved, in order: a lane in the topic of the same name sends it again."""
+        self.topic_is_gone()
+        return self._left
+
+    def send_again(self, copy: Batch, before: Pending) -> None:
+        """To be sent before anything else, under the sequence that it had in the deleted topic."""
+        self._ordinals += 1
+        sent_at = before.first_sent_at
+        self.queue.append(Pending(copy, self._ordinals, before.sequence, first_sent_at=sent_at, is_again=True))
+
+    @property
+    def first_sequence(self) -> int:
+        """Of what is unresolved."""
+        return self.queue[0].sequence if self.queue else self.next_sequence
+
+    def bump_soon(self) -> None:
+        """Continue under another epoch, once nothing is on the wire."""
+        self._wants_bump = True
+
+    def _tidy(self, now: float, gives_up_after: float) -> None:
+        """Give up, bump, continue: what the state requires before the next send."""
+        on_wire = any(pending.on_wire for pending in self.queue)
+        while self.style is Style.JAVA and self.queue and _is_too_old(self.queue[0], now - gives_up_after):
+            self.queue.popleft()
+            self._has_gap = True
+        if not on_wire:
+            self._is_draining = False
+            nothing_sent = all(pending.sequence < 0 for pending in self.queue)
+            if self._wants_bump or (self._has_gap and nothing_sent):
+                self._bump()
+
+    def _bump(self) -> None:
+        self.epoch += 1
+        self.next_sequence = 0
+        self._wants_bump = self._has_gap = False
+        for pending in (*self._left, *self.queue):
+            if pending.sequence >= 0:
+                self._number(pending)
+
+    def _number(self, pending: Pending) -> None:
+        pending.sequence = self.next_sequence
+        self.next_sequence = (self.next_sequence + pending.batch.count) % SEQUENCES
+
+
+def _is_too_old(pending: Pending, sent_before: float) -> bool:
+    return pending.sequence >= 0 and not pending.on_wire and pending.first_sent_at < sent_before
