@@ -125,6 +125,7 @@ class TortureCluster:
             for name, agent in self._make_agents(settings, servers).items():
                 started.push_async_callback(agent.stop)
                 self.agents[name] = agent
+            self.drills.starts = lambda: [agent.starts for agent in self.agents.values()]
             await asyncio.gather(*(agent.start() for agent in self.agents.values()))
             self._started = started.pop_all()
         return self
@@ -179,8 +180,11 @@ class TortureCluster:
             return {row[0] for row in connection.execute("SELECT file_id FROM segment_files WHERE state = 0")}
 
     async def _strike(self, fault: Fault) -> None:
-        if fault.target == "postgres" and fault.kind not in LINK_FAULTS and self._busy["postgres"].locked():
-            return  # a drill is under way: restarts that wait for it would leave clients no time
+        if fault.target == "postgres" and self._busy["postgres"].locked():
+            if fault.kind not in LINK_FAULTS:
+                return  # a drill is under way: restarts that wait for it would leave clients no time
+            if self.drills.counts_connections:
+                return
         kind = fault.kind if fault.kind not in LINK_FAULTS else f"{fault.kind} {_side(fault.target)}"
         self.injected[kind] += 1
         if fault.kind in (*LINK_FAULTS, *BUCKET_FAULTS):

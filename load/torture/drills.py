@@ -18,10 +18,11 @@ import psycopg
 
 from load.postgres_servers import Servers, ask
 from load.torture.commands import Commands
+from load.torture.moved_address import move_address
 from load.torture.proxy import FaultProxy
 from load.torture.small_disk import SmallDisk
 
-LOSES = ("promote_async", "split", "same_timeline", "restore_base", "restore_volume", "restore_dump")
+LOSES = ("promote_async", "split", "moved_address", "same_timeline", "restore_base", "restore_volume", "restore_dump")
 KEEPS = ("postgres_kill", "terminate", "disk_full", "promote_sync")
 DRILLS = (*KEEPS, *LOSES)
 LAG_SECONDS = (0.3, 1.5)
@@ -58,6 +59,10 @@ class PostgresDrills:
     ) -> None:
         self.current = "primary"
         self.offences: list[str] = []
+        self.starts: Callable[[], Sequence[int]] = lambda: [0] * len(links)
+        """How often each agent was started."""
+        self.counts_connections = False
+        """Whether a drill counts connections to Postgres: then no other fault may end them."""
         self._servers = servers
         self._links = links
         self._commands = commands
@@ -72,6 +77,7 @@ class PostgresDrills:
             "promote_sync": self._promote_sync,
             "promote_async": self._promote_async,
             "split": self._split,
+            "moved_address": self._move_address,
             "same_timeline": self._same_timeline,
             "restore_base": self._restore_base,
             "restore_volume": self._restore_volume,
@@ -178,6 +184,20 @@ class PostgresDrills:
         self.connect([link for link in self._links if link is not stays])
         await asyncio.sleep(seconds)
         self.connect([stays])
+        await asyncio.to_thread(self._servers.remove, old)
+
+    async def _move_address(self, seconds: float) -> None:
+        """The old primary stays up, and connections to it stay open."""
+        standby = await self._standby()
+        await self._fall_behind(standby)
+        old, self.current = self.current, standby
+        await asyncio.to_thread(self._servers.promote, standby)
+        self.counts_connections = True
+        try:
+            ports = self._servers.port(old), self._servers.port(standby)
+            self.offences += await move_address(*ports, self._links, self.starts, self._rng)
+        finally:
+            self.counts_connections = False
         await asyncio.to_thread(self._servers.remove, old)
 
     async def _same_timeline(self, seconds: float) -> None:

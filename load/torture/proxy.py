@@ -31,9 +31,10 @@ _SLOW_DOWN = (
 
 
 class Link:
-    """One client's connection and ours to the server behind it."""
+    """One client's connection and ours to the server behind it, which listens on `target`."""
 
-    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter, target: int) -> None:
+        self.target = target
         self.sides = (client, server)
         self.is_half_open = False
         self.is_muted = False
@@ -58,6 +59,8 @@ class FaultProxy:
         self._closing = asyncio.Event()
         self.port = 0
         self.target = 0
+        self.accepted = 0
+        """Connections so far."""
 
     async def start(self) -> None:
         """Listen on a free port."""
@@ -76,6 +79,15 @@ class FaultProxy:
         """Reset every connection."""
         for link in list(self._links):
             link.reset()
+
+    def open_to(self, target: int) -> int:
+        """How many connections are open to this port."""
+        return sum(link.target == target for link in self._links)
+
+    @property
+    def open(self) -> int:
+        """How many connections are open."""
+        return len(self._links)
 
     async def strike(self, fault: str, seconds: float) -> None:
         """Any of the faults above."""
@@ -97,12 +109,14 @@ class FaultProxy:
                 link.reset()
 
     async def _accept(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
+        target = self.target
         try:
-            server_in, server_out = await asyncio.open_connection("127.0.0.1", self.target)
+            server_in, server_out = await asyncio.open_connection("127.0.0.1", target)
         except OSError:
             client_out.transport.abort()
             return
-        link = Link(client_out, server_out)
+        link = Link(client_out, server_out, target)
+        self.accepted += 1
         self._links.add(link)
         try:
             async with asyncio.TaskGroup() as pumps:

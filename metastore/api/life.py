@@ -50,6 +50,12 @@ class LifeApi(Protocol):
     def name_life(self, life: int) -> None:
         """Writing calls name this life from now on."""
 
+    def leave_connections(self) -> None:
+        """Make the next calls on new connections: the address may lead to another server. Calls under way finish.
+
+        Any thread may call it.
+        """
+
     async def describe_life(self) -> ServerLife:
         """What this server says."""
 

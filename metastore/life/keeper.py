@@ -3,7 +3,8 @@
 Place: asked by watch.py every few seconds in every process that writes, and by `headrace migrate --restored`.
 Invariant: this process names a life in its writing calls only after the bucket confirmed that it is the newest, and
 that the server has at least what it once had. The bucket names a life before Postgres begins it. If the process
-crashes between the two, the next check of any process finishes it.
+crashes between the two, the next check of any process finishes it. A process that is not connected to the metastore,
+because the address has moved, leaves its connections (leaving.py).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from headrace.metastore.life.bucket import (
     write_position,
 )
 from headrace.metastore.life.flushed import FlushedPosition
+from headrace.metastore.life.leaving import LeavePolicy
 from headrace.metastore.life.numbers import NO_LIFE, epoch_floor
 from headrace.metastore.life.verdict import LifeVerdict, judge, went_back
 from headrace.storage.clock import Clock
@@ -47,6 +49,7 @@ class LifeKeeper:
         self._rng = rng
         self._newest: LifeRecord | None = None
         self._reached = FlushedPosition()
+        self._leaving = LeavePolicy(rng)
 
     def name_for(self, other: LifeApi) -> None:
         """Name the life for these connections of the same process, too. Another thread may use them: what one
@@ -149,3 +152,6 @@ class LifeKeeper:
         self.verdict = verdict
         for api in self._named:
             api.name_life(found.life if verdict is LifeVerdict.CURRENT else NO_LIFE)
+        if self._leaving.leaves(verdict, found.server, self._clock.monotonic()):
+            for api in self._named:
+                api.leave_connections()

@@ -15,7 +15,7 @@ import os
 import re
 import socket
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -49,6 +49,11 @@ class Pool(AsyncConnectionPool[Connection]):
     life: int = NO_LIFE
     answers: int = 0
     """Statements that the server answered, but for those that failed."""
+    is_left: bool = False
+    """Whether the next call, of this pool or one of `others`, drains it on its own event loop: connections in use are
+    closed after their call. Any thread may set it."""
+    others: Sequence[Pool] = ()
+    """Pools of the same event loop."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """As psycopg's pool."""
@@ -61,6 +66,10 @@ class Pool(AsyncConnectionPool[Connection]):
         With Python 3.11, psycopg waits by asyncio.wait_for, which loses such a cancellation (psycopg/psycopg#1345): the
         task goes on, and the one that cancelled it waits for its end in vain.
         """
+        for pool in (self, *self.others):
+            if pool.is_left:
+                pool.is_left = False
+                await pool.drain()
         before = _cancellations()
         try:
             connection = await super().getconn(timeout)

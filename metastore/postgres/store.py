@@ -88,6 +88,7 @@ class PostgresMetastore(
     ) -> None:
         self.pool = pool
         self.readers = readers
+        pool.others, readers.others = (readers,), (pool,)
         self.settings = settings
         self.cluster_id = cluster_id
         self.incarnation_id = incarnation_id

@@ -10,6 +10,7 @@ from headrace.metastore.life import keeper, verdict
 from headrace.metastore.life.bucket import Position
 from headrace.metastore.life.flushed import FlushedPosition
 from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.life.leaving import LeavePolicy
 from headrace.metastore.life.verdict import LifeVerdict, judge
 from tests.model import metastore_model
 from tests.simulation import database, failovers
@@ -121,6 +122,12 @@ def a_crash_is_taken_for_a_restore(patch: Patch) -> None:
 def a_copy_is_taken_for_what_it_was(patch: Patch) -> None:
     """Postgres does not compare the life that a writing call names: agents go on with a server that is over."""
     patch.replace(Database, "assert_life", lambda self, named_life: None)
+
+
+@bug("W1", Kind.STUCK)
+def connections_to_an_old_primary_are_kept(patch: Patch) -> None:
+    """The address of Postgres has moved, and a process that is connected to the old primary stays there."""
+    patch.replace(LeavePolicy, "leaves", lambda self, verdict, server, now: False)
 
 
 BUGS: tuple[Bug, ...] = tuple(found for found in vars().values() if isinstance(found, Bug))

@@ -320,6 +320,10 @@ class MetastoreLine:
     def name_life(self, life: int) -> None:
         self.named_life = life
 
+    def leave_connections(self) -> None:
+        """The next call goes to where the address leads now."""
+        self._stays_on = None
+
     async def describe_life(self) -> ServerLife:
         return await self._read(lambda server: server.describe_life())
 

@@ -3,12 +3,14 @@
 Place: started with nemesis.py, in schedules with failovers only. A server is a Database, a copy is its fork;
 `world.database` is the one that is the metastore now.
 Fault model: a promoted standby has everything, or lacks the last commits; the old server is gone, or stays up with some
-agents connected to it for a while; a copy of the same timeline is declared the metastore by an operator; the server
-crashes while a large statement is under way, and comes back without its WAL.
+agents connected to it for a while, or, after its address has moved, until they leave it; a copy of the same timeline
+is declared the metastore by an operator; the server crashes while a large statement is under way, and comes back
+without its WAL.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import uuid
 from typing import TYPE_CHECKING
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 SECOND_PROMOTION_SECONDS = (0.05, 0.6)
 STAYS_SHARE, STAYS_SECONDS = 0.5, (0.5, 3.0)
+MOVED_SHARE = 0.5
+"""Of those, but for the first agent: the address leads to the new server, and connections to the old one stay open
+until the agent leaves them. One agent has to connect to the new server, or nothing says that there is one."""
 UNFLUSHED_BYTES = 1_000_000
 COMES_BACK_SECONDS = 2.0
 """Until it knows the new life, and commits what it holds."""
@@ -114,9 +119,10 @@ class Failovers:
     def _let_some_stay(self, old: Database) -> None:
         for agent in self._world.agents:
             if agent.process is not None and self._rng.random() < STAYS_SHARE:
-                until = self._world.loop.time() + self._rng.uniform(*STAYS_SECONDS)
-                agent.process.metastore.stay_on(old, until)
-                self._world.stay_until(until + COMES_BACK_SECONDS)
+                now, stays = self._world.loop.time(), self._rng.uniform(*STAYS_SECONDS)
+                has_moved = self._rng.random() < MOVED_SHARE and agent is not self._world.agents[0]
+                agent.process.metastore.stay_on(old, math.inf if has_moved else now + stays)
+                self._world.stay_until(now + stays + COMES_BACK_SECONDS)
 
 
 class Operator:
@@ -129,6 +135,9 @@ class Operator:
 
     def name_life(self, life: int) -> None:
         self.named_life = life
+
+    def leave_connections(self) -> None:
+        """It has none."""
 
     async def describe_life(self) -> ServerLife:
         return self._server.describe_life()

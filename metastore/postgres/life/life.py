@@ -35,6 +35,7 @@ class PostgresLife(PostgresMetadataLog):
     """Implements LifeApi."""
 
     pool: Pool
+    readers: Pool
 
     @property
     def named_life(self) -> int:
@@ -42,6 +43,10 @@ class PostgresLife(PostgresMetadataLog):
 
     def name_life(self, life: int) -> None:
         self.pool.life = life
+
+    def leave_connections(self) -> None:
+        for pool in (self.pool, self.readers):
+            pool.is_left = True
 
     async def describe_life(self) -> ServerLife:
         cluster_id, life, incarnation_id, identifier, timeline, *found = await DESCRIBE_LIFE.row(self.pool)
