@@ -212,7 +212,12 @@ def _audit_lines(found: Audit, stopped: str) -> Iterator[str]:
 def _rebuilt_lines(rebuilt: Rebuilt) -> Iterator[str]:
     yield f"restored: files={rebuilt.files} extents={rebuilt.extents} bytes={rebuilt.live_bytes}"
     yield f"records: {rebuilt.records}, with estimated offsets: {rebuilt.guessed_records}"
-    yield f"records left out: {rebuilt.aborted_records} aborted, {rebuilt.unknown_records} of unknown transactions"
+    yield (
+        f"records left out: {rebuilt.aborted_records} aborted, {rebuilt.unknown_records} of unknown transactions,"
+        f" {rebuilt.undecided_records} of Spark writes that are not known to be decided"
+    )
+    if rebuilt.unsure_records:
+        yield f"records of attempts of Spark writes that the bucket does not tell apart: {rebuilt.unsure_records}"
     yield f"batches skipped because another file has their records: {rebuilt.repeated_batches}"
     for name in rebuilt.topics:
         yield f"topic created: {name}"

@@ -2,10 +2,10 @@
 
 Place: `headrace audit --rebuild-index`, on an empty metastore, while no agent runs.
 Invariant: every batch of a readable file is readable again, once, unless it is of a transaction that is not known to be
-committed (rebuild_transactions.py): at the offset that a merged file contains, else at
-an estimated offset, which is counted (rebuild_place.py); LOST lists what cannot be recovered. The bucket is not
-changed. Every byte is read once, and about 400 bytes per batch stay in memory. If the process crashes, format a new
-metastore and run it again.
+committed (rebuild_transactions.py), or of an attempt of a bulk write that was not decided (rebuild_bulk.py): at the
+offset that a merged file contains, else at an estimated offset, which is counted (rebuild_place.py); LOST lists what
+cannot be recovered. The bucket is not changed. Every byte is read once, and about 400 bytes per batch stay in memory.
+If the process crashes, format a new metastore and run it again.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.compactor.audit import OnProgress
+from headrace.compactor.rebuild_bulk import bulk_files, records_in
 from headrace.compactor.rebuild_place import Placement, guess, settle
 from headrace.compactor.rebuild_scan import Scan, recognise_records, scan
 from headrace.compactor.rebuild_transactions import NONE_KNOWN, all_outcomes, visible
@@ -46,6 +47,9 @@ LOST = (
     "records that retention and DeleteRecords removed: readable again if their object still exists",
     "records of transactions that were open, or that ended less than about 20 s before the loss: left out, as counted"
     " above; records of aborted transactions are left out, too, also for readers with read_uncommitted",
+    "records of Spark's writes that were decided less than about 20 s before the loss: left out, as counted above, like"
+    " those of attempts that were never decided. A bucket that only a version without this record used has no record:"
+    " all attempts are readable again, as counted above",
     "transactional ids: producers begin again with InitProducerId",
     "producer state: a retry of a batch stored before the rebuild is appended again",
     "ACLs, quotas, SCRAM credentials",
@@ -73,6 +77,10 @@ class Rebuilt:
     """Of transactions that were aborted: left out."""
     unknown_records: int = 0
     """Of transactions that were open, or that ended just before the metastore was lost: left out."""
+    undecided_records: int = 0
+    """Of bulk writes that are not known to be decided: left out."""
+    unsure_records: int = 0
+    """Of bulk writes, from a bucket that does not say which attempts were decided: readable, maybe several times."""
     topics: list[str] = field(default_factory=list)
     """Topics created with generated names."""
     unsound: list[tuple[uuid.UUID, str]] = field(default_factory=list)
@@ -94,6 +102,7 @@ async def rebuild_index(
     read = await scan(store, on_progress)
     found = Rebuilt(files=len(read.files), unsound=read.unsound)
     outcomes = await all_outcomes(store)
+    writes = await bulk_files(store, read)
     image = await _with_topics(metastore, read, found)
     extents: list[Extent] = []
     for name in sorted(read.partitions):
@@ -101,7 +110,11 @@ async def rebuild_index(
         if key is None:
             found.homeless += 1
             continue
-        shown = visible(read.partitions.pop(name), outcomes.get(name, NONE_KNOWN))
+        batches = read.partitions.pop(name)
+        found.undecided_records += records_in(batches, writes.undecided)
+        found.unsure_records += records_in(batches, writes.unsure)
+        decided = [batch for batch in batches if batch.file not in writes.undecided]
+        shown = visible(decided, outcomes.get(name, NONE_KNOWN))
         found.aborted_records += shown.aborted
         found.unknown_records += shown.unknown
         placement = settle(shown.batches)

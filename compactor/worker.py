@@ -32,7 +32,7 @@ from headrace.compactor.job_metrics import JobMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.metrics import CompactionMetrics
-from headrace.compactor.outcomes import OutcomeRecorder
+from headrace.compactor.outcomes import OutcomeJob
 from headrace.compactor.pace import Pace, SaidHere, follow_pace, no_image
 from headrace.compactor.planner import Planner
 from headrace.compactor.policy import PolicyLimits
@@ -185,7 +185,7 @@ class Worker:
             janitor.KIND: Janitor(self.metastore, self._throttled, deletions),
             segment_cleanup.KIND: self._clean_up_segments,
             sweeper.KIND: Sweeper(self.metastore, self._throttled, deletions),
-            outcomes.KIND: OutcomeRecorder(self.metastore, self._throttled, self._rng),
+            outcomes.KIND: OutcomeJob(self.metastore, self._throttled, self._rng),
         }
 
     async def _plan(self, job: Job, lease: Lease) -> None:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from headrace.metastore.api.jobs import JobToken
+
 NO_COUNTS: Mapping[int, int] = MappingProxyType({})
 
 
@@ -78,6 +80,10 @@ class BulkProgress(NamedTuple):
 class BulkWriteApi(Protocol):
     """Every call is idempotent: repeat it if its outcome is unknown."""
 
+    @property
+    def named_life(self) -> int:
+        """The life of the metastore that this process names."""
+
     async def database_ms(self) -> int:
         """The clock of file ids, in ms since the epoch."""
 
@@ -102,3 +108,16 @@ class BulkWriteApi(Protocol):
 
     async def commit_bulk_chunk(self, writer: str, attempt: uuid.UUID, chunk: int) -> BulkProgress:
         """Commit a chunk of the decided attempt, if it is the next one; how far the write is then."""
+
+
+class BulkRecordApi(Protocol):
+    """What is decided, until the bucket knows it (compactor/bulk_decisions.py)."""
+
+    async def decided_bulk_files(self, most: int) -> list[uuid.UUID]:
+        """Up to `most` files of decided attempts that are not forgotten."""
+
+    async def forget_decided_bulk_files(self, token: JobToken, files: Sequence[uuid.UUID]) -> None:
+        """The bucket has them. Idempotent; fenced by the lease."""
+
+    async def bulk_files_in_index(self, files: Sequence[uuid.UUID]) -> list[bool]:
+        """Whether each is a file of a decided attempt that is still there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from headrace.metastore.api.bulk import BulkWriteApi
+from headrace.metastore.api.bulk import BulkRecordApi, BulkWriteApi
 from headrace.metastore.api.cleaning import CleaningApi
 from headrace.metastore.api.cluster import ClusterApi, ClusterFacts, ConfigApi, ZoneSecretApi
 from headrace.metastore.api.commit import CommitApi
@@ -33,6 +33,7 @@ from headrace.metastore.api.transactions import TransactionApi
 class Metastore(
     CommitApi,
     BulkWriteApi,
+    BulkRecordApi,
     ReadApi,
     LeaderEpochApi,
     ClusterApi,

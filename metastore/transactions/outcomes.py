@@ -1,37 +1,25 @@
 """What the bucket says of transactions that have ended: their outcomes, and which batches of files they decide.
 
 Place: written by compactor/outcomes.py while the cluster runs; read by a rebuild, when nothing else is left.
-Invariant: an object is written once. The outcome of a batch is known only if the bucket names it without contradiction:
+Invariant: the outcome of a batch is known only if the bucket names it without contradiction:
 after a promotion, a transaction may have been ended a second time, differently: then what readers saw is not known.
-Layout: `metastore/transactions/` + the life + `/` + the number of outcomes + a random name, JSON: a list of the fields
-of TransactionOutcome.
+Layout: objects of recorded_objects.py below `metastore/transactions/`; an entry is a list of the fields of
+TransactionOutcome.
 Source: KIP-98 (sequences of a producer in a partition rise with its batches).
 """
 
 from __future__ import annotations
 
-import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
-import msgspec
-
 from headrace.metastore.api.outcomes import TransactionOutcome
-from headrace.storage.errors import CorruptError
+from headrace.metastore.recorded_objects import RecordedObject, list_recorded, read_entries
 from headrace.storage.objects.store import ObjectStore
 
 PREFIX = "metastore/transactions/"
-
-
-class OutcomeObject(NamedTuple):
-    """An object, by what its key says."""
-
-    key: str
-    life: int
-    outcomes: int
-    """Their number."""
 
 
 class BatchOwner(NamedTuple):
@@ -60,27 +48,11 @@ class PartitionOutcomes:
         return next((one.commits for one in ends if owner.sequence < one.end_sequence), None)
 
 
-async def write_outcomes(
-    store: ObjectStore, life: int, name: uuid.UUID, outcomes: Sequence[TransactionOutcome]
-) -> OutcomeObject:
-    """One object."""
-    key = f"{PREFIX}{life:010}/{len(outcomes):08}-{name}.json"
-    await store.put(key, msgspec.json.encode([tuple(one) for one in outcomes]))
-    return OutcomeObject(key, life, len(outcomes))
-
-
-async def list_outcomes(store: ObjectStore) -> list[OutcomeObject]:
+async def list_outcomes(store: ObjectStore) -> list[RecordedObject]:
     """All objects."""
-    found = []
-    async for info in store.list_objects(PREFIX):
-        life, _, name = info.key.removeprefix(PREFIX).partition("/")
-        found.append(OutcomeObject(info.key, int(life), int(name[:8])))
-    return found
+    return await list_recorded(store, PREFIX)
 
 
 async def read_outcomes(store: ObjectStore, key: str) -> list[TransactionOutcome]:
     """What one object says. CorruptError if it is damaged."""
-    try:
-        return msgspec.json.decode(await store.get(key), type=list[TransactionOutcome])
-    except msgspec.MsgspecError as error:
-        raise CorruptError(f"the bucket's record of transactions is damaged: key={key} {error}") from error
+    return await read_entries(store, key, TransactionOutcome)

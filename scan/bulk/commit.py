@@ -4,7 +4,8 @@ Place: on Spark's driver, after all tasks have stored their files and reported t
 Invariant: a batch of a writer is in the topics once, whole, from one attempt, also if drivers run it at the same time
 or one after another. A driver that is killed before the decision leaves chunks that are forgotten, and files for the
 sweeper; one that is killed later leaves a decided write: the rerun of the batch, the writer's next batch or an agent's
-housekeeping commits the remaining chunks.
+housekeeping commits the remaining chunks. The bucket has the record of the decision before the driver's first chunk
+(metastore/bulk_records.py).
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from headrace.metastore.api.bulk import BulkFile, BulkOutcome, BulkWriteApi
+from headrace.metastore.bulk_records import FILES_PER_OBJECT, PREFIX
 from headrace.metastore.keys import split_partition_key
+from headrace.metastore.recorded_objects import write_entries
 from headrace.scan.bulk.topics import WritableTopic
 from headrace.scan.errors import BulkWriteError
 from headrace.storage.clock import Clock
 from headrace.storage.errors import OutcomeUnknownError, RetryableError, UnavailableError
+from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +50,13 @@ class BulkCommit:
         *,
         topics: Iterable[WritableTopic] = (),
         is_named: bool = False,
+        bucket: ObjectStore | None = None,
         chunk_runs: int = CHUNK_RUNS,
     ) -> None:
-        """`topics`: as the files were laid out; they also give errors their names. `is_named`: by a writeId."""
+        """`topics`: as the files were laid out; they also give errors their names. `is_named`: by a writeId. `bucket`:
+        gets the record of the decision; None: a job of the compactors writes it some seconds later.
+        """
+        self._bucket, self._rng = bucket, rng
         self._is_named = is_named
         topics = list(topics)
         self._names = {topic.topic_number: topic.name for topic in topics}
@@ -77,6 +85,8 @@ class BulkCommit:
                 raise UnavailableError(self._refusal(decision.outcome, decision.partition_key))
             if decision.attempt is None:
                 raise BulkWriteError(self._refusal(decision.outcome, decision.partition_key))
+            if decision.attempt == self.attempt:
+                await self._record(files)
             await self._complete(decision.attempt, decision.next_chunk, decision.chunks)
             if decision.outcome is BulkOutcome.DECIDED:
                 return decision.attempt == self.attempt
@@ -89,6 +99,16 @@ class BulkCommit:
         if len(self._counts) == 1:
             numbers |= self._counts.keys()
         return {n: self._counts[n] for n in sorted(numbers)} if self._counts.keys() >= numbers else {}
+
+    async def _record(self, files: Sequence[BulkFile]) -> None:
+        """A repeated one is an object more, which the job joins with others."""
+        ids = [file.file_id for file in files]
+        if (bucket := self._bucket) is None:
+            return
+        life = self._metastore.named_life
+        for start in range(0, len(ids), FILES_PER_OBJECT):
+            some, name = ids[start : start + FILES_PER_OBJECT], uuid.UUID(int=self._rng.getrandbits(128), version=4)
+            await self._repeated(lambda s=some, n=name: write_entries(bucket, PREFIX, life, n, s))  # type: ignore[misc]
 
     async def _complete(self, attempt: uuid.UUID, next_chunk: int, chunks: int) -> None:
         while next_chunk < chunks:

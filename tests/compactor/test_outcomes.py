@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from headrace.compactor import outcomes as recording
+from headrace.compactor import recorder as recording
 from headrace.compactor.outcomes import OutcomeRecorder
 from headrace.metastore.api.outcomes import EndedTransaction, TransactionOutcome
-from headrace.metastore.transactions.outcomes import OutcomeObject, list_outcomes, read_outcomes
+from headrace.metastore.recorded_objects import RecordedObject
+from headrace.metastore.transactions.outcomes import list_outcomes, read_outcomes
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectInfo
@@ -81,11 +82,10 @@ class Outcomes:
 
     async def run(self, ended: int) -> None:
         self.log.end(ended)
-        job: Any = None
         lease: Any = Lease()
-        await self.rng.choice(self.workers)(job, lease)
+        await self.rng.choice(self.workers).record(self.log.named_life, lease)
 
-    async def objects(self) -> list[OutcomeObject]:
+    async def objects(self) -> list[RecordedObject]:
         self.store.lists -= 1
         return await list_outcomes(self.store)
 
@@ -99,7 +99,7 @@ class Outcomes:
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "OUTCOMES_PER_OBJECT", PER_OBJECT)
+    monkeypatch.setattr(recording, "ENTRIES_PER_OBJECT", PER_OBJECT)
     monkeypatch.setattr(recording, "CHECKS_PER_RUN", 2)
 
 
@@ -113,7 +113,7 @@ async def test_objects_hold_what_is_in_the_log(ended: int) -> None:
             await world.check(4 * LIVE + 2 * ended)
     assert world.store.lists == 1
     written = runs * ended
-    assert world.log.probes <= (recording.CHECKS_PER_OUTCOME + 3) * written + 2 * runs
+    assert world.log.probes <= (recording.CHECKS_PER_ENTRY + 3) * written + 2 * runs
 
 
 async def test_what_retention_removes_goes_when_no_transaction_ends_any_more() -> None:
@@ -153,9 +153,9 @@ async def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch
         return list(outcomes)[1:]
 
     if bug == "nothing is checked":
-        monkeypatch.setattr(recording, "CHECKS_PER_OUTCOME", 0)
+        monkeypatch.setattr(recording, "CHECKS_PER_ENTRY", 0)
         monkeypatch.setattr(recording, "CHECKS_PER_RUN", 0)
     else:
-        monkeypatch.setattr(OutcomeRecorder, "_in_log", forgetful)
+        monkeypatch.setattr(OutcomeRecorder, "_used", forgetful)
     with pytest.raises(AssertionError):
         await test_objects_hold_what_is_in_the_log(40)

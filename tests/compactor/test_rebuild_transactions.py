@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 
-from headrace.compactor import outcomes as recording
 from headrace.compactor import rebuild, rebuild_transactions
+from headrace.compactor import recorder as recording
 from headrace.compactor.lease import Lease
 from headrace.compactor.lost import find_lost_ends
-from headrace.compactor.outcomes import OutcomeRecorder
+from headrace.compactor.outcomes import OutcomeJob
 from headrace.metastore.api.jobs import NewJob
-from headrace.metastore.api.outcomes import TransactionOutcome
+from headrace.metastore.api.outcomes import RECORD_OUTCOMES, TransactionOutcome
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.life.forgotten import write_forgotten
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.recorded_objects import write_entries
 from headrace.metastore.transactions import outcomes
 from headrace.metastore.transactions.markers import marker_of
 from headrace.metastore.transactions.outcomes import (
@@ -31,7 +32,6 @@ from headrace.metastore.transactions.outcomes import (
     PartitionOutcomes,
     list_outcomes,
     read_outcomes,
-    write_outcomes,
 )
 from headrace.metastore.transactions.state import ProducerEpoch
 from headrace.storage.file_id import object_key
@@ -49,11 +49,11 @@ TOPIC = uuid.UUID(int=5)
 async def record(world: CompactionWorld, metastore: PostgresMetastore | None = None) -> None:
     """One run of the job."""
     metastore = metastore or world.postgres
-    await metastore.enqueue_jobs([NewJob(recording.KIND, "")])
-    job = await metastore.claim_job("test", [recording.KIND], LEASE_MS)
+    await metastore.enqueue_jobs([NewJob(RECORD_OUTCOMES.kind, "")])
+    job = await metastore.claim_job("test", [RECORD_OUTCOMES.kind], LEASE_MS)
     assert job is not None
     lease = Lease(metastore, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
-    await OutcomeRecorder(metastore, world.store, world.rng)(job, lease)
+    await OutcomeJob(metastore, world.store, world.rng)(job, lease)
     await metastore.finish_job(job.token)
 
 
@@ -194,7 +194,7 @@ async def test_objects_are_joined_and_lose_what_is_not_in_the_log(world: Compact
         await writer.end(commits=number % 2 == 0)
         await record(world)
     foreign = outcome(3, 1, commits=True)
-    await write_outcomes(world.store, -1, uuid.UUID(int=1), [foreign])
+    await write_entries(world.store, outcomes.PREFIX, -1, uuid.UUID(int=1), [foreign])
     await record(world)
     found = await list_outcomes(world.store)
     assert len(found) < recording.JOIN_AT
@@ -213,7 +213,7 @@ async def test_a_crash_between_object_and_row_leaves_it_twice(world: CompactionW
     await writer.end(commits=True)
     (ended,) = await world.postgres.ended_transactions(10)
     assert ended.outcome is not None
-    await write_outcomes(world.store, 0, uuid.UUID(int=1), [ended.outcome])
+    await write_entries(world.store, outcomes.PREFIX, 0, uuid.UUID(int=1), [ended.outcome])
     await record(world)
     (ended_twice,) = (await rebuild_transactions.all_outcomes(world.store)).values()
     assert ended_twice.outcomes == [ended.outcome]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from headrace.metastore.api.bulk import NO_COUNTS, BulkDecision, BulkFile, BulkOutcome, BulkProgress
+from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.postgres.packing import PackedArray, pack_int4, pack_int8, pack_uuids
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import InvalidError
@@ -22,11 +23,14 @@ _STAGE_BULK_CHUNK = Statement("stage_bulk_chunk", writes=True)
 _DECIDE_BULK_WRITE = Statement("decide_bulk_write", writes=True)
 _COMMIT_BULK_CHUNK = Statement("commit_bulk_chunk", writes=True)
 _FINISH_BULK_WRITES = Statement("finish_bulk_writes", writes=True)
+_DECIDED_BULK_FILES = Statement("decided_bulk_files", writes=False)
+_FORGET_DECIDED_BULK_FILES = Statement("forget_decided_bulk_files", writes=True)
+_BULK_FILES_IN_INDEX = Statement("bulk_files_in_index", writes=False)
 _PRUNE_BULK_WRITES = Statement("prune_bulk_writes", writes=True)
 
 
 class PostgresBulkWrites:
-    """Implements BulkWriteApi, and its part of HousekeepingApi."""
+    """Implements BulkWriteApi, BulkRecordApi, and its part of HousekeepingApi."""
 
     pool: Pool
 
@@ -81,6 +85,17 @@ class PostgresBulkWrites:
     async def commit_bulk_chunk(self, writer: str, attempt: uuid.UUID, chunk: int) -> BulkProgress:
         rows = await _COMMIT_BULK_CHUNK.rows(self.pool, writer=writer, attempt=attempt, chunk=chunk)
         return BulkProgress(*rows[0]) if rows else BulkProgress(chunk, chunk)
+
+    async def decided_bulk_files(self, most: int) -> list[uuid.UUID]:
+        return [file_id for (file_id,) in await _DECIDED_BULK_FILES.rows(self.pool, most=most)]
+
+    async def forget_decided_bulk_files(self, token: JobToken, files: Sequence[uuid.UUID]) -> None:
+        ids = pack_uuids(files)
+        await _FORGET_DECIDED_BULK_FILES.row(self.pool, job_id=token.job_id, epoch=token.epoch, file_ids=ids)
+
+    async def bulk_files_in_index(self, files: Sequence[uuid.UUID]) -> list[bool]:
+        rows = await _BULK_FILES_IN_INDEX.rows(self.pool, file_ids=pack_uuids(files))
+        return [is_there for (is_there,) in rows]
 
     async def finish_bulk_writes(self) -> int:
         (committed,) = await _FINISH_BULK_WRITES.row(self.pool)

@@ -9,10 +9,11 @@
 -- Output: metastore.api.bulk.BulkOutcome; the decided attempt and its chunks; with UNKNOWN_PARTITION, TOPIC_CHANGES and
 -- OTHER_TOPIC a partition's key.
 -- The files' ids are claimed here, under the unique key that the sweeper uses: a row in state `staged` from now on, so
--- the chunks can be committed at any later time. An id can be claimed until its term ends.
+-- the chunks can be committed at any later time. An id can be claimed until its term ends. A job hands them over to the
+-- bucket (decided_bulk_files).
 -- Locks: advisory (bulk_writer_lock(), hash of the writer), after assert_life's; the writer's row; the partitions' rows, shared and
 -- ascending, against changes of partitions; then the new file ids, ascending.
--- Idempotent: yes. Cost: an insert per file, a probe per partition of each chunk.
+-- Idempotent: yes. Cost: two inserts per file, a probe per partition of each chunk.
 CREATE OR REPLACE FUNCTION decide_bulk_write(
     p_writer text, p_batch_id bigint, p_attempt uuid, p_chunks int, p_topics bigint[], p_counts int[],
     p_is_named boolean
@@ -82,6 +83,9 @@ BEGIN
         RETURN QUERY SELECT bulk_files_too_old(), NULL::uuid, 0, 0, NULL::bigint;
         RETURN;
     END;
+    INSERT INTO decided_bulk_files (file_id)
+    SELECT unnest(file_ids) AS id FROM bulk_write_chunks c WHERE c.attempt = p_attempt ORDER BY id
+    ON CONFLICT DO NOTHING;
     INSERT INTO bulk_writes AS w (writer, batch_id, attempt, chunks, next_chunk, changed_at, topics)
     VALUES (p_writer, p_batch_id, p_attempt, p_chunks, 0, wall_time(), v_topics)
     ON CONFLICT (writer) DO UPDATE

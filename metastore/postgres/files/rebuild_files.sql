@@ -1,6 +1,6 @@
 -- Name files again, in a metastore that lost its rows; what of them is live follows (rebuild_extents.sql).
 -- A file without live bytes is dead from now on: the janitor's.
--- Locks: the new file rows, ascending. Idempotent: a file that is named is left out. Cost: a row per file.
+-- Locks: the new file rows, ascending. Idempotent: a file that is named is left out. Cost: a row per file; two per file of a bulk write.
 CREATE OR REPLACE FUNCTION rebuild_files(
     p_ids uuid[], p_births bigint[], p_levels int[], p_sizes bigint[], p_body_bytes bigint[], p_live_bytes bigint[]
 ) RETURNS int
@@ -14,6 +14,11 @@ LANGUAGE sql VOLATILE AS $$
          ORDER BY id
         ON CONFLICT DO NOTHING
         RETURNING 1
+    ), decided AS (  -- what is shown of bulk writes, from a bucket without a record, too: it gets one
+        INSERT INTO decided_bulk_files (file_id)
+        SELECT id FROM unnest(p_ids, p_live_bytes) AS f (id, live_bytes)
+         WHERE live_bytes > 0 AND get_byte(uuid_send(id), 6) = 128 ORDER BY id
+        ON CONFLICT DO NOTHING
     )
     SELECT count(*)::int FROM named
 $$;

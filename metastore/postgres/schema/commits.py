@@ -122,3 +122,5 @@ bulk_write_chunks = Table(
     *(column(f"run_{name}", ARRAY(BigInteger())) for name in ("key", "position", "length", "records", "time")),
     Index("bulk_write_chunks_staged", "staged_at"),
 )
+
+decided_bulk_files = Table("decided_bulk_files", metadata, column("file_id", Uuid(), key=True))

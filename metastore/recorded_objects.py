@@ -1,0 +1,55 @@
+"""Objects with what only the metastore knows otherwise: how transactions ended, which bulk writes were decided.
+
+Place: written by a job of the compactors (compactor/recorder.py) while the cluster runs; read by a rebuild, when
+nothing else is left.
+Invariant: an object is written once.
+Layout: a prefix + the life of the metastore + `/` + the number of entries + a random name, JSON: a list of entries.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from headrace.storage.errors import CorruptError
+from headrace.storage.objects.store import ObjectStore
+
+T = TypeVar("T")
+
+
+class RecordedObject(NamedTuple):
+    """An object, by what its key says."""
+
+    key: str
+    life: int
+    entries: int
+    """Their number."""
+
+
+async def write_entries(
+    store: ObjectStore, prefix: str, life: int, name: uuid.UUID, entries: Sequence[Any]
+) -> RecordedObject:
+    """One object."""
+    key = f"{prefix}{life:010}/{len(entries):08}-{name}.json"
+    await store.put(key, msgspec.json.encode(entries))
+    return RecordedObject(key, life, len(entries))
+
+
+async def list_recorded(store: ObjectStore, prefix: str) -> list[RecordedObject]:
+    """All objects."""
+    found = []
+    async for info in store.list_objects(prefix):
+        life, _, name = info.key.removeprefix(prefix).partition("/")
+        found.append(RecordedObject(info.key, int(life), int(name[:8])))
+    return found
+
+
+async def read_entries(store: ObjectStore, key: str, kind: type[T]) -> list[T]:
+    """What one object says, each entry of this kind. CorruptError if it is damaged."""
+    try:
+        return msgspec.json.decode(await store.get(key), type=list[kind])  # type: ignore[valid-type]
+    except msgspec.MsgspecError as error:
+        raise CorruptError(f"an object of the bucket's records is damaged: key={key} {error}") from error
