@@ -51,6 +51,7 @@ class Housekeeper:
             "expire_group_offsets": _Step(lambda: metastore.expire_group_offsets(CHUNK_ROWS), CHUNK_ROWS),
             "prune_jobs": _Step(lambda: metastore.prune_jobs(CHUNK_ROWS), CHUNK_ROWS),
             "finish_bulk_writes": _Step(lambda: metastore.finish_bulk_writes(), 1),
+            "oldest_bulk_write": _Step(lambda: _done(self._show_bulk_writes(metastore)), 1, rounds_max=1),
             "prune_bulk_writes": _Step(lambda: metastore.prune_bulk_writes(CHUNK_ROWS), CHUNK_ROWS),
             "held_snapshot": _Step(lambda: _done(self._show_held_snapshot(metastore)), 1, rounds_max=1),
         }
@@ -58,6 +59,12 @@ class Housekeeper:
             "headrace_metastore_held_snapshot_transactions",
             "Transactions of the metastore since the oldest snapshot that a session, a standby or a replication slot"
             " holds: what they removed or changed still fills its tables",
+            registry=registry,
+        )
+        self._bulk_write = Gauge(
+            "headrace_bulk_write_waits_seconds",
+            "Seconds since the last progress of the decided bulk write that waits the longest to be completed; 0 if"
+            " there is none. Topics do not grow, and no boundary is set, before it is complete",
             registry=registry,
         )
         self._overdue_slots = Gauge(
@@ -85,6 +92,9 @@ class Housekeeper:
 
     async def _show_held_snapshot(self, metastore: HousekeepingApi) -> None:
         self._held_snapshot.set(await metastore.held_snapshot())
+
+    async def _show_bulk_writes(self, metastore: HousekeepingApi) -> None:
+        self._bulk_write.set(await metastore.oldest_bulk_write())
 
     async def _show_overdue_slots(self, metastore: HousekeepingApi) -> None:
         for log, turns in (await metastore.overdue_slots()).items():

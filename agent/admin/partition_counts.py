@@ -4,6 +4,7 @@ Place: behind CreatePartitions, which grows only, and behind the request of `hea
 Invariant: compare and append: if the log changed meanwhile, everything is checked again on the newer image. Each
 topic gets a separate result. From metadata.format 4 on, leader epochs rise with the count (decisions/0049); below it a
 topic grows without, and does not shrink. Assignments are checked and then ignored: any agent serves any partition.
+A topic grows when the bulk writes that were decided for it are complete.
 Source: KIP-195; KIP-253; Kafka's ReplicationControlManager.
 """
 
@@ -18,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.log_change import Verdict
 from headrace.agent.admin.manual_assignment import why_unassignable
-from headrace.agent.admin.topic_doubling import why_unfinished
+from headrace.agent.admin.topic_doubling import LOOK_SECONDS, unfinished_writes, why_unfinished
 from headrace.agent.admin.topic_rules import PARTITIONS_PER_REQUEST_MAX, TopicDefaults, why_too_many
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.topics import CountChange, PartitionApi, PartitionGrowth
@@ -74,14 +75,17 @@ class PartitionCounts:
                     return _results(judged, refusal)
                 if not plans or validate_only:
                     return _results(judged, Verdict())
+                late = "the metadata log kept changing, or its answers were lost"
                 try:
-                    if await self._carry_out(image.offset, plans):
+                    if left := await self._unfinished_writes(plans):
+                        late = unfinished_writes(left)
+                        await self._clock.sleep(LOOK_SECONDS)
+                    elif await self._carry_out(image.offset, plans):
                         await self._cluster.catch_up()
                         return _results(judged, Verdict())
                 except OutcomeUnknownError:
                     in_doubt = {plan.change.topic_id: plan.partition_count for plan in plans}
                 if self._clock.monotonic() >= deadline:
-                    late = "the metadata log kept changing, or its answers were lost"
                     return _results(judged, Verdict(ErrorCode.request_timed_out, late))
         except HeadraceError as error:
             return [Verdict(ErrorCode(admin_error(error)), str(error))] * len(wanted)
@@ -90,6 +94,11 @@ class PartitionCounts:
         """How many partitions it adds, as far as this agent knows."""
         topic = self._cluster.image.topics_by_name.get(wanted.topic)
         return 0 if topic is None else max(wanted.partition_count - topic.ordered_partitions.undeleted, 0)
+
+    async def _unfinished_writes(self, plans: Sequence[_Plan]) -> int:
+        """Chunks of decided bulk writes that the topics which grow wait for."""
+        growing = [plan.change.topic_id for plan in plans if plan.added]
+        return await self._api.announce_counts(growing) if growing else 0
 
     async def _carry_out(self, head: int, plans: Sequence[_Plan]) -> bool:
         """All plans are made from one image, so they are of one kind."""

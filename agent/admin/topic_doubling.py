@@ -3,9 +3,11 @@
 Place: behind the request of `headrace topics alter --double` (scale_topic.py). What becomes of batches and readers
 then is in metastore/partitions/splitting.py and groups/consumer/gates.py.
 Invariant: the announcement (DoubleTopicRecord) is in the log first, and the count changes when all agents that are not
-fenced have applied it: so none of them shows the old count afterwards (cluster/newest_counts.py). Each step is planned
-from the log's head alone: after a crash in between, the request goes on when it is repeated. An announcement without a
-doubling costs a look at the log's head per answer about the topic, and ends with the next change of its count.
+fenced have applied it: so none of them shows the old count afterwards (cluster/newest_counts.py). From the announcement
+on no bulk write is decided for the topic, and the count changes when those that are decided are complete. Each step is
+planned from the log's head alone: after a crash in between, the request goes on when it is repeated. An announcement
+without a doubling costs a look at the log's head per answer about the topic, and ends with the next change of its
+count; bulk writes are decided again after two minutes.
 """
 
 from __future__ import annotations
@@ -100,6 +102,7 @@ class TopicDoubling:
             count, late = planned.change.undeleted, "the metadata log kept changing, or its answers were lost"
             assert topic is not None
             try:
+                left = await self._api.announce_counts([topic.topic_id])
                 if topic.doubling != count:
                     announced = DoubleTopicRecord(topic_id=topic.topic_id, partition_count=count)
                     await self._api.append_records(image.offset, [announced])
@@ -109,6 +112,9 @@ class TopicDoubling:
                 if behind := await self._api.agents_behind(followed_to):
                     late = f"agents have not heard of it yet: node_ids={list(behind)}; repeat the request"
                     await self._clock.sleep(LOOK_SECONDS)
+                elif left:
+                    late = unfinished_writes(left)
+                    await self._clock.sleep(LOOK_SECONDS)
                 elif await self._api.double_topic(image.offset, planned):
                     await self._cluster.catch_up()
                     return Verdict()
@@ -116,6 +122,11 @@ class TopicDoubling:
                 in_doubt = count
             if self._clock.monotonic() >= deadline:
                 return Verdict(ErrorCode.request_timed_out, late)
+
+
+def unfinished_writes(chunks: int) -> str:
+    """Why a topic does not grow yet."""
+    return f"decided bulk writes are being completed first: chunks={chunks}; repeat the request"
 
 
 def plan_doubling(image: MetadataImage, topic: TopicImage | None, quiet_ms: int) -> Doubling | Verdict:

@@ -15,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from headrace.cli.doctor.findings import Area, Finding, Level
 from headrace.config.settings import Settings
+from headrace.metastore.postgres.bulk.bulk import oldest_bulk_write
 from headrace.metastore.postgres.diagnosis.diagnosis import (
     LeftAside,
     ServerState,
@@ -32,6 +33,7 @@ from headrace.storage.errors import HeadraceError
 AREA = Area("postgres")
 CLOCK_WARN_S, CLOCK_BAD_S = 1.0, 30.0
 TRANSACTION_WARN_S, TRANSACTION_BAD_S = 60.0, 600.0
+BULK_WRITE_BAD_S = 300.0
 DEAD_ROWS_WARN = 100_000
 WAL_KEPT_WARN_BYTES = 10 * 1024**3
 AGE_WARN, AGE_BAD = 1_000_000_000, 1_800_000_000
@@ -58,6 +60,7 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         ahead_s = state.now.timestamp() - clock.wall_ms() / 1000
         tables = await table_states(pool)
         aside = await left_aside(pool) if schema.level is Level.OK else []
+        waits_s = await oldest_bulk_write(pool) if schema.level is Level.OK else 0.0
     except HeadraceError as error:
         return [AREA.bad("ask", f"{address_of(settings)}: {error}", "look into the server's log")]
     finally:
@@ -69,6 +72,7 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         *judge_tables(tables),
         schema,
         *judge_left_aside(aside),
+        *judge_bulk_writes(waits_s),
     ]
 
 
@@ -169,6 +173,13 @@ def judge_left_aside(found: Sequence[LeftAside]) -> Iterator[Finding]:
         yield AREA.bad("compaction", f"{what}: {why}", "look into the worker's log and run headrace audit")
     if not found:
         yield AREA.ok("compaction", "every file could be merged, and every compacted partition cleaned")
+
+
+def judge_bulk_writes(waits_s: float) -> Iterator[Finding]:
+    """A decided bulk write without progress, which agents complete after one to two minutes."""
+    if waits_s > BULK_WRITE_BAD_S:
+        found = f"a decided bulk write has made no progress for {waits_s:,.0f} s: its topics cannot grow"
+        yield AREA.bad("bulk writes", found, "look into the agents' logs for finish_bulk_writes")
 
 
 def _schema(url: str) -> Finding:

@@ -121,3 +121,12 @@ class BulkRecordApi(Protocol):
 
     async def bulk_files_in_index(self, files: Sequence[uuid.UUID]) -> list[bool]:
         """Whether each is a file of a decided attempt that is still there."""
+
+
+class CountAnnouncementApi(Protocol):
+    """What comes before a topic grows."""
+
+    async def announce_counts(self, topic_ids: Sequence[uuid.UUID]) -> int:
+        """Decide no bulk write for these topics from now on, for two minutes at most, and complete one chunk of those
+        that are decided; how many chunks are left. 0: the topics may grow. Repeat it until then.
+        """

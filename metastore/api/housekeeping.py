@@ -39,6 +39,11 @@ class HousekeepingApi(Protocol):
     async def finish_bulk_writes(self) -> int:
         """Commit one chunk of a bulk write that its driver left over a minute ago; 0 when there is none."""
 
+    async def oldest_bulk_write(self) -> float:
+        """For how many seconds the decided bulk write that waits the longest has made no progress; 0 if all are
+        complete.
+        """
+
     async def prune_bulk_writes(self, limit: int) -> int:
         """Forget up to `limit` chunks that were staged over a day ago and not decided, and as many writers that wrote
         nothing for 90 days; how many.

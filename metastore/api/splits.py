@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from headrace.metastore.api.bulk import CountAnnouncementApi
 from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.partitions.changes import Expansion
 
@@ -49,7 +50,7 @@ class ReadingGroup(NamedTuple):
     """Parents with a boundary that the group has not passed, so that it does not get their children."""
 
 
-class SplitApi(Protocol):
+class SplitApi(CountAnnouncementApi, Protocol):
     """What the commit judges by."""
 
     async def double_topic(self, expected_head: int, doubling: Doubling) -> bool:

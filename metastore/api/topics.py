@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from headrace.metastore.api.bulk import CountAnnouncementApi
 from headrace.metastore.partitions.changes import Expansion, Removal, Shrinking
 
 
@@ -92,7 +93,7 @@ class TopicApi(Protocol):
         """Append RemoveTopicRecords; from then on a commit answers UNKNOWN_PARTITION. Same contract as above."""
 
 
-class PartitionApi(Protocol):
+class PartitionApi(CountAnnouncementApi, Protocol):
     """Growth and shrinking of topics."""
 
     async def create_partitions(self, expected_head: int, growths: Sequence[PartitionGrowth]) -> bool:

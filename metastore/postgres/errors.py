@@ -37,6 +37,9 @@ happened, and it may be repeated once the process knows the life that follows (m
 _NO_PARTITION = "HR004"
 """Raised by write_transaction: a partition was deleted, which the caller does not know yet."""
 
+_BULK_WRITES_ARE_LEFT = "HR005"
+"""Raised by assert_no_bulk_writes: a topic grows when decided bulk writes are complete. Nothing happened."""
+
 _NOT_MIGRATED = frozenset({"42P01", "42703", "42883"})
 """Undefined table, column, function."""
 
@@ -61,7 +64,7 @@ def translate(error: psycopg.Error, operation: str, *, writes: bool) -> Headrace
         return AlreadyExistsError(message)
     if error.sqlstate == _JOB_IS_LOST:
         return FencedError(message)
-    if error.sqlstate == _ANOTHER_LIFE:
+    if error.sqlstate in (_ANOTHER_LIFE, _BULK_WRITES_ARE_LEFT):
         return UnavailableError(message)
     if error.sqlstate == _NO_PARTITION:
         return NotFoundError(message)

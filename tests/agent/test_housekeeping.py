@@ -67,6 +67,9 @@ class ScriptedMetastore:
     async def held_snapshot(self) -> int:
         return 42
 
+    async def oldest_bulk_write(self) -> float:
+        return 7.5
+
     async def purge_deleted_partitions(self, limit: int) -> int:
         self.deleted_partitions -= 1
         return 1 if self.deleted_partitions >= 0 else 0
@@ -81,6 +84,7 @@ async def test_works_in_chunks_and_goes_on_after_a_failure() -> None:
     assert metastore.old_offsets == metastore.old_jobs == metastore.old_blocks == 0
     assert metastore.deleted_partitions < 0, "all deleted partitions in one go, one a call"
     assert registry.get_sample_value("headrace_metastore_held_snapshot_transactions") == 42
+    assert registry.get_sample_value("headrace_bulk_write_waits_seconds") == 7.5
     assert registry.get_sample_value("headrace_metastore_slots_overdue", {"log": "commit_log"}) == 3
     while metastore.rotations < 9:  # the eighth fails
         assert not task.done()

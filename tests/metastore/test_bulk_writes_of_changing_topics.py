@@ -4,21 +4,116 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from headrace.metastore.api.bulk import BulkDecision, BulkOutcome
 from headrace.metastore.api.commit import BatchOutcome
+from headrace.metastore.api.topics import CountChange, PartitionGrowth
+from headrace.metastore.partitions.changes import change_count
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import UnavailableError
 from tests.metastore.bulk_scenes import bulk_file
 from tests.metastore.commit_scenes import Scene, batch, open_scene
-from tests.metastore.sessions import move_time, session
+from tests.metastore.sessions import move_time, rows, session
 from tests.metastore.sql_sources import plant
 from tests.metastore.test_bulk_commit import stage
-from tests.metastore.test_doubling_topics import BOUNDARY_QUIET_MS, _controller_epoch, _double
+from tests.metastore.test_doubling_topics import BOUNDARY_QUIET_MS, _controller_epoch, _double, _topic
 
 RECORDS = 7
 ONE_MINUTE = 61.0
+ANNOUNCED_SECONDS = 120
+AS_BEFORE = ("WHERE g.count > t.undeleted_partition_count", "WHERE false")
+"""A version that let topics double while a decided write was left; its boundaries wait."""
+
+
+async def grow(scene: Scene, count: int) -> bool:
+    """As an agent does, with leader epochs or, below metadata.format 4, without."""
+    topic = await _topic(scene)
+    change = change_count(topic.ordered_partitions, count)
+    assert change is not None
+    head = await scene.store.metadata_head()
+    initial = topic.ordered_partitions.initial
+    return await scene.store.change_partition_counts(head, [CountChange(topic.topic_id, initial, change)])
+
+
+async def grow_plainly(scene: Scene, count: int) -> bool:
+    growth = PartitionGrowth(scene.topic.topic_id, (await _topic(scene)).undeleted_partition_count, count)
+    return await scene.store.create_partitions(await scene.store.metadata_head(), [growth])
+
+
+Grow = Callable[[Scene, int], Awaitable[bool]]
+
+
+async def check_growth(scene: Scene, url: str, grows: Grow) -> None:
+    store, topic_id = scene.store, scene.topic.topic_id
+    layout = {scene.topic.topic_number: 2}
+    attempt, late, other = await staged(scene, 0), await staged(scene, 1), await staged(scene, 0, 1)
+    assert (await store.decide_bulk_write("spark", 1, attempt, 1, layout)).outcome is BulkOutcome.DECIDED
+    with pytest.raises(UnavailableError, match="decided bulk writes are not complete"):
+        await grows(scene, 3)
+    assert (await store.decide_bulk_write("late", 1, late, 1, layout)).outcome is BulkOutcome.DECIDED
+    left = await store.announce_counts([topic_id])
+    for known in (layout, {}):
+        refused = await store.decide_bulk_write("other", 1, other, 1, known)
+        assert (refused.outcome, refused.partition_key) == (BulkOutcome.TOPIC_CHANGES, scene.keys[0])
+    assert (left, await store.announce_counts([topic_id])) == (1, 0), (
+        "their drivers are gone: any process completes them, one chunk each time"
+    )
+    async with session(url) as raw:
+        await move_time(raw, ANNOUNCED_SECONDS - 1)
+        refused = await store.decide_bulk_write("other", 1, other, 1, layout)
+        assert refused.outcome is BulkOutcome.TOPIC_CHANGES
+        await move_time(raw, ANNOUNCED_SECONDS + 1)
+        given_up = await store.decide_bulk_write("third", 1, await staged(scene, 0), 1, layout)
+        assert given_up.outcome is BulkOutcome.DECIDED, "nothing has grown for so long"
+        assert await store.announce_counts([topic_id]) == 0
+        assert await grows(scene, 3)
+        assert (await store.decide_bulk_write("other", 1, other, 1, layout)).outcome is BulkOutcome.TOPIC_CHANGES
+        again = await store.decide_bulk_write("other", 1, other, 1, {scene.topic.topic_number: 3})
+        assert again.outcome is BulkOutcome.DECIDED, "nothing is announced any more"
+        assert await rows(raw, "SELECT count(*) FROM announced_counts") == [(0,)]
+    assert await store.commit_bulk_chunk("other", other, 0) == (1, 1)
+
+
+@pytest.mark.requirement("X5")
+@pytest.mark.parametrize("grows", [grow, grow_plainly])
+async def test_a_decided_write_is_complete_before_a_topic_grows(
+    metastore: PostgresMetastore, metastore_url: str, grows: Grow
+) -> None:
+    await check_growth(await open_scene(metastore, 2), metastore_url, grows)
+
+
+@pytest.mark.parametrize(
+    ("function", "right", "wrong"),
+    [
+        ("change_partition_counts", *AS_BEFORE),
+        ("change_partition_counts", "PERFORM forget_announced_counts(p_topic_ids);", ""),
+        ("decide_bulk_write", "a.topic_id = p.topic_id AND", "false AND"),
+        ("announce_counts", "PERFORM commit_bulk_chunk(", "PERFORM concat("),
+        ("announce_counts", "RETURN 120000", "RETURN 12000000000"),
+        ("announce_counts", "t.topic_number = key >> 24", "false"),
+    ],
+)
+async def test_a_planted_bug_of_growth_is_caught(
+    function: str, right: str, wrong: str, metastore: PostgresMetastore, metastore_url: str
+) -> None:
+    scene = await open_scene(metastore, 2)
+    plant(metastore_url, function, right, wrong)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        await check_growth(scene, metastore_url, grow)
+
+
+async def test_a_write_that_waits_is_shown(metastore: PostgresMetastore, metastore_url: str) -> None:
+    scene = await open_scene(metastore, 2)
+    attempt = await staged(scene, 0)
+    assert (await metastore.decide_bulk_write("spark", 1, attempt, 1)).outcome is BulkOutcome.DECIDED
+    async with session(metastore_url) as raw:
+        await move_time(raw, ONE_MINUTE)
+        assert await metastore.oldest_bulk_write() >= ONE_MINUTE
+    assert await metastore.finish_bulk_writes() == 1
+    assert await metastore.oldest_bulk_write() == 0
 
 
 async def staged(scene: Scene, *places: int) -> uuid.UUID:
@@ -41,6 +136,9 @@ async def check_doubling(scene: Scene, url: str) -> None:
     number = scene.topic.topic_number
     attempt, late = await staged(scene, 0), await staged(scene, 1)
     assert (await store.decide_bulk_write("spark", 1, attempt, 1, {number: 2})).outcome is BulkOutcome.DECIDED
+    with pytest.raises(UnavailableError, match="decided bulk writes are not complete"):
+        await _double(scene)
+    plant(url, "change_partition_counts", *AS_BEFORE)
     await _double(scene)
     ahead = BOUNDARY_QUIET_MS / 1000
     async with session(url) as raw:

@@ -64,6 +64,10 @@ class Servers:
         """No session holds one."""
         return 0
 
+    async def oldest_bulk_write(self) -> float:
+        """None waits."""
+        return 0.0
+
     async def _removes_nothing(self, limit: int) -> int:
         return 0
 

@@ -26,11 +26,13 @@ _FINISH_BULK_WRITES = Statement("finish_bulk_writes", writes=True)
 _DECIDED_BULK_FILES = Statement("decided_bulk_files", writes=False)
 _FORGET_DECIDED_BULK_FILES = Statement("forget_decided_bulk_files", writes=True)
 _BULK_FILES_IN_INDEX = Statement("bulk_files_in_index", writes=False)
+_ANNOUNCE_COUNTS = Statement("announce_counts", writes=True)
+_OLDEST_BULK_WRITE = Statement("oldest_bulk_write", writes=False)
 _PRUNE_BULK_WRITES = Statement("prune_bulk_writes", writes=True)
 
 
 class PostgresBulkWrites:
-    """Implements BulkWriteApi, BulkRecordApi, and its part of HousekeepingApi."""
+    """Implements BulkWriteApi, BulkRecordApi, CountAnnouncementApi, and its part of HousekeepingApi."""
 
     pool: Pool
 
@@ -101,9 +103,22 @@ class PostgresBulkWrites:
         (committed,) = await _FINISH_BULK_WRITES.row(self.pool)
         return int(committed)
 
+    async def oldest_bulk_write(self) -> float:
+        return await oldest_bulk_write(self.pool)
+
+    async def announce_counts(self, topic_ids: Sequence[uuid.UUID]) -> int:
+        (left,) = await _ANNOUNCE_COUNTS.row(self.pool, topic_ids=list(topic_ids))
+        return int(left)
+
     async def prune_bulk_writes(self, limit: int) -> int:
         (pruned,) = await _PRUNE_BULK_WRITES.row(self.pool, limit=limit)
         return int(pruned)
+
+
+async def oldest_bulk_write(pool: Pool) -> float:
+    """As HousekeepingApi's."""
+    (seconds,) = await _OLDEST_BULK_WRITE.row(pool)
+    return float(seconds)
 
 
 def _int8(values: Iterable[int]) -> PackedArray:

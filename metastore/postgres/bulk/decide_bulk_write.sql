@@ -3,9 +3,9 @@
 -- the newest decided one was complete before. p_is_named: a write that a user named (writeId). An attempt with a topic that
 -- the decided one does not have is another write under the same name then: it is refused.
 -- p_topics, p_counts: for how many partitions of each topic (by number) the files were laid out; empty: not known. The
--- write is refused while one of its topics changes its partitions, and if the count is another one by now: keys would be in
+-- write is refused from the announcement of a change of partitions on, until it is over, and if the count is another one by now: keys would be in
 -- a partition that is not theirs any more. What is decided before a change of partitions is committed before
--- a boundary is set (set_split_boundary), an alias is made (merge_children), or a partition is removed.
+-- the count grows (assert_no_bulk_writes), a boundary is set (set_split_boundary), an alias is made (merge_children), or a partition is removed.
 -- Output: metastore.api.bulk.BulkOutcome; the decided attempt and its chunks; with UNKNOWN_PARTITION, TOPIC_CHANGES and
 -- OTHER_TOPIC a partition's key.
 -- The files' ids are claimed here, under the unique key that the sweeper uses: a row in state `staged` from now on, so
@@ -94,7 +94,7 @@ BEGIN
     RETURN QUERY SELECT bulk_decided(), p_attempt, 0, p_chunks, NULL::bigint;
 END $$;
 
--- Whether a bulk write may be decided for a partition now. With its topic's layout (p_topics, p_counts): if the count is
+-- Whether a bulk write may be decided for a partition now: not while its topic is about to grow (announce_counts). With its topic's layout (p_topics, p_counts): if the count is
 -- still that one, also in a parent or a child behind the boundary. Without: only if the partition is not a part of a change.
 -- Locks: none; the caller holds the partition's row. Idempotent: reads only. Cost: a few index probes.
 CREATE OR REPLACE FUNCTION takes_bulk_write(p_key bigint, p_topics bigint[], p_counts int[]) RETURNS boolean
@@ -104,6 +104,8 @@ AS $$
     SELECT EXISTS (
         SELECT FROM partitions p JOIN topics t USING (topic_id)
          WHERE p.partition_key = p_key
+           AND NOT EXISTS (SELECT FROM announced_counts a
+                            WHERE a.topic_id = p.topic_id AND a.announced_ms > wall_ms() - announced_ms_most())
            AND (cardinality(p_topics) = 0
                 OR t.undeleted_partition_count = p_counts[array_position(p_topics, t.topic_number)])
            AND (p.state = state_takes_records()

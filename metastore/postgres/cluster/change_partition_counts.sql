@@ -2,6 +2,7 @@
 -- happened. What changes is planned from the image at p_expected_head (metastore/partitions/changes.py).
 -- An index that is used again goes on at the high watermark of its removed partition; an alias is a partition again,
 -- with the log that it had. A topic with aliases only doubles.
+-- A topic does not grow while a decided bulk write will append to it.
 -- What a doubling remembers of the topics goes; it must have its boundaries.
 -- Locks: metadata_head; the changed partitions' rows, ascending; last, for no longer than it takes to end, the topics'
 -- commit shards, and the rows of a doubling: a commit judges by the counts, epochs and states of before or of after,
@@ -37,6 +38,10 @@ BEGIN
     END IF;
     PERFORM append_metadata(p_expected_head, p_records);
     PERFORM FROM partitions WHERE topic_id = ANY (p_topic_ids) ORDER BY partition_key FOR NO KEY UPDATE;
+    PERFORM assert_no_bulk_writes(array(SELECT g.topic_id FROM unnest(p_topic_ids, p_counts) AS g (topic_id, count)
+                                          JOIN topics t USING (topic_id)
+                                         WHERE g.count > t.undeleted_partition_count));
+    PERFORM forget_announced_counts(p_topic_ids);
     UPDATE partitions SET state = state_takes_records()
      WHERE topic_id = ANY (p_topic_ids) AND state IN (state_splits(), state_is_child());
     UPDATE partitions p SET leader_epoch = r.epoch, state = r.state

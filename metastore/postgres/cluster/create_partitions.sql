@@ -1,7 +1,8 @@
 -- Append new partitions' records to topics and write their projection, unless the log has moved on: then
 -- false, and nothing happened.
 -- Leader epochs stay, so keys go on being placed by modulo: the new count counts as the initial one.
--- Locks: metadata_head; last, for no longer than it takes to end, the topics' commit shards: a commit compares
+-- Not while a decided bulk write will append to one of them.
+-- Locks: metadata_head; the topics' partitions, ascending; last, for no longer than it takes to end, the topics' commit shards: a commit compares
 -- the count that its batches were partitioned by, and must not see half of this.
 -- Idempotent: a repeated call finds the head moved and does nothing.
 -- Cost: three rows per partition.
@@ -21,6 +22,9 @@ BEGIN
                 WHERE g.first_index <> (SELECT count(*) FROM partitions p WHERE p.topic_id = g.topic_id)) THEN
         RAISE EXCEPTION 'partitions out of turn: topic_ids=% first_indexes=%', p_topic_ids, p_first_indexes;
     END IF;
+    PERFORM FROM partitions WHERE topic_id = ANY (p_topic_ids) ORDER BY partition_key FOR NO KEY UPDATE;
+    PERFORM assert_no_bulk_writes(p_topic_ids);
+    PERFORM forget_announced_counts(p_topic_ids);
     PERFORM append_metadata(p_expected_head, p_records);
 
     INSERT INTO partitions (partition_key, topic_id, partition_index, shard, leader_epoch, created_at)

@@ -124,3 +124,10 @@ bulk_write_chunks = Table(
 )
 
 decided_bulk_files = Table("decided_bulk_files", metadata, column("file_id", Uuid(), key=True))
+
+announced_counts = Table(
+    "announced_counts",
+    metadata,
+    column("topic_id", Uuid(), key=True),
+    column("announced_ms", BigInteger()),
+)

@@ -85,6 +85,27 @@ async def test_a_topic_doubles_and_is_announced_before(fake_clock: ManualClock) 
     assert topic.doubling == -1
 
 
+@pytest.mark.parametrize("doubles", [True, False])
+async def test_decided_bulk_writes_are_completed_before_a_topic_grows(fake_clock: ManualClock, doubles: bool) -> None:
+    world = World(fake_clock)
+    world.api.bulk_chunks = 5
+    assert (await world.ask()).error_code == 0 if doubles else await fake_clock.run(world.grow(4)) == 0
+    assert (world.api.bulk_chunks, world.api.announced) == (0, {world.topic_id})
+    assert (await world.topic()).undeleted_partition_count == (6 if doubles else 4)
+
+
+async def test_a_topic_that_waits_for_bulk_writes_says_so(fake_clock: ManualClock) -> None:
+    world = World(fake_clock)
+    world.api.bulk_chunks = 10**9
+    answer = await world.ask()
+    assert answer.error_code == ErrorCode.request_timed_out
+    assert "decided bulk writes are being completed first" in (answer.message or "")
+    deadline = fake_clock.monotonic() + 5
+    (verdict,) = await fake_clock.run(world.counts.change([WantedCount("t", 4)], deadline, validate_only=False))
+    assert "decided bulk writes are being completed first" in (verdict.message or "")
+    assert (await world.topic()).undeleted_partition_count == 3
+
+
 async def test_no_change_of_the_count_while_a_doubling_is_under_way(fake_clock: ManualClock) -> None:
     world = World(fake_clock)
     await world.ask()

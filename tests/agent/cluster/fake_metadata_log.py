@@ -55,6 +55,10 @@ class FakeMetadataLog:
     """(topic id, index) of partitions without records: a marked one of them may be removed."""
     readers: list[ReadingGroup] = field(default_factory=list)
     due_splits: list[QuietSplit] = field(default_factory=list)
+    announced: set[uuid.UUID] = field(default_factory=set)
+    """Topics for which no bulk write is decided any more."""
+    bulk_chunks: int = 0
+    """Of decided bulk writes."""
 
     # -- what tests do by hand
 
@@ -154,6 +158,13 @@ class FakeMetadataLog:
             self.add_partitions(*growth)
         self._end("create_partitions")
         return True
+
+    async def announce_counts(self, topic_ids: Sequence[uuid.UUID]) -> int:
+        """One of `bulk_chunks` is committed."""
+        await self._begin("announce_counts")
+        self.announced.update(topic_ids)
+        self.bulk_chunks = max(self.bulk_chunks - 1, 0)
+        return self.bulk_chunks
 
     async def change_partition_counts(self, expected_head: int, changes: Sequence[CountChange]) -> bool:
         await self._begin("change_partition_counts")

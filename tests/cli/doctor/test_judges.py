@@ -76,6 +76,11 @@ def test_a_clock(ahead: float, level: str) -> None:
     assert ("behind" if ahead > 0 else "ahead") in postgres.judge_clock(ahead).found
 
 
+def test_a_bulk_write_that_makes_no_progress() -> None:
+    assert list(postgres.judge_bulk_writes(120.0)) == []
+    assert worst(list(postgres.judge_bulk_writes(600.0))) == ("bulk writes", "bad")
+
+
 def test_tables_and_round_trips() -> None:
     full = TableState("partition_heads", 10, 200_000, 1 << 30)
     assert worst(list(postgres.judge_tables([full]))) == ("bloat", "warn")
