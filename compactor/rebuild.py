@@ -47,9 +47,9 @@ LOST = (
     "records that retention and DeleteRecords removed: readable again if their object still exists",
     "records of transactions that were open, or that ended less than about 20 s before the loss: left out, as counted"
     " above; records of aborted transactions are left out, too, also for readers with read_uncommitted",
-    "records of Spark's writes that were decided less than about 20 s before the loss: left out, as counted above, like"
-    " those of attempts that were never decided. A bucket that only a version without this record used has no record:"
-    " all attempts are readable again, as counted above",
+    "records of Spark's writes that were decided less than about 20 s before the loss, by a driver that was killed"
+    " before it recorded them: left out, as counted above, like those of attempts that were never decided. A bucket"
+    " that only a version without this record used has no record: all attempts are readable again, as counted above",
     "transactional ids: producers begin again with InitProducerId",
     "producer state: a retry of a batch stored before the rebuild is appended again",
     "ACLs, quotas, SCRAM credentials",
