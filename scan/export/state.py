@@ -17,7 +17,8 @@ from headrace.storage.errors import NotFoundError
 from headrace.storage.objects.store import ObjectStore
 
 STATE_KEY = "_headrace/state.json"
-VERSION = 1
+VERSION = 2
+"""2: `infer_json`, and columns of JSON text. A target of version 1 stays one."""
 
 
 class ExportState(msgspec.Struct):
@@ -31,6 +32,13 @@ class ExportState(msgspec.Struct):
     value_schema: str | None = None
     """Of JSON values: an Arrow schema, in base64."""
     version: int = VERSION
+    infer_json: bool | None = None
+    """Whether values are JSON; None in version 1, where only the schema says so."""
+
+    @property
+    def has_json(self) -> bool:
+        """Whether the values of the target's files are JSON."""
+        return self.value_schema is not None if self.infer_json is None else self.infer_json
 
     def begin(self, partition: int, end: int) -> None:
         """A chunk up to `end` is about to be written."""
@@ -49,7 +57,7 @@ async def load_state(store: ObjectStore, fresh: ExportState) -> ExportState:
         return fresh
     except msgspec.DecodeError as error:
         raise OptionError(f"{STATE_KEY} of the target is not an export's state: {error}") from error
-    if found.version != VERSION:
+    if found.version not in (1, VERSION):
         raise OptionError(f"the target was written by another version: version={found.version} known={VERSION}")
     for name in ("cluster_id", "topic", "topic_id"):
         if getattr(found, name) != getattr(fresh, name):

@@ -1,50 +1,69 @@
 """JSON values as typed columns: a schema inferred from a sample, then applied to every value.
 
 Place: between a chunk's rows and its Parquet files.
-Invariant: the schema is inferred once and kept in the export's state, so all files have the same. A value that does not
-fit is an error that names its offset, and nothing of its chunk counts as exported.
+Invariant: each value is parsed by itself, so the row of an offset has this record's value and no other; no number is
+rounded to fit a column. A value that does not fit is an error that names its offset, and nothing of its chunk counts
+as exported. The schema is inferred once and kept in the export's state, so all files have the same.
 """
 
 from __future__ import annotations
 
 import base64
-import io
+import json
+import math
+from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
-from pyarrow import json as arrow_json
 
 from headrace.scan.errors import OptionError
+from headrace.scan.export.json_schema import DECIMAL_DIGITS, INT64_END, JSON_TEXT, columns, is_exact, shape_of
 
 SAMPLE = 10_000
 """Values from which the schema is inferred, at most."""
+Fit = Callable[[Any], object]
+"""The value as Arrow takes it into a column; _Misfit if it is no value of this column."""
 
 
-def infer_schema(rows: pa.Table) -> pa.Schema:
-    """The schema of the JSON objects in the column `value`. OptionError if they are none."""
-    values = [value for value in rows.column("value").slice(0, SAMPLE).to_pylist() if value is not None]
-    if not values:
-        raise OptionError("no value to infer a schema from")
-    try:
-        return _parse(values, None).schema
-    except pa.ArrowInvalid as error:
-        raise OptionError(f"values are not JSON objects with one schema: {error}") from error
+class _Misfit(ValueError):
+    """A value is not what its column has; found here, reported as an OptionError with topic, partition and offset."""
+
+
+def infer_schema(rows: pa.Table) -> pa.Schema | None:
+    """The schema of the objects in `value`, None if no object has a field. OptionError if one is none."""
+    parsed = []
+    for number, value in enumerate(rows.column("value").to_pylist()):
+        if value is not None:
+            parsed.append(_row(rows, number, "is not a JSON object", parse_object, value))
+            if len(parsed) == SAMPLE:
+                break
+    return pa.schema(columns(shape_of(parsed))) if any(parsed) else None
 
 
 def with_values(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The rows with a struct of `schema` as `value`; null where the value is null. OptionError names a misfit."""
-    values = rows.column("value").to_pylist()
+    type_ = pa.struct(list(schema))
+    fit = _fit(pa.field("value", type_))
+
+    def fitted(value: bytes) -> object:
+        return fit(parse_object(value))
+
+    made = [
+        None if value is None else _row(rows, number, _MISFIT, fitted, value)
+        for number, value in enumerate(rows.column("value").to_pylist())
+    ]
+    return rows.set_column(rows.schema.get_field_index("value"), "value", pa.array(made, type_))
+
+
+_MISFIT = "does not fit the inferred schema"
+
+
+def _row(rows: pa.Table, number: int, what: str, make: Callable[[bytes], object], value: bytes) -> object:
     try:
-        parsed = _parse([b"{}" if value is None else value for value in values], schema)
-    except pa.ArrowInvalid as error:
-        raise _misfit(rows, values, schema, error) from error
-    if parsed.num_rows != len(values):
-        raise _misfit(rows, values, schema, "more or less than one JSON object")
-    # Nulls are set by their positions: an object without fields and a missing one are different values.
-    struct = parsed.combine_chunks().to_struct_array().combine_chunks() if values else _empty(schema)
-    mask = pa.array([value is None for value in values], pa.bool_())
-    fields = [struct.field(number) for number in range(struct.type.num_fields)]
-    column = pa.StructArray.from_arrays(fields, fields=list(struct.type), mask=mask)
-    return rows.set_column(rows.schema.get_field_index("value"), "value", column)
+        return make(value)
+    except (ValueError, RecursionError) as error:
+        where = " ".join(f"{name}={rows.column(name)[number].as_py()}" for name in ("topic", "partition", "offset"))
+        raise OptionError(f"a value {what}: {where}: {error}") from error
 
 
 def schema_text(schema: pa.Schema) -> str:
@@ -57,33 +76,114 @@ def schema_of(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
-def _empty(schema: pa.Schema) -> pa.StructArray:
-    return pa.array([], pa.struct(list(schema)))
+def parse_object(value: bytes) -> dict[str, object]:
+    """The one JSON object that a value is. ValueError, RecursionError if it is none, or would lose something."""
+    text = value.decode()
+    parsed = json.loads(text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_no_constant)
+    if not isinstance(parsed, dict):
+        raise ValueError("not a JSON object")
+    if "\\u" in text:
+        json_text(parsed).encode()  # half of a surrogate pair is no character
+    return parsed
 
 
-def _parse(values: list[bytes], schema: pa.Schema | None) -> pa.Table:
-    options = arrow_json.ParseOptions(
-        explicit_schema=schema,
-        newlines_in_values=True,
-        unexpected_field_behavior="infer" if schema is None else "error",
-    )
-    body = b"\n".join(values)
-    reading = arrow_json.ReadOptions(use_threads=False, block_size=max(len(body) + 1, 1024))
-    return arrow_json.read_json(io.BytesIO(body), read_options=reading, parse_options=options)
+def json_text(value: object) -> str:
+    """The shortest JSON text of a parsed value."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _misfit(rows: pa.Table, values: list[bytes | None], schema: pa.Schema, reason: object) -> OptionError:
-    """Names the first value that does not fit."""
-    for number, value in enumerate(values):
-        if value is not None:
-            try:
-                alone = _parse([value], schema)
-            except pa.ArrowInvalid as error:
-                reason = error
-            else:
-                if alone.num_rows == 1:
-                    continue
-            where = {name: rows.column(name)[number].as_py() for name in ("topic", "partition", "offset")}
-            text = " ".join(f"{name}={each}" for name, each in where.items())
-            return OptionError(f"a value does not fit the inferred schema: {text}: {reason}")
-    return OptionError(f"values do not fit the inferred schema: {reason}")
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a field is there twice")
+    return made
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"out of range: {text}")
+    return number
+
+
+def _no_constant(text: str) -> object:
+    raise ValueError(f"not JSON: {text}")
+
+
+def _fit(column: pa.Field) -> Fit:
+    """The conversion for a column, so that each value takes few steps."""
+    inner = _fit_value(column)
+
+    def fit(value: object) -> object:
+        if value is None:
+            return None
+        try:
+            return inner(value)
+        except _Misfit as error:
+            raise _Misfit(f"{column.name}: {error}") from None
+
+    return fit
+
+
+def _fit_value(column: pa.Field) -> Fit:
+    if (column.metadata or {}).items() >= JSON_TEXT.items():
+        return json_text
+    type_ = column.type
+    if pa.types.is_struct(type_):
+        return _fit_struct(type_)
+    if pa.types.is_list(type_):
+        return _fit_list(type_)
+    if pa.types.is_timestamp(type_):  # only in schemas that releases before 0.2 inferred
+        return lambda value: _timestamp(value, type_)
+    return lambda value: _scalar(value, type_)
+
+
+def _fit_struct(type_: pa.StructType) -> Fit:
+    fits = {column.name: _fit(column) for column in type_}
+
+    def fit(value: object) -> object:
+        if not isinstance(value, dict):
+            raise _Misfit(f"{json_text(value)} is not a JSON object")
+        if unknown := value.keys() - fits.keys():
+            raise _Misfit(f"unknown fields: {', '.join(sorted(unknown))}")
+        return {name: fits[name](inner) for name, inner in value.items()}
+
+    return fit
+
+
+def _fit_list(type_: pa.ListType) -> Fit:
+    item = _fit(type_.value_field)
+
+    def fit(value: object) -> object:
+        if not isinstance(value, list):
+            raise _Misfit(f"{json_text(value)} is not an array")
+        return [item(inner) for inner in value]
+
+    return fit
+
+
+def _scalar(value: Any, type_: pa.DataType) -> object:
+    """The value itself: bool, int, float and str are what Arrow takes."""
+    kind = type(value)
+    if pa.types.is_boolean(type_):
+        fits = kind is bool
+    elif pa.types.is_string(type_):
+        fits = kind is str
+    elif pa.types.is_int64(type_):
+        fits = kind is int and -INT64_END <= value < INT64_END
+    elif pa.types.is_decimal(type_):
+        fits = kind is int and abs(value) < 10**DECIMAL_DIGITS
+    elif pa.types.is_float64(type_):
+        fits = kind is float or (kind is int and is_exact(value))
+    else:
+        fits = False
+    if not fits:
+        raise _Misfit(f"{json_text(value)} is no {type_}")
+    return value
+
+
+def _timestamp(value: Any, type_: pa.DataType) -> object:
+    try:
+        return pa.scalar(value, pa.string()).cast(type_)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise _Misfit(str(error)) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import io
 import random
@@ -198,6 +199,48 @@ async def test_json_values_get_one_schema(world: ScanWorld) -> None:
         await export(world, target)
 
 
+@pytest.mark.parametrize("after", [False, True])
+async def test_inferred_json_continues_after_a_kill_at_any_step(world: ScanWorld, after: bool) -> None:
+    (key,) = await world.topic("orders", 1)
+    for number in range(2):
+        await world.commit((key, json_batch(b'{"a":%d}' % number)))
+    for at in range(1, 8):
+        target = KillingTarget()
+        target.at, target.after = at, after
+        with contextlib.suppress(Killed):
+            await export(world, target, infer_json=True, chunk_bytes=1)
+        assert at < 7 or target.at > 0, "seven puts: the last one is not reached"
+        target.at = 0
+        await export(world, target, infer_json=True, chunk_bytes=1)
+        assert [row["value"] for row in await exported(target)] == [{"a": 0}, {"a": 1}]
+
+
+async def test_the_schema_is_inferred_behind_delete_markers(world: ScanWorld, caplog: pytest.LogCaptureFixture) -> None:
+    a, b = await world.topic("orders", 2)
+    target = MemoryStore(SystemClock())
+    await world.commit((a, json_batch(None)), (b, json_batch(None)))
+    assert await export(world, target, infer_json=True) == 0
+    assert "no value to infer a schema from yet" in caplog.text
+    await world.commit((b, json_batch(b'{"a":3}')))
+    assert await export(world, target, infer_json=True, chunk_bytes=1) == 3
+    assert [row["value"] for row in await exported(target)] == [None, None, {"a": 3}]
+    schemas = {
+        str(parquet.read_schema(io.BytesIO(await target.get(info.key)))) async for info in target.list_objects("date=")
+    }
+    assert len(schemas) == 1
+
+
+async def test_nothing_is_begun_before_the_schema_is_inferred(world: ScanWorld) -> None:
+    (key,) = await world.topic("orders", 1)
+    target = MemoryStore(SystemClock())
+    await world.commit((key, json_batch(b"oops")))
+    with pytest.raises(OptionError, match="is not a JSON object: topic=orders partition=0 offset=0"):
+        await export(world, target, infer_json=True)
+    await world.delete_records(key, 1)
+    await world.commit((key, json_batch(b'{"a":3}')))
+    assert await export(world, target, infer_json=True) == 1
+
+
 async def test_a_target_belongs_to_one_topic(world: ScanWorld) -> None:
     (key,) = await world.topic("orders", 1)
     target = MemoryStore(SystemClock())
@@ -225,6 +268,22 @@ async def test_what_retention_removed_before_is_an_error_or_skipped(world: ScanW
         await export(world, target)
     assert await export(world, target, fail_on_data_loss=False) == 5
     assert [row["offset"] for row in await exported(target)] == [0, 1, 2, 7, 8, 9, 10, 11]
+
+
+async def test_a_partition_that_lost_all_its_records_is_skipped(world: ScanWorld) -> None:
+    a, b = await world.topic("orders", 2)
+    target = MemoryStore(SystemClock())
+    await world.write(a, 1)
+    await export(world, target)
+    await world.write(a, 2)
+    await world.delete_records(a, 6)
+    await world.write(b, 3)
+    with pytest.raises(DataLossError, match="orders-0 offsets=3-5: the log has 6 to 5"):
+        await export(world, target)
+    assert await export(world, target, fail_on_data_loss=False) == 3
+    assert [(row["partition"], row["offset"]) for row in await exported(target)] == [
+        (p, n) for p in (0, 1) for n in range(3)
+    ]
 
 
 async def test_the_command(world: ScanWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
