@@ -24,6 +24,7 @@ from headrace.protocol.produce_codec import (
 )
 from headrace.protocol.request import CloseConnection, Promise, Request, Response
 
+ALL_ACKS = -1
 _NAMES = {int(code): code.name for code in ErrorCode}
 
 
@@ -51,9 +52,15 @@ def not_stored(reason: str) -> Refusal:
     return Refusal(file_error(FileStatus.CONDEMNED), f"not stored: {reason}")
 
 
+LEADER_ONLY_TIMEOUT_MS = 30_000
+"""How long a request with acks=0 or acks=1 waits. A client's timeout is how long a leader waits for its followers:
+these clients do not ask for that, and one that sends its records again after a short time would write them twice."""
+
+
 def deadline_of(request: Request, produce: ProduceRequest) -> float:
-    """On Clock.monotonic(), in seconds."""
-    return request.received_at + max(produce.timeout_ms, 0) / 1000
+    """On Clock.monotonic(), in seconds: the client's timeout if it wants all acknowledgements, else a fixed one."""
+    timeout_ms = max(produce.timeout_ms, 0) if produce.acks == ALL_ACKS else LEADER_ONLY_TIMEOUT_MS
+    return request.received_at + timeout_ms / 1000
 
 
 class PendingRequest(Promise):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+import random
 from typing import Any
 
 import pytest
 
+from headrace.agent.produce import pending
 from headrace.agent.produce.trace import FileTrace, FlushReason
 from headrace.protocol.request import CloseConnection
 from headrace.storage.errors import UnavailableError
@@ -145,14 +148,13 @@ async def _produce_until_refused(world: ProduceWorld) -> None:
         await world.clock.sleep(1)
 
 
-@pytest.mark.parametrize("acks", [-1, 1])
-async def test_a_deadline_counts_from_the_requests_arrival(acks: int) -> None:
+async def test_a_deadline_counts_from_the_requests_arrival() -> None:
     world = ProduceWorld()
     world.store = HeldStore(world.bucket)
     async with world:
         world.create_topic("t")
         sent = [
-            asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}, timeout_ms=ms, acks=acks))
+            asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}, timeout_ms=ms))
             for ms in (500, 1500, 0, -5)
         ]
         await world.clock.advance(0.45)
@@ -164,6 +166,60 @@ async def test_a_deadline_counts_from_the_requests_arrival(acks: int) -> None:
         await world.store.puts[0].finish()
         await world.clock.settle()
         assert sent[1].result()["t", 0].error == "none"  # type: ignore[index]
+
+
+async def _copies(rng: random.Random) -> int:
+    """How often a batch is in the log if its producer has no id and sends it again after each timeout.
+
+    Another client's request waits for the same files, so they are committed in any case.
+    """
+    world = ProduceWorld()
+    store = world.store = HeldStore(world.bucket)
+    async with world:
+        key = world.create_topic("t", 2).key(0)
+        assert key is not None
+        timeout_ms = rng.choice((-1, 0, 1, 400, 20_000, 60_000))
+        for _ in range(3):
+            sent = asyncio.create_task(
+                world.produce(world.connect(), {"t": {0: BATCH}}, timeout_ms=timeout_ms, acks=rng.choice((0, 1)))
+            )
+            other = asyncio.create_task(world.produce(world.connect(), {"t": {1: BATCH}}, timeout_ms=60_000))
+            await world.clock.advance(rng.uniform(0.2, 29))
+            while store.puts:
+                await store.puts.pop().finish()
+            await world.clock.settle()
+            await other
+            with contextlib.suppress(CloseConnection):
+                answers = await sent
+                if answers is None or answers["t", 0].error != "request_timed_out":
+                    break
+        return len(await world.log_of(key))
+
+
+async def test_without_acks_all_a_record_is_stored_once_with_any_timeout() -> None:
+    assert [await _copies(random.Random(seed)) for seed in range(12)] == [1] * 12
+
+
+async def test_a_client_that_hears_too_early_of_a_timeout_writes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: the client's timeout applies to acks=0 and acks=1 too."""
+    monkeypatch.setattr(pending, "LEADER_ONLY_TIMEOUT_MS", 100)
+    assert max([await _copies(random.Random(seed)) for seed in range(3)]) > 1
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+async def test_without_acks_all_a_request_waits_for_half_a_minute(acks: int) -> None:
+    world = ProduceWorld()
+    world.store = HeldStore(world.bucket)
+    async with world:
+        world.create_topic("t")
+        sent = asyncio.create_task(world.produce(world.connect(), {"t": {0: BATCH}}, timeout_ms=60_000, acks=acks))
+        await world.clock.advance(30.2)
+        if acks == 0:
+            with pytest.raises(CloseConnection):
+                await sent
+        else:
+            assert (await sent)["t", 0].error == "request_timed_out"  # type: ignore[index]
+        await world.store.puts[0].finish()
 
 
 async def test_a_client_that_went_away_does_not_take_its_batches_along() -> None:
