@@ -1,6 +1,7 @@
 """`headrace topics alter --double` and `--halve`: other partition counts, all keys in order, under unmodified clients.
 
-Place: a part of topics.py. The agents do the work: the command may be stopped at any time, and asked again.
+Place: a part of topics.py. The agents do the work: the command may be stopped at any time, and repeated. If its agent
+goes away it goes on through another one.
 Invariant: nothing is doubled under readers that do not keep the order, and no halving waits for groups that may never
 read, unless --force says so. What is left to wait for is named on stderr: partitions without a boundary or that are not
 merged, and groups that have to commit.
@@ -12,7 +13,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from headrace.cli.client.cluster import KafkaCluster
+from headrace.cli.client.cluster import TRIES, KafkaCluster
 from headrace.cli.numbers import INT32_MAX, whole
 from headrace.cli.tables import say
 from headrace.protocol.scale_topic import ScaleRequest, ScaleResponse, ScaleStep, ShownReader
@@ -32,9 +33,12 @@ def add_scaling(altering: argparse.ArgumentParser) -> None:
     altering.add_argument(
         "--double",
         action="store_true",
-        help="twice the partitions, with the order of all keys, also under unmodified clients (Headrace only)",
+        help="twice the partitions, with the order of all keys, also under unmodified clients (Headrace only);"
+        " --partitions names the count after it, so that a command that is repeated doubles once",
     )
-    altering.add_argument("--halve", action="store_true", help="the way back: half the partitions (Headrace only)")
+    altering.add_argument(
+        "--halve", action="store_true", help="the way back, to --partitions: half as many (Headrace only)"
+    )
     altering.add_argument("--cancel", action="store_true", help="with --halve: give it up, if nothing is merged yet")
     altering.add_argument(
         "--force",
@@ -59,8 +63,10 @@ def add_scaling(altering: argparse.ArgumentParser) -> None:
 def refuse_unfit(args: argparse.Namespace) -> None:
     """Arguments that do not go together."""
     scales = args.double + args.halve
-    if scales + (args.partitions is not None) > 1:
-        args.refuse("--double, --halve and --partitions exclude each other")
+    if scales > 1:
+        args.refuse("--double and --halve exclude each other")
+    if scales and args.partitions is None and not (args.validate_only or args.cancel):
+        args.refuse("--double and --halve need --partitions, the count after it: a repeated command does nothing more")
     if args.producers_max_age_ms and not args.double:
         args.refuse("--producers-max-age-ms needs --double")
     if args.cancel and (not args.halve or args.validate_only):
@@ -71,7 +77,7 @@ def refuse_unfit(args: argparse.Namespace) -> None:
 
 def double(cluster: KafkaCluster, args: argparse.Namespace) -> int:
     """Double the topic and wait until everything is read as before; 0."""
-    answer = cluster.scale_topic(_wanted(args, ScaleStep.DOUBLE))
+    answer = _begin(cluster, args, ScaleStep.DOUBLE)
     if args.validate_only:
         return _say(args, answer, "would be doubled")
     if others := [reader.group_id for reader in answer.readers if not _waits(reader)]:
@@ -83,13 +89,12 @@ def halve(cluster: KafkaCluster, args: argparse.Namespace) -> int:
     """Halve the topic and wait until clients see the lower count, or give it up; 0."""
     if args.cancel:
         return _say(args, cluster.scale_topic(_wanted(args, ScaleStep.CANCEL)), "no longer halves")
-    answer = cluster.scale_topic(_wanted(args, ScaleStep.HALVE))
+    answer = _begin(cluster, args, ScaleStep.HALVE)
     if args.validate_only:
         return _say(args, answer, "would be halved")
     if args.no_wait:
         return _say(args, answer, "halves")
-    higher = answer.partition_count
-    return _say(args, _follow(cluster, args.topic, answer, lambda now: left_to_halve(now, higher)), "halved")
+    return _say(args, _follow(cluster, args.topic, answer, lambda now: left_to_halve(now, args.partitions)), "halved")
 
 
 def left_to_double(answer: ScaleResponse) -> str | None:
@@ -103,9 +108,9 @@ def left_to_double(answer: ScaleResponse) -> str | None:
     return "; ".join(parts) or None
 
 
-def left_to_halve(answer: ScaleResponse, higher: int) -> str | None:
+def left_to_halve(answer: ScaleResponse, lower: int) -> str | None:
     """Children that are not merged, and groups that have to read them; then the count."""
-    if answer.partition_count != higher:
+    if answer.partition_count <= lower:
         return None
     parts = [f"partitions merged: {answer.boundaries} of {answer.parents}"]
     if late := [reader.group_id for reader in answer.readers if reader.late]:
@@ -114,7 +119,15 @@ def left_to_halve(answer: ScaleResponse, higher: int) -> str | None:
 
 
 def _wanted(args: argparse.Namespace, step: ScaleStep) -> ScaleRequest:
-    return ScaleRequest(args.topic, step, args.force, args.validate_only, args.producers_max_age_ms, TIMEOUT_MS)
+    count, quiet_ms = args.partitions or 0, args.producers_max_age_ms
+    return ScaleRequest(args.topic, step, args.force, args.validate_only, quiet_ms, TIMEOUT_MS, count)
+
+
+def _begin(cluster: KafkaCluster, args: argparse.Namespace, step: ScaleStep) -> ScaleResponse:
+    """Ask for it, also at other agents if one goes away: the request names the count, so it takes effect once."""
+    cluster.nodes()
+    cluster.scale_topic(ScaleRequest(args.topic, ScaleStep.LOOK))  # refused by other brokers, once
+    return cluster.scale_topic(_wanted(args, step), TRIES)
 
 
 def _say(args: argparse.Namespace, answer: ScaleResponse, done: str) -> int:
@@ -137,7 +150,7 @@ def _follow(cluster: KafkaCluster, topic: str, answer: ScaleResponse, left_to_do
             _tell(f"partitions: {answer.partition_count}; {left}")
             printed = left
         cluster.pause(LOOK_SECONDS)
-        answer = cluster.scale_topic(ScaleRequest(topic, ScaleStep.LOOK))
+        answer = cluster.scale_topic(ScaleRequest(topic, ScaleStep.LOOK), TRIES)
     return answer
 
 

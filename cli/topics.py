@@ -37,8 +37,8 @@ Topics of any running Kafka cluster.
   headrace topics create orders --partitions 12 --set retention.ms=86400000 -b 127.0.0.1:9092
   headrace topics describe orders -b 127.0.0.1:9092
   headrace topics alter orders --partitions 24 -b 127.0.0.1:9092
-  headrace topics alter orders --double -b 127.0.0.1:9092
-  headrace topics alter orders --halve -b 127.0.0.1:9092
+  headrace topics alter orders --double --partitions 48 -b 127.0.0.1:9092
+  headrace topics alter orders --halve --partitions 24 -b 127.0.0.1:9092
 """
 ACTIONS = "{list,describe,create,alter,delete}"
 
@@ -73,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="new number of partitions; a lower one (Headrace only) removes partitions once they are empty",
     )
     add_scaling(altering)
+    add_yes(altering)
     altering.add_argument(
         "--delete-config",
         action="append",
@@ -145,16 +146,36 @@ def run_alter(args: argparse.Namespace) -> int:
     refuse_unfit(args)
     refuse_twice([name for name, _, _ in changes], "config")
     with open_cluster(args) as cluster:
+        outcome = "altered"
+        if args.partitions is not None and not (args.double or args.halve):
+            outcome = _confirm_count(cluster, args)
         if changes:
             cluster.look_again(lambda: change_configs(cluster, (TOPIC, args.topic), changes))
-        if args.partitions is not None:
-            set_count(cluster, args.topic, args.partitions)
         if args.double:
             return double(cluster, args)
         if args.halve:
             return halve(cluster, args)
-    say(args, f"topic {args.topic} altered", topic=args.topic, outcome="altered")
+        if args.partitions is not None:
+            set_count(cluster, args.topic, args.partitions)
+    say(args, f"topic {args.topic} {outcome}", topic=args.topic, outcome="altered")
     return 0
+
+
+def _confirm_count(cluster: KafkaCluster, args: argparse.Namespace) -> str:
+    """What is said when the count has changed; a lower one has to be confirmed, because producers may lose records."""
+    (found,) = cluster.metadata([args.topic])
+    count, wanted = len(found.partitions), args.partitions
+    if wanted >= count:
+        return "altered"
+    going = f"partition {wanted}" if wanted == count - 1 else f"partitions {wanted} to {count - 1}"
+    confirm(
+        args,
+        f"{args.topic}: lower the count from {count} to {wanted}? {going} take no new records and are removed once they"
+        " are empty. Producers that know the higher count get errors for records that they place there: Java's until it"
+        " refreshes metadata (metadata.max.age.ms), librdkafka's until it is started again; only headrace.client places"
+        " them again.",
+    )
+    return f"altered: {going} take no new records and are removed once they are empty"
 
 
 def run_delete(args: argparse.Namespace) -> int:

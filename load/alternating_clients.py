@@ -123,6 +123,7 @@ def _producer(server: DevServer, name: str, sent: Sent, seconds: float, shape: M
 def _change(server: DevServer, step: str) -> float:
     """The command's seconds, from when it was accepted: a topic that has just halved is not settled yet."""
     words = ["topics", "alter", TOPIC, step, "-b", server.bootstrap]
+    words += ["--partitions", str(2 * COUNT if step == "--double" else COUNT)]
     words += ["--producers-max-age-ms", str(2 * REFRESH_MS)] if step == "--double" else []
     until = time.monotonic() + COMMAND_S
     while True:

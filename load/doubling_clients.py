@@ -88,7 +88,8 @@ def _range(values: tuple[int, ...]) -> str:
 
 def double(bootstrap: str) -> subprocess.Popen[str]:
     """The operator's command, which ends when all groups may read all partitions."""
-    words = ("topics", "alter", TOPIC, "--double", "--producers-max-age-ms", str(BOUNDARY_QUIET_MS), "-b", bootstrap)
+    words = ["topics", "alter", TOPIC, "--double", "--partitions", str(2 * COUNT), "-b", bootstrap]
+    words += ["--producers-max-age-ms", str(BOUNDARY_QUIET_MS)]
     command = [sys.executable, "-m", "headrace.cli.main", *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

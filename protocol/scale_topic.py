@@ -4,6 +4,7 @@ clients.
 Place: between agent/admin/scale_topic.py and `headrace topics alter`, under a private API key that is not advertised.
 Version 0, request header v1, response header v0, big-endian, strings with an int16 length (-1: null):
     request   topic string · step int8 · force int8 · validate_only int8 · quiet_ms int32 · timeout_ms int32
+              partition_count int32
     response  error_code int16 · error_message nullable string · partition_count int32 · parents int32
               boundaries int32 · [readers]: group_id string · kind nullable string · state string · late int32
 Invariant: see protocol/wire.py. Both sides use this module, so what one writes the other reads.
@@ -24,7 +25,7 @@ SCALE_TOPIC_KEY = 31_292
 VERSION = 0
 
 _HEADER = struct.Struct(">hhi")
-_REST = struct.Struct(">b??ii")
+_REST = struct.Struct(">b??iii")
 _COUNTS = struct.Struct(">iii")
 
 
@@ -41,7 +42,8 @@ class ScaleStep(enum.IntEnum):
 class ScaleRequest(NamedTuple):
     """`force`: also with readers that do not keep the order. `quiet_ms`: metadata.max.age.ms of the producers.
 
-    `quiet_ms` 0: Kafka's default. `validate_only`: check it, change nothing.
+    `quiet_ms` 0: Kafka's default. `validate_only`: check it, change nothing. `partition_count`: the one after it, so
+    that a request that is sent again changes nothing more; 0: not named.
     """
 
     topic: str
@@ -50,6 +52,7 @@ class ScaleRequest(NamedTuple):
     validate_only: bool = False
     quiet_ms: int = 0
     timeout_ms: int = 30_000
+    partition_count: int = 0
 
 
 class ShownReader(NamedTuple):

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.log_change import Verdict
 from headrace.agent.admin.topic_doubling import DoublingState, TopicDoubling, WantedDoubling, some
-from headrace.agent.admin.topic_halving import TopicHalving
+from headrace.agent.admin.topic_halving import TopicHalving, is_halved
 from headrace.metastore.api.halvings import HalvingState
 from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.partitions.splitting import BOUNDARY_QUIET_MS
@@ -49,15 +49,17 @@ class ScaleTopic:
         return Response([encode_scale_response(request.correlation_id, answer)])
 
     async def _verdict(self, asked: ScaleRequest, deadline: float) -> Verdict:
-        if asked.quiet_ms < 0:
-            return Verdict(ErrorCode.invalid_request, f"a time below 0: quiet_ms={asked.quiet_ms}")
+        if asked.quiet_ms < 0 or asked.partition_count < 0:
+            message = f"below 0: quiet_ms={asked.quiet_ms} partition_count={asked.partition_count}"
+            return Verdict(ErrorCode.invalid_request, message)
         if asked.step is ScaleStep.LOOK:
             return Verdict()
         if asked.step is ScaleStep.HALVE:
             return await self._halve(asked, deadline)
         if asked.step is ScaleStep.CANCEL:
             return await self._halving.cancel_halving(asked.topic, deadline)
-        wanted = WantedDoubling(asked.topic, asked.force, asked.quiet_ms or BOUNDARY_QUIET_MS)
+        quiet_ms = asked.quiet_ms or BOUNDARY_QUIET_MS
+        wanted = WantedDoubling(asked.topic, asked.force, quiet_ms, asked.partition_count)
         return await self._doubling.double(wanted, deadline, validate_only=asked.validate_only)
 
     async def _halve(self, asked: ScaleRequest, deadline: float) -> Verdict:
@@ -65,12 +67,18 @@ class ScaleTopic:
         state = await self._doubling.look(asked.topic)
         if isinstance(state, Verdict):
             return state
+        if is_halved(state.topic, asked.partition_count):
+            return Verdict()
         silent = [reader.group_id for reader in state.readers if reader.kind is None]
         if silent and not asked.force:
             message = f"have offsets, and never had members, so the halving might never end: {some(silent)}"
             return Verdict(ErrorCode.invalid_request, message)
         return await self._halving.begin_halving(
-            asked.topic, deadline, excluded_groups=silent, validate_only=asked.validate_only
+            asked.topic,
+            deadline,
+            excluded_groups=silent,
+            validate_only=asked.validate_only,
+            partition_count=asked.partition_count,
         )
 
     async def _halving_state(self, topic: str) -> HalvingState | None:

@@ -42,11 +42,15 @@ class DoublingApi(ClusterApi, SplitApi, Protocol):
 
 
 class WantedDoubling(NamedTuple):
-    """`quiet_ms`: a boundary is set when no key that moved came for so long. `force`: with any readers."""
+    """`quiet_ms`: a boundary is set when no key that moved came for so long. `force`: with any readers.
+
+    `partition_count`: the one to reach, 0 for twice what the topic has; one that has it is not doubled again.
+    """
 
     topic: str
     force: bool = False
     quiet_ms: int = BOUNDARY_QUIET_MS
+    partition_count: int = 0
 
 
 class DoublingState(NamedTuple):
@@ -92,7 +96,7 @@ class TopicDoubling:
             topic = image.topics_by_name.get(wanted.topic)
             if topic is not None and in_doubt is not None and topic.ordered_partitions.undeleted == in_doubt:
                 return Verdict()
-            planned = plan_doubling(image, topic, wanted.quiet_ms)
+            planned = plan_doubling(image, topic, wanted)
             if isinstance(planned, Verdict):
                 return planned
             if not wanted.force and (refusal := why_not(await self._api.topic_readers(planned.topic_id))):
@@ -129,10 +133,12 @@ def unfinished_writes(chunks: int) -> str:
     return f"decided bulk writes are being completed first: chunks={chunks}; repeat the request"
 
 
-def plan_doubling(image: MetadataImage, topic: TopicImage | None, quiet_ms: int) -> Doubling | Verdict:
-    """The transaction, or why the topic cannot double now."""
+def plan_doubling(image: MetadataImage, topic: TopicImage | None, wanted: WantedDoubling) -> Doubling | Verdict:
+    """The transaction, or why there is none: the topic cannot double now, or has the wanted count."""
     if topic is None:
         return Verdict(ErrorCode.unknown_topic_or_partition, "topic does not exist")
+    if topic.ordered_partitions.undeleted == wanted.partition_count and topic.halving < 0:
+        return Verdict()
     if image.metadata_format < PARTITION_CHANGES_FORMAT:
         message = f"topics double from metadata.format {PARTITION_CHANGES_FORMAT} on: raise the level first"
         return Verdict(ErrorCode.unsupported_version, message)
@@ -151,7 +157,12 @@ def plan_doubling(image: MetadataImage, topic: TopicImage | None, quiet_ms: int)
     except InvalidError as error:
         return Verdict(ErrorCode.invalid_partitions, str(error))
     assert isinstance(change, Expansion)
-    return Doubling(topic.topic_id, partitions.initial, partitions.undeleted, change, PRODUCER_QUIET_MS, quiet_ms)
+    if wanted.partition_count not in (0, change.undeleted):
+        message = f"the topic doubles to {change.undeleted} partitions, not to {wanted.partition_count}"
+        return Verdict(ErrorCode.invalid_partitions, message)
+    return Doubling(
+        topic.topic_id, partitions.initial, partitions.undeleted, change, PRODUCER_QUIET_MS, wanted.quiet_ms
+    )
 
 
 def why_unfinished(topic: TopicImage) -> Verdict | None:

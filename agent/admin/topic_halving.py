@@ -17,7 +17,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.halvings import Halving, HalvingRequestApi, HalvingState
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
-from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.partitions.changes import halve
 from headrace.metastore.partitions.merging import MergeTimes
 from headrace.protocol.errors import admin_error
@@ -49,11 +49,17 @@ class TopicHalving:
         self._configs, self._settings = configs, settings
 
     async def begin_halving(
-        self, topic: str, deadline: float, *, excluded_groups: Sequence[str] = (), validate_only: bool = False
+        self,
+        topic: str,
+        deadline: float,
+        *,
+        excluded_groups: Sequence[str] = (),
+        validate_only: bool = False,
+        partition_count: int = 0,
     ) -> Verdict:
         """From now on the topic halves. `excluded_groups`: nothing waits for these.
 
-        `deadline`: seconds of the clock's monotonic().
+        `deadline`: seconds of the clock's monotonic(). `partition_count`: the one to reach, 0 for half of what it has.
         """
 
         async def begin(image: MetadataImage) -> bool:
@@ -64,7 +70,7 @@ class TopicHalving:
             )
 
         return await self._append(
-            lambda image, in_doubt: self._why_not_begun(image, topic, in_doubt=in_doubt),
+            lambda image, in_doubt: self._why_not_begun(image, topic, partition_count, in_doubt=in_doubt),
             None if validate_only else begin,
             deadline,
         )
@@ -105,12 +111,12 @@ class TopicHalving:
         except HeadraceError as error:
             return Verdict(ErrorCode(admin_error(error)), str(error))
 
-    def _why_not_begun(self, image: MetadataImage, name: str, *, in_doubt: bool) -> Verdict | None:
+    def _why_not_begun(self, image: MetadataImage, name: str, count: int, *, in_doubt: bool) -> Verdict | None:
         """`in_doubt`: whether an earlier attempt may have begun it."""
         topic = image.topics_by_name.get(name)
         if topic is None:
             return NO_SUCH_TOPIC
-        if in_doubt and topic.halving >= 0:
+        if is_halved(topic, count) or (in_doubt and topic.halving >= 0):
             return Verdict()
         if image.metadata_format < PARTITION_CHANGES_FORMAT:
             message = f"topics halve from metadata.format {PARTITION_CHANGES_FORMAT} on: raise the level first"
@@ -120,10 +126,17 @@ class TopicHalving:
         if any(split.boundary is None for split in topic.splits.values()):
             return Verdict(ErrorCode.invalid_partitions, "the topic doubles: it halves when that is over")
         try:
-            halve(topic.ordered_partitions)
+            half = halve(topic.ordered_partitions).undeleted
         except InvalidError as error:
             return Verdict(ErrorCode.invalid_partitions, str(error))
+        if count not in (0, half):
+            return Verdict(ErrorCode.invalid_partitions, f"the topic halves to {half} partitions, not to {count}")
         return None
+
+
+def is_halved(topic: TopicImage, partition_count: int) -> bool:
+    """Whether the topic has so many partitions, or is on its way to them."""
+    return partition_count in (topic.halving, topic.ordered_partitions.undeleted)
 
 
 def _why_not_cancelled(image: MetadataImage, name: str, *, in_doubt: bool) -> Verdict | None:

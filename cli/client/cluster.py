@@ -134,15 +134,32 @@ class KafkaCluster:
             raise UnavailableError(f"no answer to a request that only Headrace serves: {error}") from error
         require(ErrorCode(answer.error_code), answer.message, topic)
 
-    def scale_topic(self, request: ScaleRequest) -> ScaleResponse:
-        """Headrace's request to double a topic; errors as `set_partition_count`."""
+    def scale_topic(self, request: ScaleRequest, tries: int = 1) -> ScaleResponse:
+        """Headrace's request to double a topic; errors as `set_partition_count`.
+
+        `tries`: how many agents are asked if answers are lost. More than one only for a request that does nothing
+        more when it is sent again.
+        """
         frame = encode_scale_request(request, self._config.client_id, 1)
-        try:
-            answer = decode_scale_response(memoryview(exchange_frame(self._connections[ANY], frame)))
-        except OSError as error:
-            raise UnavailableError(f"no answer to a request that only Headrace serves: {error}") from error
+        for number in range(tries):
+            try:
+                answer = decode_scale_response(memoryview(exchange_frame(self._connections[ANY], frame)))
+                break
+            except OSError as error:
+                if number == tries - 1:
+                    raise UnavailableError(f"no answer to a request that only Headrace serves: {error}") from error
+                self._pause(PAUSE_SECONDS)
+                self._go_to_another()
         require(ErrorCode(answer.error_code), answer.message, request.topic)
         return answer
+
+    def _go_to_another(self) -> None:
+        """From now on ANY is the first server that can be reached of all that are known, if there is one."""
+        self._connections[ANY].close()
+        for address in dict.fromkeys([*self._addresses.values(), *self._config.bootstrap_servers]):
+            with contextlib.suppress(OSError):
+                self._connections[ANY] = self._connect(address)
+                return
 
     def pause(self, seconds: float) -> None:
         """Wait."""

@@ -38,6 +38,10 @@ def test_a_topics_life(run: Run, plain: Run) -> None:
     assert [(row["partition"], row["earliest"], row["latest"]) for row in described["partitions"]] == [
         (n, 0, 0) for n in range(4)
     ]
+    shrunk = run("topics", "alter", "life", "--partitions", "3", status=1)
+    assert "lower the count from 4 to 3? partition 3 take no new records" in shrunk
+    assert "Producers that know the higher count get errors" in shrunk
+    assert len(run("topics", "describe", "life")[0]["partitions"]) == 4
     table = plain("topics", "describe", "life")
     assert table[0][:3] == ["TOPIC", "PARTITION", "LEADER"]
     assert len(table) == 5 + 1 + 2
@@ -54,15 +58,16 @@ def test_a_topic_doubles(run: Run, server: DevServer, capsys: pytest.CaptureFixt
     reader = confluent_kafka.Consumer(settings)
     reader.commit(offsets=[confluent_kafka.TopicPartition("twice", 0, 0)], asynchronous=False)
     reader.close()
-    words = ("topics", "alter", "twice", "--double", "--producers-max-age-ms", "500")
+    words = ("topics", "alter", "twice", "--double", "--producers-max-age-ms", "500", "--partitions", "4")
     assert "read children at once: groups=assigns" in run(*words, status=1)
     forced = run(*words, "--force", "--validate-only")
     assert (forced["outcome"], forced["partitions"]) == ("would be doubled", 2)
     doubled = run(*words, "--force")
     assert (doubled["outcome"], doubled["partitions"], doubled["boundaries"]) == ("doubled", 4, 2)
     run("groups", "delete", "assigns", "--yes")
-    run(*words, "--no-wait")
-    assert "last doubling is not over" in run(*words, status=1)
+    assert run(*words)["partitions"] == 4, "it is repeated"
+    run(*words[:-1], "8", "--no-wait")
+    assert "last doubling is not over" in run(*words[:-1], "16", status=1)
     assert "last doubling is not over" in run("topics", "alter", "twice", "--partitions", "9", status=1)
     described = told(lambda: run("topics", "describe", "twice")[0], lambda topic: len(topic["partitions"]) == 8)
     assert {row["latest"] for row in described["partitions"]} == {0}
@@ -72,20 +77,21 @@ def test_a_topic_doubles(run: Run, server: DevServer, capsys: pytest.CaptureFixt
 def test_a_topic_halves_again(run: Run, server: DevServer) -> None:
     run("topics", "create", "half", "--partitions", "2")
     told(lambda: run("topics", "list"), lambda rows: "half" in {row["topic"] for row in rows})
-    assert "its initial count times 2" in run("topics", "alter", "half", "--halve", status=1)
-    run("topics", "alter", "half", "--double", "--producers-max-age-ms", "500")
+    assert "its initial count times 2" in run("topics", "alter", "half", "--halve", "--partitions", "1", status=1)
+    run("topics", "alter", "half", "--double", "--partitions", "4", "--producers-max-age-ms", "500")
     assert "does not halve" in run("topics", "alter", "half", "--halve", "--cancel", status=1)
     settings = {"bootstrap.servers": server.bootstrap, "group.id": "alone", "enable.auto.commit": False}
     reader = confluent_kafka.Consumer(settings)
     reader.commit(offsets=[confluent_kafka.TopicPartition("half", 3, 0)], asynchronous=False)
     reader.close()
-    assert "never had members" in run("topics", "alter", "half", "--halve", status=1)
+    assert "never had members" in run("topics", "alter", "half", "--halve", "--partitions", "2", status=1)
     checked = run("topics", "alter", "half", "--halve", "--force", "--validate-only")
     assert (checked["outcome"], checked["partitions"]) == ("would be halved", 4)
-    halved = run("topics", "alter", "half", "--halve", "--force")
+    halved = run("topics", "alter", "half", "--halve", "--force", "--partitions", "2")
     assert (halved["outcome"], halved["partitions"], halved["boundaries"]) == ("halved", 2, 2)
+    assert run("topics", "alter", "half", "--halve", "--partitions", "2")["partitions"] == 2, "it is repeated"
     told(lambda: run("topics", "describe", "half")[0], lambda topic: len(topic["partitions"]) == 2)
-    assert "the topic halves" in run("topics", "alter", "half", "--double", status=1)
+    assert "the topic halves" in run("topics", "alter", "half", "--double", "--partitions", "4", status=1)
     run("groups", "delete", "alone", "--yes")
 
 

@@ -119,6 +119,23 @@ async def test_no_change_of_the_count_while_a_doubling_is_under_way(fake_clock: 
     assert (await world.ask())[:5] == (0, None, 12, 6, 0)
 
 
+async def test_a_request_that_names_its_count_doubles_once(fake_clock: ManualClock) -> None:
+    """A script repeats a command after its agent was killed: from 3 to 6, and never to 12."""
+    world = World(fake_clock)
+    refused = await world.ask(partition_count=12)
+    assert (refused.error_code, refused.message) == (
+        ErrorCode.invalid_partitions,
+        "the topic doubles to 6 partitions, not to 12",
+    )
+    assert (await world.ask(partition_count=6))[:5] == (0, None, 6, 3, 0)
+    assert (await world.ask(partition_count=6))[:5] == (0, None, 6, 3, 0), "while it is under way"
+    await world.set_boundaries()
+    length = len(world.api.log)
+    assert (await world.ask(partition_count=6))[:5] == (0, None, 6, 3, 3), "when it is over"
+    assert len(world.api.log) == length
+    assert (await world.ask(partition_count=-1)).error_code == ErrorCode.invalid_request
+
+
 async def test_it_waits_for_agents_and_can_be_repeated(fake_clock: ManualClock) -> None:
     world = World(fake_clock)
     world.api.add_agent(9)
@@ -213,16 +230,16 @@ async def test_other_refusals(fake_clock: ManualClock) -> None:
     assert (await World(fake_clock, level=3).ask()).error_code == ErrorCode.unsupported_version
     with pytest.raises(CloseConnection):
         await world.handler(a_request(SCALE_TOPIC_KEY, 1, b""))
-    for body in (b"", b"\x00\x01t\x05" + bytes(10), b"\x00\x01t\x01" + bytes(11)):
+    for body in (b"", b"\x00\x01t\x05" + bytes(14), b"\x00\x01t\x01" + bytes(15)):
         with pytest.raises(InvalidError):
             await world.handler(a_request(SCALE_TOPIC_KEY, 0, body))
 
 
 def test_the_bytes() -> None:
     """As docs/understand/ORDERED_REQUESTS.md has them."""
-    request = ScaleRequest("t", ScaleStep.HALVE, force=True, quiet_ms=258, timeout_ms=1)
+    request = ScaleRequest("t", ScaleStep.HALVE, force=True, quiet_ms=258, timeout_ms=1, partition_count=3)
     frame = encode_scale_request(request, "", 7)
-    assert frame.hex() == "000000187a3c0000000000070000000174ff01000000010200000001"
+    assert frame.hex() == "0000001c7a3c0000000000070000000174ff0100000001020000000100000003"
     assert decode_scale_request(memoryview(frame)[HEADER_BYTES:]) == request
     response = ScaleResponse(3, "no", 8, 4, 2, (ShownReader("g", None, "Empty", 1),))
     found = encode_scale_response(7, response)
