@@ -47,7 +47,8 @@ and every object must be known to the metastore or be recent. Exit status 1 if s
   headrace audit --metastore-url postgresql://… --bucket s3://…
   headrace audit --deep …            read every byte and verify every checksum
   headrace audit --lost …            after a promotion or restore of Postgres: what it lost at most
-  headrace audit --lost --put-back 127.0.0.1:9092 …   produce it again: other offsets, at the end
+  headrace audit --lost --put-back 127.0.0.1:9092 …   produce it again: other offsets, at the end;
+                                     --command-config FILE if clients have to log in
   headrace audit --resume-janitor …  after a restore of the metastore: allow deletion of objects again
   headrace audit --rebuild-index …   the metastore is lost and has no backup: see docs/operate/OPERATIONS.md
 """
@@ -69,6 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="with --lost: produce the records that were lost for certain again, through this cluster's agents",
     )
+    parser.add_argument(
+        "--command-config", type=Path, metavar="FILE", help="with --put-back: properties file of the admin client"
+    )
     add_yes(parser)
     add_settings(parser, ("metastore.url", "bucket", *S3), every=False)
     parser.set_defaults(run=run)
@@ -77,6 +81,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the findings; 1 if something is wrong."""
     settings = settings_from(args)
+    if args.command_config is not None and args.put_back is None:
+        raise ConfigError("--command-config needs --put-back: nothing else asks an agent")
     for name, value in (("metastore.url", settings.metastore_url), ("bucket", settings.bucket)):
         if not value:
             raise ConfigError(f"{name} is not set (--{name.replace('.', '-')} or --config)")

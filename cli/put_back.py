@@ -25,6 +25,7 @@ from headrace.cli.progress_bar import ProgressBar
 from headrace.cli.tables import confirm
 from headrace.compactor.put_back import (
     ExtentApi,
+    Planned,
     PlannedBatch,
     PutBack,
     begin_put_back,
@@ -64,16 +65,15 @@ async def put_back(
     if plan is not None and plan.is_done:
         print(f"put back already, in this life of the metastore: batches={len(plan.batches)}")
         return 0
-    with KafkaCluster.of(client_config(args.put_back, None)) as cluster:
+    with KafkaCluster.of(client_config(args.put_back, args.command_config)) as cluster:
         if plan is None:
             before = await files_put_back(store)
             fed = {f: ranges for f, ranges in (await read_forgotten(store)).items() if f in lost_files}
             fed = {file_id: ranges for file_id, ranges in fed.items() if file_id not in before}
-            batches, left_out = await plan_put_back(api, store, fed, image.topics_by_id)
-            for (topic, index), records in sorted(left_out.items()):
-                print(
-                    f"left out, because some of them were never appended: {topic} partition={index} records={records}"
-                )
+            planned = await plan_put_back(api, store, fed, image.topics_by_id)
+            batches = planned.batches
+            for line in left_out(planned):
+                print(line)
             if not batches:
                 print("nothing is left to be put back")
                 return 0
@@ -89,6 +89,17 @@ async def put_back(
     await end_put_back(store, plan)
     print(f"put back: batches={len(plan.batches)} records={sum(batch.records for batch in plan.batches)}")
     return 0
+
+
+def left_out(planned: Planned) -> Iterator[str]:
+    """What is not put back, and why."""
+    reasons = {
+        "some of them were never appended": planned.dropped,
+        "this life of the metastore has aborted their transactions": planned.transactional,
+    }
+    for reason, counted in reasons.items():
+        for (topic, index), records in sorted(counted.items()):
+            yield f"left out, because {reason}: {topic} partition={index} records={records}"
 
 
 def _lines(batches: list[PlannedBatch]) -> Iterator[str]:

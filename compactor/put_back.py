@@ -58,11 +58,12 @@ class PutBack(msgspec.Struct):
 
 
 class Planned(NamedTuple):
-    """`left_out`: records by (topic, partition index) of parts of files in which the commit dropped a batch, and of
-    transactions."""
+    """`dropped`: records by (topic, partition index) of parts of files in which the commit dropped a batch.
+    `transactional`: those of transactions."""
 
     batches: list[PlannedBatch]
-    left_out: Counter[tuple[str, int]]
+    dropped: Counter[tuple[str, int]]
+    transactional: Counter[tuple[str, int]]
 
 
 class ExtentApi(Protocol):
@@ -86,7 +87,7 @@ async def plan_put_back(
     for key, offset in first_lost.items():
         known |= await _identities_from(api, store, key, offset)
     planned: list[tuple[int, int, PlannedBatch]] = []
-    left_out = Counter[tuple[str, int]]()
+    dropped, transactional = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     in_order = sorted(fed.items(), key=lambda item: min(lost.base_offset for lost in item[1]))
     for file_id, ranges in in_order:
         bases = {key: min(r.base_offset for r in ranges if r.partition_key == key) for key, *_ in ranges}
@@ -98,11 +99,11 @@ async def plan_put_back(
             if entry.record_count != sum(
                 r.last_offset - r.base_offset + 1 for r in ranges if r.partition_key == entry.partition_key
             ):
-                left_out[topic.name, entry.partition_index] += entry.record_count
+                dropped[topic.name, entry.partition_index] += entry.record_count
                 continue
             for position, header in walk_batches(memoryview(body)[: entry.position + entry.length], entry.position):
                 if header.is_transactional:
-                    left_out[topic.name, entry.partition_index] += header.record_count
+                    transactional[topic.name, entry.partition_index] += header.record_count
                     continue
                 if (who := _identity(entry.partition_key, header)) is not None:
                     if who in known:
@@ -110,7 +111,7 @@ async def plan_put_back(
                     known.add(who)
                 place = (file_id, topic.name, entry.partition_index, position, header.size, header.record_count)
                 planned.append((entry.partition_key, base, PlannedBatch(*place)))
-    return Planned([batch for _, _, batch in sorted(planned, key=lambda p: p[:2])], left_out)
+    return Planned([batch for _, _, batch in sorted(planned, key=lambda p: p[:2])], dropped, transactional)
 
 
 async def read_put_back(store: ObjectStore, life: int) -> PutBack | None:

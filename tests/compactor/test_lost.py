@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.client.cluster import KafkaCluster
+from headrace.cli.client.transport import ClientConfig
 from headrace.cli.main import main
+from headrace.cli.put_back import left_out
 from headrace.compactor.lost import LATE_MS, SETTLE_MS, find_lost
 from headrace.compactor.put_back import plan_put_back
 from headrace.metastore.life.forgotten import OffsetRange, write_forgotten
@@ -19,6 +22,7 @@ from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.loading import load_image
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
+from headrace.storage.errors import UnavailableError
 from headrace.storage.file_id import born_ms, object_key
 from headrace.storage.objects.directory import DirectoryStore
 from headrace.storage.segment.reader import verify_segment
@@ -34,6 +38,14 @@ async def _lose_newest(world: CompactionWorld, files: int) -> list[str]:
         await raw.execute("DELETE FROM extents WHERE file_id = ANY (%s)", (ids,))
         await raw.execute("DELETE FROM segment_files WHERE file_id = ANY (%s)", (ids,))
     return [str(file_id) for file_id in ids]
+
+
+async def _certain(world: CompactionWorld, *keys: int) -> dict[uuid.UUID, set[OffsetRange]]:
+    """Lose the newest file; what agents recorded of it before."""
+    extents = [extent for key in keys for extent in await world.extents(key)]
+    (lost,) = await _lose_newest(world, 1)
+    ranges = {OffsetRange(e.partition_key, e.base_offset, e.last_offset) for e in extents if str(e.file_id) == lost}
+    return {uuid.UUID(lost): ranges}
 
 
 @pytest.mark.requirement("X4")
@@ -89,17 +101,51 @@ async def test_a_file_with_a_batch_that_was_never_appended_is_not_put_back(world
     idempotent = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     await world.commit((a, plain_batch(3, **idempotent)))
     await world.commit((a, plain_batch(3, **idempotent)), (a, plain_batch(2)), (b, plain_batch(4)))
-    extents = [extent for key in (a, b) for extent in await world.extents(key)]
-    (lost,) = await _lose_newest(world, 1)
-    fed = {
-        uuid.UUID(lost): {
-            OffsetRange(e.partition_key, e.base_offset, e.last_offset) for e in extents if str(e.file_id) == lost
-        }
-    }
+    fed = await _certain(world, a, b)
     topics = (await load_image(world.postgres)).topics_by_id
     planned = await plan_put_back(world.postgres, world.store, fed, topics)
     assert [(batch.partition_index, batch.records) for batch in planned.batches] == [(1, 4)]
-    assert planned.left_out == {("t", 0): 5}
+    assert (planned.dropped, planned.transactional) == ({("t", 0): 5}, {})
+
+
+async def test_records_of_transactions_are_left_out_for_another_reason(world: CompactionWorld) -> None:
+    a, b = await world.topic("t", 2)
+    transactional = plain_batch(3, producer_id=7, producer_epoch=0, base_sequence=0, attributes=0x10)
+    await world.commit((a, transactional), (a, plain_batch(2)), (b, plain_batch(4)))
+    (lost,) = await _lose_newest(world, 1)
+    fed = {uuid.UUID(lost): {OffsetRange(a, 0, 4), OffsetRange(b, 0, 3)}}  # as after a commit in a transaction
+    topics = (await load_image(world.postgres)).topics_by_id
+    planned = await plan_put_back(world.postgres, world.store, fed, topics)
+    assert [(batch.partition_index, batch.records) for batch in planned.batches] == [(0, 2), (1, 4)]
+    assert list(left_out(planned)) == [
+        "left out, because this life of the metastore has aborted their transactions: t partition=0 records=3"
+    ]
+
+
+async def test_lost_records_are_put_back_by_a_client_that_logs_in(
+    world: CompactionWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with the other tools: a file with the admin client's properties."""
+    bucket = DirectoryStore(tmp_path / "bucket", SystemClock())
+    await write_cluster_id(bucket, world.postgres.cluster_id)
+    await LifeKeeper(world.postgres, bucket, SystemClock(), random.Random(1)).begin_anew("restored")
+    properties = tmp_path / "admin.properties"
+    properties.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=ops\nsasl.password=open\n"
+    )
+    used: list[ClientConfig] = []
+
+    def of(config: ClientConfig) -> None:
+        used.append(config)
+        raise UnavailableError("seen")
+
+    monkeypatch.setattr(KafkaCluster, "of", of)
+    words = ["audit", "--lost", f"--metastore-url={world.url}", f"--bucket=file://{tmp_path}/bucket"]
+    words += ["--command-config", str(properties)]
+    assert await _run(*words) == 1
+    assert "--command-config needs --put-back" in capsys.readouterr().err
+    assert await _run(*words, "--put-back", "agent:9092") == 1
+    assert [config.login.uses_sasl for config in used] == [True]
 
 
 async def test_the_command_lists_and_exports_it(
