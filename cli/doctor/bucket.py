@@ -51,9 +51,11 @@ async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[
         await store.close()
     parts = urlsplit(settings.bucket)
     if parts.scheme == "s3":
-        from headrace.storage.objects.s3_bucket import bucket_rules  # here: it imports botocore
+        from headrace.storage.objects.s3_bucket import bucket_rules, why_no_delete_objects  # here: imports botocore
 
         chosen = s3_options(parts, options)
+        absent = "/".join(filter(None, (chosen.prefix, "doctor/absent")))
+        found += judge_delete_objects(await why_no_delete_objects(chosen, absent))
         return [*found, *judge_rules(await bucket_rules(chosen), chosen.prefix)]
     return [*found, *_disk(parts.scheme, unquote(parts.path))]
 
@@ -126,6 +128,14 @@ def judge_put(milliseconds: float) -> Finding:
     if milliseconds > PUT_WARN_MS:
         return AREA.warn("put", found, "use a bucket in this region: every produce request waits for a put")
     return AREA.ok("put", found)
+
+
+def judge_delete_objects(refusal: str) -> Iterator[Finding]:
+    """`refusal`: of a request that deletes many objects; empty if there was none."""
+    if refusal:
+        found = f"the store does not delete many objects in one request: {refusal}"
+        to_do = "expect a request for each deleted object; if there is a newer version of the store, try it"
+        yield AREA.warn("DeleteObjects", found, to_do)
 
 
 def judge_rules(rules: BucketRules, prefix: str) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from headrace.cli.process.readiness import NoPeers
 from headrace.cli.process.role import MainRole, Role
 from headrace.cli.process.shell import ProcessShell
 from headrace.cli.process.tracing import Tracing, open_tracing
+from headrace.cli.process.waiting import until_available
 from headrace.config.errors import ConfigError
 from headrace.config.exposure import exposures
 from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, roles
@@ -33,15 +34,11 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.setting_reporter import SettingReporter
 from headrace.storage.clock import Clock, SystemClock
-from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
-
-RETRY_SECONDS = 2.0
-"""Between attempts to connect to the metastore at the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +236,6 @@ async def open_metastore(settings: Settings, clock: Clock) -> Metastore:
     Every role waits: a compactor that starts while Postgres is away must not exit. Errors as
     PostgresMetastore.open.
     """
-    give_up_at = clock.monotonic() + settings.initial_broker_registration_timeout_ms / 1000
-    while True:
-        try:
-            return await PostgresMetastore.open(settings.metastore_url, settings)
-        except UnavailableError as error:
-            if clock.monotonic() + RETRY_SECONDS >= give_up_at:
-                raise
-            logger.warning("metastore not available, trying again: error=%s", error)
-            await clock.sleep(RETRY_SECONDS)
+    return await until_available(
+        "metastore", lambda: PostgresMetastore.open(settings.metastore_url, settings), settings, clock
+    )

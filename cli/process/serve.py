@@ -117,17 +117,17 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, stopping)
-    opening = asyncio.ensure_future(opened(settings))
+    opening = asyncio.ensure_future(_opened_and_formatted(settings, opened))
     ended = asyncio.ensure_future(stopping.wait())
     await asyncio.wait((opening, ended), return_when=asyncio.FIRST_COMPLETED)
-    if not opening.done():  # it still waits for the metastore
+    if not opening.done():  # it still waits for the metastore or the bucket
         opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
         return 0
     process = await opening
     if one_of is not None:
         one_of.node_id = process.node_id
     try:
-        await process.require_formatted_storage()
         await process.start()
         tune_collector()
         print(process.ready_line(), flush=True)
@@ -135,6 +135,18 @@ async def _serve(
     finally:
         await process.stop()
     return 0
+
+
+async def _opened_and_formatted(
+    settings: Settings, opened: Callable[[Settings], Awaitable[ProcessShell]]
+) -> ProcessShell:
+    process = await opened(settings)
+    try:
+        await process.require_formatted_storage()
+    except BaseException:  # also the signal that ends the wait
+        await process.stop()
+        raise
+    return process
 
 
 def _on_signal(stopping: asyncio.Event) -> None:

@@ -24,6 +24,7 @@ from headrace.cli.process.http_security import HttpSecurity
 from headrace.cli.process.http_server import HttpServer, ask
 from headrace.cli.process.readiness import Part, PeerReports, Readiness
 from headrace.cli.process.role import MainRole, Role
+from headrace.cli.process.waiting import until_available
 from headrace.config.listeners import http_port
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
@@ -66,6 +67,7 @@ class ProcessShell:
         background work; None: readiness does not show it."""
         self._supervisor = supervisor or Supervisor(clock)
         self._settings, self._store, self._metastore, self._life = settings, store, metastore, life
+        self._clock = clock
         self._main, self._members, self._reporter = main, members, reporter
         self._roles = list(itertools.chain.from_iterable(members))
         self._loop = asyncio.get_running_loop()
@@ -87,14 +89,19 @@ class ProcessShell:
         )
 
     async def require_formatted_storage(self) -> None:
-        """InvalidError, with instructions, unless bucket and metastore were formatted as the same cluster."""
-        await require_formatted(self._store, self._metastore.cluster_id)
+        """InvalidError, with instructions, unless bucket and metastore were formatted as the same cluster.
+
+        Waits for the bucket as open_metastore does for Postgres.
+        """
+        await until_available(
+            "bucket", lambda: require_formatted(self._store, self._metastore.cluster_id), self._settings, self._clock
+        )
 
     async def start(self) -> None:
         """Start every role. Raises the error that prevented it."""
         self._http.start()
         self._readiness.start()
-        await self._life.start()
+        await until_available("bucket or metastore", self._life.start, self._settings, self._clock)
         await self._reporter.start()
         for role in self._roles:
             await role.start()

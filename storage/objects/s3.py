@@ -37,11 +37,13 @@ from headrace.storage.objects.keys import check_key
 from headrace.storage.objects.ranges import check_range, read_each
 from headrace.storage.objects.s3_body import RequestBody
 from headrace.storage.objects.s3_client import S3Options, new_client, of_each_put, of_each_request, send_bodies_at_once
-from headrace.storage.objects.s3_errors import REQUEST_FAILURES, translate
+from headrace.storage.objects.s3_errors import REQUEST_FAILURES, lacks_delete_objects, translate
 from headrace.storage.objects.store import ByteRange, ObjectInfo
 
 PAGE_KEYS = 1000
 """Keys per listing or deletion request: S3's limit."""
+DELETES_AT_ONCE = 16
+"""Requests in parallel, to a store that has no DeleteObjects."""
 SLOWEST_BYTES_PER_S = 4 * 1024 * 1024
 """A connection to S3 is an order of magnitude faster; a slower one is given up and made again."""
 
@@ -71,6 +73,7 @@ class S3Store:
         self._client: Any = None
         self._closed = False
         self._names_no_checksums = False
+        self._deletes_one_by_one = False
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
         view = memoryview(body).cast("B")
@@ -140,7 +143,10 @@ class S3Store:
             query["ContinuationToken"] = page["NextContinuationToken"]
 
     async def delete_many(self, keys: Sequence[str]) -> list[str]:
-        """In requests of 1,000 keys. Keys that the store refuses to delete are logged and left out of the result."""
+        """In requests of 1,000 keys, or of one key if the store has no DeleteObjects.
+
+        Keys that the store refuses to delete are logged and left out of the result.
+        """
         names = list(dict.fromkeys(self._name(key) for key in keys))
         confirmed: list[str] = []
         for start in range(0, len(names), PAGE_KEYS):
@@ -172,6 +178,35 @@ class S3Store:
             raise CorruptError(f"stored length differs: key={key} sent={sent} stored={stored}")
 
     async def _delete(self, names: list[str]) -> list[str]:
+        if not self._deletes_one_by_one:
+            try:
+                return await self._delete_together(names)
+            except InvalidError as error:
+                if not lacks_delete_objects(error.__cause__):
+                    raise
+                self._deletes_one_by_one = True
+                logger.warning("store has no DeleteObjects, so each object is deleted by a request: error=%s", error)
+        deleted: list[str] = []
+        for start in range(0, len(names), DELETES_AT_ONCE):
+            deleted += await self._delete_each(names[start : start + DELETES_AT_ONCE])
+        return deleted
+
+    async def _delete_each(self, names: list[str]) -> list[str]:
+        """Raises if the outcome of one is unknown, or if the store has no such request either."""
+        outcomes = await asyncio.gather(*map(self._delete_one, names), return_exceptions=True)
+        refused = [(name, outcome) for name, outcome in zip(names, outcomes, strict=True) if outcome is not None]
+        for name, error in refused:
+            if not isinstance(error, InvalidError) or lacks_delete_objects(error.__cause__):
+                raise error
+            logger.warning("delete failed: key=%s error=%s", name, error)
+        kept = {name for name, _ in refused}
+        return [name.removeprefix(self._prefix) for name in names if name not in kept]
+
+    async def _delete_one(self, name: str) -> None:
+        async with self._request("delete", name, in_doubt=_always) as client:
+            await client.delete_object(**self._target, Key=name)
+
+    async def _delete_together(self, names: list[str]) -> list[str]:
         objects = [{"Key": name} for name in names]
         async with self._request("delete", names[0], in_doubt=_always) as client:
             answer = await client.delete_objects(**self._target, Delete={"Objects": objects, "Quiet": False})

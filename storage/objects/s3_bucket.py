@@ -1,7 +1,7 @@
-"""What an S3 bucket itself does to objects: versioning, and lifecycle rules.
+"""What an S3 bucket itself does to objects: versioning, and lifecycle rules; and whether it has DeleteObjects.
 
 Place: asked by `headrace doctor`; no path of records needs it, nor the rights for it.
-Invariant: reads only.
+Invariant: reads only; the one key that is deleted does not exist.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from headrace.storage.objects.s3_client import S3Options, new_client
+from headrace.storage.objects.s3_errors import REQUEST_FAILURES, lacks_delete_objects
 
 _NONE_SET = ("NoSuchLifecycleConfiguration", "NotImplemented", "XNotImplemented", "MethodNotAllowed")
 
@@ -48,6 +49,16 @@ async def bucket_rules(options: S3Options) -> BucketRules:
         old_versions_expire=any("NoncurrentVersionExpiration" in rule for rule in rules or ()),
         refusal=reason or lifecycle_reason,
     )
+
+
+async def why_no_delete_objects(options: S3Options, key: str) -> str:
+    """The store's refusal, for `key`, which does not exist; "" if it has DeleteObjects, or refuses it otherwise."""
+    try:
+        async with new_client(options) as client:
+            await client.delete_objects(Bucket=options.bucket, Delete={"Objects": [{"Key": key}]})
+    except REQUEST_FAILURES as error:
+        return str(error) if lacks_delete_objects(error) else ""
+    return ""
 
 
 async def _told(answer: Awaitable[dict[str, Any]]) -> tuple[dict[str, Any] | None, str]:

@@ -98,6 +98,19 @@ _CHECK_ROLE = "the AWS role, its trust policy, and the token in AWS_WEB_IDENTITY
 _CHECK_ANYTHING = "bucket, s3.endpoint, s3.region and s3.path.style"
 
 
+def lacks_delete_objects(error: BaseException | None) -> bool:
+    """Whether a refused DeleteObjects says that the store has no such request, or takes it only with Content-MD5."""
+    if not isinstance(error, ClientError):
+        return False
+    refusal, status = error.response.get("Error", {}), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    said = f"{refusal.get('Code')} {refusal.get('Message')}".lower()
+    return (
+        "content-md5" in said
+        or "contentmd5" in said
+        or status in (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.METHOD_NOT_ALLOWED)
+    )
+
+
 def translate(error: Exception, request: str, *, in_doubt: bool) -> HeadraceError:
     """The error to raise for `error`.
 

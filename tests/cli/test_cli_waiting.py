@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from headrace.cli.main import main
 from headrace.cli.process import open_process as module
-from headrace.cli.process.open_process import RETRY_SECONDS, open_metastore
+from headrace.cli.process import serve
+from headrace.cli.process.open_process import open_metastore
+from headrace.cli.process.waiting import RETRY_SECONDS
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.formatted import formatted_cluster_id
-from headrace.storage.errors import InvalidError, UnavailableError
+from headrace.storage.cluster_properties import random_cluster_id, write_cluster_id
+from headrace.storage.errors import InvalidError, ThrottledError, UnavailableError
+from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.store import ByteRange
 from load.torture.proxy import FaultProxy
+from tests.cli.process.test_health import HealthWorld
 from tests.manual_clock import ManualClock
 
 
@@ -66,6 +74,71 @@ def test_a_process_that_cannot_register_in_time_exits(command: str, tmp_path: Pa
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines()[-1].startswith("error: ")
     assert ended.stderr.count("metastore not available, trying again") == 1, "lines that repeat are left out"
+
+
+class ThrottledBucket(MemoryStore):
+    """Fault model: S3 answers 503 SlowDown to the first `times` requests for an object."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(ManualClock())
+        self.left = times
+
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
+        self.left -= 1
+        if self.left >= 0:
+            raise ThrottledError("status=503 code=SlowDown")
+        return await super().get(key, byte_range)
+
+
+@pytest.mark.requirement("C17")
+async def test_a_bucket_that_answers_503_is_waited_for() -> None:
+    world, timeout = HealthWorld(), Settings().initial_broker_registration_timeout_ms / 1000
+    world.shell._store = bucket = ThrottledBucket(5)
+    world.metastore.cluster_id = random_cluster_id(random.Random(1))
+    await write_cluster_id(bucket, world.metastore.cluster_id)
+    await world.clock.run(world.shell.require_formatted_storage())
+    bucket.left, started = 10**9, world.clock.monotonic()
+    with pytest.raises(ThrottledError):
+        await world.clock.run(world.shell.require_formatted_storage())
+    assert timeout - RETRY_SECONDS <= world.clock.monotonic() - started < timeout
+    await world.shell.stop()
+
+
+@pytest.mark.requirement("C17")
+async def test_the_life_is_checked_again_until_the_bucket_answers() -> None:
+    world = HealthWorld()
+    failures = [ThrottledError("status=503 code=SlowDown")] * 3
+
+    async def start() -> None:
+        if failures:
+            raise failures.pop()
+
+    world.life.start = start  # type: ignore[method-assign]
+    await world.clock.run(world.shell.start())
+    assert failures == []
+    assert (await world.get("/readyz"))[0] == 200
+    await world.shell.stop()
+
+
+async def test_a_signal_ends_the_wait_for_the_bucket() -> None:
+    """Connections are closed before the process ends."""
+    stopped = asyncio.Event()
+
+    class Waiting:
+        async def require_formatted_storage(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+
+        async def stop(self) -> None:
+            stopped.set()
+
+    async def opened(settings: Settings) -> Any:
+        return Waiting()
+
+    assert await serve._serve(Settings(), opened, None) == 0
+    assert stopped.is_set()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().remove_signal_handler(number)
 
 
 @pytest.mark.requirement("C17")

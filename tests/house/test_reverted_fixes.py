@@ -110,7 +110,7 @@ FIXES = {
         "tests/metastore/test_commit.py",
     ),
     "10 a process waits for Postgres at its start": Fix(
-        "cli/process/open_process.py",
+        "cli/process/waiting.py",
         "if clock.monotonic() + RETRY_SECONDS >= give_up_at:",
         "if True:",
         "tests/cli/test_cli_waiting.py::test_connecting_is_tried_until_the_registration_timeout",

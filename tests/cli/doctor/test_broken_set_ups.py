@@ -22,8 +22,12 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import OBJECT_KEY, render
 from headrace.storage.objects.directory import DirectoryStore
-from tests.fixtures_s3 import BUCKET
+from headrace.storage.objects.s3_client import S3Options
+from tests.fixtures_s3 import BUCKET, aws_credentials
 from tests.metastore.sessions import beat
+from tests.scripted_http import ScriptedServer, refusing
+
+__all__ = ["aws_credentials"]
 
 ANOTHER_CLUSTER = "8XUwXa9qSyi9tSOquGtauQ"
 Doctor = Callable[..., dict[str, tuple[str, str, str | None]]]
@@ -194,6 +198,20 @@ async def test_a_bucket_that_deletes_and_keeps_by_itself(moto_url: str, places: 
     assert broken["lifecycle rules"].level.value == "bad"
     assert "tidy" in broken["lifecycle rules"].found
     assert broken["versioning"].level.value == "warn"
+
+
+async def test_a_store_without_delete_objects(aws_credentials: None) -> None:
+    from headrace.cli.doctor.bucket import judge_delete_objects
+    from headrace.storage.objects.s3_bucket import why_no_delete_objects
+
+    steps = [refusing(501, "NotImplemented"), refusing(400, "MissingContentMD5"), refusing(403, "AccessDenied")]
+    async with ScriptedServer(steps) as server:
+        options = S3Options(bucket="bucket", endpoint=server.url, region="us-east-1", path_style=True)
+        refusals = [await why_no_delete_objects(options, "logs/doctor/absent") for _ in range(4)]
+    assert ["NotImplemented" in refusals[0], "MissingContentMD5" in refusals[1], refusals[2:]] == [True, True, ["", ""]]
+    (finding,) = judge_delete_objects(refusals[0])
+    assert (finding.check, finding.level.value) == ("DeleteObjects", "warn")
+    assert list(judge_delete_objects("")) == []
 
 
 def _rng() -> Any:

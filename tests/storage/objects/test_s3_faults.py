@@ -75,14 +75,15 @@ async def failure_of(call: Call, step: Step, timeout_s: float = 10.0) -> Headrac
     """The error that `call` raises when its requests meet `step`.
 
     A write is one request. A GET or HEAD may be more: aiohttp repeats it once when its connection broke
-    before the answer, and botocore asks for the bucket's region after an answer that it has the wrong one.
+    before the answer, and botocore asks for the bucket's region after an answer that it has the wrong one. A store
+    without DeleteObjects (501) is asked to delete one object.
     """
     async with ScriptedServer([step] * 3) as server:
         store = s3_at(server.url, request_timeout_s=timeout_s)
         with pytest.raises(HeadraceError) as caught:
             await call(store)
         await store.close()
-        assert len(server.exchanges) == 1 or call in READS
+        assert len(server.exchanges) == 1 or call in READS or "status=501" in str(caught.value)
     return caught.value
 
 

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import random
 import ssl
+from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from headrace.storage.errors import CorruptError, InvalidError, OutcomeUnknownError, UnavailableError
 from headrace.storage.objects import s3
 from headrace.storage.objects.retrying import RetryingStore
-from headrace.storage.objects.s3 import time_limit_s
+from headrace.storage.objects.s3 import DELETES_AT_ONCE, time_limit_s
 from headrace.storage.objects.store import ByteRange, ObjectInfo
 from load.self_signed import write_certificate
 from tests.fixtures_s3 import aws_credentials, s3_at
@@ -199,6 +200,41 @@ async def test_what_the_store_refuses_to_delete_is_not_confirmed(caplog: pytest.
         await store.close()
     assert "delete failed: key=pre/b code=AccessDenied" in caplog.text
     assert "delete failed: key=pre/d code=InternalError" in caplog.text
+
+
+def _md5(exchange: Exchange) -> Awaitable[None]:
+    text = "Missing required header for this request: Content-MD5"
+    return exchange.answer(400, f"<Error><Code>InvalidRequest</Code><Message>{text}</Message></Error>".encode())
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [refusing(501, "NotImplemented"), refusing(405, "MethodNotAllowed"), refusing(400, "MissingContentMD5"), _md5],
+)
+async def test_without_delete_objects_each_object_is_deleted(refusal: Step, caplog: pytest.LogCaptureFixture) -> None:
+    async def gone(exchange: Exchange) -> None:
+        if exchange.target.startswith("/bucket/pre/locked"):
+            await exchange.refuse(403, "AccessDenied")
+        else:
+            await exchange.answer(204)
+
+    keys = [f"k{number}" for number in range(DELETES_AT_ONCE)]
+    async with ScriptedServer([refusal] + [gone] * (len(keys) + 3)) as server:
+        store = s3_at(server.url)
+        assert await store.delete_many([*keys, "locked"]) == keys
+        assert await store.delete_many(["locked", "again"]) == ["again"]
+        await store.close()
+    assert [exchange.method for exchange in server.exchanges] == ["POST"] + ["DELETE"] * (len(keys) + 3)
+    assert caplog.text.count("store has no DeleteObjects") == 1
+    assert "delete failed: key=pre/locked" in caplog.text
+
+
+async def test_a_single_deletion_may_have_happened() -> None:
+    async with ScriptedServer([refusing(501, "NotImplemented"), refusing(500, "InternalError")]) as server:
+        store = s3_at(server.url)
+        with pytest.raises(OutcomeUnknownError):
+            await store.delete_many(["k"])
+        await store.close()
 
 
 async def test_a_cancelled_get_gives_its_connection_back() -> None:
