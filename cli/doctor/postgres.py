@@ -27,8 +27,9 @@ from headrace.metastore.postgres.diagnosis.diagnosis import (
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migration_plan import plan_migration
 from headrace.metastore.postgres.pool import open_pool
+from headrace.metastore.postgres.server_check import check_encoding
 from headrace.storage.clock import Clock
-from headrace.storage.errors import HeadraceError
+from headrace.storage.errors import HeadraceError, InvalidError
 
 AREA = Area("postgres")
 CLOCK_WARN_S, CLOCK_BAD_S = 1.0, 30.0
@@ -43,7 +44,7 @@ ROUND_TRIP_WARN_MS = 5.0
 
 
 async def examine(settings: Settings, clock: Clock) -> list[Finding]:
-    """Every finding about Postgres; the first one only, if it cannot be reached."""
+    """Every finding about Postgres; the first one only, if it cannot be reached or cannot be the metastore."""
     one = msgspec.structs.replace(settings, metastore_pool_size=1)
     try:
         pool = await open_pool(settings.metastore_url, one)
@@ -51,6 +52,11 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         return [
             AREA.bad("connect", f"{address_of(settings)}: {error}", "check metastore.url, the server and the network")
         ]
+    async with pool.connection() as connection:
+        encoding = connection.info.parameter_status("server_encoding")
+    if bad := judge_encoding(encoding):
+        await pool.close()
+        return [bad]
     schema = await asyncio.to_thread(_schema, settings.metastore_url)
     try:
         await server_state(pool)  # the first statement is planned, and the connection warm
@@ -82,6 +88,16 @@ def judge_round_trip(where: str, milliseconds: float) -> Finding:
     if milliseconds > ROUND_TRIP_WARN_MS:
         return AREA.warn("connect", found, "run agents in the zones of the server, or give it more CPU")
     return AREA.ok("connect", found)
+
+
+def judge_encoding(encoding: str | None) -> Finding | None:
+    """None if the database can store every name of a client."""
+    try:
+        check_encoding(encoding)
+    except InvalidError as error:
+        to_do = "format a database in UTF8; pg_dump and headrace migrate --restored move an old cluster"
+        return AREA.bad("encoding", str(error), to_do)
+    return None
 
 
 def judge_server(state: ServerState, settings: Settings) -> Iterator[Finding]:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import psycopg
 
 from headrace.metastore.postgres.errors import translated
+from headrace.metastore.postgres.single_connection import connected
 
 
 def formatted_cluster_id(url: str) -> str | None:
-    """The cluster id in the database at `url`; None when it holds no cluster yet. UnavailableError when it is away."""
-    with translated("formatted_cluster_id", writes=False), psycopg.connect(url, connect_timeout=10) as connection:
+    """The cluster id in the database at `url`; None when it holds no cluster yet. UnavailableError when it is away.
+
+    InvalidError when it cannot be a metastore.
+    """
+    with translated("formatted_cluster_id", writes=False), connected(url) as connection:
         try:
             row = connection.execute("SELECT cluster_id FROM cluster").fetchone()
         except psycopg.errors.UndefinedTable:

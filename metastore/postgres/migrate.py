@@ -29,7 +29,7 @@ from headrace.metastore.log.kip631_records import FeatureLevelRecord
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.migration_locks import NONE, locks
-from headrace.metastore.postgres.server_check import check_version
+from headrace.metastore.postgres.single_connection import connected
 from headrace.metastore.postgres.sql_files import SqlFile, function_files, sql_files
 from headrace.storage.cluster_properties import random_cluster_id
 from headrace.storage.errors import InvalidError
@@ -78,12 +78,11 @@ def migrate(
     """Apply what is missing, install the functions, and make the cluster's first rows.
 
     `commit_shards` and `values` (settings of the cluster) count only for a new cluster. `cluster_id` is a base64url
-    UUID; None takes a random one. InvalidError when Postgres is too old, a recorded migration has changed or is unknown
-    to this version, or the cluster has another id; UnavailableError when Postgres is not there, or another session
-    locks a table for long (a dump): what is missing stays missing, and a later run continues.
+    UUID; None takes a random one. InvalidError when Postgres is too old or not in UTF8, a recorded migration
+    has changed or is unknown to this version, or the cluster has another id; UnavailableError when Postgres is not
+    there, or another session locks a table for long (a dump): what is missing stays missing, and a later run continues.
     """
-    with translated("migrate", writes=False), psycopg.connect(url, autocommit=True, connect_timeout=10) as connection:
-        check_version(connection.info.server_version)
+    with translated("migrate", writes=False), connected(url, autocommit=True) as connection:
         for attempt in count(1):
             try:
                 with connection.transaction():
@@ -99,6 +98,7 @@ def migrate(
 def _apply_missing(connection: Connection) -> tuple[str, ...]:
     """Apply the files that are missing and install all functions; the names of the files."""
     connection.execute("SELECT pg_advisory_xact_lock(%s, %s)", LOCK)
+    connection.execute("SET LOCAL standard_conforming_strings = on")
     recorded = _recorded(connection)
     _refuse_unknown(recorded)
     connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())

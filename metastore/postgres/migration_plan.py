@@ -15,7 +15,7 @@ import psycopg
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.migrate import ATTEMPTS_MAX, LOCK_TIMEOUT_MS, MIGRATIONS
 from headrace.metastore.postgres.migration_locks import locks
-from headrace.metastore.postgres.server_check import check_version
+from headrace.metastore.postgres.single_connection import connected
 from headrace.metastore.postgres.sql_files import function_files, sql_files
 from headrace.storage.errors import InvalidError
 
@@ -54,9 +54,8 @@ class MigrationPlan:
 
 def plan_migration(url: str) -> MigrationPlan:
     """Errors as migrate; an empty database gets the plan of a new cluster."""
-    with translated("plan migration", writes=False), psycopg.connect(url, connect_timeout=10) as connection:
+    with translated("plan migration", writes=False), connected(url) as connection:
         connection.execute("SET TRANSACTION READ ONLY")
-        check_version(connection.info.server_version)
         recorded = _recorded(connection)
         files = sql_files(MIGRATIONS)
         if unknown := sorted(recorded - {file.name for file in files}):

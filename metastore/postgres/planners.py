@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import psycopg
 from psycopg import sql
 
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.signature import Field, Signature
+from headrace.metastore.postgres.single_connection import connected
 from headrace.metastore.postgres.sql_files import signatures
 
 SCHEMA = "headrace_planning"
@@ -45,7 +45,7 @@ def grant_planning(url: str, roles: Sequence[str]) -> None:
 
     InvalidError if a role does not exist, or the caller may not grant it.
     """
-    with translated("grant planning", writes=False), psycopg.connect(url, connect_timeout=10) as connection:
+    with translated("grant planning", writes=False), connected(url) as connection:
         (tables,) = connection.execute("SELECT current_schema()").fetchone() or ("public",)
         (database,) = connection.execute("SELECT current_database()").fetchone() or ("",)
         for statement in _definitions(str(tables)):

@@ -32,6 +32,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.password import PasswordCommand
 from headrace.metastore.postgres.pool_metrics import POOLS
+from headrace.metastore.postgres.server_check import ENCODING
 from headrace.metastore.postgres.statement import Pool
 from headrace.storage.clock import SystemClock
 
@@ -108,6 +109,7 @@ def _fixed_arguments(url: str, settings: Settings) -> dict[str, Any]:
         "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_TIMEOUT_MS,
         "jit": "off",
         "default_transaction_isolation": "read\\ committed",
+        "standard_conforming_strings": "on",  # functions have literals with backslashes
     }
     options = " ".join(f"-c {name}={value}" for name, value in server_side.items())
     return (
@@ -117,6 +119,7 @@ def _fixed_arguments(url: str, settings: Settings) -> dict[str, Any]:
             "autocommit": True,
             "prepare_threshold": 0,  # the same few statements all day
             "application_name": "headrace",
+            "client_encoding": ENCODING,
             "options": f"{arguments.get('options', '')} {options}".strip(),
             "connect_timeout": CONNECT_TIMEOUT_S,
             # a peer that vanished is noticed within about 15 s, in a silent connection as in a busy one

@@ -1,7 +1,9 @@
 """Whether this Postgres can keep what Headrace acknowledges: asked once, when a process opens the metastore.
 
-Place: by `migrate` (the version only) and by PostgresMetastore.open, after its pool is open.
-Invariant: a server that cannot run the schema is refused; a server that may lose committed rows, or that has no room
+Place: by `migrate` and other single connections (version and encoding only), and by PostgresMetastore.open, after its
+pool is open.
+Invariant: a server that cannot run the schema, or a database that cannot store every name of a client, is refused
+before anything is read from it; a server that may lose committed rows, or that has no room
 for another process, is named in the log with the setting to change. A standby is refused before that,
 by the pool's `target_session_attrs` (pool.py).
 """
@@ -11,10 +13,14 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
+from psycopg import ConnectionInfo
+
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import InvalidError
 
 OLDEST_MAJOR = 15
+ENCODING = "UTF8"
+"""Of the database, and of each connection, with any PGCLIENTENCODING and any default of a role."""
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +41,27 @@ class ServerFacts(NamedTuple):
 
 
 async def check_server(pool: Pool, connections: int) -> None:
-    """InvalidError if the server is too old; one warning for each other problem."""
+    """InvalidError if the server is too old, or the database's encoding another; a warning for each other problem."""
     async with pool.connection() as connection:
-        check_version(connection.info.server_version)
+        check_database(connection.info)
     facts = ServerFacts(*await _DESCRIBE_SERVER.row(pool))
     for problem in problems_of(facts, connections):
         logger.warning("unsafe postgres: %s", problem)
+
+
+def check_database(info: ConnectionInfo) -> None:
+    """InvalidError for a Postgres or a database that cannot be the metastore."""
+    check_version(info.server_version)
+    check_encoding(info.parameter_status("server_encoding"))
+
+
+def check_encoding(encoding: str | None) -> None:
+    """InvalidError for another encoding than UTF8; None: a pooler does not tell."""
+    if encoding not in (ENCODING, None):
+        raise InvalidError(
+            f"the database's encoding is {encoding}, so it cannot store every name of a topic, group or client:"
+            f" create a database with ENCODING '{ENCODING}' (and TEMPLATE template0)"
+        )
 
 
 def check_version(server_version: int) -> None:

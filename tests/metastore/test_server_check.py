@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import tempfile
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from headrace.cli.doctor.findings import Level
+from headrace.cli.doctor.postgres import examine
+from headrace.cli.main import main
 from headrace.config.settings import Settings
+from headrace.metastore.api.agents import AgentRegistration, Listener
 from headrace.metastore.postgres import server_check
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migrate import migrate
-from headrace.metastore.postgres.server_check import ServerFacts, check_version, problems_of
+from headrace.metastore.postgres.migration_plan import plan_migration
+from headrace.metastore.postgres.server_check import ServerFacts, check_encoding, check_version, problems_of
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError, UnavailableError
+from tests.metastore.sessions import beat
 
 ONE = Settings(metastore_pool_size=1)
 SAFE = ServerFacts(True, True, "on", max_connections=100, reserved_connections=3, connections=10)
@@ -72,6 +83,68 @@ async def test_an_old_server_is_refused_by_agents_and_by_migrate(
         await open_and_close(metastore_url)
     with pytest.raises(InvalidError, match="needed=99"):
         migrate(metastore_url)
+
+
+@contextmanager
+def _database(server: EmbeddedPostgres, encoding: str, *settings: str) -> Iterator[str]:
+    """An empty database of the server, with these settings."""
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE encoded ENCODING '{encoding}' TEMPLATE template0".encode())
+        for setting in settings:
+            connection.execute(f"ALTER DATABASE encoded SET {setting}".encode())
+        try:
+            yield server.url("encoded")
+        finally:
+            connection.execute("DROP DATABASE encoded WITH (FORCE)")
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+async def test_a_database_in_another_encoding_is_refused_everywhere(
+    postgres_server: EmbeddedPostgres, encoding: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that is read as bytes "belongs to another cluster"; another ends connections at a name it does not have."""
+    reason = f"the database's encoding is {encoding}"
+    with _database(postgres_server, encoding) as url:
+        with pytest.raises(InvalidError, match=reason):
+            migrate(url)
+        with pytest.raises(InvalidError, match=reason):
+            formatted_cluster_id(url)
+        with pytest.raises(InvalidError, match=reason):
+            plan_migration(url)
+        with pytest.raises(InvalidError, match=reason):
+            await open_and_close(url)
+        (finding,) = await examine(Settings(metastore_url=url), SystemClock())
+        assert (finding.check, finding.level) == ("encoding", Level.BAD)
+        assert reason in finding.found
+        words = ["--metastore-url", url, "--bucket", tmp_path.as_uri()]
+        assert await asyncio.to_thread(main, ["storage", "format", "-t", "8XUwXa9qSyi9tSOquGtauQ", *words]) == 1
+        assert reason in capsys.readouterr().err
+
+
+def test_a_pooler_that_does_not_tell_the_encoding_is_no_reason() -> None:
+    check_encoding(None)
+    check_encoding("UTF8")
+
+
+async def test_settings_of_the_database_do_not_change_what_the_sql_means(
+    postgres_server: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Functions have literals with backslashes, and names come in UTF-8."""
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    settings = ("standard_conforming_strings = off", "client_encoding = 'LATIN1'", "bytea_output = 'escape'")
+    with _database(postgres_server, "UTF8", *settings) as url:
+        migrate(url)
+        store = await PostgresMetastore.open(url, ONE)
+        listeners = (Listener("PLAINTEXT", "127.0.0.1", 1, 0),)
+        agent = await store.register_agent(
+            AgentRegistration(7, uuid.uuid4(), "127.0.0.1", 1, None, listeners=listeners)
+        )
+        assert not (await beat(store, agent)).is_fenced
+        async with store.pool.connection() as connection:
+            query = r"SELECT current_setting('client_encoding'), '\x41'::bytea, 'д'"
+            row = await (await connection.execute(query)).fetchone()
+        assert row == ("UTF8", b"A", "д")
+        await store.close()
 
 
 async def test_a_durable_server_is_opened_without_a_word_and_others_are_named(

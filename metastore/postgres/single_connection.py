@@ -1,0 +1,27 @@
+"""One connection to Postgres, for a command that opens no pool.
+
+Place: under migrate.py, migration_plan.py, formatted.py and planners.py.
+Invariant: a server or database that cannot be the metastore is refused before the caller asks it anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from headrace.metastore.postgres.server_check import ENCODING, check_database
+
+CONNECT_TIMEOUT_S = 10
+
+
+@contextmanager
+def connected(url: str, *, autocommit: bool = False) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    """A connection; as psycopg's, it commits at the end. Errors as psycopg.connect and `check_database`."""
+    with psycopg.connect(
+        url, autocommit=autocommit, connect_timeout=CONNECT_TIMEOUT_S, client_encoding=ENCODING
+    ) as connection:
+        check_database(connection.info)
+        yield connection
