@@ -148,13 +148,15 @@ class ApiVersionsHandler:
         return answer.encode(correlation_id, entity)
 
     def _features(self, answer: Schema) -> dict[str, Any]:
-        """The features this agent supports and the levels the cluster uses; clients below v4 misread a lowest level
-        of 0.
+        """The features with levels that UpdateFeatures accepts, and the levels the cluster uses.
+
+        Clients below v4 misread a lowest level of 0.
         """
         if answer.version < 3:
             return {}
         image = self._image()
-        known = {**KAFKA_FEATURES, **SUPPORTED_FEATURES, **OPTIONAL_FEATURES}
+        sealed = {name: levels for name, levels in OPTIONAL_FEATURES.items() if name in image.features}
+        known = {**KAFKA_FEATURES, **SUPPORTED_FEATURES, **sealed}
         supported = {name: levels for name, levels in known.items() if answer.version > 3 or levels[0] > 0}
         return {
             "supported_features": tuple(

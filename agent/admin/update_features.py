@@ -3,7 +3,9 @@
 Place: request fields to FeatureLevelRecords in the metadata log.
 Invariant: all updates of a request or none, decided on exactly the image that they follow. A level
 is active only while every registered agent supports it; that of segment keys is refused while a running compactor is
-known not to have it. One that starts later, or that was not heard for a minute, changes nothing: its swaps are refused.
+known not to have it. A compactor that starts later, or that was not heard for a minute, changes nothing: its swaps are
+refused. The level of sealed secrets rises by `headrace storage seal-secrets` only, which seals what is stored; before
+that it is not offered (protocol/api_versions.py).
 Source: KIP-584, KIP-778 (upgrade types, validate only), KIP-1022 (one error for all, version 2).
 """
 
@@ -14,7 +16,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.log_change import LogChange, Verdict
-from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS, TRANSACTION_VERSION
+from headrace.metastore.api.agents import METADATA_FORMAT, SEALED_SECRETS, SEGMENT_KEYS, TRANSACTION_VERSION
 from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT, change_feature
 from headrace.metastore.log.image import MetadataImage
@@ -78,6 +80,11 @@ class UpdateFeatures:
 
 def _records(image: MetadataImage, updates: Any) -> list[MetadataRecord]:
     """The records to append; errors as change_feature's."""
+    for update in updates:
+        if update.feature == SEALED_SECRETS and update.max_version_level > 0 and SEALED_SECRETS not in image.features:
+            raise UnsupportedFeatureError(
+                f"`headrace storage seal-secrets` raises the level, and seals what is stored: feature={SEALED_SECRETS}"
+            )
     changes = (
         change_feature(
             image, update.feature, max(update.max_version_level, 0), allow_downgrade=_allows_downgrade(update)

@@ -17,10 +17,21 @@ from headrace.agent.dispatch import Dispatcher
 from headrace.agent.handlers import Parts, register_handlers
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
-from headrace.metastore.api.agents import METADATA_FORMAT, SEALED_SECRETS, SEGMENT_KEYS, TRANSACTION_VERSION
+from headrace.metastore.api.agents import (
+    KAFKA_FEATURES,
+    METADATA_FORMAT,
+    OPTIONAL_FEATURES,
+    SEALED_SECRETS,
+    SEGMENT_KEYS,
+    SUPPORTED_FEATURES,
+    TRANSACTION_VERSION,
+    AgentRegistration,
+    agent_features,
+)
 from headrace.metastore.api.metadata_log import StoredSnapshot
 from headrace.metastore.api.settings import SettingReport
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.kip631_records import FeatureLevelRecord
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -257,12 +268,31 @@ async def test_api_versions_shows_supported_and_finalized_features(world: World,
         (METADATA_FORMAT, 1, 4),
         (SEGMENT_KEYS, 1, 1),
         *([(TRANSACTION_VERSION, 0, 2)] if version > 3 else []),  # as Kafka: older clients misread a lowest level of 0
-        (SEALED_SECRETS, 1, 1),
     ]
     finalized = sorted((f.name, f.max_version_level) for f in answer.finalized_features)
     assert finalized == sorted([*kafkas, (METADATA_FORMAT, 4), (TRANSACTION_VERSION, 2)])
     assert answer.finalized_features_epoch == world.view.image.offset
     assert {row.api_key for row in answer.api_keys} >= {45, 46, 55, 57, 60, 62, 63, 64}
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("has_keys", [False, True])
+async def test_a_feature_is_offered_if_its_highest_level_is_accepted(
+    world: World, sealed: bool, has_keys: bool
+) -> None:
+    """`metadata.secrets` rises by `headrace storage seal-secrets`: before, no client is offered a level that fails."""
+    features = agent_features(has_secret_keys=has_keys or sealed)
+    await world.api.register_agent(AgentRegistration(3, uuid.uuid4(), "agent-3", 9092, None, features=features))
+    if sealed:
+        level = FeatureLevelRecord(name=SEALED_SECRETS, min_feature_level=1, max_feature_level=1)
+        assert await world.api.append_records(await world.api.metadata_head(), [level])
+    await world.view.catch_up()
+    answer = await world.ask(ApiKey.API_VERSIONS, 4, client_software_name="t", client_software_version="1")
+    offered = {feature.name: feature.max_version for feature in answer.supported_features}
+    assert (SEALED_SECRETS in offered) == sealed
+    for name, levels in {**KAFKA_FEATURES, **SUPPORTED_FEATURES, **OPTIONAL_FEATURES}.items():
+        accepted = (await _set_format(world, 1, levels.max_level, 1, name=name)).error_code is ErrorCode.none
+        assert accepted == (offered.get(name) == levels.max_level), name
 
 
 async def _piece(
