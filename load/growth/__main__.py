@@ -92,7 +92,7 @@ def _unmodified(console: Console, server: DevServer) -> int:
 
 def alter_count(bootstrap: str, topic: str, count: int) -> None:
     """`headrace topics alter --partitions`."""
-    command = [sys.executable, "-m", "headrace.cli.main", "topics", "alter", topic, "--partitions", str(count)]
+    command = [sys.executable, "-m", "headrace.cli.main", "topics", "alter", topic, "--partitions", str(count), "--yes"]
     subprocess.run([*command, "--bootstrap-server", bootstrap], check=True, stdout=subprocess.DEVNULL)
 
 

@@ -87,7 +87,7 @@ def indexes(admin: AdminClient) -> list[int]:
 
 def alter(agent: AgentUnderTest, count: int) -> int:
     """The exit status of the command."""
-    return main(["topics", "alter", TOPIC, "--partitions", str(count), "-b", agent.kafka])
+    return main(["topics", "alter", TOPIC, "--partitions", str(count), "--yes", "-b", agent.kafka])
 
 
 def ends_of(capsys: pytest.CaptureFixture[str], agent: AgentUnderTest) -> dict[int, tuple[int, int, int]]:
