@@ -78,6 +78,8 @@ def check_batch(data: memoryview, *, max_bytes: int) -> BatchHeader:
     codec = header.attributes & _JUDGED_BITS
     if codec >= len(MAX_EXPANSION):
         raise _refused_attributes(header.attributes)
+    if header.base_offset:
+        raise InvalidRecordError(f"the base offset of a batch from a client is 0: base_offset={header.base_offset}")
     count = header.record_count
     if count < 1 or header.last_offset_delta != count - 1:
         raise InvalidRecordError(

@@ -59,6 +59,8 @@ def test_a_sound_batch_gives_its_header() -> None:
         ({"batch_length": 48}, CorruptError),
         ({"batch_length": -1}, CorruptError),
         ({"batch_length": 2**31 - 1}, CorruptError),
+        ({"base_offset": 5}, InvalidRecordError),
+        ({"base_offset": -3}, InvalidRecordError),
         ({"attributes": 5}, UnsupportedCodecError),
         ({"attributes": 7}, UnsupportedCodecError),
         ({"attributes": 0x20}, InvalidRecordError),
