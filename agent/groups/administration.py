@@ -19,7 +19,7 @@ from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.values import GroupDescription
 from headrace.metastore.api.groups import GroupApi, GroupListing
 from headrace.protocol.errors import coordinator_error
-from headrace.storage.errors import FencedError, HeadraceError
+from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ class GroupAdministration:
             keys = [key for topic, each in keys_by_topic.items() if topic not in in_use for key in each]
             try:
                 await self._api.delete_offsets(group_id, held.epoch, sorted(keys))
-            except FencedError as error:
+            except (FencedError, OutcomeUnknownError) as error:  # a late deletion must not follow a later commit
                 self._groups.drop(held)
                 return _failed(group_id, error)
             except HeadraceError as error:

@@ -2,8 +2,9 @@
 
 Place: around every statement that the metastore sends.
 Invariant: every statement is a separate transaction, so an error that Postgres reports with
-severity ERROR rolled all of it back: nothing happened. A connection that breaks under a writing
-statement leaves its outcome unknown; reading, connecting and migrating can simply be repeated.
+severity ERROR rolled all of it back: nothing happened. Errors of class 08 (connections) come from a pooler that lost
+the server, perhaps after the commit: as a connection that breaks, they leave the outcome of a writing statement
+unknown. Reading, connecting and migrating can simply be repeated.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from headrace.storage.errors import (
 
 _INVALID_CLASSES = frozenset({"0A", "21", "22", "23", "42", "54", "P0"})
 """Not supported, cardinality, data, constraint, syntax or access rule, size limit, raised by a function."""
+
+_CONNECTION_CLASS = "08"
 
 _JOB_IS_LOST = "HR001"
 """Raised by assert_job: another worker holds the lease."""
@@ -79,9 +82,12 @@ def translate(error: psycopg.Error, operation: str, *, writes: bool) -> Headrace
 def _rolled_back(error: psycopg.Error) -> bool:
     """The server answered that the statement failed, and keeps the session.
 
-    FATAL and PANIC end the session, and may come after the statement was committed.
+    FATAL and PANIC end the session, and may come after the statement was committed; a pooler may
+    say then, too, that it lost the server.
     """
-    return error.sqlstate is not None and error.diag.severity_nonlocalized == "ERROR"
+    if error.sqlstate is None or error.sqlstate.startswith(_CONNECTION_CLASS):
+        return False
+    return error.diag.severity_nonlocalized == "ERROR"
 
 
 def _summary(error: psycopg.Error) -> str:

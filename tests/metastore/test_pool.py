@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
@@ -222,6 +222,34 @@ def test_errors_of_ours_pass_unchanged() -> None:
         raise InvalidError("ours")
     with pytest.raises(OutcomeUnknownError), translated("x", writes=True):
         raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+
+class _Said(NamedTuple):
+    """What the server or a pooler sent."""
+
+    severity_nonlocalized: str
+    message_detail: str | None = None
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity", "expected"),
+    [
+        (psycopg.errors.ConnectionFailure, "ERROR", OutcomeUnknownError),
+        (psycopg.errors.ProtocolViolation, "ERROR", OutcomeUnknownError),
+        (psycopg.errors.ProtocolViolation, "FATAL", OutcomeUnknownError),
+        (psycopg.errors.AdminShutdown, "FATAL", OutcomeUnknownError),
+        (psycopg.errors.QueryCanceled, "ERROR", UnavailableError),
+        (psycopg.errors.SerializationFailure, "ERROR", UnavailableError),
+    ],
+)
+def test_what_a_pooler_says_of_its_server_leaves_a_write_in_doubt(
+    kind: type[psycopg.Error], severity: str, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PgBouncer that lost the server answers class 08, also after the server has committed."""
+    monkeypatch.setattr(psycopg.Error, "diag", property(lambda error: _Said(severity)))
+    for writes in (True, False):
+        with pytest.raises(expected if writes else UnavailableError), translated("x", writes=writes):
+            raise kind("server conn crashed?")
 
 
 async def test_a_transaction_that_was_left_open_ends_by_itself(

@@ -2,7 +2,9 @@
 
 Place: between the handlers of OffsetCommit and OffsetFetch and the metastore's GroupApi.
 Invariant: an offset is stored only for a member that the group knows, by the group's holder; commits
-of one group are stored in order, and a fetch shows every commit that came here before it.
+of one group are stored in order, and a fetch shows every commit that came here before it. A commit with an unknown
+outcome may still be on its way to the server, and must not be stored after a later one: the group is released, so that
+the next commit comes under the epoch of another claim, which fences it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from headrace.metastore.api.transactions import PendingOffsetsAnswer
 from headrace.metastore.transactions.state import ProducerEpoch
 from headrace.protocol.errors import coordinator_error, transaction_error
 from headrace.storage.clock import Clock
-from headrace.storage.errors import FencedError, HeadraceError
+from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +110,8 @@ class GroupOffsets:
             except HeadraceError as error:
                 self._metrics.commit_failed.inc()
                 logger.warning("offset commit failed: group=%s error=%s", group_id, error)
+                if isinstance(error, OutcomeUnknownError):
+                    self._groups.drop(held)
                 return ErrorCode(coordinator_error(error))
         if isinstance(stored, ErrorCode):
             self._metrics.commit_refused.inc()
