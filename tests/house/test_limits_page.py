@@ -8,6 +8,7 @@ from pathlib import Path
 from headrace.agent.client_pattern import PATTERN_CHARACTERS_MAX
 from headrace.agent.fetch.sessions import CAPACITY
 from headrace.agent.groups.held_groups import GROUPS_MAX
+from headrace.agent.produce.pending import LEADER_ONLY_TIMEOUT_MS
 from headrace.agent.produce.validate import LOOP_WORK
 from headrace.config.client_limits import ClientLimits
 from headrace.config.declared import declared
@@ -43,6 +44,7 @@ def test_fixed_limits_are_those_of_the_code() -> None:
     assert list(rows.values()) == [
         largest(0).unpacked_bytes,
         ITEMS_MAX,
+        LEADER_ONLY_TIMEOUT_MS,
         GROUPS_MAX,
         CAPACITY,
         PATTERN_CHARACTERS_MAX,
