@@ -24,7 +24,7 @@ from headrace.cli.process.http_connection import HAS_CERTIFICATE
 SESSION = "headrace_session"
 SESSIONS_MAX = 1_000
 SIGN_IN = "/sign-in"
-NEEDS_NO_SIGN_IN = ("/healthz", SIGN_IN)
+NEEDS_NO_SIGN_IN = ("/healthz", "/readyz", SIGN_IN)
 
 
 class Sessions:

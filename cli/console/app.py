@@ -32,6 +32,7 @@ def make_app(console: ConsoleParts) -> FastAPI:
     app.mount("/static", StaticFiles(directory=STATIC_FILES), name="static")
     _add_errors(app, console)
 
+    @app.get("/readyz")  # the pages say whether the cluster answers
     @app.get("/healthz")
     def healthz() -> dict[str, str]:
         return {"status": "alive"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import uuid
 from collections.abc import Awaitable, Callable
@@ -43,6 +44,7 @@ async def grow_plainly(scene: Scene, count: int) -> bool:
     return await scene.store.create_partitions(await scene.store.metadata_head(), [growth])
 
 
+_SEEDS = itertools.count()
 Grow = Callable[[Scene, int], Awaitable[bool]]
 
 
@@ -117,10 +119,8 @@ async def test_a_write_that_waits_is_shown(metastore: PostgresMetastore, metasto
 
 
 async def staged(scene: Scene, *places: int) -> uuid.UUID:
-    keys = [scene.keys[place] for place in places]
-    return await stage(
-        scene.store, [bulk_file(await scene.store.database_ms(), random.Random(1), keys, records=RECORDS)]
-    )
+    keys, rng = [scene.keys[place] for place in places], random.Random(next(_SEEDS))  # no two ids of a millisecond
+    return await stage(scene.store, [bulk_file(await scene.store.database_ms(), rng, keys, records=RECORDS)])
 
 
 async def set_boundaries(scene: Scene, epoch: int) -> int:

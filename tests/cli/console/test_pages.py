@@ -275,4 +275,5 @@ def test_state_is_in_the_url(pages: PlainBrowser) -> None:
     """The same address shows the same, also in another browser."""
     path = f"/records?topic={ORDERS}&partition=1&start=offset&at=3&limit=25"
     assert pages.get(path).text == pages.get(path).text
-    assert json.loads(pages.get("/healthz").text) == {"status": "alive"}
+    for path in ("/healthz", "/readyz"):
+        assert json.loads(pages.get(path).text) == {"status": "alive"}
