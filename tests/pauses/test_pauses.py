@@ -95,7 +95,6 @@ NEVER_MET = {
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#1": "likewise",
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#2": "a member of an older protocol asks without a name",
     "agent/forward/forwarding.py:Forwarding._finish#2": "a stopped agent goes on before its links are given up",
-    "agent/forward/link.py:ForwardLink._open#2": "likewise",
     "agent/forward/forwarding.py:Forwarding._join#1": "no request is for groups of both agents",
     "agent/forward/serving.py:ForwardServer._outcome#1": "memory for answers is free",
     "agent/forward/service.py:_NoCoordinator.catch_up#1": "no request that is lost looks for unknown topics",
