@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncGenerator
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
 from headrace.cli.record_json import plain, type_name
+from headrace.cli.trail import trail_reader
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import METADATA_PARTITIONS, PartitionMarker
+from headrace.metastore.audit_trail.reader import AuditReader
 from headrace.metastore.lifecycle.keys import parse_key
 from headrace.metastore.lifecycle.records import LifecycleRecord, decode
 from headrace.metastore.lifecycle.rendering import audit_record, log_record
-from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import HeadraceError
@@ -35,17 +38,17 @@ async def lifecycle_lines(
         raise ConfigError("metastore.url is not set (--metastore-url)")
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
-        image = await load_image(metastore)
-        for number in range(METADATA_PARTITIONS):
-            offset = 0
-            while records := await _page(metastore, image, number, offset, is_audit=is_audit):
-                if not offset:
-                    yield f"partition: {number}"
-                for record in records:
+        names = {topic_id: topic.name for topic_id, topic in (await load_image(metastore)).topics_by_id.items()}
+        async with trail_reader(metastore, settings) as trail:
+            for number in range(METADATA_PARTITIONS):
+                is_first = True
+                async for record in _audit(trail, names, number) if is_audit else _remote_log(metastore, names, number):
+                    if is_first:
+                        yield f"partition: {number}"
+                    is_first = False
                     sizes = f"keySize: {len(record.key or b'')} valueSize: {len(record.value or b'')}"
                     about = f"| offset: {record.offset} CreateTime: {record.timestamp} {sizes} "
                     yield f"{'' if skip_record_metadata else about}{lifecycle_payload(record)}"
-                offset = records[-1].offset + 1
     finally:
         await metastore.close()
 
@@ -78,13 +81,15 @@ def _data(record: LifecycleRecord) -> dict[str, object]:
     return data
 
 
-async def _page(
-    metastore: PostgresMetastore, image: MetadataImage, number: int, offset: int, *, is_audit: bool
-) -> list[Record]:
-    names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
-    if is_audit:
-        events = (await metastore.read_audit_log(number, offset, PAGE_ROWS)).rows
-        return [audit_record(event, names.get(event.key.topic_id, "")) for event in events]
-    rows = (await metastore.read_remote_log(number, offset, PAGE_ROWS)).rows
-    ids = [row.topic_id if isinstance(row, PartitionMarker) else row.key.topic_id for row in rows]
-    return [log_record(row, names.get(topic_id, "")) for row, topic_id in zip(rows, ids, strict=True)]
+async def _audit(trail: AuditReader, names: Mapping[uuid.UUID, str], number: int) -> AsyncIterator[Record]:
+    async for event in trail.events(number, PAGE_ROWS):
+        yield audit_record(event, names.get(event.key.topic_id, ""))
+
+
+async def _remote_log(metastore: SegmentLogApi, names: Mapping[uuid.UUID, str], number: int) -> AsyncIterator[Record]:
+    offset = 0
+    while rows := (await metastore.read_remote_log(number, offset, PAGE_ROWS)).rows:
+        for row in rows:
+            topic_id = row.topic_id if isinstance(row, PartitionMarker) else row.key.topic_id
+            yield log_record(row, names.get(topic_id, ""))
+        offset = rows[-1].log_offset + 1

@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MIB",
         help=f"memory that the records of a snapshot file may use ({FILE_UNPACKED_MIB})",
     )
-    add_settings(parser, ("metastore.url", *S3), every=False)
+    add_settings(parser, ("metastore.url", "bucket", *S3), every=False)
     parser.set_defaults(run=run)
 
 

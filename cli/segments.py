@@ -1,6 +1,7 @@
 """`headrace segments`: a partition's remote segments, which of them has an offset, and what happened to them.
 
-Place: reads the lifecycle tables of the metastore, with or without a running cluster.
+Place: reads the lifecycle tables of the metastore, with or without a running cluster; `history` also reads the bucket
+if an object has the older part of the audit trail, and fails if it is not told which one.
 Invariant: reads only. Rows are the records of __remote_log_metadata (list, show) and of its audit trail (history), in
 the order of their offsets there.
 """
@@ -15,10 +16,12 @@ from typing import Any
 
 from headrace.cli.migrate_segments import add_migrate_arguments
 from headrace.cli.numbers import INT32_MAX, INT64_MAX, whole
-from headrace.cli.options import add_settings, settings_from
+from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.tables import Row, show
 from headrace.cli.times import iso_time
+from headrace.cli.trail import trail_reader
 from headrace.config.errors import ConfigError
+from headrace.config.settings import Settings
 from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import RemoteSegment, SegmentEvent
 from headrace.metastore.lifecycle.keys import RemotePartitionKey, parse_key
@@ -38,7 +41,7 @@ Remote segments: the runs of a partition's records in merged files, and their li
 
   headrace segments list --topic orders --partition 0 --metastore-url postgresql://…
   headrace segments show --topic orders --partition 0 --offset 1234 …
-  headrace segments history --topic orders --partition 0 --from 1000 --to 1999 …
+  headrace segments history --topic orders --partition 0 --from 1000 --to 1999 --bucket s3://… …
   headrace segments migrate --rekey -b kafka:9092
 """
 
@@ -62,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         command.add_argument("--partition", type=whole(0, INT32_MAX), default=0, metavar="N", help="default: 0")
         command.add_argument("--json", action="store_true", help="JSON for scripts instead of a table")
-        add_settings(command, ("metastore.url",), every=False)
+        add_settings(command, ("metastore.url", *(("bucket", *S3) if command is history else ())), every=False)
         command.set_defaults(run=run, work=work)
 
 
@@ -126,7 +129,7 @@ async def _show(args: argparse.Namespace, metastore: SegmentLogApi, partition: R
 async def _history(args: argparse.Namespace, metastore: SegmentLogApi, partition: RemotePartitionKey) -> int:
     starts: dict[tuple[int, int], int] = {}
     rows: list[Row] = []
-    async for event in _events(metastore, partition):
+    async for event in _events(metastore, partition, settings_from(args)):
         place = event.key[2:]
         if event.facts is not None:
             starts[place] = event.facts.start_offset
@@ -160,14 +163,14 @@ async def _segments(
         after = whole_ones[-1].key.end_offset
 
 
-async def _events(metastore: SegmentLogApi, partition: RemotePartitionKey) -> AsyncIterator[SegmentEvent]:
+async def _events(
+    metastore: SegmentLogApi, partition: RemotePartitionKey, settings: Settings
+) -> AsyncIterator[SegmentEvent]:
     """Of this partition; other partitions share its part of the audit trail."""
-    number, offset = metadata_partition(*partition), 0
-    while (page := await metastore.read_audit_log(number, offset, PAGE_ROWS)).rows:
-        for event in page.rows:
+    async with trail_reader(metastore, settings) as reader:
+        async for event in reader.events(metadata_partition(*partition), PAGE_ROWS):
             if event.key.of_partition == partition:
                 yield event
-        offset = page.rows[-1].audit_offset + 1
 
 
 def _segment_row(segment: RemoteSegment) -> dict[str, Any]:

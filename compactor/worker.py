@@ -19,7 +19,8 @@ from typing import Self
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor import compact, janitor, outcomes, planner, segment_cleanup, sweeper
+from headrace.compactor import audit_archive, compact, janitor, outcomes, planner, segment_cleanup, sweeper
+from headrace.compactor.audit_archive import AuditArchiveMetrics, AuditArchiver
 from headrace.compactor.cleaning import job as cleaning
 from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.planner import CleaningPlanner
@@ -186,6 +187,9 @@ class Worker:
             segment_cleanup.KIND: self._clean_up_segments,
             sweeper.KIND: Sweeper(self.metastore, self._throttled, deletions),
             outcomes.KIND: OutcomeJob(self.metastore, self._throttled, self._rng),
+            audit_archive.KIND: AuditArchiver(
+                self.metastore, self._throttled, self._clock, AuditArchiveMetrics(self._registry)
+            ),
         }
 
     async def _plan(self, job: Job, lease: Lease) -> None:

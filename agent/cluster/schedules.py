@@ -6,6 +6,7 @@ Invariant: every kind here has a handler there (tests/compactor/test_schedules.p
 
 from __future__ import annotations
 
+from headrace.metastore.api.audit_archive import ARCHIVE_AUDIT
 from headrace.metastore.api.cleaning import PLAN_CLEANING_JOB
 from headrace.metastore.api.files import DELETE_DEAD_FILES, SWEEP_ORPHANS
 from headrace.metastore.api.jobs import JobSchedule
@@ -35,4 +36,5 @@ def schedules(configs: EffectiveConfigs, image: MetadataImage) -> list[JobSchedu
         DELETE_DEAD_FILES,
         SWEEP_ORPHANS,
         RECORD_OUTCOMES,
+        ARCHIVE_AUDIT,
     ]

@@ -1,10 +1,13 @@
-"""Serves `__remote_log_metadata` and its audit trail to any consumer, from the lifecycle tables.
+"""Serves `__remote_log_metadata` and its audit trail to any consumer, from the lifecycle tables, and from the bucket's
+objects with older records of the trail.
 
 Place: next to metadata_topic.py; rendered_topics.py finds it.
 Invariant: record n of a log has offset n in every answer. In the compacted log offsets are missing; a batch covers
 the missing ones after its records, and a batch without records covers them where no record is left, so a reader gets
 to the watermark from every offset. If a reader is ahead of what was read, its offset is out of range: both logs are
 read from the primary.
+Memory: a fetch reads its partitions one after another, at most PAGE_RECORDS each; for old records of the trail it holds
+one object at a time (audit_trail/reader.py).
 Source: KAFKA-20033 (the topics), KIP-405; docs/decisions/0048.
 """
 
@@ -15,6 +18,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -23,10 +27,12 @@ from headrace.agent.fetch.segment_log_ends import KnownEnds
 from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.api.segment_logs import LogEnds, SegmentLogApi
 from headrace.metastore.api.segments import METADATA_PARTITIONS, PartitionMarker
+from headrace.metastore.audit_trail.reader import AuditReader
 from headrace.metastore.lifecycle.rendering import audit_record, log_record
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.fetch_codec import FetchPartition, FetchPartitionReply
 from headrace.storage.errors import HeadraceError
+from headrace.storage.objects.store import ObjectStore
 from headrace.storage.records.codec import Record, empty_batch, encode_batch
 
 log = logging.getLogger(__name__)
@@ -37,6 +43,14 @@ _COVERED_MAX = 1 << 30
 """A batch's offsets differ by an int32."""
 LEADER_EPOCH = 0
 """Of all records."""
+
+
+class LifecyclePage(NamedTuple):
+    """The first records from an offset on; there is none between the last of them and `end_offset`."""
+
+    ends: LogEnds
+    records: Sequence[Record]
+    end_offset: int
 
 
 class LifecycleTopic(ABC):
@@ -64,7 +78,7 @@ class LifecycleTopic(ABC):
         if not 0 <= partition.index < METADATA_PARTITIONS:
             return FetchPartitionReply(partition.index, ErrorCode.unknown_topic_or_partition)
         try:
-            ends, records = await self._read(partition.index, partition.fetch_offset, PAGE_RECORDS)
+            ends, records, end_offset = await self._read(partition.index, partition.fetch_offset, PAGE_RECORDS)
         except HeadraceError as error:
             log.warning("cannot read lifecycle log: offset=%d error=%s", partition.fetch_offset, error)
             return FetchPartitionReply(partition.index, READ_FAILED)
@@ -73,7 +87,9 @@ class LifecycleTopic(ABC):
         if not start <= partition.fetch_offset <= end:
             reply.error_code = ErrorCode.offset_out_of_range
         elif partition.fetch_offset < end:
-            reply.records = [_batch(partition.fetch_offset, _fitting(records, partition.max_bytes), records, end)]
+            reply.records = [
+                _batch(partition.fetch_offset, _fitting(records, partition.max_bytes), records, end_offset)
+            ]
         return reply
 
     async def offset(self, index: int, timestamp: int) -> tuple[int, int]:
@@ -97,8 +113,8 @@ class LifecycleTopic(ABC):
         """(log start, end)."""
 
     @abstractmethod
-    async def _read(self, index: int, offset: int, limit: int) -> tuple[LogEnds, Sequence[Record]]:
-        """The first `limit` records from the offset on."""
+    async def _read(self, index: int, offset: int, limit: int) -> LifecyclePage:
+        """At most `limit` records."""
 
 
 class RemoteLogTopic(LifecycleTopic):
@@ -107,23 +123,31 @@ class RemoteLogTopic(LifecycleTopic):
     def _bounds(self, ends: LogEnds) -> tuple[int, int]:
         return 0, ends.next_offset
 
-    async def _read(self, index: int, offset: int, limit: int) -> tuple[LogEnds, Sequence[Record]]:
+    async def _read(self, index: int, offset: int, limit: int) -> LifecyclePage:
         page = await self._logs.read_remote_log(index, offset, limit)
-        return page.ends, [
+        records = [
             log_record(row, self._name(row.topic_id if isinstance(row, PartitionMarker) else row.key.topic_id))
             for row in page.rows
         ]
+        return LifecyclePage(
+            page.ends, records, records[-1].offset + 1 if len(records) == limit else page.ends.next_offset
+        )
 
 
 class AuditTopic(LifecycleTopic):
     """`__remote_log_metadata_audit`: every change."""
 
+    def __init__(self, logs: SegmentLogApi, view: ClusterView, ends: KnownEnds, store: ObjectStore) -> None:
+        super().__init__(logs, view, ends)
+        self._reader = AuditReader(logs, store)
+
     def _bounds(self, ends: LogEnds) -> tuple[int, int]:
         return ends.audit_start, ends.next_audit_offset
 
-    async def _read(self, index: int, offset: int, limit: int) -> tuple[LogEnds, Sequence[Record]]:
-        page = await self._logs.read_audit_log(index, offset, limit)
-        return page.ends, [audit_record(event, self._name(event.key.topic_id)) for event in page.rows]
+    async def _read(self, index: int, offset: int, limit: int) -> LifecyclePage:
+        page = await self._reader.page(index, offset, limit)
+        records = [audit_record(event, self._name(event.key.topic_id)) for event in page.rows]
+        return LifecyclePage(page.ends, records, page.end_offset)
 
 
 def _fitting(records: Sequence[Record], max_bytes: int) -> Sequence[Record]:
@@ -137,12 +161,9 @@ def _fitting(records: Sequence[Record], max_bytes: int) -> Sequence[Record]:
     return records[:fitting]
 
 
-def _batch(offset: int, fitting: Sequence[Record], records: Sequence[Record], end: int) -> bytes:
-    """A batch that covers all offsets from `offset` to before the next record, or to before `end`."""
-    if len(fitting) < len(records):
-        after = records[len(fitting)].offset
-    else:
-        after = records[-1].offset + 1 if len(records) == PAGE_RECORDS else end
+def _batch(offset: int, fitting: Sequence[Record], records: Sequence[Record], end_offset: int) -> bytes:
+    """A batch that covers all offsets from `offset` to before the next record, or to before `end_offset`."""
+    after = records[len(fitting)].offset if len(fitting) < len(records) else end_offset
     after = min(after, offset + _COVERED_MAX)
     if not fitting or fitting[0].offset >= after:
         return empty_batch(offset, after - 1, LEADER_EPOCH)

@@ -1,4 +1,4 @@
-"""The topics that this agent renders from tables instead of reading files, by name and id.
+"""The topics that this agent renders instead of reading segment files, by name and id.
 
 Place: asked by handler.py and list_offsets.py before the read path plan -> locate -> read.
 Invariant: the topics are those of metastore/log/rendered_topics.py.
@@ -20,6 +20,7 @@ from headrace.metastore.log.metadata_topic import METADATA_TOPIC
 from headrace.metastore.log.rendered_topics import rendered_topic
 from headrace.protocol.fetch_codec import FetchPartition, FetchPartitionReply
 from headrace.storage.clock import Clock
+from headrace.storage.objects.store import ObjectStore
 
 
 class RenderedTopic(Protocol):
@@ -54,13 +55,13 @@ class RenderedTopics:
         return None if topic is None else self._by_name.get(topic.name)
 
 
-def rendered_topics(logs: RenderedLogs, view: ClusterView, clock: Clock) -> RenderedTopics:
-    """The metadata log and both lifecycle logs."""
+def rendered_topics(logs: RenderedLogs, store: ObjectStore, view: ClusterView, clock: Clock) -> RenderedTopics:
+    """The metadata log and both lifecycle logs. `store`: of the older part of the audit trail."""
     ends = KnownEnds(logs, clock)
     return RenderedTopics(
         {
             METADATA_TOPIC: MetadataTopic(logs, view),
             REMOTE_LOG_TOPIC: RemoteLogTopic(logs, view, ends),
-            AUDIT_TOPIC: AuditTopic(logs, view, ends),
+            AUDIT_TOPIC: AuditTopic(logs, view, ends, store),
         }
     )

@@ -108,7 +108,7 @@ class FetchService:
         self._sessions = sessions = FetchSessions(
             clock, rng, metrics, partitions_max=settings.fetch_session_max_partitions, node_id=lambda: view.node_id
         )
-        rendered = None if rendered_logs is None else rendered_topics(rendered_logs, view, clock)
+        rendered = None if rendered_logs is None else rendered_topics(rendered_logs, store, view, clock)
         self._fetch = FetchHandler(
             *(view, sessions, locator, delivery, waiters, clock),
             max_bytes=settings.fetch_max_bytes,

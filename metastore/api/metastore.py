@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from headrace.metastore.api.audit_archive import AuditArchiveApi
 from headrace.metastore.api.bulk import BulkRecordApi, BulkWriteApi
 from headrace.metastore.api.cleaning import CleaningApi
 from headrace.metastore.api.cluster import ClusterApi, ClusterFacts, ConfigApi, ZoneSecretApi
@@ -55,6 +56,7 @@ class Metastore(
     CleaningApi,
     SegmentApi,
     SegmentCleanupApi,
+    AuditArchiveApi,
     FileApi,
     RebuildApi,
     HousekeepingApi,

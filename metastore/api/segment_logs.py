@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from headrace.metastore.api.audit_archive import ArchivedAudit
 from headrace.metastore.api.segments import PartitionMarker, RemoteSegment, SegmentEvent
 
 
@@ -33,10 +34,11 @@ class RemoteLogPage:
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """Events from an offset on, without a gap."""
+    """Events from an offset on, without a gap. `rows` is empty if an object has the first of them (`archived`)."""
 
     ends: LogEnds
     rows: Sequence[SegmentEvent]
+    archived: ArchivedAudit | None = None
 
 
 class SegmentLogApi(Protocol):
@@ -49,7 +51,7 @@ class SegmentLogApi(Protocol):
         """At most `limit` rows."""
 
     async def read_audit_log(self, metadata_partition: int, start_offset: int, limit: int) -> AuditPage:
-        """At most `limit` rows; none below the audit's start."""
+        """At most `limit` rows, or an object; none below the audit's start. Use AuditReader, which reads both."""
 
     async def list_segments(
         self, topic_id: uuid.UUID, partition_index: int, after: int, limit: int

@@ -36,6 +36,7 @@ from headrace.metastore.postgres.read.feed import PostgresFeed
 from headrace.metastore.postgres.reports.reports import PostgresReports
 from headrace.metastore.postgres.retention.retention import PostgresRetention
 from headrace.metastore.postgres.segment_logs.segment_logs import PostgresSegmentLogs
+from headrace.metastore.postgres.segments.audit_archive import PostgresAuditArchive
 from headrace.metastore.postgres.segments.segments import PostgresSegments
 from headrace.metastore.postgres.server_check import check_server
 from headrace.metastore.postgres.settings.settings import PostgresSettings
@@ -68,6 +69,7 @@ class PostgresMetastore(
     PostgresCompaction,
     PostgresCleaning,
     PostgresSegments,
+    PostgresAuditArchive,
     PostgresDeletion,
     PostgresRebuild,
     PostgresHousekeeping,

@@ -13,6 +13,7 @@ from headrace.agent.produce.validate import LOOP_WORK
 from headrace.config.client_limits import ClientLimits
 from headrace.config.declared import declared
 from headrace.config.process_settings import ProcessSettings
+from headrace.metastore.audit_trail.objects import BLOCK_BYTES_MAX
 from headrace.storage.records.check_records import ITEMS_MAX, largest
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operate" / "LIMITS.md").read_text(encoding="utf-8")
@@ -47,6 +48,7 @@ def test_fixed_limits_are_those_of_the_code() -> None:
         LEADER_ONLY_TIMEOUT_MS,
         GROUPS_MAX,
         CAPACITY,
+        BLOCK_BYTES_MAX,
         PATTERN_CHARACTERS_MAX,
     ], rows
     assert f"{LOOP_WORK.items:,} records and headers and {LOOP_WORK.unpacked_bytes >> 20} MiB" in PAGE

@@ -32,7 +32,7 @@ VALUES (%(partition)s, %(audit)s, %(log)s, %(api_key)s, %(topic)s, %(index)s, %(
 _MARKER = """
 INSERT INTO remote_partitions (topic_id, partition_index, partition_key, end_offset, epoch, state, broker_id, event_ms,
   metadata_partition, log_offset)
-VALUES (%(topic)s, %(index)s, 1, %(end)s, %(epoch)s, %(state)s, 4, %(ms)s, %(partition)s, %(log)s)
+VALUES (%(topic)s, %(index)s, 1 + %(index)s, %(end)s, %(epoch)s, %(state)s, 4, %(ms)s, %(partition)s, %(log)s)
 ON CONFLICT (topic_id, partition_index) DO UPDATE SET state = excluded.state, log_offset = excluded.log_offset
 """
 

@@ -145,7 +145,7 @@ class SegmentLogs:
             expired = [offset for offset, time_ms in oldest if time_ms < before_ms]
             if expired:
                 self.audit_starts[part] = max(expired) + 1
-            removed += len(expired)
+            removed += sum(offset <= max(expired) for offset, _ in oldest) if expired else 0
         return removed
 
     def _append(

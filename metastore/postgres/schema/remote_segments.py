@@ -88,6 +88,21 @@ remote_segment_events = Table(
     column("size", BigInteger(), null=True),
 )
 
+archived_audit = Table(
+    "archived_audit",
+    metadata,
+    column("metadata_partition", SmallInteger(), key=True),
+    column("last_offset", BigInteger(), key=True),
+    column("first_offset", BigInteger(), key=True),
+    column("records", Integer()),
+    column("newest_ms", BigInteger()),
+    column("bytes", Integer()),
+    column("index_bytes", Integer()),
+    column("epoch", BigInteger()),
+    column("due_at", TIMESTAMP, null=True),
+    Index("archived_audit_due", "due_at", postgresql_where=text("due_at IS NOT NULL")),
+)
+
 remote_log_heads = Table(
     "remote_log_heads",
     metadata,

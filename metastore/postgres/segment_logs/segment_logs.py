@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.metastore.api.audit_archive import ArchivedAudit
 from headrace.metastore.api.segment_logs import AuditPage, LogEnds, RemoteLogPage
 from headrace.metastore.api.segments import (
     PartitionMarker,
@@ -29,6 +30,7 @@ _READ_AUDIT_LOG = Statement("read_audit_log", writes=False)
 _LIST_SEGMENTS = Statement("list_segments", writes=False)
 _FIND_MARKER = Statement("find_marker", writes=False)
 _ENDS = len(LogEnds._fields)
+_EVENT = _ENDS + len(ArchivedAudit._fields) - 1  # only a due object is not told of
 
 
 class PostgresSegmentLogs:
@@ -49,7 +51,10 @@ class PostgresSegmentLogs:
         rows = await _READ_AUDIT_LOG.rows(
             self.readers, metadata_partition=metadata_partition, start_offset=start_offset, row_limit=limit
         )
-        return AuditPage(LogEnds(*rows[0][:_ENDS]), [_event(row[_ENDS:]) for row in rows if row[_ENDS] is not None])
+        ends, archived = LogEnds(*rows[0][:_ENDS]), rows[0][_ENDS:_EVENT]
+        if archived[0] is not None:
+            return AuditPage(ends, [], ArchivedAudit(*archived))
+        return AuditPage(ends, [_event(row[_EVENT:]) for row in rows if row[_EVENT] is not None])
 
     async def list_segments(
         self, topic_id: uuid.UUID, partition_index: int, after: int, limit: int

@@ -75,8 +75,10 @@ BEGIN
     RETURN v_keys + v_partitions;
 END $$;
 
--- Remove up to p_limit records per metadata partition of the audit trail that are older than p_age. How many.
--- Locks: the job's row, shared; the heads' rows, ascending, after the records'. Idempotent: yes. Cost: O(removed).
+-- Remove what is older than p_age from the audit trail: of each metadata partition up to p_limit objects, or up to
+-- p_limit rows if it has no objects (their records are older). How many records. Objects become due (due_audit.sql).
+-- Locks: the job's row, shared; the objects' rows or the records; then the heads' rows, ascending. Idempotent: yes.
+-- Cost: O(removed), and O(due objects).
 CREATE OR REPLACE FUNCTION trim_audit(p_job_id bigint, p_epoch bigint, p_age interval, p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off
@@ -84,20 +86,44 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 DECLARE
-    v_before  bigint := to_ms(wall_time() - p_age);
-    v_removed int;
+    v_before   bigint := to_ms(wall_time() - p_age);
+    v_archived int;
+    v_removed  int;
 BEGIN
     PERFORM assert_job(p_job_id, p_epoch);
     WITH expired AS (
-        SELECT h.metadata_partition AS part, e.audit_offset
+        SELECT h.metadata_partition AS part, max(a.last_offset) AS last
+          FROM remote_log_heads h
+         CROSS JOIN LATERAL (SELECT last_offset, newest_ms FROM archived_audit r
+                              WHERE r.metadata_partition = h.metadata_partition AND r.due_at IS NULL
+                              ORDER BY last_offset LIMIT p_limit) AS a
+         WHERE a.newest_ms < v_before
+         GROUP BY h.metadata_partition
+    ), ended AS (
+        UPDATE archived_audit a SET due_at = wall_time() FROM expired x
+         WHERE a.metadata_partition = x.part AND a.last_offset <= x.last AND a.due_at IS NULL
+        RETURNING a.metadata_partition AS part, a.last_offset, a.records
+    ), counted AS (
+        SELECT part, max(last_offset) + 1 AS start, sum(records) AS records FROM ended GROUP BY part ORDER BY part
+    ), moved AS (
+        UPDATE remote_log_heads h SET audit_start = greatest(h.audit_start, c.start) FROM counted c
+         WHERE h.metadata_partition = c.part
+        RETURNING c.records
+    )
+    SELECT coalesce(sum(records), 0) INTO v_archived FROM moved;
+    WITH expired AS (
+        SELECT h.metadata_partition AS part, max(e.audit_offset) AS last
           FROM remote_log_heads h
          CROSS JOIN LATERAL (SELECT audit_offset, event_ms FROM remote_segment_events r
                               WHERE r.metadata_partition = h.metadata_partition
                               ORDER BY audit_offset LIMIT p_limit) AS e
          WHERE e.event_ms < v_before
+           AND NOT EXISTS (SELECT FROM archived_audit a
+                            WHERE a.metadata_partition = h.metadata_partition AND a.due_at IS NULL)
+         GROUP BY h.metadata_partition
     ), removed AS (
         DELETE FROM remote_segment_events r USING expired x
-         WHERE r.metadata_partition = x.part AND r.audit_offset = x.audit_offset
+         WHERE r.metadata_partition = x.part AND r.audit_offset <= x.last
         RETURNING r.metadata_partition AS part, r.audit_offset
     ), counted AS (
         SELECT part, max(audit_offset) + 1 AS start, count(*) AS records FROM removed GROUP BY part ORDER BY part
@@ -107,5 +133,5 @@ BEGIN
         RETURNING c.records
     )
     SELECT coalesce(sum(records), 0) INTO v_removed FROM moved;
-    RETURN v_removed;
+    RETURN v_archived + v_removed;
 END $$;

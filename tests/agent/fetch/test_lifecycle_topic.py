@@ -20,6 +20,7 @@ from headrace.metastore.log.metadata_topic import METADATA_TOPIC, METADATA_TOPIC
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.fetch_codec import FetchPartition
 from headrace.storage.errors import UnavailableError
+from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.records.codec import Record, decode_records
 from headrace.storage.records.header import read_header
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
@@ -42,7 +43,7 @@ def topics(
     rows: LifecycleRows, metastore: PostgresMetastore, fake_clock: ManualClock
 ) -> tuple[RemoteLogTopic, AuditTopic]:
     view, ends = an_agent(FakeClusterApi(fake_clock)), KnownEnds(metastore, fake_clock)
-    return RemoteLogTopic(metastore, view, ends), AuditTopic(metastore, view, ends)
+    return RemoteLogTopic(metastore, view, ends), AuditTopic(metastore, view, ends, MemoryStore())
 
 
 async def read_on(topic: LifecycleTopic, index: int, offset: int, max_bytes: int = MANY) -> list[Record]:
@@ -163,7 +164,7 @@ async def test_an_outage_is_retriable(topics: Any, monkeypatch: pytest.MonkeyPat
 
 
 def test_they_are_found_by_name_and_by_id(metastore: PostgresMetastore, fake_clock: ManualClock) -> None:
-    found = rendered_topics(metastore, an_agent(FakeClusterApi(fake_clock)), fake_clock)
+    found = rendered_topics(metastore, MemoryStore(), an_agent(FakeClusterApi(fake_clock)), fake_clock)
     for name, topic_id in (
         (REMOTE_LOG_TOPIC, REMOTE_LOG_IMAGE.topic_id),
         (AUDIT_TOPIC, AUDIT_IMAGE.topic_id),

@@ -48,7 +48,7 @@ async def world() -> AsyncIterator[World]:
     world = World()
     logs: Any = Logs(world)
     world.names |= NAMES
-    world.service._fetch._rendered = rendered_topics(logs, world.view, world.clock)
+    world.service._fetch._rendered = rendered_topics(logs, world.store, world.view, world.clock)
     for name in ("a", "b", "c"):
         change_metadata(world, name)
     world.view.image = world.view.head

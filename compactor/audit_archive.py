@@ -1,0 +1,215 @@
+"""Job kind `archive-audit`: moves the older part of the audit trail of remote segments to the bucket.
+
+    archive   the oldest rows of a metadata partition, once there are as many as a block has
+    join      neighbouring objects of a day into one, every hour; the old ones become due
+    delete    due objects, after file.delete.delay.ms: joined ones, and those that retention removed (trim_audit)
+    sweep     objects that no row names, after a day: of a worker that stopped between PUT and statement, or of a part
+              of the metastore's history that a restore took back
+
+Place: run by the job loop every 20 seconds; metastore/audit_trail/ has the objects and their reader.
+Invariant: rows go only in the statement that names the object which has their records, after its PUT was confirmed. An
+object goes only after no row names it, or only a due one, which readers do not see. Each lease writes under other keys,
+and its statements are refused once another lease is given: so an object of an earlier lease that no row names is never
+named again. Deletions need the permit of all janitors (permit.py); a restored metastore gets it by an audit.
+After a crash at any step the next run goes on. Objects of a higher epoch belong to a later life, and stay.
+Cost: Postgres keeps at most BLOCK_RECORDS rows per metadata partition, what comes between two runs, and one row per
+object; a small trail stays in Postgres. The bucket is listed at the start, in a new life, and once a day. Memory: the
+bytes of one object, of up to about JOIN_RECORDS records (some 15 MB).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from headrace.compactor.lease import Lease
+from headrace.compactor.permit import permit
+from headrace.metastore.api.audit_archive import ARCHIVE_AUDIT, AUDIT_PREFIX, ArchivedAudit, AuditArchiveApi
+from headrace.metastore.api.files import FileApi
+from headrace.metastore.api.jobs import Job
+from headrace.metastore.api.segment_logs import SegmentLogApi
+from headrace.metastore.api.segments import METADATA_PARTITIONS
+from headrace.metastore.audit_trail.objects import BLOCK_RECORDS, ObjectWriter, epoch_of
+from headrace.storage.clock import Clock
+from headrace.storage.errors import CorruptError, NotFoundError, UnavailableError
+from headrace.storage.objects.store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+KIND = ARCHIVE_AUDIT.kind
+BLOCKS_PER_OBJECT = 8
+"""At most, before objects are joined: one statement removes their rows."""
+ROUNDS_PER_RUN = 50
+"""Then other steps have their turn, even if the rows do not come to an end."""
+JOIN_RECORDS = 256_000
+"""Objects with fewer records are joined once they have as many together."""
+JOIN_SPAN_MS = 86_400_000
+"""Retention removes an object as a whole: it is not to keep records much longer than they are asked for."""
+RUNS_PER_JOIN, RUNS_PER_SWEEP = 180, 4_320
+SWEEP_AGE_MS = 86_400_000
+OBJECTS_PER_CALL = 1_000
+
+
+class AuditArchiveMetrics:
+    """One set per process with the role compactor."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.records = Counter(
+            "headrace_audit_trail_archived_records_total",
+            "Records of the audit trail that were moved from Postgres to the bucket",
+            registry=registry,
+        )
+        self.bytes = Counter(
+            "headrace_audit_trail_archived_bytes_total", "Bytes of the objects that have them", registry=registry
+        )
+        deleted = Counter(
+            "headrace_audit_trail_objects_deleted_total",
+            "Objects of the audit trail that were deleted, by reason: due (expired, joined), and orphans without a row",
+            ["reason"],
+            registry=registry,
+        )
+        self.due, self.orphans = deleted.labels("due"), deleted.labels("orphan")
+        self.missing = Gauge(
+            "headrace_audit_trail_objects_missing",
+            "Objects of the audit trail that the bucket did not have at the last list; their records cannot be read",
+            registry=registry,
+        )
+
+
+class ArchiveMetastore(AuditArchiveApi, SegmentLogApi, FileApi, Protocol):
+    """The part of the metastore that the job needs."""
+
+
+class AuditArchiver:
+    """A compactor.runner.JobHandler."""
+
+    def __init__(self, api: ArchiveMetastore, store: ObjectStore, clock: Clock, metrics: AuditArchiveMetrics) -> None:
+        self._api, self._store, self._clock, self._metrics = api, store, clock, metrics
+        self._life = -1
+        self._runs = 0
+        """In this life."""
+
+    async def __call__(self, job: Job, lease: Lease) -> None:
+        """All steps. FencedError if the lease is lost; UnavailableError at the end if the store refused a deletion."""
+        if (life := self._api.named_life) != self._life:
+            self._life, self._runs = life, 0
+        archived = 0
+        for _ in range(ROUNDS_PER_RUN):
+            if not (moved := await self.archive_once(lease)):
+                break
+            archived += moved
+            lease.progress = f"archived={archived}"
+        if self._runs % RUNS_PER_JOIN == 0:
+            await self._join(lease)
+        refused = await self._delete_due(lease)
+        if self._runs % RUNS_PER_SWEEP == 0:
+            await self._sweep(lease)
+        self._runs += 1
+        if refused:
+            raise UnavailableError(f"deletions refused by the store, to be tried again: objects={refused}")
+
+    async def archive_once(self, lease: Lease) -> int:
+        """Write an object for each metadata partition that has enough rows; how many records were moved."""
+        moved = 0
+        for part, first in await self._api.archivable_audit(BLOCK_RECORDS):
+            writer, newest_ms = ObjectWriter(), 0
+            while len(writer.blocks) < BLOCKS_PER_OBJECT:
+                start = writer.blocks[-1].last_offset + 1 if writer.blocks else first
+                events = (await self._api.read_audit_log(part, start, BLOCK_RECORDS)).rows
+                if len(events) < BLOCK_RECORDS:
+                    break
+                writer.add(events)
+                newest_ms = max(newest_ms, *(event.event_ms for event in events))
+            if writer.blocks:  # else retention was faster
+                archived, data = _made(writer, part, newest_ms, lease)
+                moved += archived.records if await self._move(lease, archived, data) else 0
+        return moved
+
+    async def _move(self, lease: Lease, archived: ArchivedAudit, data: bytes) -> bool:
+        """Store the object, then replace its rows. False if retention was faster: the object is swept later."""
+        await self._store.put(archived.object_key, data)
+        if is_done := await self._api.archive_audit(lease.token, archived):
+            self._metrics.records.inc(archived.records)
+            self._metrics.bytes.inc(len(data))
+        return is_done
+
+    async def _join(self, lease: Lease) -> None:
+        """One object instead of several, where there are enough. Nothing where retention is faster."""
+        for part in range(METADATA_PARTITIONS):
+            for group in joinable(await self._api.archived_audit(part)):
+                writer = ObjectWriter()
+                try:
+                    for row in group:
+                        writer.add_object(await self._store.get(row.object_key), row)
+                except (NotFoundError, CorruptError) as error:
+                    logger.error("objects of the audit trail cannot be joined: partition=%d error=%s", part, error)
+                    continue
+                joined, data = _made(writer, part, max(row.newest_ms for row in group), lease)
+                await self._store.put(joined.object_key, data)
+                await self._api.join_audit(lease.token, joined, len(group))
+                lease.progress = f"joined={len(group)} first={joined.first_offset}"
+
+    async def _delete_due(self, lease: Lease) -> int:
+        """Delete objects, then the rows of those that the store confirmed; how many it refused."""
+        while due := await self._api.due_audit(OBJECTS_PER_CALL):
+            incarnation_id = await permit(self._api, self._store, lease.token)
+            if incarnation_id is None:
+                return 0
+            confirmed = set(await self._store.delete_many([each.object_key for each in due]))
+            gone = [each for each in due if each.object_key in confirmed]
+            await self._api.drop_audit(lease.token, incarnation_id, gone)
+            self._metrics.due.inc(len(gone))
+            if len(gone) < len(due):
+                return len(due) - len(gone)
+        return 0
+
+    async def _sweep(self, lease: Lease) -> None:
+        """Delete objects that no row names; count rows without an object. The list is made before the rows are read."""
+        orphans: list[str] = []
+        missing: list[str] = []
+        born_before_ms = self._clock.wall_ms() - SWEEP_AGE_MS
+        for part in range(METADATA_PARTITIONS):
+            listed = {found.key: found async for found in self._store.list_objects(f"{AUDIT_PREFIX}{part:02}/")}
+            rows = {row.object_key: row for row in await self._api.archived_audit(part)}
+            missing += [key for key, row in rows.items() if key not in listed and not row.is_due]
+            for key, found in listed.items():
+                epoch = epoch_of(key)
+                if key not in rows and epoch is not None and epoch < lease.token.epoch:
+                    orphans += [key] if found.modified_ms < born_before_ms else []
+        self._metrics.missing.set(len(missing))
+        if missing:
+            logger.error("objects of the audit trail are missing: objects=%d first=%s", len(missing), min(missing))
+        if orphans and await permit(self._api, self._store, lease.token) is not None:
+            for start in range(0, len(orphans), OBJECTS_PER_CALL):
+                some = orphans[start : start + OBJECTS_PER_CALL]
+                self._metrics.orphans.inc(len(await self._store.delete_many(some)))
+
+
+def joinable(rows: Sequence[ArchivedAudit]) -> list[list[ArchivedAudit]]:
+    """Which neighbours become one object each: of a day, with JOIN_RECORDS together, none with so many alone. Pure."""
+    groups: list[list[ArchivedAudit]] = []
+    run: list[ArchivedAudit] = []
+    for row in rows:
+        if row.is_due:
+            continue
+        while run and row.newest_ms - run[0].newest_ms > JOIN_SPAN_MS:
+            run.pop(0)
+        if row.records >= JOIN_RECORDS:
+            run = []
+            continue
+        run.append(row)
+        if sum(each.records for each in run) >= JOIN_RECORDS:
+            groups.append(run)
+            run = []
+    return groups
+
+
+def _made(writer: ObjectWriter, part: int, newest_ms: int, lease: Lease) -> tuple[ArchivedAudit, bytes]:
+    """The row and the bytes of an object."""
+    data, index_size = writer.finish()
+    first, last = writer.blocks[0].first_offset, writer.blocks[-1].last_offset
+    records = sum(block.records for block in writer.blocks)
+    return ArchivedAudit(part, first, last, records, newest_ms, len(data), index_size, lease.token.epoch), data
