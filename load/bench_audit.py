@@ -1,0 +1,219 @@
+"""What the audit trail of remote segments costs in Postgres and in a Fetch: `python -m load.bench_audit`.
+
+Starts a separate Postgres. How many records a day the trail gets is computed by the compaction policy over simulated
+arrivals (compaction_simulation.py): 1 GB/s over 1,000 partitions. Rows are made by SQL, none by compaction: an index
+row for each object of the retention's 90 days, the due rows of objects that were joined in the last
+file.delete.delay.ms, and the rows of events that come between two runs of the job `archive-audit`, plus what the job
+leaves. Then the job runs on those events, into a directory, so the sizes after it include what VACUUM has not given
+back; and a Fetch of each part is measured: its time, best and worst of FETCHES, and the peak of its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import tempfile
+import time
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.fetch.lifecycle_topic import AuditTopic
+from headrace.agent.fetch.segment_log_ends import KnownEnds
+from headrace.compactor import audit_archive
+from headrace.compactor.audit_archive import BLOCKS_PER_OBJECT, JOIN_RECORDS, AuditArchiveMetrics, AuditArchiver
+from headrace.compactor.lease import Lease
+from headrace.compactor.merge import MergeLimits
+from headrace.compactor.policy import PolicyLimits
+from headrace.config.settings import Settings
+from headrace.metastore.api.audit_archive import ARCHIVE_AUDIT
+from headrace.metastore.api.jobs import NewJob
+from headrace.metastore.api.segments import METADATA_PARTITIONS
+from headrace.metastore.audit_trail.objects import BLOCK_RECORDS
+from headrace.metastore.log.image import MetadataImage
+from headrace.protocol.fetch_codec import FetchPartition
+from headrace.storage.clock import SystemClock
+from headrace.storage.objects.open import StoreOptions, open_store
+from load import compaction_simulation
+from load.bench_commit import CommitBench, opened
+from load.machine_state import machine_state
+
+PARTITIONS = 1_000
+FLUSHES_PER_SECOND, FLUSH_BYTES = 125, 8_000_000
+SIMULATED_SECONDS = 360
+DAYS = 90
+FETCHES = 20
+WAITING_RECORDS = BLOCK_RECORDS - 1
+"""Per metadata partition: what a run of the job leaves."""
+LEASE_MS = 600_000
+SPAN = 1 << 33
+"""Audit offsets of a metadata partition: of the made objects below it, of real records from it on."""
+OBJECTS = """
+INSERT INTO archived_audit (metadata_partition, last_offset, first_offset, records, newest_ms, bytes, index_bytes,
+  epoch, due_at)
+SELECT p, (n + 1) * 1000 - 1 - {shift}, n * 1000, {records}, n, 10000000, 2000, 100000 + n % 1000, {due}
+  FROM generate_series(0, {partitions} - 1) AS p, generate_series(0, {objects} - 1) AS n
+"""
+EVENTS = """
+INSERT INTO remote_segment_events (metadata_partition, audit_offset, log_offset, api_key, topic_id, partition_index,
+  end_offset, epoch, state, cause, broker_id, event_ms, segment_id, file_id, job_id, start_offset, leader_epoch,
+  max_timestamp, size)
+SELECT p, {first} + n, {first} + n, CASE n % 4 WHEN 0 THEN 0 ELSE 1 END, md5((n % 20)::text || p)::uuid, n % 20,
+       n * 1000 + 999, 1000000 + n / 80, n % 4, 0, 1, 1700000000000 + n, md5((n / 4)::text || p)::uuid,
+       md5((n / 80)::text)::uuid, 5000000 + n / 80, CASE n % 4 WHEN 0 THEN n * 1000 END, CASE n % 4 WHEN 0 THEN 1 END,
+       CASE n % 4 WHEN 0 THEN 1700000000000 + n END, CASE n % 4 WHEN 0 THEN 65000 END
+  FROM generate_series(0, {rows} - 1) AS n, generate_series(0, {partitions} - 1) AS p
+"""
+
+
+class _Counting(compaction_simulation.Simulation):
+    """How many segments merges make, by level."""
+
+    def __init__(self) -> None:
+        super().__init__(PolicyLimits(), MergeLimits(), PARTITIONS, random.Random(0))
+        self.segments: Counter[int] = Counter()
+
+    def _merge(self, inputs: list[compaction_simulation.SimulatedFile], level: int, now_s: float) -> None:
+        before = set(self.files)
+        super()._merge(inputs, level, now_s)
+        self.segments[level] += sum(self.files[file_id].partitions for file_id in set(self.files) - before)
+
+
+def records_per_day() -> int:
+    """Two records per segment that is written, and two more once it is replaced or expires."""
+    run, rng = _Counting(), random.Random(0)
+    for now in range(0, SIMULATED_SECONDS, compaction_simulation.PLAN_SECONDS):
+        for flush in range(FLUSHES_PER_SECOND * compaction_simulation.PLAN_SECONDS):
+            size = round(FLUSH_BYTES * rng.uniform(0.5, 1.5))
+            run.flush(now + flush / FLUSHES_PER_SECOND, size, size)
+        run.plan(now + compaction_simulation.PLAN_SECONDS)
+    return 4 * sum(run.segments.values()) * 86_400 // SIMULATED_SECONDS
+
+
+async def make_rows(bench: CommitBench, per_day: int) -> None:
+    """Everything that Postgres holds just before a run of the job."""
+    part_day = per_day / METADATA_PARTITIONS
+    delay_days = Settings().file_delete_delay_ms / 86_400_000
+    small = BLOCKS_PER_OBJECT * BLOCK_RECORDS
+    unjoined_days = 1 / 24
+    await bench.execute(
+        OBJECTS.format(
+            shift=0,
+            records=JOIN_RECORDS,
+            due="NULL",
+            partitions=METADATA_PARTITIONS,
+            objects=round(part_day * DAYS / JOIN_RECORDS + part_day * unjoined_days / small),
+        )
+    )
+    due = round(part_day * delay_days / small)
+    await bench.execute(
+        OBJECTS.format(shift=1, records=small, due="now()", partitions=METADATA_PARTITIONS, objects=due)
+    )
+    rows = round(part_day * ARCHIVE_AUDIT.period_ms / 86_400_000) + WAITING_RECORDS
+    await bench.execute(EVENTS.format(first=SPAN, rows=rows, partitions=METADATA_PARTITIONS))
+    end = f"next_offset = {SPAN + rows}, next_audit_offset = {SPAN + rows}"
+    await bench.execute(f"UPDATE remote_log_heads SET {end}, audit_start = 0")
+    for table in ("archived_audit", "remote_segment_events"):
+        await bench.execute(f"VACUUM ANALYZE {table}")
+
+
+async def size_of(bench: CommitBench, table: str) -> tuple[int, int]:
+    """Rows and bytes of a table."""
+    ((rows, size),) = await bench.query(f"SELECT count(*), pg_total_relation_size('{table}') FROM {table}")
+    return rows, size
+
+
+async def print_sizes(bench: CommitBench, when: str) -> None:
+    """Rows and bytes of both tables, indexes and free space included."""
+    total = 0
+    for table in ("archived_audit", "remote_segment_events"):
+        rows, size = await size_of(bench, table)
+        total += size
+        print(f"{when}: {table} {rows:,} rows, {size / 2**20:,.0f} MiB", flush=True)
+    print(f"{when}: together {total / 2**30:.2f} GiB", flush=True)
+
+
+async def archive(bench: CommitBench, store: Any) -> None:
+    """The first step of the job; the objects that it could join are not there."""
+    await bench.store.enqueue_jobs([NewJob(audit_archive.KIND, "bench")])
+    job = await bench.store.claim_job("bench", [audit_archive.KIND], LEASE_MS)
+    assert job is not None
+    clock = SystemClock()
+    lease = Lease(bench.store, job, clock, claimed_at=clock.monotonic(), lease_ms=LEASE_MS)
+    registry = CollectorRegistry()
+    archiver = AuditArchiver(bench.store, store, clock, AuditArchiveMetrics(registry))
+    began = time.perf_counter()
+    while await archiver.archive_once(lease):
+        pass
+    seconds = time.perf_counter() - began
+    records = registry.get_sample_value("headrace_audit_trail_archived_records_total") or 0
+    stored = registry.get_sample_value("headrace_audit_trail_archived_bytes_total") or 0
+    rate = f"{records / seconds:,.0f}/s, {stored / records:.1f} bytes each"
+    print(f"archive: {records:,.0f} records in {seconds:.1f} s, {rate}", flush=True)
+
+
+async def fetch(bench: CommitBench, store: Any, what: str, offset: int) -> None:
+    """Fetches of one page, each through a new topic."""
+    image: Any = SimpleNamespace(image=MetadataImage())
+    topic = AuditTopic(bench.store, image, KnownEnds(bench.store, SystemClock()), store)
+    times = []
+    for number in range(FETCHES + 1):
+        if number == FETCHES:
+            tracemalloc.start()
+        began = time.perf_counter()
+        reply = await topic.fetch(FetchPartition(number % METADATA_PARTITIONS, offset, 1 << 20))
+        times.append(time.perf_counter() - began)
+        assert not reply.error_code
+        assert reply.records
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    times = sorted(times[:FETCHES])
+    size = sum(map(len, reply.records))
+    print(
+        f"fetch {what}: {times[0] * 1000:.0f} to {times[-1] * 1000:.0f} ms, reply {size / 1024:.0f} KiB,"
+        f" peak of memory {peak / 2**20:.1f} MiB",
+        flush=True,
+    )
+
+
+async def run(place: Path, share: float) -> None:
+    """On a new Postgres."""
+    print(machine_state(), flush=True)
+    per_day = records_per_day()
+    print(
+        f"1 GB/s over {PARTITIONS:,} partitions: {per_day:,} records a day, {per_day * DAYS:,} in {DAYS} days"
+        f" (made: {share:g} of them)",
+        flush=True,
+    )
+    (place / "postgres").mkdir()
+    async with opened(place / "postgres", 1) as bench:
+        clock = SystemClock()
+        store = open_store(f"file://{place}/bucket", StoreOptions.of(Settings()), clock=clock, rng=random.Random(0))
+        await make_rows(bench, round(per_day * share))
+        await print_sizes(bench, "before a run")
+        await archive(bench, store)
+        await print_sizes(bench, "after it")
+        await fetch(bench, store, "from the bucket", SPAN + 1_500)
+        ends = await bench.store.segment_log_ends()
+        await fetch(bench, store, "from Postgres", ends[0].next_audit_offset - 1_000)
+        await store.close()
+
+
+def main() -> None:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--share", type=float, default=1, help="make so much of the rows (1)")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
+        place = Path(directory)
+        place.chmod(0o711)
+        asyncio.run(run(place, arguments.share))
+
+
+if __name__ == "__main__":
+    main()
