@@ -190,7 +190,7 @@ class Servers:
         """The directory of a stopped server, as a volume snapshot has it."""
         source = (self._home / name / "pgdata").resolve()
         (self._home / to).mkdir()
-        shutil.copytree(source, self._home / to / "pgdata")
+        shutil.copytree(source, self._home / to / "pgdata", ignore=shutil.ignore_patterns(".s.PGSQL.*"))  # no sockets
         (self._home / to / "pgdata").chmod(0o700)
         self._give(self._home / to)
 
