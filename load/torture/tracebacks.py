@@ -13,6 +13,8 @@ from pathlib import Path
 _BEGIN = "Traceback (most recent call last):"
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(:|$)")
 """The last line of a traceback: the exception's name, and what it says. All others are indented."""
+_BAR = re.compile(r"\s*\| ")
+"""Before each line of an exception group, whose parts follow it."""
 _NEVER_LOOKED_AT = re.compile(r"(Task|Future) exception was never retrieved")
 
 
@@ -29,8 +31,10 @@ def tracebacks_of(name: str, text: str) -> list[str]:
 
 def _errors(lines: list[str]) -> list[str]:
     found = []
-    is_open = False
-    for number, line in enumerate(lines):
+    is_open, last = False, ""
+    for number, whole in enumerate(lines):
+        line = _BAR.sub("", whole, count=1)
+        last = whole if is_open else last
         if _BEGIN in line:
             is_open = True
         elif _NEVER_LOOKED_AT.search(line) and not any(_BEGIN in later for later in lines[number + 1 : number + 3]):
@@ -38,4 +42,4 @@ def _errors(lines: list[str]) -> list[str]:
         elif is_open and _ERROR.match(line):
             found.append(line)
             is_open = False
-    return found + ["a traceback without an end"] * is_open
+    return found + [f"a traceback without an end, last line: {last}"] * is_open
