@@ -36,7 +36,7 @@ INDEX_ERROR = "traceback in agent-0.log: IndexError: list index out of range"
         (CHAINED, [f"{INDEX_ERROR} (2 times)"]),
         (UNHEARD + TRACEBACK, [f"{INDEX_ERROR} (1 times)"]),
         (UNHEARD + QUIET, [f"traceback in agent-0.log: {UNHEARD.splitlines()[0]} (1 times)"]),
-        (QUIET + TRACEBACK[:60], [f"{WITHOUT_END}   File \"feed.py\", line 1, in _f (1 times)"]),
+        (QUIET + TRACEBACK[:60], [f"{WITHOUT_END}   File \"feed.py\", line 1, (1 times)"]),
         (GROUP, ["traceback in agent-0.log: ExceptionGroup: of a group (1 times)", f"{INDEX_ERROR} (1 times)"]),
     ],
 )
