@@ -17,7 +17,7 @@ IndexError: list index out of range
 CHAINED = TRACEBACK + "\nDuring handling of the above exception, another exception occurred:\n\n" + TRACEBACK
 UNHEARD = "2026-11-26 15:00:01 ERROR asyncio: Task exception was never retrieved\nfuture: <Task finished>\n"
 GROUP = (
-    "  + Exception Group Traceback (most recent call last):\n  |   File \"feed.py\", line 3, in run\n"
+    '  + Exception Group Traceback (most recent call last):\n  |   File "feed.py", line 3, in run\n'
     "  | ExceptionGroup: of a group\n  +-+---------------- 1 ----------------\n"
     + "".join(f"    | {line}\n" for line in TRACEBACK.splitlines())
     + "    +------------------------------------\n"
@@ -36,7 +36,7 @@ INDEX_ERROR = "traceback in agent-0.log: IndexError: list index out of range"
         (CHAINED, [f"{INDEX_ERROR} (2 times)"]),
         (UNHEARD + TRACEBACK, [f"{INDEX_ERROR} (1 times)"]),
         (UNHEARD + QUIET, [f"traceback in agent-0.log: {UNHEARD.splitlines()[0]} (1 times)"]),
-        (QUIET + TRACEBACK[:60], [f"{WITHOUT_END}   File \"feed.py\", line 1, (1 times)"]),
+        (QUIET + TRACEBACK[:60], [f'{WITHOUT_END}   File "feed.py", line 1, (1 times)']),
         (GROUP, ["traceback in agent-0.log: ExceptionGroup: of a group (1 times)", f"{INDEX_ERROR} (1 times)"]),
     ],
 )
