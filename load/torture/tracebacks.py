@@ -14,7 +14,7 @@ _BEGIN = "Traceback (most recent call last):"
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(:|$)")
 """The last line of a traceback: the exception's name, and what it says. All others are indented."""
 _BAR = re.compile(r"\s*\| ")
-"""Before each line of an exception group, whose parts follow it."""
+"""Before each line of an exception group and of its parts."""
 _NEVER_LOOKED_AT = re.compile(r"(Task|Future) exception was never retrieved")
 
 
