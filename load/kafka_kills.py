@@ -1,9 +1,9 @@
 """The writers of `make torture` against three nodes of Apache Kafka that are killed: what correct producers meet there.
 
-    python -m load.kafka_kills --seconds 120 --seed 7
+    python -m load.kafka_kills --seconds 120 --seed 7 --gap 15
 
-Place: compared with `python -m load.torture --kinds kill --clients confluent,java`, which kills agents at the same
-times.
+Place: compared with `python -m load.torture --kinds kill --gap 15 --clients confluent,java`, which kills agents at
+the same times.
 Three nodes in one process each (broker and controller), replication factor 3, min.insync.replicas 2.
 Invariant: only what a client or the log says is counted; nothing is judged by this program's own expectations.
 """
@@ -114,7 +114,7 @@ async def strike(nodes: Sequence[KafkaNode], faults: Sequence[Fault]) -> None:
     await asyncio.gather(*busy.values())
 
 
-async def run(seed: int, seconds: float, rate: int) -> None:
+async def run(seed: int, seconds: float, gap_s: float, rate: int) -> None:
     """Write under kills, read everything, print what was found."""
     commands, _ = installed()
     async with AsyncExitStack() as leaving:
@@ -128,13 +128,14 @@ async def run(seed: int, seconds: float, rate: int) -> None:
             leaving.push_async_callback(writer.stop)
             await writer.start(bootstrap, TOPIC, PARTITIONS, rate, DELIVERY_MS)
         await asyncio.gather(*(writer.answered.wait() for writer in writers))
-        faults = schedule(seed, seconds, ["kill"])
+        faults = schedule(seed, seconds, ["kill"], gap_s=gap_s)
         await strike(nodes, faults)
         reports = await asyncio.gather(*(writer.finish(DELIVERY_MS / 1000 + 300) for writer in writers))
         acknowledged = {name: offset for report in reports for name, offset in report.acknowledged.items()}
         read = await asyncio.to_thread(read_with_confluent, bootstrap, TOPIC, PARTITIONS)
     verdict = check(acknowledged, read)
-    print(f"kills {len(faults)}  acknowledged {len(acknowledged):,}  read {verdict.read:,}")
+    bumps = sum(len(report.started_over) for report in reports)
+    print(f"kills {len(faults)}  other epochs {bumps}  acknowledged {len(acknowledged):,}  read {verdict.read:,}")
     for report in reports:
         _print_report(report)
     print(f"lost {len(verdict.lost)}  duplicated {len(verdict.duplicated)}  out of order {len(verdict.disordered)}")
@@ -142,7 +143,7 @@ async def run(seed: int, seconds: float, rate: int) -> None:
 
 def _print_report(report: Report) -> None:
     print(f"  {report.producer}: sent {report.sent:,}  given up {len(report.failed)}  retries {report.retries}")
-    for reason, count in Counter(report.started_over).most_common():
+    for reason, count in Counter(report.started_over).most_common(6):
         print(f"    another epoch {count:3}: {reason[:120]}")
 
 
@@ -152,8 +153,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120, help="of kills")
     parser.add_argument("--seed", type=int, default=7, help="of the schedule")
     parser.add_argument("--rate", type=int, default=250, help="records per second and client")
+    parser.add_argument("--gap", type=float, default=15.0, help="seconds between two kills, in the mean")
     args = parser.parse_args()
-    asyncio.run(run(args.seed, args.seconds, args.rate))
+    asyncio.run(run(args.seed, args.seconds, args.gap, args.rate))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from load.torture.drills import DRILLS
-from load.torture.faults import BUCKET_FAULTS, KINDS, STEADY_KINDS
+from load.torture.faults import BUCKET_FAULTS, GAP_MEAN_S, KINDS, STEADY_KINDS
 from load.torture.report import print_outcome
 from load.torture.run import TorturePlan, torture
 from load.torture.small_disk import why_missing
@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="of faults")
     parser.add_argument("--seed", type=int, default=None, help="of the schedule of faults; drawn when not given")
     parser.add_argument("--rate", type=int, default=250, help="records per second and client")
+    parser.add_argument("--gap", type=float, default=GAP_MEAN_S, help="seconds between two faults, in the mean")
     parser.add_argument("--kinds", help="which faults, comma-separated (default: all; slow_down in a long run only)")
     parser.add_argument(
         "--drills",
@@ -59,6 +60,7 @@ def main() -> int:
         kinds=_named(args.kinds, every) if args.kinds is not None else _usual_kinds(args),
         drills=chosen,
         holds_snapshot=bool(chosen),
+        gap_s=args.gap,
         rate=args.rate,
         delivery_ms=args.delivery_ms,
         clients=clients,

@@ -44,10 +44,14 @@ class Fault(NamedTuple):
 
 
 def schedule(
-    seed: int, seconds: float, kinds: Sequence[str] = KINDS, targets: Sequence[str] = EVERYWHERE
+    seed: int,
+    seconds: float,
+    kinds: Sequence[str] = KINDS,
+    targets: Sequence[str] = EVERYWHERE,
+    gap_s: float = GAP_MEAN_S,
 ) -> list[Fault]:
     """Faults in order of time; the last one ends before `seconds` are over, if it is a window. `targets`: of faults
-    that can strike everywhere."""
+    that can strike everywhere. `gap_s`: between two of them, in the mean."""
     rng = random.Random(seed)
     free_at = dict.fromkeys(EVERYWHERE, 0.0)
     faults = []
@@ -60,5 +64,5 @@ def schedule(
         if free_at[target] <= at_s:
             faults.append(Fault(round(at_s, 3), kind, target, round(length_s, 3)))
             free_at[target] = at_s + length_s + (0.0 if kind in (*LINK_FAULTS, *BUCKET_FAULTS) else SETTLE_S)
-        at_s += rng.expovariate(1 / GAP_MEAN_S)
+        at_s += rng.expovariate(1 / gap_s)
     return faults

@@ -18,7 +18,7 @@ from load.torture.checker import TortureVerdict, check, compare
 from load.torture.cluster import TortureCluster
 from load.torture.commands import LostReport
 from load.torture.drills import LOSES
-from load.torture.faults import BEHIND_AGENTS, EVERYWHERE, KINDS, schedule
+from load.torture.faults import BEHIND_AGENTS, EVERYWHERE, GAP_MEAN_S, KINDS, schedule
 from load.torture.progress import Progress
 from load.torture.reading import read_with_aiokafka, read_with_confluent
 from load.torture.settled import unsettled
@@ -42,6 +42,8 @@ class TorturePlan:
     seed: int
     seconds: float
     kinds: Sequence[str] = KINDS
+    gap_s: float = GAP_MEAN_S
+    """Between two faults, in the mean."""
     rate: int = 250
     delivery_ms: int = DELIVERY_MS
     clients: Sequence[str] = ()
@@ -145,7 +147,7 @@ async def _torture(
     progress.step(f"faults for {plan.seconds:g} s")
     async with asyncio.TaskGroup() as striking:
         targets = BEHIND_AGENTS if plan.leaders_stay else EVERYWHERE
-        striking.create_task(cluster.run(schedule(plan.seed, plan.seconds, plan.kinds, targets)))
+        striking.create_task(cluster.run(schedule(plan.seed, plan.seconds, plan.kinds, targets, plan.gap_s)))
         striking.create_task(cluster.run_drills(plan.seconds, plan.drills))
     progress.step("no more faults; the last answers")
     patience_s = QUIET_SECONDS + plan.delivery_ms / 1000
