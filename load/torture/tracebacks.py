@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _BEGIN = "Traceback (most recent call last):"
-_ERROR = re.compile(r"[A-Za-z_][\w.]*(:|$)")
-"""The last line of a traceback: the exception's name, and what it says. All others are indented."""
+_ERROR = re.compile(r"(  )?[A-Za-z_][\w.]*(:|$)")
+"""The last line of a traceback: the exception's name, and what it says. An agent's log indents it by two, and all
+others by more."""
 _BAR = re.compile(r"\s*\| ")
 """Before each line of an exception group and of its parts."""
 _NEVER_LOOKED_AT = re.compile(r"(Task|Future) exception was never retrieved")
@@ -40,6 +41,6 @@ def _errors(lines: list[str]) -> list[str]:
         elif _NEVER_LOOKED_AT.search(line) and not any(_BEGIN in later for later in lines[number + 1 : number + 3]):
             found.append(line)
         elif is_open and _ERROR.match(line):
-            found.append(line)
+            found.append(line.strip())
             is_open = False
     return found + [f"a traceback without an end, last line: {last}"] * is_open

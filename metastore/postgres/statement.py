@@ -16,6 +16,7 @@ import re
 import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -204,5 +205,6 @@ class Statement:
 
 def _hang_up(connection: Connection) -> None:
     """The waiting caller finds the connection closed. Cancelling would wait for the server."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as wire:
+    # It may be closed or reset by now: the caller is about to find out.
+    with suppress(OSError, OperationalError), socket.socket(fileno=os.dup(connection.fileno())) as wire:
         wire.shutdown(socket.SHUT_RDWR)

@@ -33,6 +33,7 @@ INDEX_ERROR = "traceback in agent-0.log: IndexError: list index out of range"
         (QUIET * 3, []),
         (QUIET + TRACEBACK + QUIET, [f"{INDEX_ERROR} (1 times)"]),
         (TRACEBACK + QUIET + TRACEBACK, [f"{INDEX_ERROR} (2 times)"]),
+        (QUIET + TRACEBACK.replace("\n", "\n  ") + "\n" + QUIET, [f"{INDEX_ERROR} (1 times)"]),
         (CHAINED, [f"{INDEX_ERROR} (2 times)"]),
         (UNHEARD + TRACEBACK, [f"{INDEX_ERROR} (1 times)"]),
         (UNHEARD + QUIET, [f"traceback in agent-0.log: {UNHEARD.splitlines()[0]} (1 times)"]),

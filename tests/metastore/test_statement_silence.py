@@ -6,8 +6,11 @@ Fault model: load/torture/proxy.py's half_open, between us and a real Postgres.
 from __future__ import annotations
 
 import random
+import socket
+import struct
 from collections.abc import AsyncIterator
 
+import psycopg
 import pytest
 
 from headrace.config.settings import Settings
@@ -46,3 +49,20 @@ async def test_silence_has_an_end_and_a_repetition_learns_the_outcome(
     (answer,) = await scene.commit(file)
     assert pairs(answer.batches) == appended(0)
     await store.close()
+
+
+async def test_a_connection_that_is_closed_or_reset_by_then_is_no_error(metastore_url: str) -> None:
+    """What hangs up runs in the event loop: its error would be a traceback in the log of a healthy agent."""
+    connection = await psycopg.AsyncConnection.connect(metastore_url)
+    await connection.close()
+    statement._hang_up(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        accepted, _ = server.accept()
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        accepted.close()
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+        with pytest.raises(OSError, match="not connected"):
+            client.shutdown(socket.SHUT_RDWR)
+        statement._hang_up(client)  # type: ignore[arg-type]
