@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.keys import split_partition_key
+from tests.simulation.check_lives import lost_commits
 from tests.simulation.messages import SEQUENCES, Batch
 from tests.simulation.metadata import Place
 from tests.simulation.problems import Kind, Problem
@@ -49,6 +50,8 @@ def _check_sequences(world: World, place: Place, entries: Sequence[Entry]) -> It
         if producer_id < 0:
             continue
         first = world.first_sequences.get((producer_id, place.key), (0, 0))
+        if producer_id not in state and (epoch, sequence) in _after_losses(world, place, producer_id, first):
+            first = epoch, sequence
         last_epoch, expected = state.get(producer_id, first)
         if epoch > last_epoch:
             expected = 0
@@ -59,6 +62,27 @@ def _check_sequences(world: World, place: Place, entries: Sequence[Entry]) -> It
                 f" after epoch={last_epoch}, expected sequence={expected}",
             )
         state[producer_id] = (epoch, (sequence + entry.batch.count) % SEQUENCES)
+
+
+def _after_losses(world: World, place: Place, producer_id: int, first: tuple[int, int]) -> set[tuple[int, int]]:
+    """What else than `first` may be first of a producer in a topic that was created again.
+
+    It sent again, from `first` on, what the deleted topic of the name had stored without its answer. If a failover lost
+    all of it, the partition does not know the producer, which goes on where it ended in the deleted topic.
+    """
+    if not any(topic.name == place.topic.name and topic.number < place.topic.number for topic in world.metadata.topics):
+        return set()
+    lost = {
+        committed.identity: committed.batch.count
+        for committed in lost_commits(world)
+        if committed.key == place.key and committed.outcome is BatchOutcome.APPENDED
+    }
+    epoch, sequence = first
+    after: set[tuple[int, int]] = set()
+    while (count := lost.pop((producer_id, epoch, sequence), None)) is not None:
+        sequence = (sequence + count) % SEQUENCES
+        after.add((epoch, sequence))
+    return after
 
 
 def _may_stand_twice(batch: Batch) -> bool:

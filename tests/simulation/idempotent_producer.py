@@ -124,17 +124,24 @@ class IdempotentProducer:
         lane = Lane(heir, self._style, before.next_sequence)
         lane.epoch = before.epoch
         for pending in before.leave():
-            count, timestamp = pending.batch.count, pending.batch.timestamp
-            copy = self._world.messages.create(self.name, heir, count, timestamp, is_idempotent=True)
-            lane.send_again(copy, pending)
+            lane.send_again(self._again(pending.batch, heir), pending)
         self._note_first(lane)
         return lane
 
+    def _again(self, batch: Batch, heir: Place) -> Batch:
+        """The batch for another topic of the name. A failover may bring back a topic that the batch was sent to: there
+        it is the batch that it was, with the same records under the same sequence, and may be stored already."""
+        create = self._world.messages.create
+        return batch.in_place(heir) or create(
+            self.name, heir, batch.count, batch.timestamp, is_idempotent=True, again=batch
+        )
+
     def _create(self) -> None:
-        """A batch for some partition; a lane of a deleted topic is replaced by one of its successor."""
+        """A batch for some partition; a lane of a deleted topic is replaced by one of its successor, or of the same
+        topic if a failover has brought that back."""
         number = self._rng.randrange(len(self._lanes))
         lane = self._lanes[number]
-        if lane.place.topic.deleted_at is not None:
+        if lane.place.topic.deleted_at is not None or lane.has_left:
             heir = self._world.heir_of(lane.place)
             if heir is None:
                 return

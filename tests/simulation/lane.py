@@ -121,6 +121,11 @@ class Lane:
         self._left += [pending for pending in self.queue if pending.sequence >= 0]
         self.queue.clear()
 
+    @property
+    def has_left(self) -> bool:
+        """Whether something is kept for a topic of the same name."""
+        return bool(self._left)
+
     def leave(self) -> list[Pending]:
         """What was sent and is unresolved, in order: a lane in the topic of the same name sends it again."""
         self.topic_is_gone()

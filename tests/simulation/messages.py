@@ -72,7 +72,15 @@ class Batch:
     timestamp: int
     records: bytes
     is_idempotent: bool
+    again: Batch | None = None
+    """The batch in a deleted topic that its producer sends again as this one."""
     attempts: list[Attempt] = field(default_factory=list)
+
+    def in_place(self, place: Place) -> Batch | None:
+        """This batch, or the one that it is sent again for, as it was sent to this partition; None if it was not."""
+        if self.place == place:
+            return self
+        return None if self.again is None else self.again.in_place(place)
 
     def encode(self, producer_id: int, epoch: int, sequence: int) -> bytes:
         """The batch on the wire."""
@@ -105,10 +113,19 @@ class Messages:
         self._by_value: dict[bytes, Batch] = {}
         self._merged: dict[bytes, list[Member]] = {}
 
-    def create(self, producer: str, place: Place, count: int, timestamp: int, *, is_idempotent: bool) -> Batch:
+    def create(
+        self,
+        producer: str,
+        place: Place,
+        count: int,
+        timestamp: int,
+        *,
+        is_idempotent: bool,
+        again: Batch | None = None,
+    ) -> Batch:
         number = len(self.batches) + 1
         records = plain_batch(count, value_of(number), base_timestamp=timestamp)[HEADER_BYTES:]
-        batch = Batch(number, producer, place, count, timestamp, records, is_idempotent)
+        batch = Batch(number, producer, place, count, timestamp, records, is_idempotent, again)
         self.batches.append(batch)
         self._by_records[records] = batch
         self._by_value[value_of(number)] = batch
