@@ -36,7 +36,7 @@ from headrace.storage.objects.retrying import RetryingStore
 from headrace.storage.objects.store import ObjectStore
 from tests.simulation.bucket import BucketLine
 from tests.simulation.check_flushes import Flush
-from tests.simulation.clocks import SimulatedClock
+from tests.simulation.clocks import CLOCK_RATES, SimulatedClock
 from tests.simulation.database import MetastoreLine
 from tests.simulation.faults import Fault
 from tests.simulation.loop import OWNER
@@ -79,7 +79,7 @@ class Process:
         self.context = contextvars.copy_context()
         self.context.run(OWNER.set, owner)
         self.clock = SimulatedClock(
-            world.loop, rate=rng.uniform(0.98, 1.02), start=rng.uniform(0, 1e4), wall_skew_ms=rng.randint(-5000, 5000)
+            world.loop, rate=rng.uniform(*CLOCK_RATES), start=rng.uniform(0, 1e4), wall_skew_ms=rng.randint(-5000, 5000)
         )
         self.connections: dict[SimulatedConnection | NeighbourConnection, None] = {}
         self.in_progress: Counter[int] = Counter()

@@ -7,6 +7,7 @@ nothing that the commit accepted.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.produce.refused_sequences import NOTED_SECONDS
 from headrace.metastore.api.commit import BatchOutcome
+from tests.simulation.clocks import CLOCK_RATES
 from tests.simulation.database import Committed
 from tests.simulation.messages import SEQUENCES, Attempt
 from tests.simulation.problems import Kind, Problem
@@ -44,10 +46,10 @@ def check_refusals(world: World, logs: StoredLog) -> Iterator[Problem]:
 
 
 def _check_out_of_order(attempts: Sequence[Attempt]) -> Iterator[Problem]:
-    """Within the time of the first note: what it explains does not last longer."""
-    first = min((a.settled_at for a in attempts if a.code in SENT_AGAIN and a.settled_at is not None), default=0.0)
+    """Within the time of the first note: what it explains does not last longer. Attempts of one process."""
+    ends = min((_end_of_note(a) for a in attempts if a.code in SENT_AGAIN), default=0.0)
     for told in attempts:
-        if told.code != OUT_OF_ORDER or told.arrived_at is None or told.arrived_at > first + NOTED_SECONDS:
+        if told.code != OUT_OF_ORDER or told.arrived_at is None or told.arrived_at > ends:
             continue
         for refused in attempts:
             if (
@@ -62,6 +64,11 @@ def _check_out_of_order(attempts: Sequence[Attempt]) -> Iterator[Problem]:
                 )
 
 
+def _end_of_note(refused: Attempt) -> float:
+    """When the agent may forget the refusal, by the fastest clock."""
+    return math.inf if refused.settled_at is None else refused.settled_at + NOTED_SECONDS / CLOCK_RATES[1]
+
+
 def _check_hidden(attempts: Sequence[Attempt], judged: dict[tuple[object, ...], list[Committed]]) -> Iterator[Problem]:
     for told in attempts:
         if told.code != NOT_STORED or told.arrived_at is None or told.settled_at is None:
@@ -74,7 +81,13 @@ def _check_hidden(attempts: Sequence[Attempt], judged: dict[tuple[object, ...], 
         accepted = any(c.outcome in (BatchOutcome.APPENDED, BatchOutcome.DUPLICATE) for c in verdicts)
         if accepted and not any(_may_be_of(other, told) for other in attempts):
             yield Problem(Kind.PHANTOM, f"{told.batch} is called not stored, and the commit accepted it")
-        if any(committed.outcome is BatchOutcome.OUT_OF_ORDER for committed in verdicts) and not any(
+        out_of_order = [
+            committed
+            for committed in verdicts
+            if committed.outcome is BatchOutcome.OUT_OF_ORDER
+            and not any(_may_be_of(other, told) and _may_wait(other, committed.at) for other in attempts)
+        ]
+        if out_of_order and not any(
             _is_before(refused, told)
             and not refused.is_ok
             and not any(_ends(refused, stored, told) for stored in attempts)
@@ -91,6 +104,12 @@ def _may_be_of(other: Attempt, told: Attempt) -> bool:
     """Whether the verdicts of an attempt may be those of another one of the same batch."""
     is_same = other is not told and other.identity == told.identity
     return is_same and (other.is_replay or other.arrived_at is None or other.arrived_at <= (told.settled_at or 0.0))
+
+
+def _may_wait(attempt: Attempt, at: float) -> bool:
+    """Whether its agent may have had it without an answer then."""
+    has_arrived = attempt.arrived_at is None or attempt.arrived_at <= at
+    return has_arrived and (attempt.settled_at is None or at <= attempt.settled_at)
 
 
 def _may_end(refused: Attempt, stored: Attempt) -> bool:
