@@ -163,10 +163,15 @@ class Broker:
         self._serving.set()
 
     def in_life(self, is_current: bool) -> None:
-        """Whether this process's server is the metastore. If another one is, other agents know more: while clients
-        reach this one, they get an old view of the cluster, and come back to it."""
+        """Whether this process's server is the metastore, in another life than before or again. If another one is,
+        other agents know more: while clients reach this one, they get an old view of the cluster, and come back to it.
+        """
         self._listener.suspend(not is_current)
-        if not is_current and self._paths is not None:
+        if self._paths is None:
+            return
+        if is_current:
+            self._paths.fetch.life_begins()
+        else:
             self._paths.fetch.life_is_over()
 
     async def drain(self, grace_seconds: float) -> None:

@@ -53,6 +53,11 @@ class AcknowledgedEnds:
         self._more = True
         self._ends.clear()
 
+    def forget(self) -> None:
+        """All of it was of another life of the metastore."""
+        self._ends, self._polled = {}, {}
+        self._more = self._more_polled = False
+
     def begin_poll(self) -> None:
         """A poll is about to be sent: it brings what was noted before."""
         self._polled, self._ends = self._ends, {}

@@ -117,6 +117,14 @@ class FeedFollower:
         else:
             self._poke()
 
+    def start_over(self) -> None:
+        """Forget what the feed told: it is of another life of the metastore. So may be a page that is under way, which
+        is the first one for the index: nothing of it is shown."""
+        self._acknowledged.forget()
+        self._index.on_forgotten(self._index.extents())
+        self._waiters.notify(self._index.forget_all())
+        self._poke()
+
     def changed(self) -> None:
         """This agent changed something that only the feed tells: consumers at the end get it at once."""
         self._acknowledged.note_all()

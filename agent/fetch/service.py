@@ -159,6 +159,10 @@ class FetchService:
         """Another server is the metastore by now: record what only this one may have had."""
         self._forgotten.note(self._index.extents())
 
+    def life_begins(self) -> None:
+        """A life of the metastore begins for this process: the index is of the one before, which may have had more."""
+        self._feed.start_over()
+
     async def start(self) -> None:
         """Poll the feed once, then follow it. Raises what the first poll raises."""
         await self._feed.start()

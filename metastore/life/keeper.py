@@ -57,6 +57,11 @@ class LifeKeeper:
         self._named.append(other)
         other.name_life(self._api.named_life)
 
+    @property
+    def life(self) -> int:
+        """That this process names; NO_LIFE if it knows of none in which it may write."""
+        return self._api.named_life
+
     async def check(self) -> LifeVerdict:
         """Compare, and begin a new life after a promotion. Names the life that holds, or none.
 

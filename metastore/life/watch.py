@@ -44,9 +44,10 @@ class LifeWatch:
         self._clock = clock
         self._notes_position = notes_position
         self._task: asyncio.Task[None] | None = None
-        self._was_current = True
+        self._life: int | None = None
+        """Of the newest check; None before the first."""
         self.on_change: Callable[[bool], None] = lambda is_current: None
-        """Called when this process may write again, or no longer."""
+        """Called when this process may write no longer, or again, or in another life."""
         gauge = Gauge(
             "headrace_metastore_life_is_current",
             "1 if this process's server is the metastore, 0 if it writes nothing because it is not or went back",
@@ -71,8 +72,8 @@ class LifeWatch:
 
     async def _check(self) -> None:
         is_current = await self._keeper.check() is LifeVerdict.CURRENT
-        if is_current is not self._was_current:
-            self._was_current = is_current
+        before, self._life = self._life, self._keeper.life
+        if self._life != before and not (before is None and is_current):
             self.on_change(is_current)
 
     async def _run(self) -> None:

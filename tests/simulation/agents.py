@@ -194,15 +194,22 @@ class Process:
 
     async def _watch_life(self) -> None:
         """As metastore/life/watch.py does it, with the position noted each time."""
-        was_current = True
+        life = self._keeper.life
         while True:
             await self.clock.sleep(LIFE_CHECK_SECONDS)
             with contextlib.suppress(HeadraceError):
                 is_current = await self._keeper.check() is LifeVerdict.CURRENT
-                if was_current and not is_current:
-                    self.fetch.life_is_over()
-                was_current = is_current
+                if self._keeper.life != life:
+                    life = self._keeper.life
+                    self._in_life(is_current)
                 await self._keeper.note_position()
+
+    def _in_life(self, is_current: bool) -> None:
+        """As agent/broker.py does it."""
+        if is_current:
+            self.fetch.life_begins()
+        else:
+            self.fetch.life_is_over()
 
     def join_soon(self) -> None:
         """A heartbeat or a commit was refused."""

@@ -264,6 +264,7 @@ class World:
         await self.wait_for_the_late()
         await self._drain()
         await self.wait_for_the_late()
+        await self._await_the_life()
         await self.cleaner.settle()
         await self.wait_for_the_late()
         if self.workers:
@@ -304,6 +305,22 @@ class World:
                 self.report(Kind.STUCK, f"agent {agent.node_id} does not drain")
             if process.produce.stopped:
                 self.report(Kind.CRASHED, f"write path of agent {agent.node_id}: {process.produce.stopped}")
+
+    async def _await_the_life(self) -> None:
+        """Every agent hears of the life that the metastore is in. Until then it may show the one before, for as long as
+        it keeps connections to an old server (metastore/life/leaving.py)."""
+        if not self.plan.failovers:
+            return
+        for _ in range(int(CALM_SECONDS_MAX / LOOK_SECONDS)):
+            if all(self._is_in_the_life(agent) for agent in self.agents):
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+        self.report(Kind.STUCK, f"an agent does not hear of life {self.database.model.life}")
+
+    def _is_in_the_life(self, agent: SimulatedAgent) -> bool:
+        server = self.database
+        has_begun = server.timeline == server.begun_timeline
+        return has_begun and agent.process is not None and agent.process.metastore.named_life == server.model.life
 
     async def _back_in_service(self, agent: SimulatedAgent) -> Process | None:
         """Its process, once that is neither stopping nor starting."""
