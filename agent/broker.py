@@ -171,6 +171,7 @@ class Broker:
             return
         if is_current:
             self._paths.fetch.life_begins()
+            self._paths.produce.life_begins()
         else:
             self._paths.fetch.life_is_over()
 

@@ -194,6 +194,10 @@ class ProducePipeline:
             "uploads": lambda: self._uploader.in_flight_bytes,
         }
 
+    def life_begins(self) -> None:
+        """A life of the metastore begins for this process."""
+        self._refused.life_begins(self._clock.monotonic())
+
     async def start(self) -> None:
         """Begin to serve."""
         self.stopped = None

@@ -7,11 +7,13 @@ the commit, and librdkafka answers that error with a new epoch for all partition
 that were stored but not answered. So the error becomes the retriable one that the first batch got.
 Invariant: only the commit judges a batch. A note explains its OUT_OF_ORDER and never prevents anything else. A note
 ends when its sequence or a later one is stored, with a higher epoch, or NOTED_SECONDS after the refusal; a refusal that
-a note explains does not last longer than this note. Notes take NOTES_BYTES_MAX at most: what has no room is not noted.
+a note explains does not last longer than this note. Around the beginning of a life of the metastore, notes end sooner:
+what another agent stored may be lost. Notes take NOTES_BYTES_MAX at most: what has no room is not noted.
 """
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,6 +23,9 @@ from headrace.config.memory_budget import REFUSED_SEQUENCES_BYTES
 
 NOTED_SECONDS = 120.0
 """The default delivery timeout of Java and aiokafka: after it the client has given the batch up."""
+NEW_LIFE_SECONDS = 30.0
+"""How long a note lasts in the first NOTED_SECONDS of a life of the metastore: the default request timeout, after which
+what was on the wire behind the refused batch has its answer."""
 NOTES_BYTES_MAX = REFUSED_SEQUENCES_BYTES
 PRODUCER_BYTES = 640
 """One producer in one partition, without sequences."""
@@ -45,7 +50,8 @@ class Numbered(NamedTuple):
 
 
 class _Producer:
-    """One producer in one partition. `refused`: (sequence, when it was refused), in the order of the refusals."""
+    """One producer in one partition. `refused`: (sequence, NOTED_SECONDS before its note ends), in the order of the
+    refusals."""
 
     __slots__ = ("epoch", "refused")
 
@@ -63,6 +69,7 @@ class RefusedSequences:
         self._producers: OrderedDict[tuple[int, Place], _Producer] = OrderedDict()
         """The producer with the oldest last refusal first."""
         self.held_bytes = 0
+        self._life_began_at = -math.inf
 
     def __len__(self) -> int:
         """How many producers have notes, counted by partition."""
@@ -71,6 +78,7 @@ class RefusedSequences:
     def note(self, batch: Numbered, now: float) -> None:
         """Remember that the batch was refused, and that its client sends it again."""
         self.expire(now)
+        as_of = now if now >= self._life_began_at + NOTED_SECONDS else _ends_soon(now)
         key = batch.producer_id, batch.place
         found = self._producers.get(key)
         if found is not None and found.epoch != batch.epoch:
@@ -85,7 +93,7 @@ class RefusedSequences:
             self.held_bytes += PRODUCER_BYTES
         self._drop(found, {batch.sequence})
         if len(found.refused) < SEQUENCES_PER_PRODUCER and self.held_bytes + SEQUENCE_BYTES <= self._bytes_max:
-            found.refused.append((batch.sequence, now))
+            found.refused.append((batch.sequence, as_of))
             self.held_bytes += SEQUENCE_BYTES
             self._producers.move_to_end(key)
 
@@ -116,6 +124,16 @@ class RefusedSequences:
             self._note_as_of(batch, max(times), now)
         return bool(times)
 
+    def life_begins(self, now: float) -> None:
+        """Let notes end soon, and those of late refusals too.
+
+        If another agent stored the refused batch and a failover lost it, its client does not send it again, and needs
+        the answer that what is behind it is out of order.
+        """
+        self._life_began_at = now
+        for producer in self._producers.values():
+            producer.refused = [(sequence, min(at, _ends_soon(now))) for sequence, at in producer.refused]
+
     def expire(self, now: float) -> None:
         """Forget producers without a refusal in NOTED_SECONDS."""
         while self._producers:
@@ -130,7 +148,7 @@ class RefusedSequences:
         earlier = [] if before is None else [time for sequence, time in before.refused if sequence == batch.sequence]
         self.note(batch, now)
         found = self._producers.get(key)
-        if found is not None and found.refused[-1] == (batch.sequence, now):
+        if found is not None and found.refused[-1][0] == batch.sequence:
             found.refused[-1] = batch.sequence, max([at, *earlier])
 
     def _keys(self, batch: Numbered) -> list[tuple[int, Place]]:
@@ -147,6 +165,11 @@ class RefusedSequences:
     def _forget(self, key: tuple[int, Place]) -> None:
         found = self._producers.pop(key)
         self.held_bytes -= PRODUCER_BYTES + SEQUENCE_BYTES * len(found.refused)
+
+
+def _ends_soon(now: float) -> float:
+    """The time of a note that ends NEW_LIFE_SECONDS from now."""
+    return now + NEW_LIFE_SECONDS - NOTED_SECONDS
 
 
 def _is_before(sequence: int, other: int) -> bool:

@@ -207,7 +207,9 @@ class Process:
     def _in_life(self, is_current: bool) -> None:
         """As agent/broker.py does it."""
         if is_current:
+            self._world.lives_heard[self.owner].append(self._world.loop.time())
             self.fetch.life_begins()
+            self.produce.life_begins()
         else:
             self.fetch.life_is_over()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import Any
 
 from headrace.agent.fetch.index import TailIndex
+from headrace.agent.produce.refused_sequences import RefusedSequences
 from headrace.metastore.life import keeper, verdict
 from headrace.metastore.life.bucket import Position
 from headrace.metastore.life.flushed import FlushedPosition
@@ -128,6 +130,23 @@ def a_copy_is_taken_for_what_it_was(patch: Patch) -> None:
 def connections_to_an_old_primary_are_kept(patch: Patch) -> None:
     """The address of Postgres has moved, and a process that is connected to the old primary stays there."""
     patch.replace(LeavePolicy, "leaves", lambda self, verdict, server, now: False)
+
+
+@bug("W7", Kind.STUCK)
+def notes_of_an_earlier_life_last(patch: Patch) -> None:
+    """A producer is asked to wait for a batch that another agent had stored, and that the failover lost."""
+    patch.replace(RefusedSequences, "life_begins", lambda self, now: None)
+
+
+@bug("W7", Kind.STUCK)
+def notes_of_late_refusals_last(patch: Patch) -> None:
+    """The same for a batch that was under way when the life began, and is refused in it."""
+
+    def life_begins(self: RefusedSequences, now: float) -> None:
+        original(self, now)
+        self._life_began_at = -math.inf
+
+    original = patch.replace(RefusedSequences, "life_begins", life_begins)
 
 
 BUGS: tuple[Bug, ...] = tuple(found for found in vars().values() if isinstance(found, Bug))

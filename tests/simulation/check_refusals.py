@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.produce.refused_sequences import NOTED_SECONDS
+from headrace.agent.produce.refused_sequences import NEW_LIFE_SECONDS, NOTED_SECONDS
 from headrace.metastore.api.commit import BatchOutcome
 from tests.simulation.clocks import CLOCK_RATES
 from tests.simulation.database import Committed
@@ -41,13 +41,14 @@ def check_refusals(world: World, logs: StoredLog) -> Iterator[Problem]:
         for attempt in batch.attempts if batch.is_idempotent else ():
             streams[batch.place, attempt.producer_id, attempt.epoch, attempt.process].append(attempt)
     for attempts in streams.values():
-        yield from _check_out_of_order(attempts)
+        yield from _check_out_of_order(world, attempts)
         yield from _check_hidden(attempts, judged)
 
 
-def _check_out_of_order(attempts: Sequence[Attempt]) -> Iterator[Problem]:
+def _check_out_of_order(world: World, attempts: Sequence[Attempt]) -> Iterator[Problem]:
     """Within the time of the first note: what it explains does not last longer. Attempts of one process."""
-    ends = min((_end_of_note(a) for a in attempts if a.code in SENT_AGAIN), default=0.0)
+    lives = world.lives_heard[attempts[0].process]
+    ends = min((_end_of_note(a, lives) for a in attempts if a.code in SENT_AGAIN), default=0.0)
     for told in attempts:
         if told.code != OUT_OF_ORDER or told.arrived_at is None or told.arrived_at > ends:
             continue
@@ -64,9 +65,13 @@ def _check_out_of_order(attempts: Sequence[Attempt]) -> Iterator[Problem]:
                 )
 
 
-def _end_of_note(refused: Attempt) -> float:
-    """When the agent may forget the refusal, by the fastest clock."""
-    return math.inf if refused.settled_at is None else refused.settled_at + NOTED_SECONDS / CLOCK_RATES[1]
+def _end_of_note(refused: Attempt, lives: Sequence[float]) -> float:
+    """When the agent may forget the refusal, by the fastest clock: sooner around a life that it hears of."""
+    if refused.settled_at is None:
+        return math.inf
+    noted, shorter = NOTED_SECONDS / CLOCK_RATES[1], NEW_LIFE_SECONDS / CLOCK_RATES[1]
+    began = [max(heard, refused.settled_at) + shorter for heard in lives if heard >= refused.settled_at - NOTED_SECONDS]
+    return min([refused.settled_at + noted, *began])
 
 
 def _check_hidden(attempts: Sequence[Attempt], judged: dict[tuple[object, ...], list[Committed]]) -> Iterator[Problem]:

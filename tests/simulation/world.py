@@ -11,12 +11,11 @@ import asyncio
 import contextvars
 import hashlib
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.agent.produce.refused_sequences import NOTED_SECONDS
 from tests.simulation.agents import Process, SimulatedAgent
 from tests.simulation.alarm import alarm
 from tests.simulation.bucket import Bucket
@@ -48,8 +47,6 @@ from tests.simulation.segment_workers import SegmentWorkers
 from tests.simulation.sweeper import Sweeper
 
 CALM_SECONDS_MAX = 60.0
-REFUSED_SECONDS_MAX = CALM_SECONDS_MAX + NOTED_SECONDS
-"""For producers: for so long, an agent may ask a producer to repeat a batch that is out of order after a loss."""
 """After the last fault, all clients must finish within this time."""
 FINAL_POLLS_MAX = 40
 LOOK_SECONDS = 0.1
@@ -101,6 +98,8 @@ class World:
         """Those that were, oldest first."""
         self.lives_begun: list[tuple[float, Database]] = []
         """When, and on which server."""
+        self.lives_heard: defaultdict[int, list[float]] = defaultdict(list)
+        """By process, when it heard that a life had begun, after its first."""
         self.sweeper = Sweeper(self)
         self.compactor = SimulatedCompactor(self)
         self.keyed = KeyedLog(self)
@@ -285,7 +284,7 @@ class World:
     async def _finish(
         self, producing: list[asyncio.Task[None]], producers: list[IdempotentProducer | PlainProducer]
     ) -> None:
-        if producing and (await asyncio.wait(producing, timeout=REFUSED_SECONDS_MAX))[1]:
+        if producing and (await asyncio.wait(producing, timeout=CALM_SECONDS_MAX))[1]:
             left = [str(batch) for producer in producers for batch in producer.unresolved()]
             self.report(Kind.STUCK, f"producers do not come to an end: {left}")
 

@@ -5,24 +5,13 @@ After "out of order" a client begins another epoch, and stores again what was no
 from __future__ import annotations
 
 import asyncio
-import random
-import uuid
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from headrace.agent.produce.acknowledge import ABANDON_AFTER_S
-from headrace.agent.produce.refused_sequences import (
-    NOTED_SECONDS,
-    NOTES_BYTES_MAX,
-    PRODUCER_BYTES,
-    SEQUENCE_BYTES,
-    SEQUENCES_PER_PRODUCER,
-    Numbered,
-    Place,
-    RefusedSequences,
-)
+from headrace.agent.produce.refused_sequences import NOTED_SECONDS, Numbered
 from headrace.metastore.api.commit import BatchOutcome, FileAnswer, FileStatus
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from tests.agent.produce.produce_faults import HeldMetastore, HeldStore
@@ -30,145 +19,6 @@ from tests.agent.produce.produce_world import ProduceWorld
 from tests.storage.batches import plain_batch
 
 PRODUCER = 77
-TOPIC_ID = uuid.UUID(int=9)
-SEQUENCES = 1 << 31
-
-
-def _names_of(number: int) -> tuple[str, uuid.UUID] | None:
-    return ("t", TOPIC_ID) if number == 9 else None
-
-
-def _at(sequence: int, *, epoch: int = 0, producer: int = PRODUCER, place: Place = (9, 0)) -> Numbered:
-    return Numbered(producer, epoch, sequence, place)
-
-
-class TestNotes:
-    """The life cycle of a note."""
-
-    def setup_method(self) -> None:
-        self.notes = RefusedSequences(_names_of)
-
-    @pytest.mark.parametrize(
-        ("batch", "explained"),
-        [
-            (_at(5), False),
-            (_at(4), False),
-            (_at(6), True),
-            (_at(2000), True),
-            (_at(6, epoch=1), False),
-            (_at(6, producer=78), False),
-            (_at(6, place=(9, 1)), False),
-            (_at(6, place=(8, 0)), False),
-        ],
-    )
-    def test_it_explains_later_sequences_of_the_same_producer_epoch_and_partition(
-        self, batch: Numbered, explained: bool
-    ) -> None:
-        self.notes.note(_at(5), 0.0)
-        assert self.notes.explain(batch, 1.0) is explained
-
-    @pytest.mark.parametrize("stored", [_at(5), _at(7), _at(0, epoch=1)])
-    def test_it_ends_when_the_sequence_or_a_later_one_is_stored_or_with_another_epoch(self, stored: Numbered) -> None:
-        self.notes.note(_at(5), 0.0)
-        self.notes.stored(stored)
-        assert not self.notes.explain(_at(8), 1.0)
-        assert len(self.notes) == self.notes.held_bytes == 0
-
-    @pytest.mark.parametrize("stored", [_at(4), _at(9, epoch=-1), _at(9, producer=1), _at(9, place=(9, 1))])
-    def test_nothing_else_ends_it(self, stored: Numbered) -> None:
-        self.notes.note(_at(5), 0.0)
-        self.notes.stored(stored)
-        assert self.notes.explain(_at(8), 1.0)
-
-    def test_each_refused_sequence_has_its_own(self) -> None:
-        for sequence in (5, 6, 8):
-            self.notes.note(_at(sequence), 0.0)
-        self.notes.stored(_at(6))
-        assert not self.notes.explain(_at(8), 1.0)
-        assert self.notes.explain(_at(9), 1.0)
-
-    def test_it_ends_after_two_minutes_and_what_it_explained_with_it(self) -> None:
-        self.notes.note(_at(5), 0.0)
-        assert self.notes.explain(_at(6), NOTED_SECONDS - 1)
-        assert self.notes.explain(_at(7), NOTED_SECONDS - 1)
-        assert not self.notes.explain(_at(6), NOTED_SECONDS)
-        assert not self.notes.explain(_at(7), NOTED_SECONDS)
-        self.notes.expire(2 * NOTED_SECONDS)
-        assert len(self.notes) == self.notes.held_bytes == 0
-
-    def test_what_it_explained_explains_what_is_behind(self) -> None:
-        """The refused batch is stored at last while the third one is still on its way."""
-        self.notes.note(_at(5), 0.0)
-        assert self.notes.explain(_at(6), 1.0)
-        self.notes.stored(_at(5))
-        assert self.notes.explain(_at(7), 2.0)
-        assert not self.notes.explain(_at(6), 2.0)
-
-    def test_a_batch_that_is_refused_again_is_noted_again(self) -> None:
-        self.notes.note(_at(5), 0.0)
-        self.notes.note(_at(5), 100.0)
-        assert self.notes.explain(_at(6), 100.0 + NOTED_SECONDS - 1)
-        assert self.notes.held_bytes == PRODUCER_BYTES + 2 * SEQUENCE_BYTES
-
-    def test_sequences_go_on_at_0(self) -> None:
-        self.notes.note(_at(SEQUENCES - 1), 0.0)
-        assert self.notes.explain(_at(0), 1.0)
-        self.notes.stored(_at(3))
-        assert not self.notes.explain(_at(5), 1.0)
-
-    def test_a_topic_that_the_agent_did_not_know_is_found_by_name_and_id(self) -> None:
-        for place in (("t", 0), (TOPIC_ID, 0)):
-            self.notes.note(_at(5, place=place), 0.0)
-            assert self.notes.explain(_at(6), 1.0)
-            assert not self.notes.explain(_at(6, place=(8, 0)), 1.0)
-            self.notes.stored(_at(6))
-            assert len(self.notes) == 0
-
-    @pytest.mark.requirement("X7")
-    def test_they_are_bounded_and_what_has_no_room_is_not_noted(self) -> None:
-        for producer in range(2 * NOTES_BYTES_MAX // (PRODUCER_BYTES + SEQUENCE_BYTES)):
-            self.notes.note(_at(5, producer=producer), 0.0)
-        assert NOTES_BYTES_MAX - PRODUCER_BYTES - SEQUENCE_BYTES < self.notes.held_bytes <= NOTES_BYTES_MAX
-        assert self.notes.explain(_at(6, producer=0), 1.0)
-        assert not self.notes.explain(_at(6, producer=producer), 1.0)
-        self.notes.note(_at(5, producer=producer), NOTED_SECONDS)
-        assert self.notes.explain(_at(6, producer=producer), NOTED_SECONDS)
-
-    @pytest.mark.requirement("X7")
-    def test_one_producer_has_few(self) -> None:
-        for sequence in range(100):
-            self.notes.note(_at(sequence), 0.0)
-        assert self.notes.held_bytes == PRODUCER_BYTES + SEQUENCES_PER_PRODUCER * SEQUENCE_BYTES
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_notes_say_what_the_rule_says(seed: int) -> None:
-    """Random histories, compared with the rule in its own words."""
-    rng = random.Random(seed)
-    notes = RefusedSequences(lambda number: None)
-    refused: dict[tuple[int, int], float] = {}
-    """(epoch, sequence) -> when."""
-    now = 0.0
-    for _ in range(300):
-        now += rng.choice((0.0, 1.0, 30.0))
-        if refused and now - max(refused.values()) >= NOTED_SECONDS:
-            refused = {}
-        epoch, sequence = rng.choice((0, 0, 0, 1)), rng.randrange(12)
-        event = rng.randrange(3)
-        if event == 0:
-            notes.note(_at(sequence, epoch=epoch), now)
-            if not any(each > epoch for each, _ in refused):
-                refused = {key: at for key, at in refused.items() if key[0] == epoch} | {(epoch, sequence): now}
-        elif event == 1:
-            notes.stored(_at(sequence, epoch=epoch))
-            refused = {key: at for key, at in refused.items() if key > (epoch, sequence)}
-        else:
-            times = [at for (e, s), at in refused.items() if e == epoch and s < sequence and now - at < NOTED_SECONDS]
-            assert notes.explain(_at(sequence, epoch=epoch), now) is bool(times), (seed, now)
-            if times:
-                refused[epoch, sequence] = max(*times, refused.get((epoch, sequence), 0.0))
-    notes.expire(now + 2 * NOTED_SECONDS)
-    assert notes.held_bytes == 0
 
 
 class Bench:
@@ -362,7 +212,7 @@ async def test_batches_for_an_alias_are_noted_under_the_partition_that_their_cli
         assert [_error(each) for each in sent] == ["kafka_storage_error"] * 2
         notes = bench.world.pipeline._refused
         assert len(notes) == 1
-        assert notes.explain(_at(2, place=(topic.topic_number, 1)), bench.world.clock.monotonic())
+        assert notes.explain(Numbered(PRODUCER, 0, 2, (topic.topic_number, 1)), bench.world.clock.monotonic())
 
 
 async def test_a_final_refusal_is_not_noted() -> None:

@@ -57,11 +57,12 @@ def _broker(paths: Any) -> Any:
     return SimpleNamespace(_listener=Mock(), _paths=paths)
 
 
-def test_a_broker_begins_a_life_and_serves() -> None:
+def test_a_broker_begins_a_life_in_both_paths_and_serves() -> None:
     broker = _broker(Mock())
     Broker.in_life(broker, True)
     broker._listener.suspend.assert_called_once_with(False)
     broker._paths.fetch.life_begins.assert_called_once_with()
+    broker._paths.produce.life_begins.assert_called_once_with()
 
 
 def test_a_broker_that_is_not_in_the_present_life_accepts_no_connection() -> None:
