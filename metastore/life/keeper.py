@@ -127,6 +127,8 @@ class LifeKeeper:
         """True if a new life has begun here; False if another process or server was faster."""
         drawn = uuid.UUID(int=self._rng.getrandbits(128), version=4)
         prepared = await self._api.prepare_life(drawn)
+        if (await self._api.describe_life()).life != found.life:
+            return False  # what was prepared may be for the life after the one that has just begun
         newest = self._newest
         if newest is not None and newest.incarnation_id == prepared:
             life = newest.life

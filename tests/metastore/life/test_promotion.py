@@ -238,6 +238,37 @@ async def test_what_a_killed_process_began_is_finished_by_the_next(
     assert await first.keeper.check() is LifeVerdict.CURRENT
 
 
+async def test_a_process_that_is_late_begins_no_further_life(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It found the life named and not begun, and prepares one after another process has begun it."""
+    await (await world.process("primary")).keeper.check()
+    await asyncio.to_thread(world.servers.add_standby, "standby")
+    await asyncio.to_thread(world.servers.promote, "standby")
+    first, late = await world.process("standby"), await world.process("standby")
+    begin, prepare = first.metastore.begin_life, late.metastore.prepare_life
+    has_found, has_begun = asyncio.Event(), asyncio.Event()
+    checks: list[asyncio.Task[LifeVerdict]] = []
+
+    async def begin_once_found(life: int, incarnation_id: uuid.UUID) -> bool:
+        checks.append(asyncio.create_task(late.keeper.check()))
+        await has_found.wait()
+        begun = await begin(life, incarnation_id)
+        has_begun.set()
+        return begun
+
+    async def prepare_once_begun(incarnation_id: uuid.UUID) -> uuid.UUID:
+        has_found.set()
+        await has_begun.wait()
+        return await prepare(incarnation_id)
+
+    monkeypatch.setattr(first.metastore, "begin_life", begin_once_found)
+    monkeypatch.setattr(late.metastore, "prepare_life", prepare_once_begun)
+    assert await first.keeper.check() is LifeVerdict.CURRENT
+    assert await checks[0] is LifeVerdict.CURRENT
+    named = await newest_life(world.bucket, None)
+    assert named is not None
+    assert named.life == first.metastore.named_life == late.metastore.named_life == 1
+
+
 async def test_a_writer_in_mid_call_ends_before_a_life_begins(world: World) -> None:
     """assert_life's lock: what named the old life is committed before, or refused."""
     process = await world.process("primary")
