@@ -1,13 +1,15 @@
 """A pytest plugin: how far the run is, in place of a dot for each test.
 
 Place: in the process that prints. On a terminal one line is written again and again; elsewhere (a log) there is a line
-for every LOG_SECONDS. A failure gets a line at once; its details follow at the end of the run.
+for every LOG_SECONDS. A failure gets a line at once; its details follow at the end of the run. Where no test ends for
+QUIET_SECONDS, a line names those that run.
 The time left is estimated from what the tests that are still to come are expected to take (expected.py).
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Sequence
 
@@ -17,6 +19,7 @@ from tests.house.expected import seconds_of_test
 
 TERMINAL_SECONDS = 0.5
 LOG_SECONDS = 20.0
+QUIET_SECONDS = 60.0
 
 
 class Progress:
@@ -26,11 +29,21 @@ class Progress:
         self._seconds = {test: seconds_of_test(test) for test in tests}
         self._left = dict(self._seconds)
         self._started = started
+        self._running: dict[str, float] = {}
         self.failed = 0
+
+    def begin(self, test: str, now: float) -> None:
+        """Note that a test runs from now on."""
+        self._running[test] = now
 
     def end(self, test: str) -> None:
         """Count a test."""
         self._left.pop(test, None)
+        self._running.pop(test, None)
+
+    def running(self, now: float) -> str:
+        """Return the tests that run, each with its time so far."""
+        return ", ".join(f"{test} ({_clock(now - began)})" for test, began in list(self._running.items()))
 
     def line(self, now: float) -> str:
         """Return count, percentage, time so far and time left."""
@@ -56,6 +69,8 @@ class ProgressReporter:
         self._progress: Progress | None = None
         self._printed = self._started
         self._is_terminal = sys.stdout.isatty()
+        self._is_over = threading.Event()
+        threading.Thread(target=self._watch, name="progress", daemon=True).start()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         if session.items:
@@ -65,6 +80,10 @@ class ProgressReporter:
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         if self._progress is None:
             self._progress = Progress(ids, time.monotonic())
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        if self._progress is not None:
+            self._progress.begin(nodeid, time.monotonic())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
@@ -92,7 +111,14 @@ class ProgressReporter:
             self._printed = now
             self._write(f"\r\x1b[K{progress.line(now)}" if self._is_terminal else f"\n{progress.line(now)}")
 
+    def _watch(self) -> None:
+        while not self._is_over.wait(QUIET_SECONDS):
+            now = time.monotonic()
+            if self._progress is not None and now - self._printed >= QUIET_SECONDS:
+                self._write(f"\nrunning: {self._progress.running(now)}")
+
     def pytest_sessionfinish(self) -> None:
+        self._is_over.set()
         if self._progress is not None:
             self._write(f"\n{self._progress.line(time.monotonic())}\n")
 

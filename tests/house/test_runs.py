@@ -136,6 +136,11 @@ def test_progress_shows_count_percentage_and_what_is_left() -> None:
     assert progress.line(0.0) == "0 of 4 tests, 0 %, 0:00"
     progress.end("tests/none/test_none.py::test_0")
     assert progress.line(30.0) == "1 of 4 tests, 25 %, 0:30, about 1:30 left"
+    progress.begin("tests/none/test_none.py::test_1", 10.0)
+    assert progress.running(75.0) == "tests/none/test_none.py::test_1 (1:05)"
+    progress.end("tests/none/test_none.py::test_1")
+    assert progress.running(75.0) == ""
+    progress.begin("tests/none/test_none.py::test_1", 10.0)
     progress.failed = 1
     assert progress.line(30.0).endswith("left, 1 failed")
 
