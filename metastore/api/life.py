@@ -38,6 +38,8 @@ class ServerLife:
     """The next offset of the metadata log: it only grows."""
     flushed_bytes: int
     """Up to where WAL is flushed: a crash loses nothing below."""
+    prepared: uuid.UUID | None = None
+    """The incarnation id that prepare_life left here for the next life, if it was on the server's timeline."""
 
 
 class LifeApi(Protocol):
@@ -59,8 +61,11 @@ class LifeApi(Protocol):
     async def describe_life(self) -> ServerLife:
         """What this server says."""
 
-    async def prepare_life(self, incarnation_id: uuid.UUID) -> uuid.UUID:
-        """The id of the life that may begin on this server: the first one that was given here."""
+    async def prepare_life(self, incarnation_id: uuid.UUID, spent: uuid.UUID | None = None) -> uuid.UUID:
+        """The id of the life that may begin on this server: the first one that was given here, unless that is `spent`.
+
+        Then it is `incarnation_id`, and the life with the id `spent` does not begin here.
+        """
 
     async def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:
         """Begin it; True if it has begun. False if the server prepared another id, or changed meanwhile: ask again.

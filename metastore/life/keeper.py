@@ -72,19 +72,27 @@ class LifeKeeper:
             if verdict is LifeVerdict.RECORD:
                 await self._record(found, found.life, found.incarnation_id, "first")
             elif verdict is LifeVerdict.BEGIN:
-                await self._begin(found, f"timeline {found.begun_on.timeline} -> {found.server.timeline}")
+                reason = f"timeline {found.begun_on.timeline} -> {found.server.timeline}"
+                await self._begin(found, reason, self._draw())
             else:
                 self._take(verdict, found)
                 return verdict
         raise UnavailableError(f"other processes begin a life of the metastore at the same time: tries={ATTEMPTS}")
 
     async def begin_anew(self, reason: str) -> int:
-        """Begin and name a new life on this server, which an operator declares to be the metastore; its number."""
+        """Begin and name a new life on this server, which an operator declares to be the metastore; its number.
+
+        A life that was prepared here before is not finished: if this server is a copy, its original may have used it.
+        """
+        drawn: list[uuid.UUID] = []
         for _ in range(ATTEMPTS):
             found, verdict = await self._judge()
             if verdict is LifeVerdict.RECORD:
                 await self._record(found, found.life, found.incarnation_id, "first")
-            elif await self._begin(found, reason) and await self.check() is LifeVerdict.CURRENT:
+                continue
+            spent = None if found.prepared in drawn else found.prepared
+            drawn.append(self._draw())
+            if await self._begin(found, reason, drawn[-1], spent) and await self.check() is LifeVerdict.CURRENT:
                 return self._api.named_life
         raise UnavailableError(f"other processes begin a life of the metastore at the same time: tries={ATTEMPTS}")
 
@@ -123,10 +131,15 @@ class LifeKeeper:
             ),
         )
 
-    async def _begin(self, found: ServerLife, reason: str) -> bool:
-        """True if a new life has begun here; False if another process or server was faster."""
-        drawn = uuid.UUID(int=self._rng.getrandbits(128), version=4)
-        prepared = await self._api.prepare_life(drawn)
+    def _draw(self) -> uuid.UUID:
+        return uuid.UUID(int=self._rng.getrandbits(128), version=4)
+
+    async def _begin(self, found: ServerLife, reason: str, drawn: uuid.UUID, spent: uuid.UUID | None = None) -> bool:
+        """True if a new life has begun here; False if another process or server was faster.
+
+        Its incarnation id is the one that is prepared here already, unless that is `spent`; else `drawn`.
+        """
+        prepared = await self._api.prepare_life(drawn, spent)
         if (await self._api.describe_life()).life != found.life:
             return False  # what was prepared may be for the life after the one that has just begun
         newest = self._newest

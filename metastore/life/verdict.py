@@ -26,7 +26,8 @@ class LifeVerdict(enum.Enum):
     SUPERSEDED = "superseded"
     """Another server is the metastore by now: write nothing."""
     RESTORED = "restored"
-    """This server is older than it was: write nothing until an operator begins a new life."""
+    """This server is older than it, or the server that it was copied from, was: write nothing until an operator begins
+    a new life."""
     WRONG_BUCKET = "wrong bucket"
     """The bucket does not know this life: write nothing."""
 
@@ -35,7 +36,8 @@ def judge(found: ServerLife, newest: LifeRecord | None, reached: Position | None
     """What follows from the server's answer.
 
     `newest`: the bucket's newest life, read before the server was asked. `reached`: the highest position that is
-    known of the server's life, from the bucket or from this process's memory; of an older or newer life: ignored.
+    known of that life, from the bucket or from this process's memory, read before the server was asked, too; of another
+    life than the server's it only says that the life began.
     """
     same_cluster = found.server.system_identifier == found.begun_on.system_identifier
     promoted = same_cluster and found.server.timeline != found.begun_on.timeline
@@ -43,6 +45,8 @@ def judge(found: ServerLife, newest: LifeRecord | None, reached: Position | None
         return _first(found, promoted=promoted, same_cluster=same_cluster)
     if newest.life < found.life:
         return LifeVerdict.WRONG_BUCKET
+    if promoted and _has_begun_its_life(found, newest, reached):
+        return LifeVerdict.RESTORED
     if promoted:
         return LifeVerdict.SUPERSEDED if _is_of_an_older_timeline(found, newest) else LifeVerdict.BEGIN
     if not same_cluster:
@@ -58,6 +62,13 @@ def went_back(found: ServerLife, reached: Position | None) -> bool:
         return False
     wal_went_back = reached.timeline == found.server.timeline and found.wal_bytes < reached.wal_bytes
     return wal_went_back or found.feed_sum < reached.feed_sum or found.metadata_head < reached.metadata_head
+
+
+def _has_begun_its_life(found: ServerLife, newest: LifeRecord, reached: Position | None) -> bool:
+    """Whether this is a copy that was made after a life was prepared and before it began, and the original began it."""
+    if newest.life == found.life or newest.incarnation_id != found.prepared:
+        return False
+    return reached is not None and reached.life == newest.life
 
 
 def _is_of_an_older_timeline(found: ServerLife, newest: LifeRecord) -> bool:

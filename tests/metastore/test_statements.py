@@ -85,7 +85,14 @@ def test_every_sql_file_is_used() -> None:
     calls = set(re.findall(r"(?<!CREATE OR REPLACE FUNCTION )\b(\w+)\(", code))
     prefixes = ("segment_", "partition_delete_", "cause_", "reference_", "file_reserved")
     names = {name for name in signatures() if name.startswith(prefixes)}  # of remote segments: test_names.py
-    kept = {"claim_job", "find_live_extents", "flushed_files", "files_of_partitions", "partitions_in_files"}
+    kept = {
+        "claim_job",
+        "find_live_extents",
+        "flushed_files",
+        "files_of_partitions",
+        "partitions_in_files",
+        "prepare_life",
+    }
     # workers of the previous release call them
     assert signatures().keys() - STATEMENTS.keys() - calls - names == kept, "functions that nothing calls"
 

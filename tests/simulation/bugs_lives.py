@@ -84,13 +84,13 @@ def agents_keep_what_they_knew_of_the_old_life(patch: Patch) -> None:
 def a_second_server_joins_a_life_of_another(patch: Patch) -> None:
     """Of two servers that reach one timeline, the later one takes the newest life for the one it is to begin."""
 
-    async def begin(self: LifeKeeper, found: Any, reason: str) -> bool:
+    async def begin(self: LifeKeeper, found: Any, *given: Any) -> bool:
         if self._newest is not None and self._newest.life > found.life:
             await self._api.prepare_life(self._newest.incarnation_id)
             return await self._api.begin_life(self._newest.life, self._newest.incarnation_id)
-        return await original(self, found, reason)
+        return await original(self, found, *given)
 
-    def prepare(self: Database, incarnation_id: uuid.UUID) -> uuid.UUID:
+    def prepare(self: Database, incarnation_id: uuid.UUID, spent: uuid.UUID | None) -> uuid.UUID:
         self.prepared = (incarnation_id, self.timeline)
         return incarnation_id
 
@@ -102,11 +102,21 @@ def a_second_server_joins_a_life_of_another(patch: Patch) -> None:
 def a_life_is_prepared_for_another_that_has_just_begun(patch: Patch) -> None:
     """A late process names a further life; if it cannot begin it, every process takes its server for superseded."""
 
-    async def begin(self: LifeKeeper, found: Any, reason: str) -> bool:
+    async def begin(self: LifeKeeper, found: Any, *given: Any) -> bool:
         with mock.patch.object(self._api, "describe_life", AsyncMock(return_value=found)):
-            return await original(self, found, reason)
+            return await original(self, found, *given)
 
     original = patch.replace(LifeKeeper, "_begin", begin)
+
+
+@bug("W1", Kind.INCONSISTENT, Kind.DUPLICATE, Kind.LOST)
+def a_copy_keeps_the_id_that_its_original_prepared(patch: Patch) -> None:
+    """A copy of a server that had prepared a life and not begun it finishes that life, which the original has used."""
+
+    def prepare(self: Database, incarnation_id: uuid.UUID, spent: uuid.UUID | None) -> uuid.UUID:
+        return original(self, incarnation_id, None)
+
+    original = patch.replace(Database, "prepare_life", prepare)
 
 
 @bug("W3", Kind.LOST)

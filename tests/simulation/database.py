@@ -96,6 +96,8 @@ class Database:
         """Of the server's WAL, and when its life was begun."""
         self.prepared: tuple[uuid.UUID, int] | None = None
         """The incarnation id of the life that may begin here, and for which timeline."""
+        self.before_life: Database | None = None
+        """A copy that was made after a promoted server had prepared its life and before it began."""
         self.unflushed = 0
         """Bytes of WAL of statements under way: a crash loses them. No commit is answered before its flush."""
         self.replaced_at = math.inf
@@ -132,7 +134,7 @@ class Database:
         other.log_starts = defaultdict(Marks, {key: marks.copy() for key, marks in self.log_starts.items()})
         other.removed = defaultdict(list, {place: list(entries) for place, entries in self.removed.items()})
         other._registered = dict(self._registered)
-        other.unflushed, other.is_up = 0, True
+        other.unflushed, other.is_up, other.before_life = 0, True, None
         return other
 
     def activate(self, now: float, *, promoted_from: int | None) -> None:
@@ -161,10 +163,13 @@ class Database:
         begun_on, server = Server(1, self.begun_timeline), Server(1, self.timeline)
         flushed = heads + blocks + offset
         inserted = flushed + self.unflushed
-        return ServerLife("simulated", life, incarnation_id, begun_on, server, inserted, heads, offset, flushed)
+        prepared = self.prepared[0] if self.prepared is not None and self.prepared[1] == self.timeline else None
+        return ServerLife(
+            "simulated", life, incarnation_id, begun_on, server, inserted, heads, offset, flushed, prepared
+        )
 
-    def prepare_life(self, incarnation_id: uuid.UUID) -> uuid.UUID:
-        if self.prepared is None or self.prepared[1] != self.timeline:
+    def prepare_life(self, incarnation_id: uuid.UUID, spent: uuid.UUID | None) -> uuid.UUID:
+        if self.prepared is None or self.prepared[1] != self.timeline or self.prepared[0] == spent:
             self.prepared = (incarnation_id, self.timeline)
         return self.prepared[0]
 
@@ -174,6 +179,8 @@ class Database:
             return True
         if model.life >= life or self.prepared != (incarnation_id, self.timeline):
             return False
+        if self.timeline != self.begun_timeline:
+            self.before_life = self.fork()
         model.life, model.incarnation_id, self.begun_timeline, self.prepared = life, incarnation_id, self.timeline, None
         self.metadata.begin_life(life)
         self._epochs = max(self._epochs, log_floor(life))
@@ -327,8 +334,8 @@ class MetastoreLine:
     async def describe_life(self) -> ServerLife:
         return await self._read(lambda server: server.describe_life())
 
-    async def prepare_life(self, incarnation_id: uuid.UUID) -> uuid.UUID:
-        return await self._write(lambda server: server.prepare_life(incarnation_id))
+    async def prepare_life(self, incarnation_id: uuid.UUID, spent: uuid.UUID | None = None) -> uuid.UUID:
+        return await self._write(lambda server: server.prepare_life(incarnation_id, spent))
 
     async def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:
         return await self._write(lambda server: server.begin_life(life, incarnation_id))

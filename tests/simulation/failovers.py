@@ -4,8 +4,8 @@ Place: started with nemesis.py, in schedules with failovers only. A server is a 
 `world.database` is the one that is the metastore now.
 Fault model: a promoted standby has everything, or lacks the last commits; the old server is gone, or stays up with some
 agents connected to it for a while, or, after its address has moved, until they leave it; a copy of the same timeline
-is declared the metastore by an operator; the server crashes while a large statement is under way, and comes back
-without its WAL.
+is declared the metastore by an operator, also one that was made just before the server's life began; the server
+crashes while a large statement is under way, and comes back without its WAL.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ from tests.simulation.remote import run_at_once
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
+_BEFORE_LIFE = 0x5EED_0007
+"""Mixed into the seed for what was added later, as in plan.py."""
 SECOND_PROMOTION_SECONDS = (0.05, 0.6)
 STAYS_SHARE, STAYS_SECONDS = 0.5, (0.5, 3.0)
 MOVED_SHARE = 0.5
 """Of those, but for the first agent: the address leads to the new server, and connections to the old one stay open
 until the agent leaves them. One agent has to connect to the new server, or nothing says that there is one."""
 UNFLUSHED_BYTES = 1_000_000
+BEFORE_LIFE_SHARE = 0.5
+"""Of the copies of a promoted server that an operator declares: made just before its life began."""
 COMES_BACK_SECONDS = 2.0
 """Until it knows the new life, and commits what it holds."""
 TOPIC_SHARE, LOOK_SECONDS = 0.5, 0.001
@@ -46,6 +50,7 @@ class Failovers:
         self._world = world
         self._nemesis = nemesis
         self._rng = random.Random(world.plan.seed)
+        self._early = random.Random(world.plan.seed ^ _BEFORE_LIFE)
 
     def start(self) -> None:
         """Put them on the calendar."""
@@ -75,6 +80,9 @@ class Failovers:
     def _copy(self, failover: Failover) -> None:
         origin = self._world.database
         copies = [origin.fork() for _ in range(2 if failover.kind is Fault.PROMOTED_TWICE else 1)]
+        early = origin.before_life
+        if failover.kind is Fault.RESTORED and early is not None and self._early.random() < BEFORE_LIFE_SHARE:
+            copies = [early]
         self._later(failover.lag, failover.kind, origin, origin.timeline, copies)
         if self._rng.random() < TOPIC_SHARE:  # a topic that the copies do not know, and one after them
             self._world.later(0.0, self._nemesis.delete_topic, 0.0)
@@ -142,8 +150,8 @@ class Operator:
     async def describe_life(self) -> ServerLife:
         return self._server.describe_life()
 
-    async def prepare_life(self, incarnation_id: uuid.UUID) -> uuid.UUID:
-        return self._server.prepare_life(incarnation_id)
+    async def prepare_life(self, incarnation_id: uuid.UUID, spent: uuid.UUID | None = None) -> uuid.UUID:
+        return self._server.prepare_life(incarnation_id, spent)
 
     async def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:
         return self._server.begin_life(life, incarnation_id)

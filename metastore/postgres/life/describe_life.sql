@@ -7,5 +7,6 @@ SELECT c.cluster_id, c.life, c.incarnation_id, c.system_identifier, c.timeline,
        (SELECT s.system_identifier FROM pg_control_system() AS s), server_timeline(),
        (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint,
        (SELECT sum(seq)::bigint FROM commit_shards), (SELECT next_offset FROM metadata_head),
-       (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint
+       (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint,
+       CASE WHEN c.next_timeline = server_timeline() THEN c.next_incarnation_id END
   FROM cluster c

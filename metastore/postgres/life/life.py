@@ -27,7 +27,7 @@ BEGIN_SECONDS = 300.0
 """A million partitions take some ten seconds: each gets a leader epoch."""
 
 DESCRIBE_LIFE = Statement("describe_life", writes=False)
-_PREPARE_LIFE = Statement("prepare_life", writes=True, in_any_life=True)
+_PREPARE_LIFE = Statement("prepare_unspent_life", writes=True, in_any_life=True)
 _BEGIN_LIFE = Statement("begin_life", writes=True, in_any_life=True, patience_seconds=BEGIN_SECONDS)
 
 
@@ -53,8 +53,8 @@ class PostgresLife(PostgresMetadataLog):
         begun_on, server = Server(identifier, timeline), Server(found[0], found[1])
         return ServerLife(cluster_id, life, incarnation_id, begun_on, server, *found[2:])
 
-    async def prepare_life(self, incarnation_id: uuid.UUID) -> uuid.UUID:
-        (prepared,) = await _PREPARE_LIFE.row(self.pool, incarnation_id=incarnation_id)
+    async def prepare_life(self, incarnation_id: uuid.UUID, spent: uuid.UUID | None = None) -> uuid.UUID:
+        (prepared,) = await _PREPARE_LIFE.row(self.pool, incarnation_id=incarnation_id, spent=spent)
         return uuid.UUID(str(prepared))
 
     async def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:

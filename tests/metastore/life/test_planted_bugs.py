@@ -150,8 +150,10 @@ async def test_a_planted_bug_in_sql_is_caught(metastore_url: str, bug: str) -> N
 def _table(judged: Callable[..., LifeVerdict]) -> bool:
     """Whether a judge gives the right answers to the cases that the planted bugs are about."""
     promoted = replace(PRIMARY, server=PRIMARY.server._replace(timeline=4))
+    used = msgspec.structs.replace(REACHED, life=newer().life)
     return (
         judged(promoted, RECORD, REACHED) is LifeVerdict.BEGIN
+        and judged(replace(promoted, prepared=newer().incarnation_id), newer(), used) is LifeVerdict.RESTORED
         and judged(PRIMARY, newer(), None) is LifeVerdict.SUPERSEDED
         and judged(PRIMARY, newer(4), None) is LifeVerdict.SUPERSEDED
         and judged(replace(PRIMARY, wal_bytes=2_000, feed_sum=49), RECORD, REACHED) is LifeVerdict.RESTORED
@@ -166,6 +168,9 @@ JUDGES: dict[str, Callable[..., LifeVerdict]] = {
     "the bucket is not asked": lambda found, newest, reached: judge(found, RECORD, reached),
     "one number is one life": lambda found, newest, reached: judge(
         found, newest and replace_incarnation(newest), reached
+    ),
+    "a copy finishes the life of its original": lambda found, newest, reached: judge(
+        replace(found, prepared=None), newest, reached
     ),
     "what was reached is not compared": lambda found, newest, reached: judge(found, newest, None),
 }

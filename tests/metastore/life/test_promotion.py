@@ -255,10 +255,10 @@ async def test_a_process_that_is_late_begins_no_further_life(world: World, monke
         has_begun.set()
         return begun
 
-    async def prepare_once_begun(incarnation_id: uuid.UUID) -> uuid.UUID:
+    async def prepare_once_begun(incarnation_id: uuid.UUID, spent: uuid.UUID | None = None) -> uuid.UUID:
         has_found.set()
         await has_begun.wait()
-        return await prepare(incarnation_id)
+        return await prepare(incarnation_id, spent)
 
     monkeypatch.setattr(first.metastore, "begin_life", begin_once_found)
     monkeypatch.setattr(late.metastore, "prepare_life", prepare_once_begun)

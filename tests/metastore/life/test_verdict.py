@@ -17,6 +17,7 @@ from headrace.storage.errors import InvalidError
 HERE, ELSEWHERE = uuid.UUID(int=1), uuid.UUID(int=2)
 SERVER = Server(7, 3)
 PRIMARY = ServerLife("c", 4, HERE, SERVER, SERVER, wal_bytes=1_000, feed_sum=50, metadata_head=600, flushed_bytes=1_000)
+PREPARED = replace(PRIMARY, server=Server(7, 4))
 RECORD = LifeRecord("c", 4, HERE, 7, 3, "first", 0, wal_bytes=900, feed_sum=40)
 REACHED = Position(4, 3, wal_bytes=1_000, feed_sum=50, metadata_head=600)
 
@@ -45,6 +46,12 @@ def replace_timeline(record: LifeRecord, timeline: int) -> LifeRecord:
         # but for a server that a later promotion replaced before its own life began
         (replace(PRIMARY, life=4, server=Server(7, 4)), replace_timeline(newer(), 5), None, LifeVerdict.SUPERSEDED),
         (replace(PRIMARY, life=4, server=Server(7, 6)), replace_timeline(newer(), 5), None, LifeVerdict.BEGIN),
+        # a life was prepared here: it is finished, unless its position says that a server has begun it before
+        (replace(PREPARED, prepared=ELSEWHERE), newer(), None, LifeVerdict.BEGIN),
+        (replace(PREPARED, prepared=ELSEWHERE), newer(), REACHED, LifeVerdict.BEGIN),
+        (replace(PREPARED, prepared=ELSEWHERE), newer(), Position(5, 4, 1_000, 50, 600), LifeVerdict.RESTORED),
+        (replace(PREPARED, prepared=HERE), newer(), Position(5, 4, 1_000, 50, 600), LifeVerdict.BEGIN),
+        (PREPARED, newer(), Position(5, 4, 1_000, 50, 600), LifeVerdict.BEGIN),
         # another cluster of databases: a logical restore, pg_upgrade
         (replace(PRIMARY, server=Server(8, 3)), RECORD, REACHED, LifeVerdict.RESTORED),
         (replace(PRIMARY, server=Server(8, 1)), newer(), None, LifeVerdict.RESTORED),
