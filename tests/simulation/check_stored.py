@@ -50,7 +50,7 @@ def _check_sequences(world: World, place: Place, entries: Sequence[Entry]) -> It
         if producer_id < 0:
             continue
         first = world.first_sequences.get((producer_id, place.key), (0, 0))
-        if producer_id not in state and (epoch, sequence) in _after_losses(world, place, producer_id, first):
+        if producer_id not in state and (epoch, sequence) in _after_deletion(world, place, producer_id, first):
             first = epoch, sequence
         last_epoch, expected = state.get(producer_id, first)
         if epoch > last_epoch:
@@ -64,22 +64,27 @@ def _check_sequences(world: World, place: Place, entries: Sequence[Entry]) -> It
         state[producer_id] = (epoch, (sequence + entry.batch.count) % SEQUENCES)
 
 
-def _after_losses(world: World, place: Place, producer_id: int, first: tuple[int, int]) -> set[tuple[int, int]]:
+def _after_deletion(world: World, place: Place, producer_id: int, first: tuple[int, int]) -> set[tuple[int, int]]:
     """What else than `first` may be first of a producer in a topic that was created again.
 
-    It sent again, from `first` on, what the deleted topic of the name had stored without its answer. If a failover lost
-    all of it, the partition does not know the producer, which goes on where it ended in the deleted topic.
+    It sent again, from `first` on, what the deleted topic of the name had stored without its answer. If it gave a batch
+    up that is in the deleted topic only, or a failover lost all that this topic had of it, the partition does not know
+    the producer, which goes on where it ended in the deleted topic.
     """
-    if not any(topic.name == place.topic.name and topic.number < place.topic.number for topic in world.metadata.topics):
+    named = [topic for topic in world.metadata.topics if topic.name == place.topic.name]
+    earlier = {topic.key(place.index) for topic in named if topic.number < place.topic.number}
+    if not earlier:
         return set()
-    lost = {
+    lost = lost_commits(world)
+    elsewhere = [committed for committed in (*world.database.journal, *lost) if committed.key in earlier]
+    stored = {
         committed.identity: committed.batch.count
-        for committed in lost_commits(world)
-        if committed.key == place.key and committed.outcome is BatchOutcome.APPENDED
+        for committed in (*elsewhere, *(committed for committed in lost if committed.key == place.key))
+        if committed.outcome is BatchOutcome.APPENDED
     }
     epoch, sequence = first
     after: set[tuple[int, int]] = set()
-    while (count := lost.pop((producer_id, epoch, sequence), None)) is not None:
+    while (count := stored.pop((producer_id, epoch, sequence), None)) is not None:
         sequence = (sequence + count) % SEQUENCES
         after.add((epoch, sequence))
     return after
