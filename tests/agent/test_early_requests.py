@@ -60,6 +60,9 @@ class _NoMetastore:
     async def close(self) -> None:
         """Nothing was opened."""
 
+    def leave_connections(self) -> None:
+        """There are none."""
+
     def __getattr__(self, name: str) -> Any:
         async def fail(*args: object, **more: object) -> None:
             raise UnavailableError(f"{name} failed")
@@ -74,5 +77,5 @@ async def test_an_agent_that_loses_its_metastore_while_starting_says_so_and_stop
     shared = Connections(MemoryStore(clock), metastore, clock, random.Random(0), CollectorRegistry())
     process, _ = compose_agent(settings, shared)
     with pytest.raises(UnavailableError):
-        await process.start()
+        await clock.run(process.start())
     await process.stop()
