@@ -63,6 +63,9 @@ class _NoMetastore:
     def leave_connections(self) -> None:
         """There are none."""
 
+    def name_life(self, life: int) -> None:
+        """Nothing is written."""
+
     def __getattr__(self, name: str) -> Any:
         async def fail(*args: object, **more: object) -> None:
             raise UnavailableError(f"{name} failed")
