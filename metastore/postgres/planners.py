@@ -30,7 +30,8 @@ FUNCTIONS = (
 )
 """What a scan calls on its driver, and what its statements call by name."""
 VIEWS = {
-    "cluster": "cluster_id, incarnation_id, commit_shards, life, system_identifier, timeline",
+    "cluster": "cluster_id, incarnation_id, commit_shards, life, system_identifier, timeline, next_timeline,"
+    " next_incarnation_id",
     "commit_shards": "seq",
     "metadata_head": "next_offset",
     "metadata_log": "record_offset, record",
