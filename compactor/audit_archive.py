@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 KIND = ARCHIVE_AUDIT.kind
 BLOCKS_PER_OBJECT = 8
-"""At most, before objects are joined: one statement removes their rows."""
+"""The most blocks of an object before objects are joined: one statement removes the rows of its records."""
 ROUNDS_PER_RUN = 50
-"""Then other steps have their turn, even if the rows do not come to an end."""
+"""A limit, after which other steps have their turn even if rows are left."""
 JOIN_RECORDS = 256_000
 """Objects with fewer records are joined once they have as many together."""
 JOIN_SPAN_MS = 86_400_000
@@ -90,7 +90,7 @@ class AuditArchiver:
         self._api, self._store, self._clock, self._metrics = api, store, clock, metrics
         self._life = -1
         self._runs = 0
-        """In this life."""
+        """The number of runs in this life of the metastore."""
 
     async def __call__(self, job: Job, lease: Lease) -> None:
         """All steps. FencedError if the lease is lost; UnavailableError at the end if the store refused a deletion."""

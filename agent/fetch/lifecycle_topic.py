@@ -114,7 +114,7 @@ class LifecycleTopic(ABC):
 
     @abstractmethod
     async def _read(self, index: int, offset: int, limit: int) -> LifecyclePage:
-        """At most `limit` records."""
+        """Return at most `limit` records."""
 
 
 class RemoteLogTopic(LifecycleTopic):

@@ -58,7 +58,7 @@ these clients do not ask for that, and one that sends its records again after a 
 
 
 def deadline_of(request: Request, produce: ProduceRequest) -> float:
-    """On Clock.monotonic(), in seconds: the client's timeout if it wants all acknowledgements, else a fixed one."""
+    """Return a time on Clock.monotonic(): by the client's timeout for all acknowledgements, else by a fixed one."""
     timeout_ms = max(produce.timeout_ms, 0) if produce.acks == ALL_ACKS else LEADER_ONLY_TIMEOUT_MS
     return request.received_at + timeout_ms / 1000
 

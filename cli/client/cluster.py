@@ -154,7 +154,7 @@ class KafkaCluster:
         return answer
 
     def _go_to_another(self) -> None:
-        """From now on ANY is the first server that can be reached of all that are known, if there is one."""
+        """Let ANY be the first of all known servers that can be reached, if there is one."""
         self._connections[ANY].close()
         for address in dict.fromkeys([*self._addresses.values(), *self._config.bootstrap_servers]):
             with contextlib.suppress(OSError):

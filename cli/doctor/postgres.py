@@ -91,7 +91,7 @@ def judge_round_trip(where: str, milliseconds: float) -> Finding:
 
 
 def judge_encoding(encoding: str | None) -> Finding | None:
-    """None if the database can store every name of a client."""
+    """Return a finding, or None if the database can store every name of a client."""
     try:
         check_encoding(encoding)
     except InvalidError as error:

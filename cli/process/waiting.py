@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RETRY_SECONDS = 2.0
-"""Between two attempts."""
+"""The pause between two attempts."""
 
 
 async def until_available(what: str, attempt: Callable[[], Awaitable[T]], settings: Settings, clock: Clock) -> T:
