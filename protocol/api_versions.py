@@ -20,7 +20,7 @@ from headrace.metastore.api.agents import KAFKA_FEATURES, OPTIONAL_FEATURES, SUP
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, schema
+from headrace.protocol.typed import Schema, decode, schema
 
 
 class Api(NamedTuple):
@@ -142,9 +142,7 @@ class ApiVersionsHandler:
             answer.make("ApiVersion", api_key=api.key, min_version=api.min_version, max_version=api.max_version)
             for api in rows
         )
-        entity = answer.response(
-            error_code=error, api_keys=api_keys, throttle_time=NO_THROTTLE, **self._features(answer)
-        )
+        entity = answer.response(error_code=error, api_keys=api_keys, **self._features(answer))
         return answer.encode(correlation_id, entity)
 
     def _features(self, answer: Schema) -> dict[str, Any]:

@@ -109,15 +109,42 @@ class Request:
     """The decoded body, once protocol/typed.py has decoded it."""
 
 
-@dataclass(slots=True)
-class Response:
-    """`buffers` is the frame after its 4-byte length, header included; None sends nothing (acks=0)."""
+Buffers = list[bytes | memoryview]
+"""A frame after its 4-byte length, header included, in pieces."""
 
-    buffers: list[bytes | memoryview] | None
-    reserved_bytes: int = 0
-    """What the handler reserved for it with ClientConnection.replies; the listener's from now on."""
-    throttle_seconds: float = 0.0
-    """For which the client is throttled by a quota that the handler knows."""
+
+class Response:
+    """A handler's answer: an entity, or bytes where they are cached, forwarded, or of Produce or Fetch.
+
+    An entity becomes bytes when the listener takes the answer, once. Until then rules and the audit log read and
+    replace it.
+    """
+
+    __slots__ = ("_buffers", "_write", "entity", "reserved_bytes", "throttle_seconds")
+
+    def __init__(
+        self,
+        buffers: Buffers | None = None,
+        reserved_bytes: int = 0,
+        *,
+        entity: Any = None,
+        write: Callable[[Any], Buffers] | None = None,
+    ) -> None:
+        """`buffers`: None sends nothing (acks=0), unless `write` makes them of `entity`."""
+        self._buffers, self._write = buffers, write
+        self.entity = entity
+        """What the answer says; None if only its bytes are known."""
+        self.reserved_bytes = reserved_bytes
+        """What the handler reserved for it with ClientConnection.replies; the listener's from now on."""
+        self.throttle_seconds = 0.0
+        """For which the client is throttled by a quota that the handler knows."""
+
+    @property
+    def buffers(self) -> Buffers | None:
+        """The frame; None sends nothing. Raises what encoding the entity raises."""
+        if self._buffers is None and self._write is not None:
+            self._buffers = self._write(self.entity)
+        return self._buffers
 
 
 class CloseConnection(Exception):

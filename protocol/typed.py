@@ -14,6 +14,7 @@ import functools
 import io
 import struct
 from dataclasses import fields
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -27,7 +28,7 @@ from headrace.protocol.request import REQUEST_ELEMENTS_MAX, Request, Response
 from headrace.protocol.wire import MALFORMED, allow_elements
 from headrace.storage.errors import InvalidError, TooManyElementsError
 
-NO_THROTTLE = datetime.timedelta(0)
+_NO_TIME = datetime.timedelta(0)
 UNIX_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 API_VERSIONS_KEY = 18
 
@@ -76,8 +77,9 @@ class Schema:
         return cls(**{key: value for key, value in values.items() if key in known})
 
     def response(self, **values: Any) -> Any:
-        """An instance of the top-level response class."""
-        return self.make(self.response_type.__name__, **values)
+        """An instance of the top-level response class. Its throttle time is 0: the listener sets it in the bytes
+        (protocol/throttle_time.py)."""
+        return self.make(self.response_type.__name__, throttle_time=_NO_TIME, **values)
 
     def decode_response(self, frame: bytes) -> Any:
         """The response entity of a frame that an agent made."""
@@ -128,9 +130,16 @@ def decode(request: Request) -> tuple[Schema, Any]:
 
 
 def reply(request: Request, entity: Any) -> Response:
-    """The listener's Response for an entity of this request's version."""
+    """The Response with an entity of this request's version."""
     found = schema(request.api_key, request.api_version)
-    return Response(found.encode(request.correlation_id, entity))
+    return Response(entity=entity, write=partial(found.encode, request.correlation_id))
+
+
+def entity_of(request: Request, response: Response) -> Any:
+    """What a response says; None if nothing is sent. Only the bytes of another agent's answer are decoded."""
+    if response.entity is None and response.buffers is not None:
+        response.entity = schema(request.api_key, request.api_version).decode_response(b"".join(response.buffers))
+    return response.entity
 
 
 def _named(module: ModuleType, name: str) -> Any:

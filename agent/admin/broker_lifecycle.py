@@ -21,7 +21,7 @@ from headrace.metastore.api.agents import AgentApi, AgentRegistration, FeatureRa
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.errors import membership_error
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.protocol.typed import decode, reply
 from headrace.storage.errors import HeadraceError
 
 IsActive = Callable[[], bool]
@@ -47,7 +47,7 @@ class BrokerRegistration:
                 broker_epoch = (await self._api.register_agent(_registration(entity))).broker_epoch
         except HeadraceError as error:
             code = ErrorCode(membership_error(error))
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=code, broker_epoch=broker_epoch))
+        return reply(request, schema.response(error_code=code, broker_epoch=broker_epoch))
 
 
 class BrokerHeartbeat:
@@ -80,7 +80,6 @@ class BrokerHeartbeat:
         except HeadraceError as error:
             code = ErrorCode(membership_error(error))
         response = schema.response(
-            throttle_time=NO_THROTTLE,
             error_code=code,
             is_caught_up=caught_up,
             is_fenced=fenced,
@@ -102,7 +101,6 @@ class UnregisterBroker:
         code, message = ErrorCode.none, None
         if not self._may_act():
             answer = schema.response(
-                throttle_time=NO_THROTTLE,
                 error_code=ErrorCode.not_controller,
                 error_message="this controller is a standby",
             )
@@ -116,7 +114,7 @@ class UnregisterBroker:
                 code, message = ErrorCode.broker_id_not_registered, f"no broker {entity.broker_id} was ever registered"
         except HeadraceError as error:
             code, message = ErrorCode(membership_error(error)), str(error)
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=code, error_message=message))
+        return reply(request, schema.response(error_code=code, error_message=message))
 
 
 def _registration(entity: Any) -> AgentRegistration:

@@ -13,7 +13,7 @@ from headrace.agent.admin.log_change import Verdict
 from headrace.agent.admin.partition_counts import PartitionCounts, WantedCount
 from headrace.agent.quotas.mutations import MESSAGE, MutationQuotas, unlimited
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.protocol.typed import decode, reply
 
 OVER_QUOTA = Verdict(ErrorCode.throttling_quota_exceeded, MESSAGE)
 
@@ -46,4 +46,4 @@ class CreatePartitions:
             )
             for topic, verdict in zip(entity.topics, verdicts, strict=True)
         )
-        return quota.throttle(reply(request, schema.response(throttle_time=NO_THROTTLE, results=results)))
+        return quota.throttle(reply(request, schema.response(results=results)))

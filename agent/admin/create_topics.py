@@ -18,7 +18,7 @@ from headrace.agent.refusal_log import RefusalLog
 from headrace.config.topic_configs import TOPIC_CONFIGS
 from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 
 OVER_QUOTA = TopicRefusal(ErrorCode.throttling_quota_exceeded, MESSAGE)
 
@@ -52,7 +52,7 @@ class CreateTopics:
             self._result(schema, topic.name, judged, entity.validate_only)
             for topic, judged in zip(wanted, judgements, strict=True)
         )
-        return quota.throttle(reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics)))
+        return quota.throttle(reply(request, schema.response(topics=topics)))
 
     def _partition_count(self, topic: WantedTopic) -> int:
         """What it will have, if it is created."""

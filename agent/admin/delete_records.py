@@ -22,7 +22,7 @@ from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.rendered_topics import rendered_topic
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.protocol.typed import decode, reply
 from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class DeleteRecords:
             )
             for topic in entity.topics
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics))
+        return reply(request, schema.response(topics=topics))
 
     async def _delete_all(self, wanted: dict[_TopicPartition, int]) -> dict[_TopicPartition, _Deleted]:
         resolved = await resolve(self._cluster, [RequestedPartition(topic, index, -1) for topic, index in wanted])

@@ -20,7 +20,7 @@ from headrace.agent.quotas.mutations import MESSAGE, MutationQuota, MutationQuot
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.protocol.typed import decode, reply
 from headrace.storage.clock import Clock
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 
@@ -63,7 +63,7 @@ class DeleteTopics:
             )
             for d in deletions
         )
-        return quota.throttle(reply(request, schema.response(throttle_time=NO_THROTTLE, responses=responses)))
+        return quota.throttle(reply(request, schema.response(responses=responses)))
 
     async def _delete(self, deletions: list[_Deletion], deadline: float, quota: MutationQuota) -> None:
         _refuse_malformed(deletions)

@@ -17,7 +17,7 @@ from headrace.agent.security.authorization.access import FULL_ACCESS
 from headrace.agent.security.authorization.operations import AclResource
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.protocol.typed import decode, reply
 
 BROKERS = 1
 CONTROLLERS = 2
@@ -61,7 +61,6 @@ class DescribeCluster:
             for agent, address in ((agent, agent.endpoint(request.connection.listener)) for agent in agents)
         )
         response = schema.response(
-            throttle_time=NO_THROTTLE,
             error_code=code,
             error_message=message,
             endpoint_type=endpoint_type,

@@ -23,7 +23,7 @@ from headrace.metastore.api.reports import PartitionReports
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class DescribeLogDirs:
             usable_bytes=UNKNOWN_BYTES,
             is_cordoned=False,
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results=(result,)))
+        return reply(request, schema.response(error_code=ErrorCode.none, results=(result,)))
 
     def _led(
         self, image: MetadataImage, asked: dict[str, set[int]] | None, zone: str | None, *, everything: bool

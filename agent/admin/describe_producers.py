@@ -18,7 +18,7 @@ from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
 from headrace.metastore.api.reports import PartitionReports, ProducerStatus
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class DescribeProducers:
             )
             for name, indexes in asked.items()
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics))
+        return reply(request, schema.response(topics=topics))
 
     async def _find(self, resolved: Sequence[Resolved]) -> list[_Found]:
         """One answer per partition, in order."""

@@ -26,7 +26,7 @@ from headrace.agent.security.authorization.operations import AclOperation, AclRe
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.rendered_topics import rendered_topic
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import UnavailableError
 
 PARTITIONS_MAX = 2_000
@@ -55,7 +55,7 @@ class DescribeTopicPartitions:
         asked = {topic.name for topic in entity.topics}
         if cursor is not None and cursor[1] < 0:
             topics = tuple(_refused(schema, name, ErrorCode.invalid_request) for name in sorted(asked or {cursor[0]}))
-            return reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics, next_cursor=None))
+            return reply(request, schema.response(topics=topics, next_cursor=None))
         image, is_reachable = await self._image()
         page = _Page(
             self._rendering(request, schema, image), min(max(entity.response_partition_limit, 1), PARTITIONS_MAX)
@@ -163,7 +163,7 @@ class _Page:
         cursor = None
         if self._next is not None:
             cursor = self._schema.make("Cursor", topic_name=self._next[0], partition_index=self._next[1])
-        return self._schema.response(throttle_time=NO_THROTTLE, topics=tuple(self._topics), next_cursor=cursor)
+        return self._schema.response(topics=tuple(self._topics), next_cursor=cursor)
 
 
 def _find(image: MetadataImage, name: str) -> TopicImage | None:

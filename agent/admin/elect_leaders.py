@@ -15,7 +15,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.protocol.typed import decode, reply
 from headrace.storage.errors import HeadraceError
 
 PREFERRED, UNCLEAN = 0, 1
@@ -42,7 +42,6 @@ class ElectLeaders:
         except HeadraceError as error:
             code = ErrorCode(admin_error(error))
         response = schema.response(
-            throttle_time=NO_THROTTLE,
             error_code=code,
             replica_election_results=tuple(
                 schema.make(

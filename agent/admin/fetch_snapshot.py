@@ -19,7 +19,7 @@ from headrace.metastore.log.metadata_topic import METADATA_TOPIC, NEWEST_SNAPSHO
 from headrace.metastore.log.snapshot import decode_snapshot
 from headrace.protocol.errors import error_code
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError, NotFoundError
 
 PIECE_BYTES_MAX = 8 * 1024 * 1024
@@ -44,9 +44,7 @@ class FetchSnapshot:
                 for p in topic.partitions
             ]
             topics.append(schema.make("TopicSnapshot", name=topic.name, partitions=tuple(partitions)))
-        return reply(
-            request, schema.response(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, topics=tuple(topics))
-        )
+        return reply(request, schema.response(error_code=ErrorCode.none, topics=tuple(topics)))
 
     async def _answer(self, schema: Schema, topic: str, asked: Any, max_bytes: int, times: int) -> Any:
         """`times`: how often the request names the partition; each occurrence would get a whole part."""

@@ -19,7 +19,7 @@ from headrace.agent.refusal_log import OnRefused, unheard
 from headrace.agent.transactions.init_producer_id import NO_TRANSACTIONS
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 
 GROUP = 0
 TRANSACTION = 1
@@ -47,7 +47,7 @@ class FindCoordinator:
         coordinators = tuple(
             self._find(schema, "Coordinator", key_type, key, listener) for key in entity.coordinator_keys
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, coordinators=coordinators))
+        return reply(request, schema.response(coordinators=coordinators))
 
     def _coordinator(self, key_type: int, key: str) -> AgentImage | None:
         if key_type == GROUP:
@@ -68,7 +68,6 @@ class FindCoordinator:
         address = None if agent is None else agent.endpoint(listener)
         return schema.make(
             cls,
-            throttle_time=NO_THROTTLE,
             key=key,
             node_id=-1 if agent is None else agent.node_id,
             host="" if address is None else address.host,

@@ -19,7 +19,7 @@ from headrace.agent.security.authorization.access import FULL_ACCESS, Access
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.rendered_topics import rendered_topic
-from headrace.protocol.typed import NO_THROTTLE, Schema
+from headrace.protocol.typed import Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,6 @@ class MetadataRendering:
             for a, e in ((agent, agent.endpoint(self.listener)) for agent in agents)
         )
         return self.schema.response(
-            throttle_time=NO_THROTTLE,
             brokers=brokers,
             cluster_id=self.cluster.cluster_id,
             controller_id=controller_id(self.image) if self.virtual is None else self.virtual.node_id,

@@ -24,7 +24,7 @@ from headrace.metastore.log.kip631_records import PartitionChangeRecord
 from headrace.metastore.log.reassignment import cancel_reassignment, reassign, reassignments
 from headrace.protocol.errors import error_code, reassignment_error
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.protocol.typed import decode, reply
 from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError
 
 
@@ -73,7 +73,6 @@ class AlterPartitionReassignments:
             for asked, topic in zip(entity.topics, wishes, strict=True)
         )
         response = schema.response(
-            throttle_time=NO_THROTTLE,
             allow_replication_factor_change=not same_size,
             error_code=code,
             error_message=message,
@@ -120,7 +119,7 @@ class ListPartitionReassignments:
             )
             for name, partitions in found.items()
         )
-        response = schema.response(throttle_time=NO_THROTTLE, error_code=code, error_message=message, topics=topics)
+        response = schema.response(error_code=code, error_message=message, topics=topics)
         return reply(request, response)
 
 

@@ -46,7 +46,7 @@ class ScaleTopic:
         asked = decode_scale_request(request.body)
         verdict = await self._verdict(asked, request.received_at + asked.timeout_ms / 1000)
         answer = _response(verdict, await self._doubling.look(asked.topic), await self._halving_state(asked.topic))
-        return Response([encode_scale_response(request.correlation_id, answer)])
+        return Response(entity=answer, write=lambda entity: [encode_scale_response(request.correlation_id, entity)])
 
     async def _verdict(self, asked: ScaleRequest, deadline: float) -> Verdict:
         if asked.quiet_ms < 0 or asked.partition_count < 0:

@@ -25,4 +25,4 @@ class SetPartitionCount:
         deadline = request.received_at + asked.timeout_ms / 1000
         (verdict,) = await self._counts.change([wanted], deadline, validate_only=asked.validate_only)
         answer = CountResponse(int(verdict.code), verdict.message)
-        return Response([encode_count_response(request.correlation_id, answer)])
+        return Response(entity=answer, write=lambda entity: [encode_count_response(request.correlation_id, entity)])

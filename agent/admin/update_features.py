@@ -23,7 +23,7 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.protocol.errors import feature_error
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError, InvalidError, UnsupportedFeatureError
 
 UPGRADE = 1
@@ -101,7 +101,7 @@ def _allows_downgrade(update: Any) -> bool:
 
 def _response(schema: Schema, entity: Any, code: ErrorCode, message: str | None) -> Any:
     """Below version 2 each feature also has the error."""
-    values: dict[str, Any] = {"throttle_time": NO_THROTTLE, "error_code": code, "error_message": message}
+    values: dict[str, Any] = {"error_code": code, "error_message": message}
     if schema.version < 2:
         values["results"] = tuple(
             schema.make("UpdatableFeatureResult", feature=update.feature, error_code=code, error_message=message)

@@ -107,7 +107,7 @@ class ListOffsetsHandler:
             )
             for topic in entity.topics
         )
-        return typed.reply(request, schema.response(throttle_time=typed.NO_THROTTLE, topics=topics))
+        return typed.reply(request, schema.response(topics=topics))
 
     async def _find_all(self, asked: Sequence[tuple[str, Any]], version: int, *, committed: bool) -> list[Found]:
         """One answer per requested partition, in order."""

@@ -25,7 +25,7 @@ from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE
 from headrace.metastore.log.rendered_topics import rendered_topic
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.protocol.typed import decode, reply
 from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class OffsetForLeaderEpoch:
             )
             for topic in entity.topics
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, topics=topics))
+        return reply(request, schema.response(topics=topics))
 
     async def _find_all(self, requested: Sequence[RequestedPartition], epochs: Sequence[int]) -> list[_Found]:
         """One answer per partition, in order; one call for all that the metastore has to be asked."""

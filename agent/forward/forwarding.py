@@ -23,7 +23,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.ordered_requests import GROUP_POSITION_KEY
 from headrace.protocol.request import CloseConnection, Request, RequestHandler, Response
-from headrace.protocol.typed import decode, schema
+from headrace.protocol.typed import decode, reply, schema
 from headrace.storage.errors import TooManyElementsError
 
 OF_ONE_GROUP = frozenset(
@@ -120,8 +120,9 @@ class Forwarding:
 
     async def _join(self, request: Request, started: list[Awaitable[Response]]) -> Response:
         answers = await asyncio.gather(*started)
-        reserved_bytes = sum(answer.reserved_bytes for answer in answers)
-        return Response(joined(request, [answer.buffers or [] for answer in answers]), reserved_bytes)
+        answer = reply(request, joined(request, answers))
+        answer.reserved_bytes = sum(each.reserved_bytes for each in answers)
+        return answer
 
     async def _finish(self, request: Request, pending: asyncio.Future[Answer], local: RequestHandler) -> Response:
         """The other agent's answer as this agent's."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.request import Request
-from headrace.protocol.typed import schema
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import entity_of, schema
 
 _BROKER, _BROKER_LOGGER = 4, 8
 """ConfigResource types that name an agent."""
@@ -76,15 +76,14 @@ def parts(request: Request, entity: Any, agent_of: Callable[[int, Any], AgentIma
     ]
 
 
-def joined(request: Request, answers: Sequence[Sequence[bytes | memoryview]]) -> list[bytes | memoryview]:
-    """One answer with the elements of all."""
-    found = schema(request.api_key, request.api_version)
+def joined(request: Request, answers: Sequence[Response]) -> Any:
+    """The entity of one answer with the elements of all."""
     elements = BY_ELEMENT.get(ApiKey(request.api_key))
     name = _LISTED if elements is None else elements.answered
-    decoded = [found.decode_response(b"".join(answer)) for answer in answers]
-    first = next((one for one in decoded if getattr(one, "error_code", 0)), decoded[0])
-    together = tuple(each for one in decoded for each in getattr(one, name))
-    return found.encode(request.correlation_id, dataclasses.replace(first, **{name: together}))
+    entities = [entity_of(request, answer) for answer in answers]
+    first = next((one for one in entities if getattr(one, "error_code", 0)), entities[0])
+    together = tuple(each for one in entities for each in getattr(one, name))
+    return dataclasses.replace(first, **{name: together})
 
 
 def _with_body(request: Request, entity: Any) -> Request:

@@ -144,6 +144,7 @@ class ForwardServer:
             if envelope.api_key in WIDE:
                 await client.replies.reserve(0)
             response = await self._handle(inner)
+            buffers = response.buffers
         except TooManyElementsError as error:
             return ForwardOutcome.TOO_MANY_ELEMENTS, [str(error).encode()], 0
         except (CloseConnection, InvalidError) as error:
@@ -151,9 +152,9 @@ class ForwardServer:
         except Exception as error:
             logger.error("forwarded request failed: api_key=%d peer=%s", envelope.api_key, client.peer, exc_info=error)
             return ForwardOutcome.CLOSE, [b"the request failed at another agent"], 0
-        if response.buffers is None:
+        if buffers is None:
             return ForwardOutcome.NO_ANSWER, [], response.reserved_bytes
-        return ForwardOutcome.ANSWERED, response.buffers, response.reserved_bytes
+        return ForwardOutcome.ANSWERED, buffers, response.reserved_bytes
 
     def _lost(self, connection: ClientConnection) -> None:
         link = self._links.pop(connection, None)

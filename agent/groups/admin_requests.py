@@ -22,7 +22,7 @@ from headrace.agent.security.authorization.access import FULL_ACCESS
 from headrace.agent.security.authorization.operations import AclResource
 from headrace.metastore.api.groups import GroupListing
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 
 _FIRST_DESCRIBE_WITH_NOT_FOUND = 6
 GROUP_OPERATIONS = FULL_ACCESS.operations(AclResource.GROUP)
@@ -42,7 +42,7 @@ class DescribeGroups:
         names = list(dict.fromkeys(entity.groups))  # each once: an answer is much longer than a name
         unknown = await self._administration.unknown([name for name in names if is_legal_group_id(name)])
         groups = tuple([await self._describe(schema, name, operations, name in unknown) for name in names])
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, groups=groups))
+        return reply(request, schema.response(groups=groups))
 
     async def _describe(self, schema: Schema, group_id: str, operations: int, is_unknown: bool) -> Any:
         found: GroupDescription | ErrorCode = ErrorCode.invalid_group_id
@@ -105,7 +105,7 @@ class ListGroups:
             for each in listed
             if (not states or each.state.lower() in states) and (not types or each.kind.value in types)
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=code, groups=groups))
+        return reply(request, schema.response(error_code=code, groups=groups))
 
 
 class DeleteGroups:
@@ -123,7 +123,7 @@ class DeleteGroups:
                 for group_id in entity.groups_names
             ]
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, results=results))
+        return reply(request, schema.response(results=results))
 
     async def _delete(self, group_id: str, unknown: frozenset[str]) -> ErrorCode:
         if not storable(group_id):
@@ -152,7 +152,7 @@ class OffsetDelete:
         if storable(entity.group_id):
             codes = await self._administration.delete_offsets(entity.group_id, keys)
         if isinstance(codes, ErrorCode):
-            return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=codes, topics=()))
+            return reply(request, schema.response(error_code=codes, topics=()))
 
         def code(topic: Any, index: int) -> ErrorCode:
             found = topics.found.get(topic.name)
@@ -175,4 +175,4 @@ class OffsetDelete:
             )
             for topic in entity.topics
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, topics=answered))
+        return reply(request, schema.response(error_code=ErrorCode.none, topics=answered))

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader
 
 from headrace.agent.security.audit import AuditLog
 from headrace.protocol.api_keys import ApiKey
@@ -23,17 +21,13 @@ from headrace.protocol.scale_topic import (
     SCALE_TOPIC_KEY,
     ScaleStep,
     decode_scale_request,
-    decode_scale_response,
 )
 from headrace.protocol.set_partition_count import (
     SET_PARTITION_COUNT_KEY,
     decode_count_request,
-    decode_count_response,
 )
-from headrace.protocol.typed import Schema, decode
+from headrace.protocol.typed import decode, entity_of
 
-_OF_TOKENS = frozenset({ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN})
-"""Their refusals have -1 for times, which kio writes and does not read."""
 LINES_AT_ONCE = 100
 """Then other tasks have a turn."""
 _RESOURCE_TYPES = {2: "TOPIC", 3: "GROUP", 4: "CLUSTER", 5: "TRANSACTIONAL_ID", 6: "DELEGATION_TOKEN", 7: "USER"}
@@ -94,7 +88,7 @@ def _created_acls(request: Any, response: Any) -> Iterator[Change]:
 
 def _deleted_acls(request: Any, response: Any) -> Iterator[Change]:
     for wanted, result in zip(request.filters, response.filter_results, strict=True):
-        if result.error_code is not ErrorCode.none:
+        if result.error_code != ErrorCode.none:
             name = "*" if wanted.resource_name_filter is None else wanted.resource_name_filter
             yield Change(f"{_RESOURCE_TYPES.get(wanted.resource_type_filter, 'ANY')}:{name}", result.error_code)
         for acl in result.matching_acls:
@@ -139,7 +133,7 @@ def _deleted_groups(request: Any, response: Any) -> Iterator[Change]:
 
 
 def _deleted_offsets(request: Any, response: Any) -> Iterator[Change]:
-    if response.error_code is not ErrorCode.none:
+    if response.error_code != ErrorCode.none:
         yield Change(f"GROUP:{request.group_id}", response.error_code, "offsets")
         return
     for topic in response.topics:
@@ -155,7 +149,7 @@ def _elections(request: Any, response: Any) -> Iterator[Change]:
 
 
 def _reassignments(request: Any, response: Any) -> Iterator[Change]:
-    if response.error_code is not ErrorCode.none:
+    if response.error_code != ErrorCode.none:
         yield Change("CLUSTER:kafka-cluster", response.error_code)
     for topic in response.responses:
         for partition in topic.partitions:
@@ -179,7 +173,7 @@ def _users(request: Any, response: Any) -> Iterator[Change]:
 def _features(request: Any, response: Any) -> Iterator[Change]:
     results = {result.feature: result.error_code for result in getattr(response, "results", ())}
     for update in request.feature_updates:
-        code = response.error_code if response.error_code is not ErrorCode.none else results.get(update.feature, 0)
+        code = response.error_code if response.error_code != ErrorCode.none else results.get(update.feature, 0)
         yield Change(f"FEATURE:{update.feature}", code, f"level {update.max_version_level}")
 
 
@@ -238,41 +232,21 @@ def _wrapped(
 
 
 def _found(changes: Changes, request: Request, response: Response) -> Iterable[Change]:
-    schema, asked = decode(request)
-    if getattr(asked, "validate_only", False) or response.buffers is None:
-        return ()
-    frame = b"".join(response.buffers)
-    if request.api_key in _OF_TOKENS and (code := _first_code(schema, frame)):
-        return changes(asked, SimpleNamespace(error_code=code))
-    return changes(asked, _answer(schema, frame))
-
-
-def _answer(schema: Schema, frame: bytes) -> Any:
-    entity, _ = entity_reader(schema.response_type)(frame[_header_bytes(schema) :], 0)
-    return entity
-
-
-def _first_code(schema: Schema, frame: bytes) -> int:
-    """Of a response that begins with its error code."""
-    return int.from_bytes(frame[_header_bytes(schema) :][:2], "big", signed=True)
-
-
-def _header_bytes(schema: Schema) -> int:
-    return 5 if schema.flexible else 4
+    _, asked = decode(request)
+    answer = entity_of(request, response)
+    return () if getattr(asked, "validate_only", False) or answer is None else changes(asked, answer)
 
 
 def _changed_count(request: Request, response: Response) -> Iterator[Change]:
     asked = decode_count_request(request.body)
-    if not asked.validate_only and response.buffers is not None:
-        answer = decode_count_response(memoryview(b"".join(response.buffers)))
-        yield Change(f"TOPIC:{asked.topic}", answer.error_code, f"count {asked.partition_count}")
+    if not asked.validate_only:
+        yield Change(f"TOPIC:{asked.topic}", response.entity.error_code, f"count {asked.partition_count}")
 
 
 def _scaled(request: Request, response: Response) -> Iterator[Change]:
     asked = decode_scale_request(request.body)
-    if asked.step is not ScaleStep.LOOK and not asked.validate_only and response.buffers is not None:
-        answer = decode_scale_response(memoryview(b"".join(response.buffers)))
-        yield Change(f"TOPIC:{asked.topic}", answer.error_code, asked.step.name.lower())
+    if asked.step is not ScaleStep.LOOK and not asked.validate_only:
+        yield Change(f"TOPIC:{asked.topic}", response.entity.error_code, asked.step.name.lower())
 
 
 _NAMES: dict[int, str] = {each.value: each.name.upper() for each in ErrorCode}

@@ -24,7 +24,7 @@ from headrace.metastore.transactions.state import ProducerEpoch, TransactionStat
 from headrace.protocol.errors import transaction_error, transaction_failure
 from headrace.protocol.internal_topics import INTERNAL_TOPICS
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
@@ -53,9 +53,7 @@ class AddPartitionsToTxn:
             codes = await self._add(entity.v3_and_below_transactional_id, producer, topics, version)
             return reply(
                 request,
-                schema.response(
-                    throttle_time=NO_THROTTLE, results_by_topic_v3_and_below=_results(schema, topics, codes)
-                ),
+                schema.response(results_by_topic_v3_and_below=_results(schema, topics, codes)),
             )
         results = [
             schema.make(
@@ -67,9 +65,7 @@ class AddPartitionsToTxn:
         ]
         return reply(
             request,
-            schema.response(
-                throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=tuple(results)
-            ),
+            schema.response(error_code=ErrorCode.none, results_by_transaction=tuple(results)),
         )
 
     async def _of_broker(self, asked: Any, version: int) -> PartitionCodes:
@@ -141,7 +137,7 @@ class AddOffsetsToTxn:
             except HeadraceError as error:
                 logger.warning("cannot add a group: transactional_id=%s error=%s", name, error)
                 code = transaction_failure(error)
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=ErrorCode(code)))
+        return reply(request, schema.response(error_code=ErrorCode(code)))
 
 
 def _same(topics: Sequence[Any], code: int) -> PartitionCodes:

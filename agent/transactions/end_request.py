@@ -21,7 +21,7 @@ from headrace.metastore.api.transactions import TransactionApi
 from headrace.metastore.transactions.state import EPOCH_MAX, NO_PRODUCER, ProducerEpoch, TransactionVerdict
 from headrace.protocol.errors import transaction_error, transaction_failure
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.protocol.typed import decode, reply
 from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,6 @@ class EndTxn:
         return reply(
             request,
             schema.response(
-                throttle_time=NO_THROTTLE,
                 error_code=ErrorCode(code),
                 producer_id=given.producer_id,
                 producer_epoch=given.epoch,

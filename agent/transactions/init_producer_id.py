@@ -23,7 +23,7 @@ from headrace.metastore.api.transactions import TransactionApi
 from headrace.metastore.transactions.state import NO_PRODUCER, ProducerEpoch
 from headrace.protocol.errors import transaction_error, transaction_failure
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.protocol.typed import decode, reply
 from headrace.storage.errors import HeadraceError, OutcomeUnknownError, UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,6 @@ class InitProducerId:
                 request, entity.transactional_id, _milliseconds(entity.transaction_timeout), asked
             )
         response = schema.response(
-            throttle_time=NO_THROTTLE,
             error_code=ErrorCode(code),
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,

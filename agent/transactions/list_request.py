@@ -28,7 +28,7 @@ from headrace.metastore.keys import split_partition_key
 from headrace.metastore.transactions.state import Transaction, TransactionState
 from headrace.protocol.errors import transaction_failure
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, UNIX_EPOCH, Schema, decode, reply
+from headrace.protocol.typed import UNIX_EPOCH, Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
@@ -76,9 +76,7 @@ class ListTransactions:
         )
         return reply(
             request,
-            schema.response(
-                throttle_time=NO_THROTTLE, error_code=code, unknown_state_filters=unknown, transaction_states=states
-            ),
+            schema.response(error_code=code, unknown_state_filters=unknown, transaction_states=states),
         )
 
     async def _find(self, request: Request, entity: Any) -> tuple[ErrorCode, list[Transaction]]:
@@ -141,7 +139,7 @@ class DescribeTransactions:
             self._described(request, schema, name, found.get(name), DENIED if name in denied else failed)
             for name in asked
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, transaction_states=states))
+        return reply(request, schema.response(transaction_states=states))
 
     def _allows(self, request: Request, name: str) -> bool:
         authorizer = self._authorizer
@@ -156,7 +154,7 @@ class DescribeTransactions:
                 error_code=ErrorCode(failed if name else int(ErrorCode.invalid_request)),
                 transactional_id=name,
                 transaction_state="",
-                transaction_timeout=NO_THROTTLE,
+                transaction_timeout=datetime.timedelta(0),
                 transaction_start_time=UNIX_EPOCH,
                 producer_id=-1,
                 producer_epoch=-1,

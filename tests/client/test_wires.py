@@ -30,7 +30,7 @@ from headrace.protocol.produce_codec import (
     encode_produce_response,
 )
 from headrace.protocol.request import ClientConnection, Request
-from headrace.protocol.typed import NO_THROTTLE, decode, schema
+from headrace.protocol.typed import decode, schema
 
 TOPIC_ID = uuid.UUID(int=7)
 _HEADER_BYTES = 5
@@ -125,7 +125,6 @@ def _metadata() -> bytes:
         ]
     ]
     entity = answer.response(
-        throttle_time=NO_THROTTLE,
         brokers=(answer.make("MetadataResponseBroker", node_id=1, host="agent", port=9092, rack="zone"),),
         cluster_id="cluster",
         controller_id=1,

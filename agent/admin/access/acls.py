@@ -25,7 +25,7 @@ from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.metastore.log.own_records import RemoveAccessControlRecord
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 FILTERS_MAX = 100
@@ -52,9 +52,7 @@ class DescribeAcls:
             except HeadraceError as error:
                 code, message = ErrorCode(admin_error(error)), str(error)
         resources = tuple(_resource(schema, list(acls)) for _, acls in groupby(found, _PATTERN))
-        response = schema.response(
-            throttle_time=NO_THROTTLE, error_code=code, error_message=message, resources=resources
-        )
+        response = schema.response(error_code=code, error_message=message, resources=resources)
         return reply(request, response)
 
 
@@ -80,7 +78,7 @@ class CreateAcls:
             )
             for reason in reasons
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, results=results))
+        return reply(request, schema.response(results=results))
 
 
 class DeleteAcls:
@@ -116,7 +114,7 @@ class DeleteAcls:
                     matching_acls=tuple(_deleted(schema, acl) for acl in gone),
                 )
             )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, filter_results=tuple(results)))
+        return reply(request, schema.response(filter_results=tuple(results)))
 
 
 def _filter(asked: Any) -> AclFilter:

@@ -29,7 +29,7 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import EntityData, QuotaRecord
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 
@@ -53,7 +53,7 @@ class DescribeClientQuotas:
             else:
                 found = (whose for whose in quotas if is_meant(components, whose, strict=entity.strict))
                 entries = tuple(_described(schema, whose, quotas[whose]) for whose in sorted(found, key=_sort_key))
-        response = schema.response(throttle_time=NO_THROTTLE, error_code=code, error_message=message, entries=entries)
+        response = schema.response(error_code=code, error_message=message, entries=entries)
         return reply(request, response)
 
 
@@ -80,7 +80,7 @@ class AlterClientQuotas:
         entries = tuple(
             _altered(schema, entry.entity, no or verdict) for entry, no in zip(entity.entries, refused, strict=True)
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, entries=entries))
+        return reply(request, schema.response(entries=entries))
 
 
 def _entity(parts: Any) -> Entity:

@@ -39,7 +39,7 @@ from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import ANONYMOUS, Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 USER = "User"
@@ -134,7 +134,7 @@ class DelegationTokens:
                 owners = entity.owners and [f"{owner.principal_type}:{owner.principal_name}" for owner in entity.owners]
                 tokens = self._visible(request, image, owners)
         described = tuple(self._described(schema, token) for token in tokens)
-        return reply(request, schema.response(error_code=code, tokens=described, throttle_time=NO_THROTTLE))
+        return reply(request, schema.response(error_code=code, tokens=described))
 
     def _may(self, request: Request, operation: AclOperation, resource_type: AclResource, name: str) -> bool:
         return self.authorizer is not None and self.authorizer.require(request, operation, resource_type, name)
@@ -190,7 +190,7 @@ class DelegationTokens:
                     expires_at = now_ms
         return reply(
             request,
-            schema.response(error_code=code, expiry_timestamp=_timestamp(expires_at), throttle_time=NO_THROTTLE),
+            schema.response(error_code=code, expiry_timestamp=_timestamp(expires_at)),
         )
 
     def _judge(
@@ -228,7 +228,6 @@ class DelegationTokens:
             max_timestamp=_timestamp(token.max_timestamp if is_there else NEVER),
             token_id=token.token_id if is_there else "",
             hmac=token_hmac(self.secret_key or "", token.token_id) if is_there else b"",
-            throttle_time=NO_THROTTLE,
         )
 
     def _described(self, schema: Schema, token: DelegationTokenRecord) -> Any:

@@ -27,7 +27,7 @@ from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.scram_keys import MECHANISMS, as_keys, credentials_record
 from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 logger = logging.getLogger(__name__)
@@ -47,9 +47,7 @@ class DescribeUserScramCredentials:
         known = (await self._newest_image()).scram_credentials
         times = Counter(user.name for user in entity.users or ())
         results = tuple(_described(schema, name, known, times[name]) for name in times or sorted(known))
-        response = schema.response(
-            throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, results=results
-        )
+        response = schema.response(error_code=ErrorCode.none, error_message=None, results=results)
         return reply(request, response)
 
     async def _newest_image(self) -> MetadataImage:
@@ -83,7 +81,7 @@ class AlterUserScramCredentials:
             schema.make("AlterUserScramCredentialsResult", user=user, error_code=code, error_message=message)
             for user, (code, message) in answers.items()
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, results=results))
+        return reply(request, schema.response(results=results))
 
 
 def _described(

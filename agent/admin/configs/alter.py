@@ -23,7 +23,7 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 Asked = list[tuple[ConfigResource, list[Wish]]]
@@ -128,4 +128,4 @@ def _answer(request: Request, schema: Schema, asked: Asked, verdicts: Sequence[V
         )
         for (resource, _), verdict in zip(asked, verdicts, strict=True)
     )
-    return reply(request, schema.response(throttle_time=NO_THROTTLE, responses=responses))
+    return reply(request, schema.response(responses=responses))

@@ -37,7 +37,7 @@ from headrace.metastore.log.effective_configs import (
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 _ADVERTISED = "advertised.listeners"
@@ -80,7 +80,7 @@ class DescribeConfigs:
                 found = self._describe(image, unreachable, resource)
             results.append(_result(schema, entity, asked, resource, found))
             await asyncio.sleep(0)  # there may be thousands: let other requests run in between
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, results=tuple(results)))
+        return reply(request, schema.response(results=tuple(results)))
 
     async def _newest_image(self) -> tuple[MetadataImage, Verdict | None]:
         """The image for the answer, and the error for an unknown resource if the image may be out of date."""

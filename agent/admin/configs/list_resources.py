@@ -16,7 +16,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, decode, reply
+from headrace.protocol.typed import decode, reply
 from headrace.storage.errors import HeadraceError
 
 HAVE_CONFIGS = (ResourceType.CLIENT_METRICS, ResourceType.GROUP)
@@ -46,7 +46,7 @@ class ListConfigResources:
             schema.make("ConfigResource", resource_name=resource.name, resource_type=resource.type)
             for resource in found
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=code, config_resources=resources))
+        return reply(request, schema.response(error_code=code, config_resources=resources))
 
 
 def _resources(image: MetadataImage) -> Iterator[ConfigResource]:

@@ -19,7 +19,7 @@ from headrace.agent.groups.names import is_legal_group_id, storable
 from headrace.agent.groups.values import JoinAnswer, JoinRequest, MemberProtocol, MemberRef, SyncRequest
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,6 @@ class JoinGroup:
         if protocol_name is None and schema.version < _FIRST_JOIN_WITH_NULLABLE_PROTOCOL:
             protocol_name = ""
         response = schema.response(
-            throttle_time=NO_THROTTLE,
             error_code=answer.code,
             generation_id=answer.generation,
             protocol_type=answer.protocol_type,
@@ -114,7 +113,6 @@ class SyncGroup:
         schema, entity = decode(request)
         if (code := _sync_refusal(request, entity)) is not ErrorCode.none:
             refusal = schema.response(
-                throttle_time=NO_THROTTLE,
                 error_code=code,
                 protocol_type=None,
                 protocol_name=None,
@@ -130,7 +128,6 @@ class SyncGroup:
         )
         answer = await self._coordinator.sync(entity.group_id, sync)
         response = schema.response(
-            throttle_time=NO_THROTTLE,
             error_code=answer.code,
             protocol_type=answer.protocol_type,
             protocol_name=answer.protocol_name,
@@ -150,7 +147,7 @@ class Heartbeat:
         code = ErrorCode.invalid_group_id
         if is_legal_group_id(entity.group_id):
             code = await self._coordinator.heartbeat(entity.group_id, _member(entity))
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, error_code=code))
+        return reply(request, schema.response(error_code=code))
 
 
 class LeaveGroup:
@@ -190,7 +187,7 @@ class LeaveGroup:
 
 
 def _left(schema: Schema, code: ErrorCode, members: tuple[Any, ...] = ()) -> Any:
-    return schema.response(throttle_time=NO_THROTTLE, error_code=code, members=members)
+    return schema.response(error_code=code, members=members)
 
 
 def _member(entity: Any) -> MemberRef:

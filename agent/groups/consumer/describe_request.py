@@ -23,7 +23,7 @@ from headrace.agent.groups.consumer.saved import by_topic
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.names import is_legal_group_id
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
@@ -51,7 +51,7 @@ class ConsumerGroupDescribe:
                 for name in names
             ]
         )
-        return reply(request, schema.response(throttle_time=NO_THROTTLE, groups=groups))
+        return reply(request, schema.response(groups=groups))
 
     async def _describe(self, schema: Schema, group_id: str, operations: int) -> Any:
         if not is_legal_group_id(group_id):

@@ -29,7 +29,7 @@ from headrace.agent.groups.consumer.values import (
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.names import storable
 from headrace.protocol.request import ANONYMOUS, Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 
 _FIRST_WITH_OWN_MEMBER_ID = 1
 
@@ -97,12 +97,11 @@ class ConsumerGroupHeartbeat:
             assignment = schema.make("Assignment", topic_partitions=partitions)
         interval = self._consumer_groups.times(entity.group_id).heartbeat_interval
         return schema.response(
-            throttle_time=NO_THROTTLE,
             error_code=answer.code,
             error_message=answer.message,
             member_id=None if failed else answer.member_id,
             member_epoch=answer.member_epoch,
-            heartbeat_interval=NO_THROTTLE if failed else timedelta(seconds=interval),
+            heartbeat_interval=timedelta(seconds=0 if failed else interval),
             assignment=assignment,
         )
 

@@ -24,7 +24,7 @@ from headrace.agent.groups.values import MemberRef
 from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.keys import split_partition_key
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import UnavailableError
 
 _FIRST_BY_ID = 10
@@ -59,7 +59,7 @@ class OffsetFetch:
         stable = getattr(entity, "require_stable", False)
         if request.api_version >= _FIRST_OF_SEVERAL_GROUPS:
             groups = tuple([await self._group(schema, group, stable=stable) for group in entity.groups])
-            return reply(request, schema.response(throttle_time=NO_THROTTLE, groups=groups))
+            return reply(request, schema.response(groups=groups))
         code, topics = await self._fetch(entity.group_id, entity.topics, None, by_id=False, stable=stable)
         if code is not ErrorCode.none and request.api_version < _FIRST_WITH_GROUP_ERROR:
             topics = [
@@ -67,7 +67,6 @@ class OffsetFetch:
                 for t in entity.topics
             ]
         response = schema.response(
-            throttle_time=NO_THROTTLE,
             topics=_rendered(schema, topics, "OffsetFetchResponseTopic", "OffsetFetchResponsePartition"),
             error_code=code,
         )

@@ -21,7 +21,7 @@ from headrace.agent.groups.values import MemberRef
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.metastore.transactions.state import ProducerEpoch
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import NO_THROTTLE, Schema, decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 
 FIRST_IMPLICIT = 5
 _FIRST_WITH_ABORTABLE = 4
@@ -77,4 +77,4 @@ def _response(schema: Schema, entity: Any, codes: list[ErrorCode]) -> Any:
         )
         for topic in entity.topics
     )
-    return schema.response(throttle_time=NO_THROTTLE, topics=topics)
+    return schema.response(topics=topics)

@@ -20,7 +20,7 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.refusal import blank
 from headrace.protocol.refused_elements import element_type, message_of, refused_element
 from headrace.protocol.request import Request, RequestHandler, Response
-from headrace.protocol.typed import Schema, decode, reply, schema
+from headrace.protocol.typed import Schema, decode, entity_of, reply, schema
 
 
 class GatedRequest:
@@ -111,13 +111,13 @@ class GatedRequest:
 
     async def _changed(self, pending: Awaitable[Response], change: Callable[[Any], Any]) -> Response:
         response = await pending
-        if response.buffers is None:
-            return response
-        entity = self.schema.decode_response(b"".join(response.buffers))
-        changed = change(entity)
+        entity = entity_of(self.request, response)
+        changed = None if entity is None else change(entity)
         if changed is entity:
             return response
-        return Response(reply(self.request, changed).buffers, response.reserved_bytes)
+        answer = reply(self.request, changed)
+        answer.reserved_bytes, answer.throttle_seconds = response.reserved_bytes, response.throttle_seconds
+        return answer
 
 
 def _same(entity: Any) -> Any:
