@@ -11,17 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.admin.broker_lifecycle import BrokerHeartbeat, BrokerRegistration, UnregisterBroker
-from headrace.agent.admin.describe_quorum import DescribeQuorum
-from headrace.agent.admin.fetch_snapshot import FetchSnapshot
-from headrace.agent.admin.log_change import LogChange
-from headrace.agent.admin.partition_reassignments import AlterPartitionReassignments, ListPartitionReassignments
-from headrace.agent.admin.update_features import UpdateFeatures
+from headrace.agent.api_row import register_rows
 from headrace.agent.cluster.agent_links import open_link
 from headrace.agent.cluster.consumer_lag import ConsumerLags
 from headrace.agent.cluster.controller import Controller
@@ -31,13 +26,12 @@ from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.schedules import schedules
 from headrace.agent.cluster.transaction_ends import EndingTimes, TransactionEnds
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.controller_handlers import CONTROLLER_ROWS, ControllerParts
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.security.audit import AuditLog
-from headrace.agent.security.audited_changes import audited
 from headrace.agent.security.authorization.denial_log import reporting_authorizer
-from headrace.agent.security.authorization.gate import gate
 from headrace.agent.security.listener_security import ListenerSecurity, link_context
 from headrace.agent.security.sasl.compose import authenticated
 from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
@@ -47,7 +41,6 @@ from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.metastore.sealing import Sealing
-from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock
 from headrace.storage.supervision import Supervisor
@@ -91,10 +84,8 @@ class ControllerEndpoint:
         self._registry = own_registry = CollectorRegistry()
         self._audit = audit = AuditLog(clock, own_registry)
         authorizer = reporting_authorizer(settings, view, clock, own_registry, audit)
-        for api_key, handler in controller_handlers(
-            metastore, view, settings, clock, lambda: self.controller.is_active
-        ).items():
-            self._dispatcher.register(api_key, gate(authorizer, api_key, audited(api_key, handler, audit)))
+        parts = ControllerParts(metastore, view, settings, clock, lambda: self.controller.is_active)
+        register_rows(self._dispatcher, CONTROLLER_ROWS, parts, authorizer, audit)
         self._serve: RequestHandler = self._dispatcher.handle
         self._listener = KafkaListener(
             self._handle, Limits.from_settings(settings), clock, own_registry, supervisor=supervisor
@@ -138,21 +129,3 @@ class ControllerEndpoint:
 
     def _handle(self, request: Request) -> Awaitable[Response]:
         return self._serve(request)
-
-
-def controller_handlers(
-    metastore: Metastore, view: ClusterView, settings: Settings, clock: Clock, is_active: Callable[[], bool]
-) -> dict[int, RequestHandler]:
-    """The handlers of a controller, by API key; `is_active` says whether this one is the active controller."""
-    change = LogChange(view, metastore, clock)
-    in_force = SettingsInForce(settings, lambda: view.image)
-    return {
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignments(change),
-        ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignments(view),
-        ApiKey.DESCRIBE_QUORUM: DescribeQuorum(view, metastore),
-        ApiKey.UPDATE_FEATURES: UpdateFeatures(change, metastore),
-        ApiKey.FETCH_SNAPSHOT: FetchSnapshot(metastore),
-        ApiKey.BROKER_REGISTRATION: BrokerRegistration(metastore, is_active),
-        ApiKey.BROKER_HEARTBEAT: BrokerHeartbeat(view, metastore, in_force, is_active),
-        ApiKey.UNREGISTER_BROKER: UnregisterBroker(view, metastore, is_active),
-    }

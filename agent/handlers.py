@@ -1,6 +1,6 @@
-"""The handlers of an agent by API: all APIs on one page.
+"""The APIs of an agent: a row for each (agent/api_row.py), those about groups, access and controllers in their folders.
 
-Place: called once by agent/paths.py; a new API is a new line here.
+Place: agent/paths.py registers them once. A new API is a row in protocol/api_versions.py and a row here.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter
 
-from headrace.agent.admin.access.handlers import access_handlers
+from headrace.agent.admin.access.handlers import ACCESS_ROWS, AccessParts
 from headrace.agent.admin.broker_lifecycle import UnregisterBroker
-from headrace.agent.admin.configs.handlers import config_handlers
+from headrace.agent.admin.configs.alter import AlterConfigs, IncrementalAlterConfigs
+from headrace.agent.admin.configs.describe import DescribeConfigs
+from headrace.agent.admin.configs.list_resources import ListConfigResources
 from headrace.agent.admin.create_partitions import CreatePartitions
 from headrace.agent.admin.create_topics import CreateTopics
 from headrace.agent.admin.delete_records import DeleteRecords
@@ -23,9 +25,7 @@ from headrace.agent.admin.describe_log_dirs import DescribeLogDirs
 from headrace.agent.admin.describe_producers import DescribeProducers
 from headrace.agent.admin.describe_topic_partitions import DescribeTopicPartitions
 from headrace.agent.admin.elect_leaders import ElectLeaders
-from headrace.agent.admin.fetch_snapshot import FetchSnapshot
 from headrace.agent.admin.find_coordinator import FindCoordinator
-from headrace.agent.admin.log_change import LogChange
 from headrace.agent.admin.metadata import Metadata
 from headrace.agent.admin.partition_counts import PartitionCounts
 from headrace.agent.admin.partition_leader_epochs import PartitionLeaderEpochs
@@ -36,24 +36,33 @@ from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_doubling import TopicDoubling
 from headrace.agent.admin.topic_halving import TopicHalving
 from headrace.agent.admin.topic_rules import TopicDefaults
+from headrace.agent.api_row import ApiRow, register_rows, routes_of, unadvertised
 from headrace.agent.cluster.newest_counts import NewestCounts
 from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
-from headrace.agent.controller_endpoint import controller_handlers
+from headrace.agent.controller_handlers import CONTROLLER_ROWS, ControllerParts
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.offset_for_leader_epoch import OffsetForLeaderEpoch
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE_KEY
+from headrace.agent.forward.routes import of_brokers
 from headrace.agent.forward.service import ForwardService
-from headrace.agent.groups.handlers import GroupHandlers
+from headrace.agent.groups.handlers import GROUP_ROWS, GroupHandlers
 from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.agent.quotas.mutations import MutationQuotas
 from headrace.agent.refusal_log import RefusalLog
+from headrace.agent.security import audited_changes
 from headrace.agent.security.audit import AuditLog
-from headrace.agent.security.audited_changes import audited
 from headrace.agent.security.authorization.authorizer import Authorizer
-from headrace.agent.security.authorization.gate import gate
+from headrace.agent.security.authorization.rules import (
+    cluster,
+    configs,
+    groups,
+    own_requests,
+    topics,
+    transactions,
+)
 from headrace.agent.transactions.add_request import AddOffsetsToTxn, AddPartitionsToTxn
 from headrace.agent.transactions.end_request import EndTxn
 from headrace.agent.transactions.init_producer_id import InitProducerId
@@ -67,7 +76,7 @@ from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import CONTROLLER_ONLY
-from headrace.protocol.ordered_requests import GROUP_POSITION_KEY, LEADER_EPOCHS_KEY
+from headrace.protocol.ordered_requests import LEADER_EPOCHS_KEY
 from headrace.protocol.request import RequestHandler
 from headrace.protocol.scale_topic import SCALE_TOPIC_KEY
 from headrace.protocol.set_partition_count import SET_PARTITION_COUNT_KEY
@@ -105,125 +114,196 @@ class Parts:
 
 def register_handlers(dispatcher: Dispatcher, parts: Parts) -> None:
     """Fill the dispatcher's table. Each handler is behind the rule of its API, and its changes are in the audit log."""
-    configs = EffectiveConfigs(parts.settings)
-    in_force = SettingsInForce(parts.settings, lambda: parts.cluster.image)
-    creation = TopicCreation(
-        parts.cluster,
-        parts.metastore,
-        parts.clock,
-        parts.rng,
-        lambda: TopicDefaults.of(in_force.current()),
-        parts.on_limit,
-    )
-    counts = PartitionCounts(parts.cluster, parts.metastore, parts.clock, creation.defaults, parts.on_limit)
-    unadvertised = _unadvertised(parts, configs, in_force, counts)
-    refusals = RefusalLog()
-    advertised = {
-        **_records(parts),
-        **_topics(parts, configs, in_force, creation, counts, refusals),
-        **_transactions(parts, in_force, refusals),
-        **_cluster(parts, configs, in_force),
-        **parts.groups.handlers,
-    }
-    for api_key, handler in (advertised | unadvertised).items():
-        register = dispatcher.register_unadvertised if api_key in unadvertised else dispatcher.register
-        served = audited(api_key, parts.forward.wrap(api_key, handler), parts.audit)
-        register(api_key, gate(parts.authorizer, api_key, served))
-    parts.forward.register(dispatcher)
+    register_rows(dispatcher, ROWS, _Made(parts), parts.authorizer, parts.audit, parts.forward.wrap)
+    parts.forward.register(dispatcher, routes_of(ROWS))
     if parts.fetch.zone_cache is not None:
         dispatcher.register_unadvertised(ZONE_CACHE_KEY, parts.fetch.zone_cache.handle)
 
 
-def _records(parts: Parts) -> dict[int, RequestHandler]:
-    """What producers and consumers call all the time."""
-    return {
-        ApiKey.PRODUCE: parts.traffic.counted_produce(parts.produce.handle),
-        ApiKey.FETCH: parts.fetch.handle_fetch,
-        ApiKey.LIST_OFFSETS: parts.fetch.handle_list_offsets,
-        ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpoch(parts.cluster, parts.metastore),
-    }
+class _Made:
+    """The parts, and what several handlers have in common."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.cluster, self.metastore, self.shared, self.clock = (
+            parts.cluster, parts.metastore, parts.shared, parts.clock,
+        )  # fmt: skip
+        self.enforced = parts.authorizer.enforced
+        self.configs = EffectiveConfigs(parts.settings)
+        self.in_force = SettingsInForce(parts.settings, lambda: parts.cluster.image)
+        self.creation = TopicCreation(
+            parts.cluster,
+            parts.metastore,
+            parts.clock,
+            parts.rng,
+            lambda: TopicDefaults.of(self.in_force.current()),
+            parts.on_limit,
+        )
+        self.counts = PartitionCounts(
+            parts.cluster, parts.metastore, parts.clock, self.creation.defaults, parts.on_limit
+        )
+        self.producer_ids = ProducerIds(parts.metastore, parts.clock)
+        self.refused = RefusalLog().refused
+        self.controller = ControllerParts(
+            parts.metastore, parts.cluster, parts.settings, parts.clock, parts.is_active_controller
+        )
+        self.change = self.controller.change
+        self.access = AccessParts(self.change, parts.rng, self.in_force, parts.sealed_keys, self.enforced)
 
 
-def _topics(
-    parts: Parts,
-    configs: EffectiveConfigs,
-    in_force: SettingsInForce,
-    creation: TopicCreation,
-    counts: PartitionCounts,
-    refusals: RefusalLog,
-) -> dict[int, RequestHandler]:
-    cluster, metastore, shared, enforced = parts.cluster, parts.metastore, parts.shared, parts.authorizer.enforced
-    return {
-        ApiKey.METADATA: Metadata(
-            cluster,
-            creation,
-            lambda: in_force.current().auto_create_topics_enable,
-            shared,
-            CountsOfTopics(configs),
-            refusals.refused,
-            enforced,
-            NewestCounts(cluster, parts.clock, parts.may_be_behind),
-        ),
-        ApiKey.CREATE_TOPICS: CreateTopics(creation, configs, parts.mutations),
-        ApiKey.DELETE_TOPICS: DeleteTopics(cluster, metastore, parts.clock, parts.mutations),
-        ApiKey.DELETE_RECORDS: DeleteRecords(cluster, metastore, configs, parts.fetch.before_log_starts_move),
-        ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirs(cluster, metastore, parts.settings.bucket, shared),
-        ApiKey.DESCRIBE_PRODUCERS: DescribeProducers(cluster, metastore),
-        ApiKey.CREATE_PARTITIONS: CreatePartitions(counts, parts.mutations),
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS: DescribeTopicPartitions(cluster, shared, enforced),
-        ApiKey.ELECT_LEADERS: ElectLeaders(cluster),
-        ApiKey.FIND_COORDINATOR: FindCoordinator(cluster, shared, refusals.refused),
-    }
+def _metadata(of: _Made) -> RequestHandler:
+    return Metadata(
+        of.cluster,
+        of.creation,
+        lambda: of.in_force.current().auto_create_topics_enable,
+        of.shared,
+        CountsOfTopics(of.configs),
+        of.refused,
+        of.enforced,
+        NewestCounts(of.cluster, of.clock, of.parts.may_be_behind),
+    )
 
 
-def _transactions(parts: Parts, in_force: SettingsInForce, refusals: RefusalLog) -> dict[int, RequestHandler]:
-    """What producers ask before they write, and what tools ask about them."""
-    cluster, metastore, on_ended = parts.cluster, parts.metastore, parts.fetch.on_ended
-    producer_ids = ProducerIds(metastore, parts.clock)
-    return {
-        ApiKey.INIT_PRODUCER_ID: InitProducerId(
-            producer_ids,
-            cluster,
-            metastore,
-            lambda: in_force.current().transaction_max_timeout_ms,
-            refusals.refused,
-            on_ended,
-        ),
-        ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxn(cluster, metastore),
-        ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxn(metastore),
-        ApiKey.END_TXN: EndTxn(metastore, producer_ids, on_ended, parts.registry),
-        ApiKey.WRITE_TXN_MARKERS: WriteTxnMarkers(cluster, metastore, on_ended),
-        ApiKey.DESCRIBE_TRANSACTIONS: DescribeTransactions(cluster, metastore, parts.authorizer.enforced),
-        ApiKey.LIST_TRANSACTIONS: ListTransactions(cluster, metastore, parts.fetch.database_now_ms, parts.shared),
-    }
+def _init_producer_id(of: _Made) -> RequestHandler:
+    return InitProducerId(
+        of.producer_ids,
+        of.cluster,
+        of.metastore,
+        lambda: of.in_force.current().transaction_max_timeout_ms,
+        of.refused,
+        of.parts.fetch.on_ended,
+    )
 
 
-def _cluster(parts: Parts, configs: EffectiveConfigs, in_force: SettingsInForce) -> dict[int, RequestHandler]:
-    """Configs, access, and what a controller serves, too."""
-    cluster, metastore, shared = parts.cluster, parts.metastore, parts.shared
-    change = LogChange(cluster, metastore, parts.clock)
-    of_controllers = controller_handlers(metastore, cluster, parts.settings, parts.clock, parts.is_active_controller)
-    return {
-        **config_handlers(change, configs, lambda: shared.is_set),
-        ApiKey.DESCRIBE_CLUSTER: DescribeCluster(cluster, shared),
-        **access_handlers(change, parts.rng, in_force, parts.sealed_keys, parts.authorizer.enforced),
-        **{api_key: handler for api_key, handler in of_controllers.items() if api_key not in CONTROLLER_ONLY},
-        ApiKey.UNREGISTER_BROKER: UnregisterBroker(cluster, metastore),  # where Kafka's brokers forward it
-    }
+def _scale_topic(of: _Made) -> RequestHandler:
+    return ScaleTopic(
+        TopicDoubling(of.cluster, of.metastore, of.clock),
+        TopicHalving(of.cluster, of.metastore, of.clock, of.configs, of.in_force.current),
+    )
 
 
-def _unadvertised(
-    parts: Parts, configs: EffectiveConfigs, in_force: SettingsInForce, counts: PartitionCounts
-) -> dict[int, RequestHandler]:
-    """What `headrace` and headrace.client ask, and no other client."""
-    cluster, metastore, clock = parts.cluster, parts.metastore, parts.clock
-    return {
-        ApiKey.FETCH_SNAPSHOT: FetchSnapshot(metastore),
-        GROUP_POSITION_KEY: parts.groups.position,
-        LEADER_EPOCHS_KEY: PartitionLeaderEpochs(cluster),
-        SET_PARTITION_COUNT_KEY: SetPartitionCount(counts),
-        SCALE_TOPIC_KEY: ScaleTopic(
-            TopicDoubling(cluster, metastore, clock),
-            TopicHalving(cluster, metastore, clock, configs, in_force.current),
-        ),
-    }
+_RECORDS: dict[int, ApiRow[_Made]] = {
+    ApiKey.PRODUCE: ApiRow(lambda of: of.parts.traffic.counted_produce(of.parts.produce.handle), topics.PRODUCE),
+    ApiKey.FETCH: ApiRow(lambda of: of.parts.fetch.handle_fetch, topics.FETCH),
+    ApiKey.LIST_OFFSETS: ApiRow(lambda of: of.parts.fetch.handle_list_offsets, topics.LIST_OFFSETS),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiRow(
+        lambda of: OffsetForLeaderEpoch(of.cluster, of.metastore), topics.OFFSET_FOR_LEADER_EPOCH
+    ),
+}
+"""What producers and consumers call all the time."""
+
+_TOPICS: dict[int, ApiRow[_Made]] = {
+    ApiKey.METADATA: ApiRow(_metadata, topics.METADATA),
+    ApiKey.CREATE_TOPICS: ApiRow(
+        lambda of: CreateTopics(of.creation, of.configs, of.parts.mutations),
+        topics.CREATE_TOPICS,
+        audited_changes.topics,
+    ),
+    ApiKey.DELETE_TOPICS: ApiRow(
+        lambda of: DeleteTopics(of.cluster, of.metastore, of.clock, of.parts.mutations),
+        topics.DELETE_TOPICS,
+        audited_changes.deleted_topics,
+    ),
+    ApiKey.DELETE_RECORDS: ApiRow(
+        lambda of: DeleteRecords(of.cluster, of.metastore, of.configs, of.parts.fetch.before_log_starts_move),
+        topics.DELETE_RECORDS,
+        audited_changes.deleted_records,
+    ),
+    ApiKey.DESCRIBE_LOG_DIRS: ApiRow(
+        lambda of: DescribeLogDirs(of.cluster, of.metastore, of.parts.settings.bucket, of.shared),
+        cluster.DESCRIBE_LOG_DIRS,
+    ),
+    ApiKey.DESCRIBE_PRODUCERS: ApiRow(
+        lambda of: DescribeProducers(of.cluster, of.metastore), topics.DESCRIBE_PRODUCERS
+    ),
+    ApiKey.CREATE_PARTITIONS: ApiRow(
+        lambda of: CreatePartitions(of.counts, of.parts.mutations),
+        topics.CREATE_PARTITIONS,
+        audited_changes.partitions,
+    ),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiRow(
+        lambda of: DescribeTopicPartitions(of.cluster, of.shared, of.enforced), topics.DESCRIBE_TOPIC_PARTITIONS
+    ),
+    ApiKey.ELECT_LEADERS: ApiRow(lambda of: ElectLeaders(of.cluster), cluster.ELECT_LEADERS, audited_changes.elections),
+    ApiKey.FIND_COORDINATOR: ApiRow(
+        lambda of: FindCoordinator(of.cluster, of.shared, of.refused), groups.FIND_COORDINATOR
+    ),
+    LEADER_EPOCHS_KEY: ApiRow(
+        lambda of: PartitionLeaderEpochs(of.cluster), own_requests.LEADER_EPOCHS, is_advertised=False
+    ),
+    SET_PARTITION_COUNT_KEY: ApiRow(
+        lambda of: SetPartitionCount(of.counts),
+        own_requests.SET_PARTITION_COUNT,
+        audited_changes.partition_count,
+        is_advertised=False,
+    ),
+    SCALE_TOPIC_KEY: ApiRow(_scale_topic, own_requests.SCALE_TOPIC, audited_changes.scaled, is_advertised=False),
+}
+
+_TRANSACTIONS: dict[int, ApiRow[_Made]] = {
+    ApiKey.INIT_PRODUCER_ID: ApiRow(_init_producer_id, cluster.INIT_PRODUCER_ID),
+    ApiKey.ADD_PARTITIONS_TO_TXN: ApiRow(
+        lambda of: AddPartitionsToTxn(of.cluster, of.metastore), transactions.ADD_PARTITIONS_TO_TXN
+    ),
+    ApiKey.ADD_OFFSETS_TO_TXN: ApiRow(lambda of: AddOffsetsToTxn(of.metastore), transactions.ADD_OFFSETS_TO_TXN),
+    ApiKey.END_TXN: ApiRow(
+        lambda of: EndTxn(of.metastore, of.producer_ids, of.parts.fetch.on_ended, of.parts.registry),
+        transactions.END_TXN,
+    ),
+    ApiKey.WRITE_TXN_MARKERS: ApiRow(
+        lambda of: WriteTxnMarkers(of.cluster, of.metastore, of.parts.fetch.on_ended),
+        transactions.WRITE_TXN_MARKERS,
+        audited_changes.written_markers,
+    ),
+    ApiKey.DESCRIBE_TRANSACTIONS: ApiRow(
+        lambda of: DescribeTransactions(of.cluster, of.metastore, of.enforced), transactions.DESCRIBE_TRANSACTIONS
+    ),
+    ApiKey.LIST_TRANSACTIONS: ApiRow(
+        lambda of: ListTransactions(of.cluster, of.metastore, of.parts.fetch.database_now_ms, of.shared),
+        transactions.LIST_TRANSACTIONS,
+    ),
+}
+"""What producers ask before they write, and what tools ask about them."""
+
+_CONFIGS: dict[int, ApiRow[_Made]] = {
+    ApiKey.DESCRIBE_CONFIGS: ApiRow(
+        lambda of: DescribeConfigs(of.cluster, of.configs, lambda: of.shared.is_set),
+        configs.DESCRIBE_CONFIGS,
+        route=of_brokers("results"),
+    ),
+    ApiKey.ALTER_CONFIGS: ApiRow(
+        lambda of: AlterConfigs(of.change, of.configs), configs.ALTER, audited_changes.configs
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: ApiRow(
+        lambda of: IncrementalAlterConfigs(of.change, of.configs),
+        configs.ALTER,
+        audited_changes.configs,
+        of_brokers("responses"),
+    ),
+    ApiKey.LIST_CONFIG_RESOURCES: ApiRow(lambda of: ListConfigResources(of.cluster), configs.LIST_CONFIG_RESOURCES),
+    ApiKey.DESCRIBE_CLUSTER: ApiRow(lambda of: DescribeCluster(of.cluster, of.shared), cluster.DESCRIBE_CLUSTER),
+}
+
+
+def _controller(of: _Made) -> ControllerParts:
+    return of.controller
+
+
+_OF_CONTROLLERS: dict[int, ApiRow[_Made]] = {
+    **{key: row.of(_controller) for key, row in CONTROLLER_ROWS.items() if key not in CONTROLLER_ONLY},
+    ApiKey.UNREGISTER_BROKER: ApiRow(  # where Kafka's brokers forward it
+        lambda of: UnregisterBroker(of.cluster, of.metastore), cluster.ALTER, audited_changes.broker
+    ),
+    ApiKey.FETCH_SNAPSHOT: unadvertised(CONTROLLER_ROWS[ApiKey.FETCH_SNAPSHOT].of(_controller)),
+}
+
+ROWS: dict[int, ApiRow[_Made]] = {
+    **_RECORDS,
+    **_TOPICS,
+    **_TRANSACTIONS,
+    **_CONFIGS,
+    **{api_key: row.of(lambda of: of.access) for api_key, row in ACCESS_ROWS.items()},
+    **_OF_CONTROLLERS,
+    **{api_key: row.of(lambda of: of.parts.groups) for api_key, row in GROUP_ROWS.items()},
+}
+"""Every API that a broker's listeners serve, but those that come before a principal is known."""

@@ -31,6 +31,15 @@ class Api(NamedTuple):
     min_version: int
     max_version: int
     first_flexible: int
+    is_wide: bool = False
+    """It may answer a small request with a large reply: it starts only while replies have memory."""
+    is_alone: bool = False
+    """It changes something, and a connection processes it as Kafka does: the next request starts when it is answered.
+    Produce is not one of them: a producer's later requests are processed while its batches wait for their flush. Each
+    guess of a password waits for the answer to the one before."""
+    is_for_controllers: bool = False
+    """Advertised on listeners for controllers only, as in Kafka. The requests of brokers are not served elsewhere
+    either: a client could add agents. Snapshots are, to `headrace shell`."""
 
     def serves(self, version: int) -> bool:
         return self.min_version <= version <= self.max_version
@@ -41,73 +50,73 @@ _TABLE = (
     Api(ApiKey.PRODUCE, "Produce", 0, 13, 9),
     Api(ApiKey.FETCH, "Fetch", 4, 18, 12),
     Api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6),
-    Api(ApiKey.METADATA, "Metadata", 0, 13, 9),
-    Api(ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 10, 8),
-    Api(ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 10, 6),
+    Api(ApiKey.METADATA, "Metadata", 0, 13, 9, is_wide=True),
+    Api(ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 10, 8, is_alone=True),
+    Api(ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 10, 6, is_wide=True),
     Api(ApiKey.FIND_COORDINATOR, "FindCoordinator", 0, 6, 3),
     Api(ApiKey.JOIN_GROUP, "JoinGroup", 0, 9, 6),
     Api(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4),
     Api(ApiKey.LEAVE_GROUP, "LeaveGroup", 0, 5, 4),
     Api(ApiKey.SYNC_GROUP, "SyncGroup", 0, 5, 4),
-    Api(ApiKey.DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5),
-    Api(ApiKey.LIST_GROUPS, "ListGroups", 0, 5, 3),
-    Api(ApiKey.SASL_HANDSHAKE, "SaslHandshake", 0, 1, 2),
+    Api(ApiKey.DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5, is_wide=True),
+    Api(ApiKey.LIST_GROUPS, "ListGroups", 0, 5, 3, is_wide=True),
+    Api(ApiKey.SASL_HANDSHAKE, "SaslHandshake", 0, 1, 2, is_alone=True),
     Api(ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3),
-    Api(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
-    Api(ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
-    Api(ApiKey.DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
+    Api(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5, is_alone=True),
+    Api(ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4, is_alone=True),
+    Api(ApiKey.DELETE_RECORDS, "DeleteRecords", 0, 2, 2, is_alone=True),
     Api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
-    Api(ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 5, 3),
-    Api(ApiKey.ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 4, 3),
-    Api(ApiKey.END_TXN, "EndTxn", 0, 5, 3),
-    Api(ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers", 1, 2, 1),
-    Api(ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3),
-    Api(ApiKey.DESCRIBE_ACLS, "DescribeAcls", 1, 3, 2),
-    Api(ApiKey.CREATE_ACLS, "CreateAcls", 1, 3, 2),
-    Api(ApiKey.DELETE_ACLS, "DeleteAcls", 1, 3, 2),
-    Api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
-    Api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
-    Api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2),
-    Api(ApiKey.SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2),
-    Api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
+    Api(ApiKey.ADD_PARTITIONS_TO_TXN, "AddPartitionsToTxn", 0, 5, 3, is_alone=True),
+    Api(ApiKey.ADD_OFFSETS_TO_TXN, "AddOffsetsToTxn", 0, 4, 3, is_alone=True),
+    Api(ApiKey.END_TXN, "EndTxn", 0, 5, 3, is_alone=True),
+    Api(ApiKey.WRITE_TXN_MARKERS, "WriteTxnMarkers", 1, 2, 1, is_alone=True),
+    Api(ApiKey.TXN_OFFSET_COMMIT, "TxnOffsetCommit", 0, 5, 3, is_alone=True),
+    Api(ApiKey.DESCRIBE_ACLS, "DescribeAcls", 1, 3, 2, is_wide=True),
+    Api(ApiKey.CREATE_ACLS, "CreateAcls", 1, 3, 2, is_alone=True),
+    Api(ApiKey.DELETE_ACLS, "DeleteAcls", 1, 3, 2, is_alone=True),
+    Api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4, is_wide=True),
+    Api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 2, 2, is_alone=True),
+    Api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2, is_wide=True),
+    Api(ApiKey.SASL_AUTHENTICATE, "SaslAuthenticate", 0, 2, 2, is_alone=True),
+    Api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2, is_alone=True),
     Api(ApiKey.CREATE_DELEGATION_TOKEN, "CreateDelegationToken", 1, 3, 2),
     Api(ApiKey.RENEW_DELEGATION_TOKEN, "RenewDelegationToken", 1, 2, 2),
     Api(ApiKey.EXPIRE_DELEGATION_TOKEN, "ExpireDelegationToken", 1, 2, 2),
-    Api(ApiKey.DESCRIBE_DELEGATION_TOKEN, "DescribeDelegationToken", 1, 3, 2),
-    Api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
+    Api(ApiKey.DESCRIBE_DELEGATION_TOKEN, "DescribeDelegationToken", 1, 3, 2, is_wide=True),
+    Api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2, is_alone=True),
     Api(ApiKey.ELECT_LEADERS, "ElectLeaders", 0, 2, 2),
-    Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
-    Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", 0, 1, 0),
-    Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0),
-    Api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, 1),
-    Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", 0, 1, 1),
-    Api(ApiKey.ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 1, 1),
-    Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials", 0, 0, 0),
-    Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials", 0, 0, 0),
+    Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1, is_alone=True),
+    Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", 0, 1, 0, is_alone=True),
+    Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0, is_wide=True),
+    Api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, 1, is_alone=True),
+    Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, "DescribeClientQuotas", 0, 1, 1, is_wide=True),
+    Api(ApiKey.ALTER_CLIENT_QUOTAS, "AlterClientQuotas", 0, 1, 1, is_alone=True),
+    Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, "DescribeUserScramCredentials", 0, 0, 0, is_wide=True),
+    Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, "AlterUserScramCredentials", 0, 0, 0, is_alone=True),
     Api(ApiKey.DESCRIBE_QUORUM, "DescribeQuorum", 0, 2, 0),
-    Api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0),
-    Api(ApiKey.FETCH_SNAPSHOT, "FetchSnapshot", 0, 1, 0),
+    Api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0, is_alone=True),
+    Api(ApiKey.FETCH_SNAPSHOT, "FetchSnapshot", 0, 1, 0, is_wide=True, is_for_controllers=True),
     Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
-    Api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
-    Api(ApiKey.BROKER_REGISTRATION, "BrokerRegistration", 0, 4, 0),
-    Api(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 1, 0),
+    Api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0, is_wide=True),
+    Api(ApiKey.BROKER_REGISTRATION, "BrokerRegistration", 0, 4, 0, is_for_controllers=True),
+    Api(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 1, 0, is_for_controllers=True),
     Api(ApiKey.UNREGISTER_BROKER, "UnregisterBroker", 0, 0, 0),
-    Api(ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0),
-    Api(ApiKey.LIST_TRANSACTIONS, "ListTransactions", 0, 2, 0),
+    Api(ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0, is_wide=True),
+    Api(ApiKey.LIST_TRANSACTIONS, "ListTransactions", 0, 2, 0, is_wide=True),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0),
-    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0),
-    Api(ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0),
-    Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
+    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0, is_wide=True),
+    Api(ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0, is_wide=True),
+    Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0, is_wide=True),
 )
 
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}
 """Every API that Headrace can serve, by key."""
 
-CONTROLLER_ONLY = frozenset({ApiKey.FETCH_SNAPSHOT, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT})
-"""Advertised on listeners for controllers only, as in Kafka. The requests of brokers are not served elsewhere either: a
-client could add agents. Snapshots are, to `headrace shell`.
-"""
+WIDE, ALONE, CONTROLLER_ONLY = (
+    frozenset(api.key for api in _TABLE if getattr(api, of)) for of in ("is_wide", "is_alone", "is_for_controllers")
+)
+"""The keys of the rows that say so: the listener looks for one in each request."""
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 

@@ -10,37 +10,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.forward.link import Answer
 from headrace.agent.forward.links import Links
-from headrace.agent.forward.parts import BY_ELEMENT, joined, parts
+from headrace.agent.forward.parts import Part, joined, parts
+from headrace.agent.forward.routes import Elements, Route, Whole
 from headrace.agent.forward.wire import ForwardOutcome
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol import wire
-from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
-from headrace.protocol.ordered_requests import GROUP_POSITION_KEY
 from headrace.protocol.request import CloseConnection, Request, RequestHandler, Response
 from headrace.protocol.typed import decode, reply, schema
 from headrace.storage.errors import TooManyElementsError
 
-OF_ONE_GROUP = frozenset(
-    {
-        ApiKey.JOIN_GROUP,
-        ApiKey.SYNC_GROUP,
-        ApiKey.HEARTBEAT,
-        ApiKey.LEAVE_GROUP,
-        ApiKey.OFFSET_COMMIT,
-        ApiKey.OFFSET_DELETE,
-        ApiKey.CONSUMER_GROUP_HEARTBEAT,
-        GROUP_POSITION_KEY,
-    }
-)
-"""Their first field is the group's id."""
-FORWARDED = OF_ONE_GROUP | BY_ELEMENT.keys() | {ApiKey.LIST_GROUPS, ApiKey.TXN_OFFSET_COMMIT}
-_FIRST_OFFSET_FETCH_OF_SEVERAL_GROUPS = 8
+_LISTED = "groups"
+"""Where ListGroups has them."""
 
 
 class Forwarding:
@@ -56,16 +43,16 @@ class Forwarding:
         """`unavailable`: handlers that answer as if no coordinator was known."""
         self._view, self._shared, self._links, self._unavailable = view, shared, links, unavailable
 
-    def wrap(self, api_key: int, local: RequestHandler) -> RequestHandler:
-        """The handler of an API of FORWARDED; `local` serves it here."""
-        if api_key == ApiKey.LIST_GROUPS:
-            serve: Callable[[Request, RequestHandler], Awaitable[Response]] = self._of_all
-        elif api_key in OF_ONE_GROUP:
-            serve = self._of_one_group
-        elif api_key == ApiKey.TXN_OFFSET_COMMIT:
-            serve = self._of_transaction
+    def wrap(self, route: Route, local: RequestHandler) -> RequestHandler:
+        """The handler of an API with this route; `local` serves it here."""
+        if isinstance(route, Elements):
+            serve: Callable[[Request, RequestHandler], Awaitable[Response]] = partial(self._by_element, route)
         else:
-            serve = self._of_several
+            serve = {
+                Whole.EVERY_AGENT: self._of_all,
+                Whole.GROUP_IN_FIRST_FIELD: self._of_one_group,
+                Whole.GROUP_ID: self._of_group_id,
+            }[route]
 
         def handle(request: Request) -> Awaitable[Response]:
             client = request.connection
@@ -85,42 +72,42 @@ class Forwarding:
         agent = self._other(self._view.coordinator(group_id))
         return local(request) if agent is None else self._to(agent, request, local)
 
-    def _of_transaction(self, request: Request, local: RequestHandler) -> Awaitable[Response]:
-        """TxnOffsetCommit: the transactional id comes before the group's."""
+    def _of_group_id(self, request: Request, local: RequestHandler) -> Awaitable[Response]:
+        """The group is not in the first field."""
         _, entity = decode(request)
         agent = self._other(self._view.coordinator(entity.group_id))
         return local(request) if agent is None else self._to(agent, request, local)
 
-    def _of_several(self, request: Request, local: RequestHandler) -> Awaitable[Response]:
-        """OffsetFetch, DescribeGroups, ...: each element goes to its agent."""
-        if request.api_key == ApiKey.OFFSET_FETCH and request.api_version < _FIRST_OFFSET_FETCH_OF_SEVERAL_GROUPS:
+    def _by_element(self, route: Elements, request: Request, local: RequestHandler) -> Awaitable[Response]:
+        """Each element goes to its agent."""
+        if request.api_version < route.first_version:
             return self._of_one_group(request, local)
         _, entity = decode(request)
-        found = parts(request, entity, self._agent_of)
+        found = parts(request, entity, route.asked, partial(self._agent_of, route))
         if len(found) == 1:
             agent, _ = found[0]
             return local(request) if agent is None else self._to(agent, request, local)
-        return self._in_parts(request, [(agent, part) for agent, part in found], local)
+        return self._in_parts(request, found, local, route.answered)
 
     def _of_all(self, request: Request, local: RequestHandler) -> Awaitable[Response]:
         """ListGroups: each agent lists those that it coordinates."""
         others = [agent for agent in self._view.image.live_agents() if agent.node_id != self._view.node_id]
         if not others:
             return local(request)
-        return self._in_parts(request, [(None, request), *((agent, request) for agent in others)], local)
+        return self._in_parts(request, [(None, request), *((agent, request) for agent in others)], local, _LISTED)
 
     def _to(self, agent: AgentImage, request: Request, local: RequestHandler) -> Awaitable[Response]:
         return self._finish(request, self._links.forward(agent, request), local)
 
     def _in_parts(
-        self, request: Request, found: list[tuple[AgentImage | None, Request]], local: RequestHandler
+        self, request: Request, found: list[Part], local: RequestHandler, answered: str
     ) -> Awaitable[Response]:
         started = [local(part) if agent is None else self._to(agent, part, local) for agent, part in found]
-        return self._join(request, started)
+        return self._join(request, started, answered)
 
-    async def _join(self, request: Request, started: list[Awaitable[Response]]) -> Response:
+    async def _join(self, request: Request, started: list[Awaitable[Response]], answered: str) -> Response:
         answers = await asyncio.gather(*started)
-        answer = reply(request, joined(request, answers))
+        answer = reply(request, joined(request, answers, answered))
         answer.reserved_bytes = sum(each.reserved_bytes for each in answers)
         return answer
 
@@ -138,12 +125,12 @@ class Forwarding:
                 raise TooManyElementsError(bytes(rest).decode(errors="replace"))
         return await self._unavailable.get(request.api_key, local)(request)
 
-    def _agent_of(self, api_key: int, element: object) -> AgentImage | None:
+    def _agent_of(self, route: Elements, element: object) -> AgentImage | None:
         """The other agent that serves this element of a request; None: this agent."""
-        group_id = BY_ELEMENT[ApiKey(api_key)].group_of(element)
+        group_id = route.group_of(element)
         if group_id is not None:
             return self._other(self._view.coordinator(group_id))
-        node_id = BY_ELEMENT[ApiKey(api_key)].node_of(element)
+        node_id = route.node_of(element)
         agent = None if node_id is None else self._view.image.agents.get(node_id)
         return self._other(agent if agent is not None and agent.live else None)
 

@@ -8,7 +8,7 @@ Nothing is sent after `close`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from prometheus_client import CollectorRegistry
 
@@ -16,10 +16,11 @@ from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.zone_cache.connection import open_connection
-from headrace.agent.forward.forwarding import FORWARDED, Forwarding
+from headrace.agent.forward.forwarding import Forwarding
 from headrace.agent.forward.link import Connect, ForwardLink
 from headrace.agent.forward.links import Links
 from headrace.agent.forward.metrics import ForwardMetrics
+from headrace.agent.forward.routes import Route
 from headrace.agent.forward.serving import ForwardServer
 from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY
 from headrace.agent.groups.handlers import GroupHandlers
@@ -27,13 +28,12 @@ from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.image import AgentImage, MetadataImage
-from headrace.protocol.ordered_requests import GROUP_POSITION_KEY
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 
 
 class ForwardService:
-    """`wrap` handlers of FORWARDED, then `register`; finally `drain` and `close`."""
+    """`wrap` handlers, then `register`; finally `drain` and `close`."""
 
     def __init__(
         self,
@@ -69,17 +69,16 @@ class ForwardService:
 
         self.links = Links(make_link, inter_broker)
         nowhere = GroupHandlers(api, _NoCoordinator(view), settings, clock, rng, CollectorRegistry())
-        self._forwarding = Forwarding(
-            view, shared, self.links, {**nowhere.handlers, GROUP_POSITION_KEY: nowhere.position}
-        )
-        self._server = ForwardServer(secret, lambda: view.node_id, now_ms, dispatcher.handle, FORWARDED, rng, metrics)
+        self._forwarding = Forwarding(view, shared, self.links, nowhere.handlers)
+        self._server = ForwardServer(secret, lambda: view.node_id, now_ms, dispatcher.handle, rng, metrics)
 
-    def wrap(self, api_key: int, handler: RequestHandler) -> RequestHandler:
-        """The handler of any API; those that need one agent are forwarded to it."""
-        return self._forwarding.wrap(api_key, handler) if api_key in FORWARDED else handler
+    def wrap(self, route: Route | None, handler: RequestHandler) -> RequestHandler:
+        """The handler of any API; those with a route are forwarded to its agent."""
+        return handler if route is None else self._forwarding.wrap(route, handler)
 
-    def register(self, dispatcher: Dispatcher) -> None:
-        """Serve other agents."""
+    def register(self, dispatcher: Dispatcher, served: Collection[int]) -> None:
+        """Serve the APIs `served` for other agents."""
+        self._server.served = frozenset(served)
         dispatcher.register_unadvertised(OPEN_KEY, self._server.open)
         dispatcher.register_unadvertised(ENVELOPE_KEY, self._server.serve)
 

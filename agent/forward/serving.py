@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -31,7 +31,7 @@ from headrace.agent.forward.wire import (
     link_key,
 )
 from headrace.metastore.api.zone_secret import opened_with
-from headrace.protocol.api_keys import WIDE
+from headrace.protocol.api_versions import WIDE
 from headrace.protocol.request import ClientConnection, CloseConnection, Promise, Request, RequestHandler, Response
 from headrace.storage.errors import InvalidError, TooManyElementsError
 
@@ -59,13 +59,13 @@ class ForwardServer:
         own_node_id: Callable[[], int],
         now_ms: Callable[[], int],
         handle: RequestHandler,
-        served: Collection[int],
         rng: random.Random,
         metrics: ForwardMetrics,
     ) -> None:
-        """`served`: the APIs that may be forwarded."""
+        self.served: frozenset[int] = frozenset()
+        """The APIs that other agents may forward."""
         self._secret, self._own_node_id, self._now_ms = secret, own_node_id, now_ms
-        self._handle, self._served, self._rng, self._metrics = handle, frozenset(served), rng, metrics
+        self._handle, self._rng, self._metrics = handle, rng, metrics
         self._links: dict[ClientConnection, ServedLink] = {}
 
     def open(self, request: Request) -> Awaitable[Response]:
@@ -100,7 +100,7 @@ class ForwardServer:
             if request.correlation_id <= link.last_number:
                 raise CloseConnection(f"link: a repeated envelope: number={request.correlation_id}")
             envelope = decode_envelope(request.body, link.key, request.correlation_id)
-            if envelope.kind is EnvelopeKind.REQUEST and envelope.api_key not in self._served:
+            if envelope.kind is EnvelopeKind.REQUEST and envelope.api_key not in self.served:
                 raise CloseConnection(f"link: an api that is not forwarded: api_key={envelope.api_key}")
         except (CloseConnection, InvalidError):
             self._metrics.refused.inc()

@@ -9,8 +9,9 @@ import random
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.api_row import ApiRow
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.dispatch import Dispatcher
+from headrace.agent.forward.routes import Elements, Whole
 from headrace.agent.groups.admin_requests import DeleteGroups, DescribeGroups, ListGroups, OffsetDelete
 from headrace.agent.groups.administration import GroupAdministration
 from headrace.agent.groups.classic.coordinator import ClassicCoordinator
@@ -32,11 +33,14 @@ from headrace.agent.groups.offsets.transactional_request import TxnOffsetCommit
 from headrace.agent.groups.positions import ConsumerGroupPosition
 from headrace.agent.groups.values import GroupEffect
 from headrace.agent.limit_metrics import limits_reached
+from headrace.agent.security import audited_changes
 from headrace.agent.security.authorization.authorizer import Authorizer
+from headrace.agent.security.authorization.rules import groups, offsets, own_requests, transactions
 from headrace.config.settings import Settings
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.ordered_requests import GROUP_POSITION_KEY
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 from headrace.storage.supervision import Supervisor
@@ -83,33 +87,74 @@ class GroupHandlers:
         coordinator = ClassicCoordinator(self.groups, clock, restore_classic)
         administration = GroupAdministration(api, self.groups)
         offsets = GroupOffsets(api, self.groups, clock, metrics)
-        self.position: RequestHandler = ConsumerGroupPosition(
-            self.groups, cluster, clock, lambda: consumer_groups.topics.topics().by_name
-        )
-        """Not advertised."""
-        self.handlers: dict[int, RequestHandler] = {
-            ApiKey.OFFSET_COMMIT: OffsetCommit(offsets, cluster, in_force),
-            ApiKey.TXN_OFFSET_COMMIT: TxnOffsetCommit(offsets, cluster, in_force),
-            ApiKey.OFFSET_FETCH: OffsetFetch(offsets, cluster),
-            ApiKey.JOIN_GROUP: JoinGroup(coordinator, in_force),
-            ApiKey.HEARTBEAT: Heartbeat(coordinator),
-            ApiKey.LEAVE_GROUP: LeaveGroup(coordinator),
-            ApiKey.SYNC_GROUP: SyncGroup(coordinator),
-            ApiKey.CONSUMER_GROUP_HEARTBEAT: ConsumerGroupHeartbeat(
-                self.groups, consumer_groups, rng, keeps_principals=authorizer is not None
-            ),
-            ApiKey.CONSUMER_GROUP_DESCRIBE: ConsumerGroupDescribe(self.groups, consumer_groups, administration),
-            ApiKey.DESCRIBE_GROUPS: DescribeGroups(administration),
-            ApiKey.LIST_GROUPS: ListGroups(administration),
-            ApiKey.DELETE_GROUPS: DeleteGroups(administration),
-            ApiKey.OFFSET_DELETE: OffsetDelete(administration, cluster),
-        }
-
-    def register(self, dispatcher: Dispatcher) -> None:
-        """Serve them."""
-        for api_key, handler in self.handlers.items():
-            dispatcher.register(api_key, handler)
+        self.coordinator, self.administration, self.offsets = coordinator, administration, offsets
+        self.consumer_groups, self.cluster, self.in_force = consumer_groups, cluster, in_force
+        self.clock, self.rng, self.keeps_principals = clock, rng, authorizer is not None
+        self.handlers: dict[int, RequestHandler] = {api_key: row.handler(self) for api_key, row in GROUP_ROWS.items()}
 
     async def close(self) -> None:
         """Let all groups go; see HeldGroups.close."""
         await self.groups.close()
+
+
+_FIRST_OFFSET_FETCH_OF_SEVERAL_GROUPS = 8
+_BY_FIRST_FIELD = Whole.GROUP_IN_FIRST_FIELD
+GROUP_ROWS: dict[int, ApiRow[GroupHandlers]] = {
+    ApiKey.OFFSET_COMMIT: ApiRow(
+        lambda of: OffsetCommit(of.offsets, of.cluster, of.in_force), offsets.OFFSET_COMMIT, route=_BY_FIRST_FIELD
+    ),
+    ApiKey.TXN_OFFSET_COMMIT: ApiRow(
+        lambda of: TxnOffsetCommit(of.offsets, of.cluster, of.in_force),
+        transactions.TXN_OFFSET_COMMIT,
+        route=Whole.GROUP_ID,
+    ),
+    ApiKey.OFFSET_FETCH: ApiRow(
+        lambda of: OffsetFetch(of.offsets, of.cluster),
+        offsets.OFFSET_FETCH,
+        route=Elements(
+            "groups",
+            "groups",
+            lambda group: str(group.group_id),
+            first_version=_FIRST_OFFSET_FETCH_OF_SEVERAL_GROUPS,
+        ),
+    ),
+    ApiKey.JOIN_GROUP: ApiRow(lambda of: JoinGroup(of.coordinator, of.in_force), groups.MEMBER, route=_BY_FIRST_FIELD),
+    ApiKey.HEARTBEAT: ApiRow(lambda of: Heartbeat(of.coordinator), groups.MEMBER, route=_BY_FIRST_FIELD),
+    ApiKey.LEAVE_GROUP: ApiRow(lambda of: LeaveGroup(of.coordinator), groups.MEMBER, route=_BY_FIRST_FIELD),
+    ApiKey.SYNC_GROUP: ApiRow(lambda of: SyncGroup(of.coordinator), groups.MEMBER, route=_BY_FIRST_FIELD),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: ApiRow(
+        lambda of: ConsumerGroupHeartbeat(of.groups, of.consumer_groups, of.rng, keeps_principals=of.keeps_principals),
+        groups.CONSUMER_GROUP_HEARTBEAT,
+        route=_BY_FIRST_FIELD,
+    ),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: ApiRow(
+        lambda of: ConsumerGroupDescribe(of.groups, of.consumer_groups, of.administration),
+        groups.CONSUMER_GROUP_DESCRIBE,
+        route=Elements("group_ids", "groups"),
+    ),
+    ApiKey.DESCRIBE_GROUPS: ApiRow(
+        lambda of: DescribeGroups(of.administration), groups.DESCRIBE_GROUPS, route=Elements("groups", "groups")
+    ),
+    ApiKey.LIST_GROUPS: ApiRow(lambda of: ListGroups(of.administration), groups.LIST_GROUPS, route=Whole.EVERY_AGENT),
+    ApiKey.DELETE_GROUPS: ApiRow(
+        lambda of: DeleteGroups(of.administration),
+        groups.DELETE_GROUPS,
+        audited_changes.deleted_groups,
+        Elements("groups_names", "results"),
+    ),
+    ApiKey.OFFSET_DELETE: ApiRow(
+        lambda of: OffsetDelete(of.administration, of.cluster),
+        offsets.OFFSET_DELETE,
+        audited_changes.deleted_offsets,
+        _BY_FIRST_FIELD,
+    ),
+    GROUP_POSITION_KEY: ApiRow(
+        lambda of: ConsumerGroupPosition(
+            of.groups, of.cluster, of.clock, lambda: of.consumer_groups.topics.topics().by_name
+        ),
+        own_requests.GROUP_POSITION,
+        route=_BY_FIRST_FIELD,
+        is_advertised=False,
+    ),
+}
+"""Every API about groups."""

@@ -3,7 +3,7 @@
 Place: between asyncio and the dispatcher; first and last step of every request.
 Invariants: requests start in the order in which they arrived, and replies have the same order, except on a link from
 another agent (agent/forward), which matches replies by correlation id. The request after one that changes something
-(CHANGING) starts when that one is answered, as on Kafka's connections; so does a Fetch after a Fetch.
+(ALONE) starts when that one is answered, as on Kafka's connections; so does a Fetch after a Fetch.
 Requests in progress are limited (requests per connection; bytes of frames and replies over all connections): above
 the limit the connection stops reading. While others wait for memory, a client that stalls within a frame or does not
 read its replies loses its connection, so that it holds memory for a few seconds only.
@@ -25,8 +25,8 @@ from headrace.agent.listener.host import ConnectionHost, Entrance
 from headrace.agent.listener.muting import Muting
 from headrace.agent.listener.replies import ReplyQueue, Slot
 from headrace.agent.listener.writer import ReplyWriter
-from headrace.protocol.api_keys import CHANGING, WIDE, ApiKey
-from headrace.protocol.api_versions import APIS
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.api_versions import ALONE, APIS, WIDE
 from headrace.protocol.refusal import refusal
 from headrace.protocol.request import ClientConnection, CloseConnection, Promise, Request, Response
 from headrace.storage.errors import InvalidError, TooManyElementsError
@@ -248,7 +248,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._replies.append(slot)
         if api_key == ApiKey.FETCH:
             self._memory.fetch_started()
-        elif api_key in CHANGING:
+        elif api_key in ALONE:
             self._alone = slot
         self._host.metrics.requests.received(api_key, version)
         request = Request(self._client, api_key, version, correlation_id, client_id, frame[body_start:], now)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kio.schema.index import api_key_map
 
-from headrace.agent.security.authorization import rules_table
+from headrace.agent import acl_table
 from headrace.config import topic_docs
 from headrace.config.docs import markdown
 from headrace.protocol.api_table import WHY_NOT, with_table
@@ -57,9 +57,9 @@ def test_the_versions_of_spark_are_those_that_were_run() -> None:
 
 def test_the_table_of_rules_is_what_is_enforced() -> None:
     page = (ROOT / "docs" / "operate" / "ACLS.md").read_text(encoding="utf-8")
-    assert page == rules_table.with_table(page), "run `make docs`"
+    assert page == acl_table.with_table(page), "run `make docs`"
     with pytest.raises(ValueError, match="markers"):
-        rules_table.with_table("a page without a table")
+        acl_table.with_table("a page without a table")
 
 
 def test_the_table_of_apis_is_what_is_served() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.api_row import routes_of
 from headrace.agent.cluster.agent_links import AgentLink
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.controller import Controller
@@ -24,6 +25,7 @@ from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.forward.service import ForwardService
+from headrace.agent.groups.handlers import GROUP_ROWS
 from headrace.agent.housekeeping import Housekeeper
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.config.settings import Settings
@@ -132,10 +134,12 @@ class Process:
             SECRET, self.cluster, shared, api, self.dispatcher, settings, now_ms, self.clock, rng, registry,
             inter_broker=AGENTS,
         )  # fmt: skip
-        served = {key: forward.wrap(key, handler) for key, handler in self.groups.handlers.items()}
+        routes = routes_of(GROUP_ROWS)
+        served = {key: forward.wrap(routes[key], handler) for key, handler in self.groups.handlers.items()}
         for key, handler in served.items():
-            self.dispatcher.register(key, handler)
-        forward.register(self.dispatcher)
+            if GROUP_ROWS[key].is_advertised:
+                self.dispatcher.register(key, handler)
+        forward.register(self.dispatcher, routes)
         self.cluster.follower.on_image.append(forward.links.on_image)
         self.groups.handlers = served
         return forward

@@ -1,6 +1,7 @@
-"""The handlers of access requests by API key: part of agent/handlers.py's table.
+"""The rows of the APIs about access: ACLs, tokens, quotas and users.
 
-Place: on every agent; Kafka's brokers forward changing requests to the controller instead.
+Place: part of agent/handlers.py's table, on every agent; Kafka's brokers forward changing requests to the controller
+instead.
 """
 
 from __future__ import annotations
@@ -12,32 +13,57 @@ from headrace.agent.admin.access.client_quotas import AlterClientQuotas, Describ
 from headrace.agent.admin.access.delegation_tokens import DelegationTokens
 from headrace.agent.admin.access.scram_credentials import AlterUserScramCredentials, DescribeUserScramCredentials
 from headrace.agent.admin.log_change import LogChange
+from headrace.agent.api_row import ApiRow
+from headrace.agent.security import audited_changes
 from headrace.agent.security.authorization.authorizer import Authorizer
+from headrace.agent.security.authorization.rules import cluster
 from headrace.metastore.log.sealed_keys import SealedKeys
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.api_keys import ApiKey
-from headrace.protocol.request import RequestHandler
 
 
-def access_handlers(
-    change: LogChange,
-    rng: random.Random,
-    in_force: SettingsInForce,
-    sealed_keys: SealedKeys,
-    authorizer: Authorizer | None = None,
-) -> dict[int, RequestHandler]:
-    """By API key; `rng` draws token ids, which are not secret. `authorizer`: None if ACLs are not enforced."""
-    tokens = DelegationTokens(change, rng, in_force, authorizer)
-    return {
-        ApiKey.DESCRIBE_ACLS: DescribeAcls(change.cluster),
-        ApiKey.CREATE_ACLS: CreateAcls(change),
-        ApiKey.DELETE_ACLS: DeleteAcls(change),
-        ApiKey.CREATE_DELEGATION_TOKEN: tokens.create,
-        ApiKey.RENEW_DELEGATION_TOKEN: tokens.renew,
-        ApiKey.EXPIRE_DELEGATION_TOKEN: tokens.expire,
-        ApiKey.DESCRIBE_DELEGATION_TOKEN: tokens.describe,
-        ApiKey.DESCRIBE_CLIENT_QUOTAS: DescribeClientQuotas(change.cluster),
-        ApiKey.ALTER_CLIENT_QUOTAS: AlterClientQuotas(change),
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: DescribeUserScramCredentials(change.cluster),
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: AlterUserScramCredentials(change, sealed_keys),
-    }
+class AccessParts:
+    """What these handlers are made of."""
+
+    def __init__(
+        self,
+        change: LogChange,
+        rng: random.Random,
+        in_force: SettingsInForce,
+        sealed_keys: SealedKeys,
+        authorizer: Authorizer | None = None,
+    ) -> None:
+        """`rng` draws token ids, which are not secret. `authorizer`: None if ACLs are not enforced."""
+        self.change, self.sealed_keys = change, sealed_keys
+        self.tokens = DelegationTokens(change, rng, in_force, authorizer)
+
+
+ACCESS_ROWS: dict[int, ApiRow[AccessParts]] = {
+    ApiKey.DESCRIBE_ACLS: ApiRow(lambda of: DescribeAcls(of.change.cluster), cluster.DESCRIBE),
+    ApiKey.CREATE_ACLS: ApiRow(lambda of: CreateAcls(of.change), cluster.CREATE_ACLS, audited_changes.created_acls),
+    ApiKey.DELETE_ACLS: ApiRow(lambda of: DeleteAcls(of.change), cluster.DELETE_ACLS, audited_changes.deleted_acls),
+    ApiKey.CREATE_DELEGATION_TOKEN: ApiRow(
+        lambda of: of.tokens.create, cluster.CREATE_DELEGATION_TOKEN, audited_changes.created_token
+    ),
+    ApiKey.RENEW_DELEGATION_TOKEN: ApiRow(
+        lambda of: of.tokens.renew, cluster.OWN_TOKENS, audited_changes.altered_token
+    ),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: ApiRow(
+        lambda of: of.tokens.expire, cluster.OWN_TOKENS, audited_changes.altered_token
+    ),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: ApiRow(lambda of: of.tokens.describe, cluster.DESCRIBE_DELEGATION_TOKEN),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiRow(
+        lambda of: DescribeClientQuotas(of.change.cluster), cluster.DESCRIBE_CLIENT_QUOTAS
+    ),
+    ApiKey.ALTER_CLIENT_QUOTAS: ApiRow(
+        lambda of: AlterClientQuotas(of.change), cluster.ALTER_CLIENT_QUOTAS, audited_changes.quotas
+    ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiRow(
+        lambda of: DescribeUserScramCredentials(of.change.cluster), cluster.DESCRIBE
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ApiRow(
+        lambda of: AlterUserScramCredentials(of.change, of.sealed_keys),
+        cluster.ALTER_USER_SCRAM_CREDENTIALS,
+        audited_changes.users,
+    ),
+}

@@ -1,10 +1,10 @@
 """Puts the rule of an API before its handler.
 
-Place: around the handlers that agent/handlers.py and agent/controller_endpoint.py register.
-Invariant: an API without a rule cannot be registered, also while ACLs are not enforced. If they are not, a handler is
-registered as it is, and costs nothing more. Requests of other agents are not wrapped: their handlers check the
-cluster's secret. A request that another agent forwards has its client's principal and address, and is judged here
-again, by this agent's image.
+Place: around the handlers that agent/api_row.py registers.
+Invariant: an API without a rule has no row, so it is not registered, also while ACLs are not enforced. If they are
+not, a handler is registered as it is, and costs nothing more. Requests of other agents are not wrapped: their handlers
+check the cluster's secret. A request that another agent forwards has its client's principal and address, and is
+judged here again, by this agent's image.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Awaitable
 
 from headrace.agent.security.authorization.ask import GatedRequest
 from headrace.agent.security.authorization.authorizer import Authorizer
-from headrace.agent.security.authorization.rules import RULES
+from headrace.agent.security.authorization.rules.rule import Rule
 from headrace.protocol.request import Request, RequestHandler, Response
 
 
-def gate(authorizer: Authorizer, api_key: int, handler: RequestHandler) -> RequestHandler:
-    """The handler behind the rule of its API. KeyError for an API without a rule."""
-    serve = RULES[api_key].serve
+def gate(authorizer: Authorizer, rule: Rule, handler: RequestHandler) -> RequestHandler:
+    """The handler behind the rule of its API."""
+    serve = rule.serve
     if serve is None or not authorizer.is_on:
         return handler
 

@@ -12,7 +12,7 @@ from kio.serial import entity_reader, entity_writer
 
 from headrace.agent.admin.describe_cluster import DescribeCluster
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.controller_endpoint import controller_handlers
+from headrace.agent.controller_handlers import CONTROLLER_ROWS, ControllerParts
 from headrace.agent.controller_role import ControllerView
 from headrace.agent.dispatch import Dispatcher
 from headrace.config.settings import Settings
@@ -37,9 +37,10 @@ class World:
         self.view = ControllerView(CONTROLLER, api.cluster_id, api.commit_shards, MetadataFollower(api))
         self.dispatcher = Dispatcher(lambda: self.view.image)
         self.is_active = False
+        parts = ControllerParts(api, self.view, Settings(), SystemClock(), lambda: self.is_active)
         handlers: dict[int, RequestHandler] = {
             ApiKey.DESCRIBE_CLUSTER: DescribeCluster(self.view),
-            **controller_handlers(api, self.view, Settings(), SystemClock(), lambda: self.is_active),
+            **{api_key: row.handler(parts) for api_key, row in CONTROLLER_ROWS.items()},
         }
         for api_key, handler in handlers.items():
             self.dispatcher.register(api_key, handler)

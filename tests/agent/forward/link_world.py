@@ -85,10 +85,10 @@ class LinkWorld:
             lambda: THERE,
             clock.wall_ms,
             self._handle,
-            served,
             random.Random(2),
             ForwardMetrics(CollectorRegistry()),
         )
+        self.server.served = frozenset(served)
         self.pipes: list[tuple[_Pipe, ClientConnection]] = []
         self._serving: set[asyncio.Task[None]] = set()
         self._ended: set[int] = set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +14,11 @@ from kafka.protocol.consumer import HeartbeatRequest, OffsetCommitRequest, Offse
 from kafka.protocol.producer import TxnOffsetCommitRequest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.forward.forwarding import FORWARDED, Forwarding
+from headrace.agent.api_row import routes_of
+from headrace.agent.forward.forwarding import Forwarding
 from headrace.agent.forward.link import LOST, Answer
 from headrace.agent.forward.wire import ForwardOutcome
+from headrace.agent.handlers import ROWS
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.protocol.typed import decode, reply
@@ -27,6 +28,8 @@ from tests.agent.client_calls import a_request, read_reply
 OWN, OTHER, THIRD = 1, 2, 3
 COORDINATORS = {"own": OWN, "other": OTHER, "third": THIRD}
 NOT_AVAILABLE = ErrorCode.coordinator_not_available
+
+ROUTES = routes_of(ROWS)
 
 
 def _agent(node_id: int) -> Any:
@@ -46,7 +49,7 @@ class Cluster:
         self.is_set = True
         shared: Any = SimpleNamespace(forwards=lambda listener: self.is_set and listener == "PLAINTEXT")
         links: Any = SimpleNamespace(forward=self._forward)
-        unavailable = {key: self._handler(0) for key in FORWARDED if key not in (32, 44)}
+        unavailable = {key: self._handler(0) for key in ROUTES if key not in (32, 44)}
         view: Any = self
         self._forwarding = Forwarding(view, shared, links, unavailable)
 
@@ -57,7 +60,7 @@ class Cluster:
     async def ask(self, message: Any, version: int, **connection: Any) -> Any:
         request = a_request(message.API_KEY, version, message.encode(version=version))
         request = dataclasses.replace(request, connection=dataclasses.replace(request.connection, **connection))
-        handler = self._forwarding.wrap(request.api_key, self._handler(OWN))
+        handler = self._forwarding.wrap(ROUTES[request.api_key], self._handler(OWN))
         return read_reply(request, await handler(request))
 
     def _forward(self, agent: Any, request: Request) -> asyncio.Future[Answer]:
@@ -89,7 +92,7 @@ def _answer(request: Request, node_id: int) -> Any:
     none = ErrorCode.none
     match request.api_key:
         case 12:
-            return found.response(throttle_time=_ZERO, error_code=code)
+            return found.response(error_code=code)
         case 15:
             groups = tuple(
                 found.make(
@@ -104,35 +107,32 @@ def _answer(request: Request, node_id: int) -> Any:
                 )
                 for name in entity.groups
             )
-            return found.response(throttle_time=_ZERO, groups=groups)
+            return found.response(groups=groups)
         case 42:
             results = tuple(
                 found.make("DeletableGroupResult", group_id=name, error_code=code) for name in entity.groups_names
             )
-            return found.response(throttle_time=_ZERO, results=results)
+            return found.response(results=results)
         case 16:
             listed = found.make(
                 "ListedGroup", group_id=f"of {node_id}", protocol_type="", group_state="", group_type="classic"
             )
             broken = code is NOT_AVAILABLE
-            return found.response(
-                throttle_time=_ZERO, error_code=code if broken else none, groups=() if broken else (listed,)
-            )
+            return found.response(error_code=code if broken else none, groups=() if broken else (listed,))
         case 28:
             refused = found.make("TxnOffsetCommitResponsePartition", partition_index=0, error_code=code)
             topic = found.make("TxnOffsetCommitResponseTopic", name="t", partitions=(refused,))
-            return found.response(throttle_time=_ZERO, topics=(topic,))
+            return found.response(topics=(topic,))
     assert request.api_key == 9
     if request.api_version < 8:
-        return found.response(throttle_time=_ZERO, topics=(), error_code=code)
+        return found.response(topics=(), error_code=code)
     fetched = tuple(
         found.make("OffsetFetchResponseGroup", group_id=group.group_id, topics=(), error_code=code)
         for group in entity.groups
     )
-    return found.response(throttle_time=_ZERO, groups=fetched)
+    return found.response(groups=fetched)
 
 
-_ZERO = datetime.timedelta(0)
 CODES = {
     0: NOT_AVAILABLE,
     OWN: ErrorCode.none,
@@ -253,5 +253,5 @@ async def test_offsets_of_a_transaction_go_to_the_groups_coordinator(
 
 
 def test_every_group_request_is_forwarded() -> None:
-    assert OffsetCommitRequest.API_KEY in FORWARDED
-    assert {8, 9, 11, 12, 13, 14, 15, 16, 28, 42, 47, 68, 69} <= FORWARDED
+    assert OffsetCommitRequest.API_KEY in ROUTES
+    assert {8, 9, 11, 12, 13, 14, 15, 16, 28, 42, 47, 68, 69} <= ROUTES.keys()

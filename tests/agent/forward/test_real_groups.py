@@ -19,13 +19,15 @@ from kafka.protocol.consumer import HeartbeatRequest, JoinGroupRequest, SyncGrou
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.api_row import routes_of
 from headrace.agent.dispatch import Dispatcher
-from headrace.agent.forward.forwarding import FORWARDED, Forwarding
+from headrace.agent.forward.forwarding import Forwarding
 from headrace.agent.forward.link import Answer, ForwardLink
 from headrace.agent.forward.links import Links
 from headrace.agent.forward.metrics import ForwardMetrics
 from headrace.agent.forward.serving import ForwardServer
 from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY
+from headrace.agent.groups.handlers import GROUP_ROWS
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import SystemClock
@@ -136,10 +138,10 @@ class TwoAgents:
     async def start(self) -> None:
         await self.world.start()
         home = Dispatcher()
-        self.world.home.requests.register(home)
-        server = ForwardServer(
-            SECRET, lambda: 2, lambda: NOW_MS, home.handle, FORWARDED, random.Random(1), self.metrics
-        )
+        for api_key in VERSIONS:
+            home.register(api_key, self.world.home.handlers[api_key])
+        server = ForwardServer(SECRET, lambda: 2, lambda: NOW_MS, home.handle, random.Random(1), self.metrics)
+        server.served = frozenset(VERSIONS)
         home.register_unadvertised(OPEN_KEY, server.open)
         home.register_unadvertised(ENVELOPE_KEY, server.serve)
         self.home = await self._stack.enter_async_context(listening(home.handle))
@@ -148,9 +150,9 @@ class TwoAgents:
         self._stack.push_async_callback(links.close)
         own = self.world.other.handlers
         forwarding = Forwarding(self.world.other.cluster, shared, links, {})
-        front = Dispatcher()
+        front, routes = Dispatcher(), routes_of(GROUP_ROWS)
         for api_key in VERSIONS:
-            front.register(api_key, forwarding.wrap(api_key, own[api_key]))
+            front.register(api_key, forwarding.wrap(routes[api_key], own[api_key]))
         self.front = await self._stack.enter_async_context(listening(front.handle, limits(connections=2 * GROUPS)))
 
     def _make_link(self, node_id: int, address: Listener) -> ForwardLink:

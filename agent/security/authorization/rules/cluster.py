@@ -11,13 +11,12 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.security.authorization.ask import GatedRequest
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.agent.security.authorization.rules.rule import FAILED, Check, Rule, mirrored, whole
-from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Response
 
 _CLUSTER = AclResource.CLUSTER
 _FIRST_LOG_DIRS_WITH_CODE = 3
 _NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1}
-_EVERYONE = Rule(None, (), "all clients: it comes before a principal is known")
+EVERYONE = Rule(None, (), "all clients: it comes before a principal is known")
 
 
 def _init_producer_id(ask: GatedRequest) -> Awaitable[Response]:
@@ -60,58 +59,33 @@ def _refuse_credentials(ask: GatedRequest, code: ErrorCode) -> Awaitable[Respons
     return ask.answer(results=tuple(ask.refused("results", user, code) for user in users))
 
 
-_ALTER = whole(AclOperation.ALTER, _CLUSTER)
-_DESCRIBE = whole(AclOperation.DESCRIBE, _CLUSTER)
-_ACTION = whole(AclOperation.CLUSTER_ACTION, _CLUSTER)
-_OWN_TOKENS = Rule(None, (), "the token's owner and its renewers")
-CLUSTER_RULES: dict[int, Rule] = {
-    ApiKey.API_VERSIONS: _EVERYONE,
-    ApiKey.SASL_HANDSHAKE: _EVERYONE,
-    ApiKey.SASL_AUTHENTICATE: _EVERYONE,
-    ApiKey.INIT_PRODUCER_ID: Rule(
-        _init_producer_id,
-        (
-            Check(
-                AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, FAILED[AclResource.TRANSACTIONAL_ID], "if it is given"
-            ),
-            Check(AclOperation.IDEMPOTENT_WRITE, _CLUSTER, FAILED[_CLUSTER], "otherwise; or WRITE on any topic"),
-        ),
+ALTER = whole(AclOperation.ALTER, _CLUSTER)
+DESCRIBE = whole(AclOperation.DESCRIBE, _CLUSTER)
+ACTION = whole(AclOperation.CLUSTER_ACTION, _CLUSTER)
+OWN_TOKENS = Rule(None, (), "the token's owner and its renewers")
+INIT_PRODUCER_ID = Rule(
+    _init_producer_id,
+    (
+        Check(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, FAILED[AclResource.TRANSACTIONAL_ID], "if it is given"),
+        Check(AclOperation.IDEMPOTENT_WRITE, _CLUSTER, FAILED[_CLUSTER], "otherwise; or WRITE on any topic"),
     ),
-    ApiKey.DESCRIBE_CLUSTER: Rule(
-        _describe_cluster, (Check(AclOperation.DESCRIBE, _CLUSTER, None, "authorized operations"),)
+)
+DESCRIBE_CLUSTER = Rule(_describe_cluster, (Check(AclOperation.DESCRIBE, _CLUSTER, None, "authorized operations"),))
+CREATE_ACLS = whole(AclOperation.ALTER, _CLUSTER, None, mirrored("creations", "results"))
+DELETE_ACLS = whole(AclOperation.ALTER, _CLUSTER, None, mirrored("filters", "filter_results"))
+DESCRIBE_LOG_DIRS = whole(AclOperation.DESCRIBE, _CLUSTER, None, _refuse_log_dirs)
+ELECT_LEADERS = whole(AclOperation.ALTER, _CLUSTER, None, _refuse_election)
+DESCRIBE_CLIENT_QUOTAS = whole(AclOperation.DESCRIBE_CONFIGS, _CLUSTER)
+ALTER_CLIENT_QUOTAS = whole(AclOperation.ALTER_CONFIGS, _CLUSTER, None, mirrored("entries", "entries"))
+ALTER_USER_SCRAM_CREDENTIALS = whole(AclOperation.ALTER, _CLUSTER, None, _refuse_credentials)
+CREATE_DELEGATION_TOKEN = Rule(
+    None,
+    (Check(AclOperation.CREATE_TOKENS, AclResource.USER, FAILED[AclResource.USER], "a token for another principal"),),
+)
+DESCRIBE_DELEGATION_TOKEN = Rule(
+    None,
+    (
+        Check(AclOperation.DESCRIBE, AclResource.DELEGATION_TOKEN, None, "each token that is not the client's own"),
+        Check(AclOperation.DESCRIBE_TOKENS, AclResource.USER, None, "instead: all tokens of an owner"),
     ),
-    ApiKey.DESCRIBE_ACLS: _DESCRIBE,
-    ApiKey.CREATE_ACLS: whole(AclOperation.ALTER, _CLUSTER, None, mirrored("creations", "results")),
-    ApiKey.DELETE_ACLS: whole(AclOperation.ALTER, _CLUSTER, None, mirrored("filters", "filter_results")),
-    ApiKey.DESCRIBE_LOG_DIRS: whole(AclOperation.DESCRIBE, _CLUSTER, None, _refuse_log_dirs),
-    ApiKey.ELECT_LEADERS: whole(AclOperation.ALTER, _CLUSTER, None, _refuse_election),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _ALTER,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: _DESCRIBE,
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: whole(AclOperation.DESCRIBE_CONFIGS, _CLUSTER),
-    ApiKey.ALTER_CLIENT_QUOTAS: whole(AclOperation.ALTER_CONFIGS, _CLUSTER, None, mirrored("entries", "entries")),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _DESCRIBE,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: whole(AclOperation.ALTER, _CLUSTER, None, _refuse_credentials),
-    ApiKey.CREATE_DELEGATION_TOKEN: Rule(
-        None,
-        (
-            Check(
-                AclOperation.CREATE_TOKENS, AclResource.USER, FAILED[AclResource.USER], "a token for another principal"
-            ),
-        ),
-    ),
-    ApiKey.RENEW_DELEGATION_TOKEN: _OWN_TOKENS,
-    ApiKey.EXPIRE_DELEGATION_TOKEN: _OWN_TOKENS,
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: Rule(
-        None,
-        (
-            Check(AclOperation.DESCRIBE, AclResource.DELEGATION_TOKEN, None, "each token that is not the client's own"),
-            Check(AclOperation.DESCRIBE_TOKENS, AclResource.USER, None, "instead: all tokens of an owner"),
-        ),
-    ),
-    ApiKey.DESCRIBE_QUORUM: _DESCRIBE,
-    ApiKey.UPDATE_FEATURES: _ALTER,
-    ApiKey.FETCH_SNAPSHOT: _ACTION,
-    ApiKey.BROKER_REGISTRATION: _ACTION,
-    ApiKey.BROKER_HEARTBEAT: _ACTION,
-    ApiKey.UNREGISTER_BROKER: _ALTER,
-}
+)

@@ -8,7 +8,6 @@ from typing import Any
 from headrace.agent.security.authorization.ask import GatedRequest, split
 from headrace.agent.security.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
 from headrace.agent.security.authorization.rules.rule import FAILED, Check, Rule, Serve, whole
-from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Response
 
 _BY_TYPE = {
@@ -49,12 +48,6 @@ def _checks(operation: AclOperation) -> tuple[Check, ...]:
     )
 
 
-_ALTER = Rule(_each(AclOperation.ALTER_CONFIGS, "responses"), _checks(AclOperation.ALTER_CONFIGS))
-CONFIG_RULES: dict[int, Rule] = {
-    ApiKey.DESCRIBE_CONFIGS: Rule(
-        _each(AclOperation.DESCRIBE_CONFIGS, "results"), _checks(AclOperation.DESCRIBE_CONFIGS)
-    ),
-    ApiKey.ALTER_CONFIGS: _ALTER,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: _ALTER,
-    ApiKey.LIST_CONFIG_RESOURCES: whole(AclOperation.DESCRIBE_CONFIGS, AclResource.CLUSTER),
-}
+ALTER = Rule(_each(AclOperation.ALTER_CONFIGS, "responses"), _checks(AclOperation.ALTER_CONFIGS))
+DESCRIBE_CONFIGS = Rule(_each(AclOperation.DESCRIBE_CONFIGS, "results"), _checks(AclOperation.DESCRIBE_CONFIGS))
+LIST_CONFIG_RESOURCES = whole(AclOperation.DESCRIBE_CONFIGS, AclResource.CLUSTER)

@@ -11,7 +11,6 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.security.authorization.ask import GatedRequest, split
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.agent.security.authorization.rules.rule import FAILED, Check, Rule, each, group_of, itself, whole
-from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Response
 
 _GROUP, _TOPIC = AclResource.GROUP, AclResource.TOPIC
@@ -103,35 +102,27 @@ def _consumer_heartbeat(ask: GatedRequest) -> Awaitable[Response]:
     return ask.pass_on()
 
 
-_READ = whole(AclOperation.READ, _GROUP, group_of)
+MEMBER = whole(AclOperation.READ, _GROUP, group_of)
 _EACH_TOPIC: ErrorCode = FAILED[_TOPIC]
-GROUP_RULES: dict[int, Rule] = {
-    ApiKey.FIND_COORDINATOR: Rule(
-        _find_coordinator,
-        tuple(Check(AclOperation.DESCRIBE, kind, FAILED[kind], "each key") for kind in _KEY_TYPES),
+FIND_COORDINATOR = Rule(
+    _find_coordinator,
+    tuple(Check(AclOperation.DESCRIBE, kind, FAILED[kind], "each key") for kind in _KEY_TYPES),
+)
+CONSUMER_GROUP_HEARTBEAT = Rule(
+    _consumer_heartbeat,
+    (
+        Check(AclOperation.READ, _GROUP, _DENIED),
+        Check(AclOperation.DESCRIBE, _TOPIC, _EACH_TOPIC, "all subscribed names"),
+        Check(AclOperation.DESCRIBE, _TOPIC, None, "topics that the pattern matches"),
     ),
-    ApiKey.JOIN_GROUP: _READ,
-    ApiKey.SYNC_GROUP: _READ,
-    ApiKey.HEARTBEAT: _READ,
-    ApiKey.LEAVE_GROUP: _READ,
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: Rule(
-        _consumer_heartbeat,
-        (
-            Check(AclOperation.READ, _GROUP, _DENIED),
-            Check(AclOperation.DESCRIBE, _TOPIC, _EACH_TOPIC, "all subscribed names"),
-            Check(AclOperation.DESCRIBE, _TOPIC, None, "topics that the pattern matches"),
-        ),
+)
+DESCRIBE_GROUPS = Rule(_describe, (Check(AclOperation.DESCRIBE, _GROUP, _DENIED, "each group"),))
+CONSUMER_GROUP_DESCRIBE = Rule(
+    _describe_consumer,
+    (
+        Check(AclOperation.DESCRIBE, _GROUP, _DENIED, "each group"),
+        Check(AclOperation.DESCRIBE, _TOPIC, _EACH_TOPIC, "all topics that are assigned in the group"),
     ),
-    ApiKey.DESCRIBE_GROUPS: Rule(_describe, (Check(AclOperation.DESCRIBE, _GROUP, _DENIED, "each group"),)),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: Rule(
-        _describe_consumer,
-        (
-            Check(AclOperation.DESCRIBE, _GROUP, _DENIED, "each group"),
-            Check(AclOperation.DESCRIBE, _TOPIC, _EACH_TOPIC, "all topics that are assigned in the group"),
-        ),
-    ),
-    ApiKey.LIST_GROUPS: Rule(
-        _list, (Check(AclOperation.DESCRIBE, _GROUP, None, "each group; or on the cluster, for all"),)
-    ),
-    ApiKey.DELETE_GROUPS: each("groups_names", "results", AclOperation.DELETE, _GROUP, itself),
-}
+)
+LIST_GROUPS = Rule(_list, (Check(AclOperation.DESCRIBE, _GROUP, None, "each group; or on the cluster, for all"),))
+DELETE_GROUPS = each("groups_names", "results", AclOperation.DELETE, _GROUP, itself)

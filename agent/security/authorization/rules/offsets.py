@@ -12,7 +12,6 @@ from headrace.agent.security.authorization.ask import GatedRequest, split
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.agent.security.authorization.rules.rule import FAILED, Check, Rule, mirrored
 from headrace.metastore.log.rendered_topics import rendered_topic
-from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.refused_elements import refused_element
 from headrace.protocol.request import Response
 
@@ -132,27 +131,25 @@ def _refused_topic(ask: GatedRequest, topic: Any, code: ErrorCode) -> Any:
 
 
 _EACH_TOPIC = "each topic"
-OFFSET_RULES: dict[int, Rule] = {
-    ApiKey.OFFSET_COMMIT: Rule(
-        _commit,
-        (
-            Check(AclOperation.READ, _GROUP, FAILED[_GROUP]),
-            Check(AclOperation.READ, _TOPIC, _DENIED, _EACH_TOPIC),
-        ),
+OFFSET_COMMIT = Rule(
+    _commit,
+    (
+        Check(AclOperation.READ, _GROUP, FAILED[_GROUP]),
+        Check(AclOperation.READ, _TOPIC, _DENIED, _EACH_TOPIC),
     ),
-    ApiKey.OFFSET_FETCH: Rule(
-        _fetch,
-        (
-            Check(AclOperation.DESCRIBE, _GROUP, FAILED[_GROUP], "each group"),
-            Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, _EACH_TOPIC),
-            Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics of a group"),
-        ),
+)
+OFFSET_FETCH = Rule(
+    _fetch,
+    (
+        Check(AclOperation.DESCRIBE, _GROUP, FAILED[_GROUP], "each group"),
+        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, _EACH_TOPIC),
+        Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics of a group"),
     ),
-    ApiKey.OFFSET_DELETE: Rule(
-        _delete,
-        (
-            Check(AclOperation.DELETE, _GROUP, FAILED[_GROUP]),
-            Check(AclOperation.READ, _TOPIC, _DENIED, _EACH_TOPIC),
-        ),
+)
+OFFSET_DELETE = Rule(
+    _delete,
+    (
+        Check(AclOperation.DELETE, _GROUP, FAILED[_GROUP]),
+        Check(AclOperation.READ, _TOPIC, _DENIED, _EACH_TOPIC),
     ),
-}
+)

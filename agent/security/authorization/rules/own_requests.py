@@ -13,8 +13,6 @@ from headrace.agent.security.authorization.ask import GatedRequest
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.agent.security.authorization.rules.rule import FAILED, Check, Rule
 from headrace.protocol.ordered_requests import (
-    GROUP_POSITION_KEY,
-    LEADER_EPOCHS_KEY,
     GroupPositionResponse,
     PartitionEpochs,
     decode_epochs_request,
@@ -25,14 +23,12 @@ from headrace.protocol.ordered_requests import (
 from headrace.protocol.refused_elements import message_of
 from headrace.protocol.request import Response
 from headrace.protocol.scale_topic import (
-    SCALE_TOPIC_KEY,
     ScaleResponse,
     ScaleStep,
     decode_scale_request,
     encode_scale_response,
 )
 from headrace.protocol.set_partition_count import (
-    SET_PARTITION_COUNT_KEY,
     CountResponse,
     decode_count_request,
     encode_count_response,
@@ -84,21 +80,19 @@ def _answered(ask: GatedRequest, body: bytes) -> Awaitable[Response]:
     return ask.answer_raw(response_header(ask.request.correlation_id, False), body)
 
 
-OWN_RULES: dict[int, Rule] = {
-    GROUP_POSITION_KEY: Rule(
-        _position,
-        (
-            Check(AclOperation.READ, _GROUP, FAILED[_GROUP]),
-            Check(AclOperation.READ, _TOPIC, FAILED[_TOPIC], "all topics"),
-        ),
+GROUP_POSITION = Rule(
+    _position,
+    (
+        Check(AclOperation.READ, _GROUP, FAILED[_GROUP]),
+        Check(AclOperation.READ, _TOPIC, FAILED[_TOPIC], "all topics"),
     ),
-    LEADER_EPOCHS_KEY: Rule(_epochs, (Check(AclOperation.DESCRIBE, _TOPIC, FAILED[_TOPIC], "all topics"),)),
-    SET_PARTITION_COUNT_KEY: Rule(_count, (Check(AclOperation.ALTER, _TOPIC, FAILED[_TOPIC]),)),
-    SCALE_TOPIC_KEY: Rule(
-        _scale,
-        (
-            Check(AclOperation.ALTER, _TOPIC, FAILED[_TOPIC]),
-            Check(AclOperation.DESCRIBE, _TOPIC, FAILED[_TOPIC], "to look only, instead of ALTER"),
-        ),
+)
+LEADER_EPOCHS = Rule(_epochs, (Check(AclOperation.DESCRIBE, _TOPIC, FAILED[_TOPIC], "all topics"),))
+SET_PARTITION_COUNT = Rule(_count, (Check(AclOperation.ALTER, _TOPIC, FAILED[_TOPIC]),))
+SCALE_TOPIC = Rule(
+    _scale,
+    (
+        Check(AclOperation.ALTER, _TOPIC, FAILED[_TOPIC]),
+        Check(AclOperation.DESCRIBE, _TOPIC, FAILED[_TOPIC], "to look only, instead of ALTER"),
     ),
-}
+)

@@ -16,7 +16,6 @@ from headrace.agent.security.authorization.ask import GatedRequest, split
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.agent.security.authorization.rules.rule import FAILED, Check, Rule, by_name, each
 from headrace.metastore.log.image import TopicImage
-from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Response
 
 _TOPIC = AclResource.TOPIC
@@ -119,57 +118,55 @@ def _leader_epochs(ask: GatedRequest) -> Awaitable[Response]:
 
 
 _OR_CLUSTER = "or on the cluster"
-TOPIC_RULES: dict[int, Rule] = {
-    ApiKey.PRODUCE: Rule(
-        None,
-        (
-            Check(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, FAILED[AclResource.TRANSACTIONAL_ID], "if given"),
-            Check(AclOperation.WRITE, _TOPIC, _DENIED, "each topic"),
-        ),
+PRODUCE = Rule(
+    None,
+    (
+        Check(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, FAILED[AclResource.TRANSACTIONAL_ID], "if given"),
+        Check(AclOperation.WRITE, _TOPIC, _DENIED, "each topic"),
     ),
-    ApiKey.FETCH: Rule(
-        None,
-        (
-            Check(AclOperation.READ, _TOPIC, _DENIED, "each topic"),
-            Check(AclOperation.CLUSTER_ACTION, AclResource.CLUSTER, _DENIED, "`__cluster_metadata`, instead of READ"),
-        ),
+)
+FETCH = Rule(
+    None,
+    (
+        Check(AclOperation.READ, _TOPIC, _DENIED, "each topic"),
+        Check(AclOperation.CLUSTER_ACTION, AclResource.CLUSTER, _DENIED, "`__cluster_metadata`, instead of READ"),
     ),
-    ApiKey.LIST_OFFSETS: each("topics", "topics", AclOperation.DESCRIBE, _TOPIC, by_name),
-    ApiKey.METADATA: Rule(
-        None,
-        (
-            Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic by name or id"),
-            Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics"),
-            Check(AclOperation.CREATE, _TOPIC, _DENIED, f"each topic to be created automatically; {_OR_CLUSTER}"),
-        ),
-        "authorized operations of the cluster need DESCRIBE on it",
+)
+LIST_OFFSETS = each("topics", "topics", AclOperation.DESCRIBE, _TOPIC, by_name)
+METADATA = Rule(
+    None,
+    (
+        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic by name or id"),
+        Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics"),
+        Check(AclOperation.CREATE, _TOPIC, _DENIED, f"each topic to be created automatically; {_OR_CLUSTER}"),
     ),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Rule(
-        None,
-        (
-            Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic by name"),
-            Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics"),
-        ),
+    "authorized operations of the cluster need DESCRIBE on it",
+)
+DESCRIBE_TOPIC_PARTITIONS = Rule(
+    None,
+    (
+        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic by name"),
+        Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics"),
     ),
-    ApiKey.CREATE_TOPICS: Rule(
-        _create,
-        (
-            Check(AclOperation.CREATE, _TOPIC, _DENIED, f"each topic; {_OR_CLUSTER}"),
-            Check(AclOperation.DESCRIBE_CONFIGS, _TOPIC, None, "configs in the answer"),
-        ),
+)
+CREATE_TOPICS = Rule(
+    _create,
+    (
+        Check(AclOperation.CREATE, _TOPIC, _DENIED, f"each topic; {_OR_CLUSTER}"),
+        Check(AclOperation.DESCRIBE_CONFIGS, _TOPIC, None, "configs in the answer"),
     ),
-    ApiKey.DELETE_TOPICS: Rule(
-        _delete,
-        (
-            Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic"),
-            Check(AclOperation.DELETE, _TOPIC, _DENIED, f"each topic; {_OR_CLUSTER}"),
-        ),
+)
+DELETE_TOPICS = Rule(
+    _delete,
+    (
+        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic"),
+        Check(AclOperation.DELETE, _TOPIC, _DENIED, f"each topic; {_OR_CLUSTER}"),
     ),
-    ApiKey.CREATE_PARTITIONS: each("topics", "results", AclOperation.ALTER, _TOPIC, by_name),
-    ApiKey.DELETE_RECORDS: each("topics", "topics", AclOperation.DELETE, _TOPIC, by_name),
-    ApiKey.DESCRIBE_PRODUCERS: each("topics", "topics", AclOperation.READ, _TOPIC, by_name),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Rule(
-        _leader_epochs,
-        (Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic; or CLUSTER_ACTION on the cluster"),),
-    ),
-}
+)
+CREATE_PARTITIONS = each("topics", "results", AclOperation.ALTER, _TOPIC, by_name)
+DELETE_RECORDS = each("topics", "topics", AclOperation.DELETE, _TOPIC, by_name)
+DESCRIBE_PRODUCERS = each("topics", "topics", AclOperation.READ, _TOPIC, by_name)
+OFFSET_FOR_LEADER_EPOCH = Rule(
+    _leader_epochs,
+    (Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic; or CLUSTER_ACTION on the cluster"),),
+)

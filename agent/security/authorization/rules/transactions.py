@@ -14,7 +14,6 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.security.authorization.ask import GatedRequest, split
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.agent.security.authorization.rules.rule import FAILED, Check, Rule, mirrored
-from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Response
 
 _NAME, _GROUP, _TOPIC, _CLUSTER = (
@@ -130,30 +129,28 @@ def _list(ask: GatedRequest) -> Awaitable[Response]:
 
 _WRITES = Check(AclOperation.WRITE, _NAME, FAILED[_NAME])
 _READS_GROUP = Check(AclOperation.READ, _GROUP, FAILED[_GROUP])
-TRANSACTION_RULES: dict[int, Rule] = {
-    ApiKey.ADD_PARTITIONS_TO_TXN: Rule(
-        _add_partitions,
-        (
-            _WRITES,
-            Check(AclOperation.WRITE, _TOPIC, FAILED[_TOPIC], "each topic"),
-            Check(AclOperation.CLUSTER_ACTION, _CLUSTER, FAILED[_CLUSTER], "versions from 4 on, instead"),
-        ),
+ADD_PARTITIONS_TO_TXN = Rule(
+    _add_partitions,
+    (
+        _WRITES,
+        Check(AclOperation.WRITE, _TOPIC, FAILED[_TOPIC], "each topic"),
+        Check(AclOperation.CLUSTER_ACTION, _CLUSTER, FAILED[_CLUSTER], "versions from 4 on, instead"),
     ),
-    ApiKey.ADD_OFFSETS_TO_TXN: Rule(_add_offsets, (_WRITES, _READS_GROUP)),
-    ApiKey.END_TXN: Rule(_end, (_WRITES,)),
-    ApiKey.TXN_OFFSET_COMMIT: Rule(
-        _commit_offsets,
-        (_WRITES, _READS_GROUP, Check(AclOperation.READ, _TOPIC, FAILED[_TOPIC], "each topic")),
+)
+ADD_OFFSETS_TO_TXN = Rule(_add_offsets, (_WRITES, _READS_GROUP))
+END_TXN = Rule(_end, (_WRITES,))
+TXN_OFFSET_COMMIT = Rule(
+    _commit_offsets,
+    (_WRITES, _READS_GROUP, Check(AclOperation.READ, _TOPIC, FAILED[_TOPIC], "each topic")),
+)
+WRITE_TXN_MARKERS = Rule(
+    _write_markers, (Check(AclOperation.CLUSTER_ACTION, _CLUSTER, FAILED[_CLUSTER], "the cluster; or ALTER"),)
+)
+DESCRIBE_TRANSACTIONS = Rule(
+    None,
+    (
+        Check(AclOperation.DESCRIBE, _NAME, FAILED[_NAME], "each transactional id"),
+        Check(AclOperation.DESCRIBE, _TOPIC, None, "topics of the transaction"),
     ),
-    ApiKey.WRITE_TXN_MARKERS: Rule(
-        _write_markers, (Check(AclOperation.CLUSTER_ACTION, _CLUSTER, FAILED[_CLUSTER], "the cluster; or ALTER"),)
-    ),
-    ApiKey.DESCRIBE_TRANSACTIONS: Rule(
-        None,
-        (
-            Check(AclOperation.DESCRIBE, _NAME, FAILED[_NAME], "each transactional id"),
-            Check(AclOperation.DESCRIBE, _TOPIC, None, "topics of the transaction"),
-        ),
-    ),
-    ApiKey.LIST_TRANSACTIONS: Rule(_list, (Check(AclOperation.DESCRIBE, _NAME, None, "each transactional id"),)),
-}
+)
+LIST_TRANSACTIONS = Rule(_list, (Check(AclOperation.DESCRIBE, _NAME, None, "each transactional id"),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from headrace.agent.admin.access.handlers import access_handlers
+from headrace.agent.admin.access.handlers import ACCESS_ROWS, AccessParts
 from headrace.agent.admin.log_change import LogChange
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.dispatch import Dispatcher
@@ -33,10 +33,9 @@ class World:
         change = LogChange(self.cluster, self.api, clock)
         settings = settings or Settings(delegation_token_secret_key=SECRET)
         sealed_keys = SealedKeys(Sealing(settings.metadata_secret_keys), "cluster")
-        for api_key, handler in access_handlers(
-            change, random.Random(3), SettingsInForce(settings), sealed_keys
-        ).items():
-            self._dispatcher.register(api_key, handler)
+        parts = AccessParts(change, random.Random(3), SettingsInForce(settings), sealed_keys)
+        for api_key, row in ACCESS_ROWS.items():
+            self._dispatcher.register(api_key, row.handler(parts))
 
     async def ask(self, api_key: int, version: int, /, *, principal: str | None = None, **fields: Any) -> Any:
         """The answer as kio reads it."""

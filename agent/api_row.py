@@ -1,0 +1,70 @@
+"""The form of an agent's row of an API: its handler, who may ask, what the audit log says, and where it is served.
+
+Place: agent/handlers.py, agent/groups/handlers.py, agent/admin/access/handlers.py and agent/controller_handlers.py are
+made of rows; protocol/api_versions.py has the row of the same API's versions.
+Invariant: a handler is registered behind its rule and its audit lines, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from headrace.agent.dispatch import Dispatcher
+from headrace.agent.forward.routes import Route
+from headrace.agent.security.audit import AuditLog
+from headrace.agent.security.audited_changes import Changes, audited
+from headrace.agent.security.authorization.authorizer import Authorizer
+from headrace.agent.security.authorization.gate import gate
+from headrace.agent.security.authorization.rules.rule import Rule
+from headrace.protocol.request import RequestHandler
+
+P = TypeVar("P", contravariant=True)
+Q = TypeVar("Q")
+Wrap = Callable[[Route | None, RequestHandler], RequestHandler]
+"""Puts forwarding before a handler."""
+
+
+@dataclass(frozen=True)
+class ApiRow(Generic[P]):
+    """One API as an agent serves it. `P`: what its handler is made of."""
+
+    handler: Callable[[P], RequestHandler]
+    rule: Rule
+    changes: Changes | None = None
+    """Lines of the audit log; None for an API that changes nothing that an administrator looks after."""
+    route: Route | None = None
+    """Which agent serves it, if the clients see all agents as one; None: any."""
+    is_advertised: bool = True
+    """It is in ApiVersions. Others are for the tools of Headrace."""
+
+    def of(self, part: Callable[[Q], P]) -> ApiRow[Q]:
+        """The row whose handler is made of a part of something larger."""
+        make = self.handler
+        return ApiRow[Q](lambda whole: make(part(whole)), self.rule, self.changes, self.route, self.is_advertised)
+
+
+def register_rows(
+    dispatcher: Dispatcher,
+    rows: Mapping[int, ApiRow[P]],
+    parts: P,
+    authorizer: Authorizer,
+    audit: AuditLog,
+    forward: Wrap = lambda route, handler: handler,
+) -> None:
+    """Make the handlers, and serve them."""
+    for api_key, row in rows.items():
+        register = dispatcher.register if row.is_advertised else dispatcher.register_unadvertised
+        served = audited(row.changes, forward(row.route, row.handler(parts)), audit)
+        register(api_key, gate(authorizer, row.rule, served))
+
+
+def routes_of(rows: Mapping[int, ApiRow[P]]) -> dict[int, Route]:
+    """Of the APIs that other agents may serve."""
+    return {api_key: row.route for api_key, row in rows.items() if row.route is not None}
+
+
+def unadvertised(row: ApiRow[P]) -> ApiRow[P]:
+    """The same row on a listener whose clients do not ask for it."""
+    return replace(row, is_advertised=False)
