@@ -174,14 +174,14 @@ def _words(source: str) -> Iterator[str]:
 
 
 def test_public_names_are_used() -> None:
-    """In product or load: a name that only tests use is an explicit exception. Tables are compared with the schema."""
+    """In product or load: a name that only tests use is an explicit exception."""
     defined: Counter[str] = Counter()
     used: Counter[str] = Counter()
     for path in SOURCES:
         top, source = path.relative_to(ROOT).parts[0], path.read_text(encoding="utf-8")
         if path in PRODUCT or top == "load":
             used.update(_words(source))
-        if path in PRODUCT and path.parent != ROOT / "metastore" / "postgres" / "schema":
+        if path in PRODUCT:
             defined.update(name for name in _public_names(_tree(path)) if not name.startswith("_"))
     unused = {name for name, count in defined.items() if used[name] <= count} - CALLED_FROM_OUTSIDE
     assert unused == set(UNUSED_BUT_KEPT), "use or remove it; what is used again leaves the list"

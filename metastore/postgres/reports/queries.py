@@ -1,8 +1,9 @@
-"""The read side for people and tools, as SQLAlchemy Core queries over schema/.
+"""The read side for people and tools, as SQLAlchemy Core queries over the columns that they read.
 
 Place: behind reports.py, compiled for report_query.py; on no path of records.
 Invariant: reads only, of one snapshot, without locks. Columns have the names and the order of the value that
 reports.py makes of a row. A number that has a name in names.sql is written by that name.
+migrations/ is the schema: tests compare these tables with a migrated database.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     Select,
+    TableClause,
     Text,
     Uuid,
     and_,
@@ -26,21 +28,42 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    table,
     union_all,
 )
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from headrace.metastore.api.pins import READ_PIN
-from headrace.metastore.postgres.schema.cluster import agent_leases, agents
-from headrace.metastore.postgres.schema.commits import partition_heads, producer_state
-from headrace.metastore.postgres.schema.files import extents, segment_files
-from headrace.metastore.postgres.schema.groups import group_offsets
-from headrace.metastore.postgres.schema.jobs import jobs
-from headrace.metastore.postgres.schema.topics import partitions, topics
-from headrace.metastore.postgres.schema.transactions import transaction_partitions
 
 _DIALECT = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+
+
+def _table(name: str, columns: str) -> TableClause:
+    """The columns of a table that reports read."""
+    return table(name, *(column(each) for each in columns.split()))
+
+
+agents = _table("agents", "node_id")
+agent_leases = _table("agent_leases", "node_id metadata_offset last_contact_at")
+extents = _table(
+    "extents",
+    "partition_key base_offset last_offset file_id position length leader_epoch max_timestamp",
+)
+group_offsets = _table("group_offsets", "group_id partition_key committed_offset")
+jobs = _table(
+    "jobs",
+    "job_id kind key state priority period_ms due_at epoch worker attempts progress last_error created_at leased_at"
+    " ended_at",
+)
+partitions = _table("partitions", "partition_key topic_id partition_index removed_bytes")
+partition_heads = _table("partition_heads", "partition_key high_watermark")
+producer_state = _table("producer_state", "partition_key producer_id epoch next_sequence ring")
+segment_files = _table("segment_files", "file_id state level size live_bytes committed_at dead_at")
+topics = _table("topics", "topic_id name")
+transaction_partitions = _table("transaction_partitions", "partition_key producer_id first_offset")
+
+
 LIMIT = bindparam("limit", type_=Integer())
 KEYS = bindparam("keys", type_=ARRAY(BigInteger()))
 ZERO = literal_column("0", Integer())
