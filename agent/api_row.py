@@ -40,7 +40,7 @@ class ApiRow(Generic[P]):
     """It is in ApiVersions. Others are for the tools of Headrace."""
 
     def of(self, part: Callable[[Q], P]) -> ApiRow[Q]:
-        """The row whose handler is made of a part of something larger."""
+        """The same row for parts that contain what its handler is made of."""
         make = self.handler
         return ApiRow[Q](lambda whole: make(part(whole)), self.rule, self.changes, self.route, self.is_advertised)
 
@@ -66,5 +66,5 @@ def routes_of(rows: Mapping[int, ApiRow[P]]) -> dict[int, Route]:
 
 
 def unadvertised(row: ApiRow[P]) -> ApiRow[P]:
-    """The same row on a listener whose clients do not ask for it."""
+    """The same row, served and not named in ApiVersions."""
     return replace(row, is_advertised=False)

@@ -71,15 +71,16 @@ class Schema:
         return entity
 
     def make(self, name: str, /, **values: Any) -> Any:
-        """An instance of the response module's class `name`; values that this version lacks are dropped."""
+        """An instance of the response module's class `name`; values that this version lacks are dropped. A throttle
+        time is 0: the listener sets it in the bytes (protocol/throttle_time.py)."""
         cls = _named(self._response_module, name)
         known = _field_names(cls)
+        values["throttle_time"] = _NO_TIME
         return cls(**{key: value for key, value in values.items() if key in known})
 
     def response(self, **values: Any) -> Any:
-        """An instance of the top-level response class. Its throttle time is 0: the listener sets it in the bytes
-        (protocol/throttle_time.py)."""
-        return self.make(self.response_type.__name__, throttle_time=_NO_TIME, **values)
+        """An instance of the top-level response class."""
+        return self.make(self.response_type.__name__, **values)
 
     def decode_response(self, frame: bytes) -> Any:
         """The response entity of a frame that an agent made."""

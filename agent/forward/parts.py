@@ -34,7 +34,7 @@ def parts(request: Request, entity: Any, asked: str, agent_of: Callable[[Any], A
 
 
 def joined(request: Request, answers: Sequence[Response], answered: str) -> Any:
-    """The entity of one answer whose array `answered` has the elements of all."""
+    """The entity of one answer, with the elements of all in its array `answered`."""
     entities = [entity_of(request, answer) for answer in answers]
     first = next((one for one in entities if getattr(one, "error_code", 0)), entities[0])
     together = tuple(each for one in entities for each in getattr(one, answered))

@@ -228,7 +228,7 @@ async def test_a_malformed_request_is_refused_here(cluster: Cluster) -> None:
         served.append(request)
         return Response(None)
 
-    assert (await cluster._forwarding.wrap(12, local)(request)).buffers is None
+    assert (await cluster._forwarding.wrap(ROUTES[12], local)(request)).buffers is None
     assert served == [request]
 
 

@@ -87,7 +87,7 @@ async def exchange(
     agent: Coordinating, member: str, generation: int, said: dict[str, list[PartitionPosition]], group: str = "g"
 ) -> GroupPositionResponse:
     body = encode_position_request(GroupPositionRequest(group, generation, member, said))
-    response = await agent.requests.position(a_request(GROUP_POSITION_KEY, 0, body))
+    response = await agent.handlers[GROUP_POSITION_KEY](a_request(GROUP_POSITION_KEY, 0, body))
     assert response.buffers is not None
     frame = b"".join(response.buffers)
     assert frame[:4] == (42).to_bytes(4, "big")
@@ -130,4 +130,4 @@ async def test_other_requests_are_refused_as_commits_are(world: GroupsWorld) -> 
 
 async def test_another_version_closes_the_connection(world: GroupsWorld) -> None:
     with pytest.raises(CloseConnection):
-        await world.home.requests.position(a_request(GROUP_POSITION_KEY, 1, b""))
+        await world.home.handlers[GROUP_POSITION_KEY](a_request(GROUP_POSITION_KEY, 1, b""))
