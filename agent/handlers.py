@@ -45,10 +45,10 @@ from headrace.agent.controller_handlers import CONTROLLER_ROWS, ControllerParts
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.offset_for_leader_epoch import OffsetForLeaderEpoch
 from headrace.agent.fetch.service import FetchService
-from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE_KEY
 from headrace.agent.forward.routes import of_brokers
 from headrace.agent.forward.service import ForwardService
 from headrace.agent.groups.handlers import GROUP_ROWS, GroupHandlers
+from headrace.agent.peer_apis import ZONE_CACHE_KEY
 from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.agent.quotas.mutations import MutationQuotas
 from headrace.agent.refusal_log import RefusalLog

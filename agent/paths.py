@@ -30,8 +30,8 @@ from headrace.agent.handlers import Parts, register_handlers
 from headrace.agent.limit_metrics import limits_reached
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.memory_metrics import watch_memory
+from headrace.agent.peer_apis import PEER_HEALTH_KEY
 from headrace.agent.peer_health.reports import AgentReports
-from headrace.agent.peer_health.wire import API_KEY as PEER_HEALTH_KEY
 from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace

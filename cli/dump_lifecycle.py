@@ -16,14 +16,14 @@ from headrace.cli.record_json import plain, type_name
 from headrace.cli.trail import trail_reader
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.metastore.api.segment_keys import parse_key
 from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import METADATA_PARTITIONS, PartitionMarker
 from headrace.metastore.audit_trail.reader import AuditReader
-from headrace.metastore.lifecycle.keys import parse_key
-from headrace.metastore.lifecycle.records import LifecycleRecord, decode
-from headrace.metastore.lifecycle.rendering import audit_record, log_record
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.segment_logs.records import LifecycleRecord, decode
+from headrace.metastore.segment_logs.rendering import audit_record, log_record
 from headrace.storage.errors import HeadraceError
 from headrace.storage.records.codec import Record
 

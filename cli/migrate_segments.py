@@ -19,9 +19,9 @@ from headrace.cli.client.offsets import EARLIEST, LATEST, list_offsets, partitio
 from headrace.cli.client.records import fetch, produce
 from headrace.cli.configs import SET, TOPIC, change_configs, describe_configs
 from headrace.cli.tables import Row, add_flags, open_cluster, say, show
-from headrace.metastore.lifecycle.migration import MigrationState, RekeyedRecord, rekey, replay, require_compactable
-from headrace.metastore.lifecycle.projection import StreamRecord
-from headrace.metastore.lifecycle.topics import REMOTE_LOG_TOPIC, lifecycle_configs
+from headrace.metastore.segment_logs.migration import MigrationState, RekeyedRecord, rekey, replay, require_compactable
+from headrace.metastore.segment_logs.projection import StreamRecord
+from headrace.metastore.segment_logs.topics import REMOTE_LOG_TOPIC, lifecycle_configs
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError
 from headrace.storage.records.codec import Record, decode_records

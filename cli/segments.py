@@ -22,15 +22,15 @@ from headrace.cli.times import iso_time
 from headrace.cli.trail import trail_reader
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.metastore.api.segment_keys import RemotePartitionKey, parse_key
 from headrace.metastore.api.segment_logs import SegmentLogApi
+from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.api.segments import RemoteSegment, SegmentEvent
-from headrace.metastore.lifecycle.keys import RemotePartitionKey, parse_key
-from headrace.metastore.lifecycle.partitioner import metadata_partition
-from headrace.metastore.lifecycle.projection import Projection, StreamRecord
-from headrace.metastore.lifecycle.rendering import log_record
-from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.segment_logs.partitioner import metadata_partition
+from headrace.metastore.segment_logs.projection import Projection, StreamRecord
+from headrace.metastore.segment_logs.rendering import log_record
 from headrace.storage.errors import InvalidError, NotFoundError
 
 PAGE_ROWS = 1_000

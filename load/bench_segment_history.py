@@ -28,10 +28,10 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.segments import METADATA_PARTITIONS
 from headrace.metastore.keys import partition_key
-from headrace.metastore.lifecycle.projection import Projection, StreamRecord
-from headrace.metastore.lifecycle.rendering import audit_record, log_record
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.segment_logs.projection import Projection, StreamRecord
+from headrace.metastore.segment_logs.rendering import audit_record, log_record
 from headrace.storage.records.codec import Record
 from load.bench_commit import WORKLOADS, CommitBench, opened
 from load.machine_state import machine_state

@@ -24,7 +24,7 @@ from headrace.agent.security.authorization.access import FULL_ACCESS, Access
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import UnavailableError

@@ -31,7 +31,7 @@ from headrace.agent.security.authorization.access import FULL_ACCESS, Access
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.internal_topics import INTERNAL_TOPICS
 from headrace.protocol.partition_counts import asks_for_counts, with_counts
 from headrace.protocol.request import Request, Response

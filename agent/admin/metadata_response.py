@@ -18,7 +18,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.security.authorization.access import FULL_ACCESS, Access
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
-from headrace.metastore.log.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.typed import Schema
 
 

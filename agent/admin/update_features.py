@@ -17,10 +17,10 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.log_change import LogChange, Verdict
 from headrace.metastore.api.agents import METADATA_FORMAT, SEALED_SECRETS, SEGMENT_KEYS, TRANSACTION_VERSION
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT, change_feature
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.protocol.errors import feature_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply

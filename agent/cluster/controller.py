@@ -39,14 +39,13 @@ from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.controller import ControllerApi, ControllerLease
 from headrace.metastore.api.halvings import HalvingStepApi
 from headrace.metastore.api.jobs import JobSchedule
-from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.metadata_log import MetadataRecord, StoredSnapshot
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.log.delegation_tokens import expired_tokens
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.kip631_records import FeatureLevelRecord
 from headrace.metastore.log.reassignment import completions
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, FencedError, HeadraceError, OutcomeUnknownError, RetryableError

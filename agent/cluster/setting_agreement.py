@@ -16,11 +16,11 @@ from typing import Protocol
 from headrace.config.cluster_values import cluster_settings, in_force
 from headrace.config.consistency import why_inconsistent
 from headrace.config.settings import Settings
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.api.settings import SettingProposals
 from headrace.metastore.log.effective_configs import set_for_all_brokers, setting_record
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.storage.clock import Clock
 
 logger = logging.getLogger(__name__)

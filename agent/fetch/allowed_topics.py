@@ -20,7 +20,7 @@ from headrace.agent.security.authorization.access import Access
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC
-from headrace.metastore.log.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.fetch_codec import FetchPartitionReply
 from headrace.protocol.request import Request
 

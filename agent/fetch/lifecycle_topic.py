@@ -28,7 +28,7 @@ from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.api.segment_logs import LogEnds, SegmentLogApi
 from headrace.metastore.api.segments import METADATA_PARTITIONS, PartitionMarker
 from headrace.metastore.audit_trail.reader import AuditReader
-from headrace.metastore.lifecycle.rendering import audit_record, log_record
+from headrace.metastore.segment_logs.rendering import audit_record, log_record
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.fetch_codec import FetchPartition, FetchPartitionReply
 from headrace.storage.errors import HeadraceError

@@ -19,10 +19,10 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
 from headrace.metastore.api.read import EpochEnd, EpochQuery, LeaderEpochApi
 from headrace.metastore.api.segment_logs import SegmentLogApi
-from headrace.metastore.lifecycle.topics import REMOTE_LOG_IMAGE
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE
-from headrace.metastore.log.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.topics import REMOTE_LOG_IMAGE
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply

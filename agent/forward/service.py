@@ -22,9 +22,9 @@ from headrace.agent.forward.links import Links
 from headrace.agent.forward.metrics import ForwardMetrics
 from headrace.agent.forward.routes import Route
 from headrace.agent.forward.serving import ForwardServer
-from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY
 from headrace.agent.groups.handlers import GroupHandlers
 from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
+from headrace.agent.peer_apis import ENVELOPE_KEY, OPEN_KEY
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.image import AgentImage, MetadataImage

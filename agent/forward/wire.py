@@ -17,12 +17,10 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from headrace.agent.peer_apis import ENVELOPE_KEY, OPEN_KEY
 from headrace.protocol import wire
 from headrace.storage.errors import CorruptError, InvalidError
 
-OPEN_KEY = 31_297
-ENVELOPE_KEY = 31_296
-"""Far above Kafka's own keys, below those of the zone cache and of the health reports."""
 OPEN_VERSION = 0
 NEWEST_ENVELOPE = 1
 WINDOW_MS = 60_000

@@ -11,12 +11,11 @@ import hmac
 import struct
 from typing import NamedTuple
 
+from headrace.agent.peer_apis import PEER_HEALTH_KEY
 from headrace.protocol import wire
 from headrace.storage.dependency import BUCKET, METASTORE
 from headrace.storage.errors import CorruptError, InvalidError
 
-API_KEY = 31_298
-"""Far above Kafka's own keys, below the zone cache's."""
 VERSION = 0
 WINDOW_MS = 60_000
 """A question is valid for so long, on the database's clock."""
@@ -42,7 +41,7 @@ def encode_question(question: Question, secret: bytes, correlation_id: int) -> t
     """(the request frame with its length, the question's MAC, which verifies the answer)."""
     body = _QUESTION.pack(*question)
     mac = hmac.digest(secret, body, "sha256")
-    frame = _REQUEST_HEADER.pack(API_KEY, VERSION, correlation_id) + wire.string(None, False) + mac + body
+    frame = _REQUEST_HEADER.pack(PEER_HEALTH_KEY, VERSION, correlation_id) + wire.string(None, False) + mac + body
     return wire.INT32.pack(len(frame)) + frame, mac
 
 

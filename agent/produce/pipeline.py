@@ -39,9 +39,9 @@ from headrace.agent.produce.validate import RuleBook
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import CommitApi, FileAnswer, FileCommit
+from headrace.metastore.api.transaction_state import Transaction
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.effective_configs import EffectiveConfigs
-from headrace.metastore.transactions.state import Transaction
 from headrace.protocol.produce_codec import ProduceRequest, decode_produce
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
 from headrace.storage.clock import Clock

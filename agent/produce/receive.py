@@ -44,7 +44,7 @@ from headrace.agent.security.authorization.operations import AclOperation, AclRe
 from headrace.metastore.api.commit import via_alias
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.log.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.errors import SENT_AGAIN
 from headrace.protocol.internal_topics import INTERNAL_TOPICS
 from headrace.protocol.partition_counts import NO_COUNT

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.produce.pending import Refusal, not_stored
 from headrace.metastore.api.commit import BatchTransaction
-from headrace.metastore.transactions.state import EPOCH_MAX, Transaction
+from headrace.metastore.api.transaction_state import EPOCH_MAX, Transaction
 from headrace.protocol.produce_codec import ProduceRequest
 from headrace.storage.errors import HeadraceError
 from headrace.storage.records.header import HEADER_BYTES, BatchHeader, read_header

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.listener.server import KafkaListener
 from headrace.agent.quotas.enforcement import QuotaEnforcer
 from headrace.agent.quotas.exchange import QuotaExchange
 from headrace.agent.quotas.metrics import QuotaMetrics
@@ -21,12 +21,22 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.storage.clock import Clock
 
 
+class LimitedListener(Protocol):
+    """The listener as quotas see it."""
+
+    def limit_connections(self, is_in_quota: Callable[[str], bool]) -> None:
+        """Ask before a client's address gets one more connection."""
+
+    def limit_clients(self, quotas: QuotaEnforcer | None) -> None:
+        """Ask the enforcer about each request; None: about none."""
+
+
 class QuotaService:
     """`on_image` after each change of the image; `run` while the agent serves."""
 
     def __init__(
         self,
-        listener: KafkaListener,
+        listener: LimitedListener,
         api: QuotaUseApi,
         own_node_id: Callable[[], int | None],
         clock: Clock,

@@ -18,9 +18,9 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import RequestedPartition, resolve
 from headrace.agent.groups.names import storable
+from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionState, TransactionVerdict
 from headrace.metastore.api.transactions import TransactionApi
-from headrace.metastore.log.rendered_topics import rendered_topic
-from headrace.metastore.transactions.state import ProducerEpoch, TransactionState, TransactionVerdict
+from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.errors import transaction_error, transaction_failure
 from headrace.protocol.internal_topics import INTERNAL_TOPICS
 from headrace.protocol.request import Request, Response

@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry, Counter
 
 from headrace.agent.groups.names import storable
 from headrace.agent.transactions.producer_ids import ProducerIds
+from headrace.metastore.api.transaction_state import EPOCH_MAX, NO_PRODUCER, ProducerEpoch, TransactionVerdict
 from headrace.metastore.api.transactions import TransactionApi
-from headrace.metastore.transactions.state import EPOCH_MAX, NO_PRODUCER, ProducerEpoch, TransactionVerdict
 from headrace.protocol.errors import transaction_error, transaction_failure
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply

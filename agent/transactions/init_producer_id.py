@@ -19,8 +19,8 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.refusal_log import OnRefused, unheard
 from headrace.agent.transactions.names import is_legal_transactional_id
 from headrace.agent.transactions.producer_ids import ProducerIds
+from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch
 from headrace.metastore.api.transactions import TransactionApi
-from headrace.metastore.transactions.state import NO_PRODUCER, ProducerEpoch
 from headrace.protocol.errors import transaction_error, transaction_failure
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply

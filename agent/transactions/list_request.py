@@ -23,9 +23,9 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.names import storable
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
+from headrace.metastore.api.transaction_state import Transaction, TransactionState
 from headrace.metastore.api.transactions import TransactionApi
 from headrace.metastore.keys import split_partition_key
-from headrace.metastore.transactions.state import Transaction, TransactionState
 from headrace.protocol.errors import transaction_failure
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import UNIX_EPOCH, Schema, decode, reply

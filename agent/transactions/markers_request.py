@@ -17,8 +17,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
+from headrace.metastore.api.transaction_state import ProducerEpoch
 from headrace.metastore.api.transactions import TransactionApi
-from headrace.metastore.transactions.state import ProducerEpoch
 from headrace.protocol.errors import transaction_error, transaction_failure
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply

@@ -7,9 +7,14 @@ Invariant: the log has no gaps, and its projection in tables changes in the same
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
-from headrace.metastore.log.record_fields import MetadataRecord
+
+class MetadataRecord:
+    """Base of all record types (metastore/log/kip631_records.py, own_records.py)."""
+
+    __slots__ = ()
+    record_type: ClassVar[int]
 
 
 class StoredSnapshot(NamedTuple):

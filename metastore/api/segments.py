@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.jobs import JobToken
-from headrace.metastore.lifecycle.keys import RemoteSegmentKey
-from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
+from headrace.metastore.api.segment_keys import RemoteSegmentKey
+from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
 
 CLEAN_UP_SEGMENTS_JOB = "clean-up-segments"
 """The kind of the periodic job."""

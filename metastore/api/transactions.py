@@ -12,7 +12,7 @@ from collections.abc import Sequence, Set
 from typing import NamedTuple, Protocol
 
 from headrace.metastore.api.groups import CommittedOffset
-from headrace.metastore.transactions.state import NO_PRODUCER, ProducerEpoch, Transaction, TransactionVerdict
+from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch, Transaction, TransactionVerdict
 
 
 class TransactionAnswer(NamedTuple):

@@ -22,8 +22,8 @@ import crc32c
 import msgspec
 
 from headrace.metastore.api.audit_archive import AUDIT_PREFIX, ArchivedAudit
+from headrace.metastore.api.segment_keys import RemoteSegmentKey
 from headrace.metastore.api.segments import SegmentCause, SegmentEvent, SegmentFacts
-from headrace.metastore.lifecycle.keys import RemoteSegmentKey
 from headrace.storage.errors import CorruptError, InvalidError
 
 MAGIC = b"HRA1"

@@ -15,11 +15,11 @@ import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.features import required_format
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import DelegationTokenRecord
 from headrace.metastore.log.own_records import RemoveDelegationTokenRecord
-from headrace.metastore.log.record_fields import MetadataRecord
 
 
 @dataclass(frozen=True, slots=True)

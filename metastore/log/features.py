@@ -24,6 +24,7 @@ from headrace.metastore.api.agents import (
     SUPPORTED_FEATURES,
     TRANSACTION_VERSION,
 )
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import FeatureLevelRecord, PartitionRecord
 from headrace.metastore.log.own_records import (
@@ -40,7 +41,6 @@ from headrace.metastore.log.own_records import (
     SplitPartitionRecord,
     UserScramKeysRecord,
 )
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError
 
 PARTITION_CHANGES_FORMAT = 4

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.record_fields import (
     OWN_TAGS,
     Blob,
@@ -22,7 +23,6 @@ from headrace.metastore.log.record_fields import (
     Int32,
     Int32s,
     Int64,
-    MetadataRecord,
     NullableText,
     Text,
     Texts,

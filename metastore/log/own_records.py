@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.kip631_records import ANCESTORS, AncestorEpoch
 from headrace.metastore.log.record_fields import (
     Blob,
@@ -17,7 +18,6 @@ from headrace.metastore.log.record_fields import (
     Int8,
     Int32,
     Int64,
-    MetadataRecord,
     NullableText,
     Text,
     record,

@@ -12,6 +12,7 @@ import struct
 import uuid
 from collections.abc import Mapping, Sequence
 
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.kip631_records import AncestorEpoch, PartitionRecord
 from headrace.metastore.log.own_records import (
     MarkPartitionRecord,
@@ -19,7 +20,6 @@ from headrace.metastore.log.own_records import (
     RemovePartitionRecord,
     SplitPartitionRecord,
 )
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.records import FRAME_TYPE, VERSION, encode_record
 from headrace.metastore.partitions.changes import Change, Removal, Shrinking
 from headrace.metastore.partitions.topic_partitions import OrderedPartition, Split

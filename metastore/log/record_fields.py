@@ -10,8 +10,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeVar, dataclass_transform
+from typing import Annotated, TypeVar, dataclass_transform
 
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.wire import Array, Bytes, Fixed, NotNull, String, Uuid
 
 OWN_TAGS = 10_000
@@ -30,13 +31,6 @@ NullableText = Annotated[str | None, String()]
 Blob = Annotated[bytes, NotNull(Bytes())]
 Int32s = Annotated[tuple[int, ...], NotNull(Array(Fixed("i")))]
 Texts = Annotated[tuple[str, ...], NotNull(Array(NotNull(String())))]
-
-
-class MetadataRecord:
-    """Base of all record types."""
-
-    __slots__ = ()
-    record_type: ClassVar[int]
 
 
 _Record = TypeVar("_Record", bound=MetadataRecord)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import struct
 
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log import kip631_records, own_records
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.wire import Reader, Structure, write_uvarint
 from headrace.storage.errors import CorruptError, InvalidError
 

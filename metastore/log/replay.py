@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from headrace.metastore.api.agents import METADATA_FORMAT, SEALED_SECRETS, FeatureRange, Listener
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.changing_partitions import ChangingPartitions
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT, refuse_unknown_format
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
@@ -56,7 +57,6 @@ from headrace.metastore.log.own_records import (
     UserScramKeysRecord,
 )
 from headrace.metastore.log.partition_records import plain_partition
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.records import decode_record
 from headrace.metastore.log.scram_keys import as_keys
 from headrace.storage.errors import CorruptError

@@ -12,9 +12,9 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.kip631_records import CredentialInfo, UserScramCredentialRecord
 from headrace.metastore.log.own_records import ScramKeys, UserScramKeysRecord
-from headrace.metastore.log.record_fields import MetadataRecord
 
 MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 """Kafka's numbers."""

@@ -11,11 +11,11 @@ import functools
 from dataclasses import replace
 
 from headrace.metastore.api.agents import SEALED_SECRETS
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.features import change_feature
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import FeatureLevelRecord
 from headrace.metastore.log.own_records import ScramKeys, UserScramKeysRecord
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.scram_keys import as_keys
 from headrace.metastore.sealing import Sealing
 

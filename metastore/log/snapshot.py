@@ -20,6 +20,7 @@ from collections.abc import Iterator
 
 from crc32c import crc32c
 
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import (
     BrokerEndpoint,
@@ -43,7 +44,6 @@ from headrace.metastore.log.own_records import (
     HideBrokerRecord,
 )
 from headrace.metastore.log.partition_records import ancestor_epochs, encode_plain_partition, split_record
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import ImageBuilder
 from headrace.metastore.log.scram_keys import credentials_record

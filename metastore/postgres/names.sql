@@ -102,7 +102,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 11;
 CREATE OR REPLACE FUNCTION batch_unknown_producer() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 12;
 
--- Of transactions.state: metastore.transactions.state.TransactionState
+-- Of transactions.state: metastore.api.transaction_state.TransactionState
 CREATE OR REPLACE FUNCTION transaction_ongoing() RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1::smallint;
 

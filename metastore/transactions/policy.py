@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass, replace
 
-from headrace.metastore.transactions.state import (
+from headrace.metastore.api.transaction_state import (
     EPOCH_MAX,
     NO_PRODUCER,
     ProducerEpoch,

@@ -13,8 +13,8 @@ from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.metastore.api.audit_archive import ARCHIVE_AUDIT, ArchivedAudit
 from headrace.metastore.api.jobs import NewJob
+from headrace.metastore.api.segment_keys import base64url
 from headrace.metastore.audit_trail.objects import ObjectWriter
-from headrace.metastore.lifecycle.keys import base64url
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store

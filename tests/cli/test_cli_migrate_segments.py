@@ -9,14 +9,14 @@ import confluent_kafka
 import pytest
 
 from headrace.cli.main import main
-from headrace.metastore.lifecycle.migration import replay
-from headrace.metastore.lifecycle.projection import StreamRecord
+from headrace.metastore.segment_logs.migration import replay
+from headrace.metastore.segment_logs.projection import StreamRecord
 from headrace.storage.records.codec import Record, encode_batch
 from load.dev_server import DevServer
 from tests.cli.command_lines import Run
 from tests.confluent_records import read
-from tests.metastore.lifecycle.legacy_topic import LegacyTopic
-from tests.metastore.lifecycle.test_records import golden
+from tests.metastore.segment_logs.legacy_topic import LegacyTopic
+from tests.metastore.segment_logs.test_records import golden
 
 TOPIC = "legacy_remote_log_metadata"
 TIMEOUT_SECONDS = 300

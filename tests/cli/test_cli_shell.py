@@ -13,6 +13,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.cli.shell.commands import LeaveShell, Shell
 from headrace.cli.shell.tree import find, text, tree, walk
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import (
@@ -30,7 +31,6 @@ from headrace.metastore.log.kip631_records import (
     UnfenceBrokerRecord,
     UserScramCredentialRecord,
 )
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -27,8 +27,8 @@ from headrace.compactor.lease import Lease
 from headrace.compactor.permit import Mark, write_mark
 from headrace.metastore.api.audit_archive import AUDIT_PREFIX
 from headrace.metastore.api.jobs import NewJob
-from headrace.metastore.lifecycle.rendering import audit_record
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.segment_logs.rendering import audit_record
 from headrace.protocol.fetch_codec import FetchPartition
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.memory import MemoryStore

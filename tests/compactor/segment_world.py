@@ -18,7 +18,7 @@ from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMet
 from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import NewJob
-from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
+from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.storage.file_id import file_id_of
 from tests.compactor.world import CompactionWorld
 from tests.metastore.segment_keys import with_keys

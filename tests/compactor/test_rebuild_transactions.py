@@ -22,6 +22,7 @@ from headrace.compactor.outcomes import OutcomeJob
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.outcomes import RECORD_OUTCOMES, TransactionOutcome
 from headrace.metastore.api.read import ExtentQuery
+from headrace.metastore.api.transaction_state import ProducerEpoch
 from headrace.metastore.life.forgotten import write_forgotten
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.recorded_objects import write_entries
@@ -33,7 +34,6 @@ from headrace.metastore.transactions.outcomes import (
     list_outcomes,
     read_outcomes,
 )
-from headrace.metastore.transactions.state import ProducerEpoch
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange
 from headrace.storage.records.codec import decode_records

@@ -18,18 +18,18 @@ import pytest
 from headrace.compactor.lease import Lease
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
+from headrace.metastore.api.segment_keys import RemoteSegmentKey, parse_key
+from headrace.metastore.api.segment_states import RemotePartitionDeleteState
 from headrace.metastore.api.segments import METADATA_PARTITIONS
-from headrace.metastore.lifecycle.keys import RemoteSegmentKey, parse_key
-from headrace.metastore.lifecycle.projection import Projection, StreamRecord
-from headrace.metastore.lifecycle.records import RemotePartitionDeleteMetadataRecord, decode
-from headrace.metastore.lifecycle.rendering import audit_record, log_record
-from headrace.metastore.lifecycle.states import RemotePartitionDeleteState
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.segment_logs.projection import Projection, StreamRecord
+from headrace.metastore.segment_logs.records import RemotePartitionDeleteMetadataRecord, decode
+from headrace.metastore.segment_logs.rendering import audit_record, log_record
 from headrace.storage.errors import FencedError, UnavailableError
 from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.records.codec import Record
 from tests.compactor.segment_world import DAY, HOUR, LEASE_MS, SegmentWorld
-from tests.metastore.lifecycle.scenarios import Row, Scenario, scenarios
+from tests.metastore.segment_logs.scenarios import Row, Scenario, scenarios
 from tests.metastore.sessions import delete
 
 

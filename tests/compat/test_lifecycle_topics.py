@@ -14,10 +14,10 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from headrace.metastore.lifecycle.keys import base64url
-from headrace.metastore.lifecycle.partitioner import metadata_partition
-from headrace.metastore.lifecycle.records import decode
-from headrace.metastore.lifecycle.topics import AUDIT_TOPIC, LIFECYCLE_TOPICS, REMOTE_LOG_TOPIC, lifecycle_configs
+from headrace.metastore.api.segment_keys import base64url
+from headrace.metastore.segment_logs.partitioner import metadata_partition
+from headrace.metastore.segment_logs.records import decode
+from headrace.metastore.segment_logs.topics import AUDIT_TOPIC, LIFECYCLE_TOPICS, REMOTE_LOG_TOPIC, lifecycle_configs
 from load.dev_server import DevServer
 from load.tools import KAFKA_JARS
 from tests.confluent_records import read

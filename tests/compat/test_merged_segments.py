@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.metastore.api.agents import SEGMENT_KEYS
-from headrace.metastore.lifecycle.keys import RemoteSegmentKey, parse_key
-from headrace.metastore.lifecycle.projection import Projection, StreamRecord
-from headrace.metastore.lifecycle.records import RemoteLogSegmentMetadataUpdateRecord, decode
-from headrace.metastore.lifecycle.topics import AUDIT_TOPIC, REMOTE_LOG_TOPIC
+from headrace.metastore.api.segment_keys import RemoteSegmentKey, parse_key
+from headrace.metastore.segment_logs.projection import Projection, StreamRecord
+from headrace.metastore.segment_logs.records import RemoteLogSegmentMetadataUpdateRecord, decode
+from headrace.metastore.segment_logs.topics import AUDIT_TOPIC, REMOTE_LOG_TOPIC
 from load.dev_server import DevServer
 
 TIMEOUT_SECONDS = 300

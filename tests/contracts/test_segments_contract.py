@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.metastore.api.retention import LogStartTarget
-from headrace.metastore.lifecycle.states import RemoteLogSegmentState
+from headrace.metastore.api.segment_states import RemoteLogSegmentState
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import AlreadyExistsError
 from tests.contracts.segment_sides import Sides, Started

@@ -14,13 +14,14 @@ from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.read import FeedKind, OffsetKind
+from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.api.segments import (
     ReferenceState,
     SegmentCause,
     StartOutcome,
 )
 from headrace.metastore.api.topics import PartitionState, RemovalOutcome
-from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
+from headrace.metastore.api.transaction_state import TransactionState
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.kip631_records import (
     TOPIC_RESOURCE,
@@ -32,7 +33,6 @@ from headrace.metastore.log.own_records import ControlledShutdownRecord, HideBro
 from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.postgres.sql_files import function_files
 from headrace.metastore.transactions.markers import MARKER_BYTES
-from headrace.metastore.transactions.state import TransactionState
 
 ENUMS: dict[str, type[enum.IntEnum]] = {
     "job": JobState,

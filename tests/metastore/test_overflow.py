@@ -19,9 +19,9 @@ import pytest
 
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.read import ExtentQuery, OffsetKind, OffsetQuery
+from headrace.metastore.api.transaction_state import NO_PRODUCER, TransactionVerdict
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.transactions.state import NO_PRODUCER, TransactionVerdict
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock

@@ -12,8 +12,8 @@ import pytest
 
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.topics import PartitionGrowth
+from headrace.metastore.api.transaction_state import TransactionVerdict
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.transactions.state import TransactionVerdict
 from headrace.storage.errors import NotFoundError
 from tests.metastore.commit_scenes import Scene, appended, batch, file_of, open_scene, pairs
 from tests.metastore.sessions import create, delete, move_time, new_topic, rows, session, set_for_cluster

@@ -31,10 +31,10 @@ from headrace.metastore.api.read import (
 )
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.api.topics import RemovalOutcome
+from headrace.metastore.api.transaction_state import Transaction
 from headrace.metastore.keys import commit_shard, partition_key, split_partition_key
 from headrace.metastore.life.numbers import NUMBER_BITS
 from headrace.metastore.partitions.changes import Expansion, Shrinking
-from headrace.metastore.transactions.state import Transaction
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import born_ms

@@ -13,8 +13,8 @@ from itertools import groupby
 
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import JobState, JobToken
+from headrace.metastore.api.segment_states import RemotePartitionDeleteState
 from headrace.metastore.api.segments import ReferenceState, SegmentCause
-from headrace.metastore.lifecycle.states import RemotePartitionDeleteState
 from tests.model.segment_model import DELETE_FINISHED, DELETE_STARTED, FINISHED, STARTED, ModelWithSegments
 from tests.model.segment_rows import SegmentRow
 

@@ -18,15 +18,15 @@ from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import JobState, JobToken
 from headrace.metastore.api.read import Extent, LogStartMove
 from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget
-from headrace.metastore.api.segments import NewSegment, ReferenceState, SegmentCause, StartOutcome
-from headrace.metastore.keys import split_partition_key
-from headrace.metastore.lifecycle.keys import RemotePartitionKey, RemoteSegmentKey
-from headrace.metastore.lifecycle.states import (
+from headrace.metastore.api.segment_keys import RemotePartitionKey, RemoteSegmentKey
+from headrace.metastore.api.segment_states import (
     Latest,
     RemoteLogSegmentState,
     RemotePartitionDeleteState,
     segment_transition,
 )
+from headrace.metastore.api.segments import NewSegment, ReferenceState, SegmentCause, StartOutcome
+from headrace.metastore.keys import split_partition_key
 from headrace.storage.clock import Clock
 from headrace.storage.errors import NotFoundError
 from tests.model.file_model import ModelWithFiles

@@ -1,7 +1,7 @@
 """The reference model's rows of remote segments, and the two logs that they are recorded in.
 
 Place: under tests/model/segment_model.py; the tables of metastore/postgres/segments in plain Python.
-Invariant: a change that metastore/lifecycle does not allow is refused, and nothing of the statement happens.
+Invariant: a change that metastore/segment_logs does not allow is refused, and nothing of the statement happens.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.metastore.api.segments import METADATA_PARTITIONS, NO_BROKER, ReferenceState, SegmentCause
-from headrace.metastore.lifecycle.keys import LifecycleKey, RemotePartitionKey, RemoteSegmentKey
-from headrace.metastore.lifecycle.partitioner import metadata_partition
-from headrace.metastore.lifecycle.states import (
+from headrace.metastore.api.segment_keys import LifecycleKey, RemotePartitionKey, RemoteSegmentKey
+from headrace.metastore.api.segment_states import (
     Latest,
     RemoteLogSegmentState,
     RemotePartitionDeleteState,
     partition_transition,
     segment_transition,
 )
+from headrace.metastore.api.segments import METADATA_PARTITIONS, NO_BROKER, ReferenceState, SegmentCause
+from headrace.metastore.segment_logs.partitioner import metadata_partition
 
 
 @dataclass

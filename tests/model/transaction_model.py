@@ -24,16 +24,16 @@ from headrace.metastore.api.read import (
     FeedRow,
     PartitionExtents,
 )
-from headrace.metastore.transactions import policy
-from headrace.metastore.transactions.markers import MARKER_BYTES, Marker, marker_file_id
-from headrace.metastore.transactions.policy import TransactionStep
-from headrace.metastore.transactions.state import (
+from headrace.metastore.api.transaction_state import (
     NO_PRODUCER,
     ProducerEpoch,
     Transaction,
     TransactionState,
     TransactionVerdict,
 )
+from headrace.metastore.transactions import policy
+from headrace.metastore.transactions.markers import MARKER_BYTES, Marker, marker_file_id
+from headrace.metastore.transactions.policy import TransactionStep
 
 DONE, FENCED = TransactionVerdict.DONE, TransactionVerdict.FENCED
 INVALID, UNKNOWN = TransactionVerdict.INVALID_STATE, TransactionVerdict.UNKNOWN_PRODUCER

@@ -26,8 +26,8 @@ from headrace.cli.segments import highest_offsets
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.read import Extent, ExtentQuery, FeedKind, FeedPage, FeedRow, PartitionExtents
 from headrace.metastore.api.retention import LogStartTarget
+from headrace.metastore.api.segment_keys import RemotePartitionKey
 from headrace.metastore.keys import commit_shard
-from headrace.metastore.lifecycle.keys import RemotePartitionKey
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.file_id import level_of
 from tests.compactor.segment_world import LEASE_MS, SegmentWorld

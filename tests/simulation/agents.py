@@ -20,8 +20,8 @@ from prometheus_client.registry import Collector
 
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
-from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE
 from headrace.agent.listener.produce_bytes import ProduceBytes
+from headrace.agent.peer_apis import ZONE_CACHE_KEY
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
 from headrace.agent.transactions.init_producer_id import InitProducerId
@@ -123,7 +123,7 @@ class Process:
         self.dispatcher.register(ApiKey.PRODUCE, self.produce.handle)
         self.dispatcher.register(ApiKey.FETCH, self.fetch.handle_fetch)
         if self.fetch.zone_cache is not None:
-            self.dispatcher.register_unadvertised(ZONE_CACHE, self.fetch.zone_cache.handle)
+            self.dispatcher.register_unadvertised(ZONE_CACHE_KEY, self.fetch.zone_cache.handle)
         self.dispatcher.register(ApiKey.LIST_OFFSETS, self.fetch.handle_list_offsets)
         self.dispatcher.register(
             ApiKey.INIT_PRODUCER_ID,

@@ -8,8 +8,8 @@ from typing import Any
 
 from headrace.metastore.api.compaction import Swap
 from headrace.metastore.api.files import FileState
+from headrace.metastore.api.segment_states import RemoteLogSegmentState
 from headrace.metastore.api.segments import ReferenceState, SegmentCause
-from headrace.metastore.lifecycle.states import RemoteLogSegmentState
 from tests.model.segment_end_model import ModelLifecycle
 from tests.model.segment_model import ModelWithSegments
 from tests.model.segment_rows import SegmentLogs, SegmentRow

@@ -9,15 +9,15 @@ import uuid
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from headrace.metastore.api.segments import ReferenceState
-from headrace.metastore.lifecycle.keys import RemotePartitionKey, RemoteSegmentKey
-from headrace.metastore.lifecycle.states import (
+from headrace.metastore.api.segment_keys import RemotePartitionKey, RemoteSegmentKey
+from headrace.metastore.api.segment_states import (
     Latest,
     RemoteLogSegmentState,
     RemotePartitionDeleteState,
     partition_transition,
     segment_transition,
 )
+from headrace.metastore.api.segments import ReferenceState
 from headrace.storage.errors import IllegalTransitionError
 from headrace.storage.file_id import level_of
 from tests.model.segment_end_model import ModelLifecycle

@@ -13,8 +13,8 @@ import pytest
 from headrace.agent.fetch.index import TailIndex
 from headrace.agent.fetch.tail import Tail
 from headrace.metastore.api.read import NONE_OPEN
+from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionState, TransactionVerdict
 from headrace.metastore.transactions import policy
-from headrace.metastore.transactions.state import ProducerEpoch, TransactionState, TransactionVerdict
 from tests.model.transaction_model import TransactionModel
 from tests.planted import PlantedBugs, Report, Trial
 from tests.simulation import transactions

@@ -22,6 +22,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.admin.log_change import PATIENCE_SECONDS, LogChange
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.delegation_tokens import (
     TokenTimes,
     ended,
@@ -35,7 +36,6 @@ from headrace.metastore.log.delegation_tokens import (
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import DelegationTokenRecord
 from headrace.metastore.log.own_records import RemoveDelegationTokenRecord
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import ANONYMOUS, Request, Response

@@ -26,7 +26,6 @@ from headrace.config.config_definition import ConfigDefinition, ConfigEffect
 from headrace.config.group_configs import GROUP_CONFIGS
 from headrace.config.node_ids import VIRTUAL_NODE_ID
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
-from headrace.metastore.lifecycle.topics import LIFECYCLE_TOPICS, lifecycle_configs
 from headrace.metastore.log.effective_configs import (
     ConfigLayer,
     ConfigSource,
@@ -35,6 +34,7 @@ from headrace.metastore.log.effective_configs import (
     set_for_all_brokers,
 )
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.segment_logs.topics import LIFECYCLE_TOPICS, lifecycle_configs
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply

@@ -20,11 +20,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.agent.fetch.file_range import FileRange
+from headrace.agent.peer_apis import ZONE_CACHE_KEY
 from headrace.protocol import wire
 from headrace.storage.errors import CorruptError, InvalidError
 
-API_KEY = 31_299
-"""Far above Kafka's own keys."""
 VERSION = 1
 """1: SHA-256 of each range instead of CRC32C."""
 WINDOW_MS = 60_000
@@ -66,7 +65,7 @@ def encode_ask(ask: Ask, secret: bytes, correlation_id: int) -> tuple[bytes, byt
         )
     )
     mac = _mac(secret, body)
-    frame = _REQUEST_HEADER.pack(API_KEY, VERSION, correlation_id) + wire.string(None, False) + mac + body
+    frame = _REQUEST_HEADER.pack(ZONE_CACHE_KEY, VERSION, correlation_id) + wire.string(None, False) + mac + body
     return wire.INT32.pack(len(frame)) + frame, mac
 
 

@@ -24,8 +24,8 @@ from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import TopicImage
-from headrace.metastore.log.rendered_topics import RENDERED_TOPICS, rendered_topic
 from headrace.metastore.log.topic_counts import undeleted_count
+from headrace.metastore.segment_logs.rendered_topics import RENDERED_TOPICS, rendered_topic
 
 PATTERNS_MAX = 1_000
 MATCHES_MAX = 4_000_000

@@ -21,8 +21,8 @@ from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.values import MemberRef
 from headrace.metastore.api.groups import CommittedOffset, GroupApi
+from headrace.metastore.api.transaction_state import ProducerEpoch
 from headrace.metastore.api.transactions import PendingOffsetsAnswer
-from headrace.metastore.transactions.state import ProducerEpoch
 from headrace.protocol.errors import coordinator_error, transaction_error
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError

@@ -18,8 +18,8 @@ from headrace.agent.groups.offsets.group_offsets import GroupOffsets, PendingCom
 from headrace.agent.groups.offsets.judged_offsets import JudgedOffsets
 from headrace.agent.groups.offsets.topics import resolve
 from headrace.agent.groups.values import MemberRef
+from headrace.metastore.api.transaction_state import ProducerEpoch
 from headrace.metastore.log.settings_in_force import SettingsInForce
-from headrace.metastore.transactions.state import ProducerEpoch
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 

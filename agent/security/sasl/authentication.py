@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry, Counter
 
-from headrace.agent.fetch.zone_cache.wire import API_KEY as ZONE_CACHE_KEY
-from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY
-from headrace.agent.peer_health.wire import API_KEY as PEER_HEALTH_KEY
+from headrace.agent.peer_apis import BETWEEN_AGENTS
 from headrace.agent.security.audit import AuditLog
 from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.agent.security.sasl.credentials import Credentials
@@ -41,8 +39,6 @@ from headrace.storage.repetition import LIMITED, Repetitions
 logger = logging.getLogger(__name__)
 
 _BEFORE = frozenset({int(ApiKey.API_VERSIONS), int(ApiKey.SASL_HANDSHAKE), int(ApiKey.SASL_AUTHENTICATE)})
-BETWEEN_AGENTS = frozenset({PEER_HEALTH_KEY, ZONE_CACHE_KEY, OPEN_KEY, ENVELOPE_KEY})
-"""Their handlers serve only who knows the cluster's secret."""
 _UNCHECKED = _BEFORE | BETWEEN_AGENTS
 _NONCE_BITS = 192
 _REFUSED = "Authentication failed: invalid credentials"

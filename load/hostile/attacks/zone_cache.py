@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.agent.fetch.zone_cache.wire import API_KEY
+from headrace.agent.peer_apis import ZONE_CACHE_KEY
 from load.hostile.attacked_agent import AttackedAgent
 
 SETTINGS = {"broker.rack": "zone-a", "cache.bytes": 0}
@@ -39,7 +39,7 @@ class AlteringPath:
             first = await reader.readexactly(6)
             (api_key,) = struct.unpack_from(">h", first, 4)
             agent_writer.write(first)
-            back = self._altered if api_key == API_KEY else _pipe
+            back = self._altered if api_key == ZONE_CACHE_KEY else _pipe
             try:
                 async with asyncio.TaskGroup() as both:
                     both.create_task(_pipe(reader, agent_writer))

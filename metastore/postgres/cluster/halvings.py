@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.metastore.api.halvings import Halving, HalvingPair, HalvingState
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.own_records import AliasPartitionRecord, HalveTopicRecord
 from headrace.metastore.log.partition_records import change_records
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.partitions.changes import Shrinking
 from headrace.metastore.partitions.merging import MergePhase, MergeTimes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.metadata_log import MetadataRecord, StoredSnapshot
 from headrace.metastore.log.features import required_format
 from headrace.metastore.log.kip631_records import (
     AccessControlRecord,
@@ -29,7 +29,6 @@ from headrace.metastore.log.own_records import (
     RemoveUserScramCredentialRecord,
     UserScramKeysRecord,
 )
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError, InvalidError, TruncatedError

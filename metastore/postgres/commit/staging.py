@@ -26,6 +26,7 @@ from headrace.metastore.api.commit import (
     StagedBatch,
     via_alias,
 )
+from headrace.metastore.api.transaction_state import EPOCH_MAX
 from headrace.metastore.keys import PARTITION_BITS
 from headrace.metastore.postgres.packing import (
     Column,
@@ -37,7 +38,6 @@ from headrace.metastore.postgres.packing import (
     pack_uuids,
     unpack_answers,
 )
-from headrace.metastore.transactions.state import EPOCH_MAX
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import born_ms
 

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.metastore.api.audit_archive import ArchivedAudit
+from headrace.metastore.api.segment_keys import RemoteSegmentKey
 from headrace.metastore.api.segment_logs import AuditPage, LogEnds, RemoteLogPage
+from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.api.segments import (
     PartitionMarker,
     ReferenceState,
@@ -20,8 +22,6 @@ from headrace.metastore.api.segments import (
     SegmentEvent,
     SegmentFacts,
 )
-from headrace.metastore.lifecycle.keys import RemoteSegmentKey
-from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.postgres.statement import Pool, Statement
 
 _SEGMENT_LOG_ENDS = Statement("segment_log_ends", writes=False)

@@ -7,7 +7,7 @@ LANGUAGE sql STABLE
 RETURN coalesce((SELECT max_level FROM features WHERE name = 'remote.log.metadata.compaction'), 0);
 
 -- Whether a key in one state may be recorded in another; p_from NULL: there is no key. STARTED again is another attempt
--- under another uuid. metastore/lifecycle has the same table.
+-- under another uuid. metastore/segment_logs has the same table.
 -- Locks: none. Idempotent: pure. Cost: none.
 CREATE OR REPLACE FUNCTION segment_may_become(p_from int, p_to int) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

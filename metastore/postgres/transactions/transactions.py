@@ -13,6 +13,12 @@ from typing import Any
 from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.outcomes import EndedTransaction, TransactionOutcome
+from headrace.metastore.api.transaction_state import (
+    ProducerEpoch,
+    Transaction,
+    TransactionState,
+    TransactionVerdict,
+)
 from headrace.metastore.api.transactions import (
     LateTransaction,
     OpenTransactions,
@@ -22,12 +28,6 @@ from headrace.metastore.api.transactions import (
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.metastore.transactions import policy
 from headrace.metastore.transactions.policy import TransactionStep
-from headrace.metastore.transactions.state import (
-    ProducerEpoch,
-    Transaction,
-    TransactionState,
-    TransactionVerdict,
-)
 from headrace.storage.errors import FencedError, UnavailableError
 
 ATTEMPTS_MAX = 20

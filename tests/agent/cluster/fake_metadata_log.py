@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.metastore.api.controller import ControllerLease, SnapshotState
-from headrace.metastore.api.metadata_log import StoredSnapshot
+from headrace.metastore.api.metadata_log import MetadataRecord, StoredSnapshot
 from headrace.metastore.api.retention import OldestExtents, OldestQuery
 from headrace.metastore.api.splits import Doubling, QuietSplit, ReadingGroup
 from headrace.metastore.api.topics import CountChange, NewTopic, PartitionGrowth, RemovalOutcome
@@ -21,7 +21,6 @@ from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from headrace.metastore.log.partition_records import change_records, encode_new_partitions, split_record
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.partitions.changes import Removal

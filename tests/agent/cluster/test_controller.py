@@ -22,13 +22,13 @@ from headrace.agent.cluster.metadata_metrics import MetadataMetrics
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.controller import ControllerLease
 from headrace.metastore.api.jobs import JobSchedule, JobState
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.log.delegation_tokens import TokenTimes, issue_token
 from headrace.metastore.log.image import Assignment, MetadataImage
 from headrace.metastore.log.kip631_records import CredentialInfo, FeatureLevelRecord, UserScramCredentialRecord
 from headrace.metastore.log.own_records import ControlledShutdownRecord
 from headrace.metastore.log.reassignment import reassign
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import decode_snapshot, encode_snapshot, load_snapshot
 from headrace.storage.clock import Clock

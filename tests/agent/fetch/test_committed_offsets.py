@@ -8,8 +8,8 @@ import pytest
 
 from headrace.agent.fetch import list_offsets
 from headrace.metastore.api.retention import LogStartTarget
+from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.transactions.state import NO_PRODUCER, ProducerEpoch
 from headrace.storage.records.header import TRANSACTIONAL_BIT
 from tests.agent.fetch.test_postgres import PostgresWorld
 from tests.storage.batches import plain_batch

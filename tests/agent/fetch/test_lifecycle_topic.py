@@ -14,10 +14,10 @@ from headrace.agent.fetch.lifecycle_topic import AuditTopic, LifecycleTopic, Rem
 from headrace.agent.fetch.rendered_topics import rendered_topics
 from headrace.agent.fetch.segment_log_ends import KnownEnds
 from headrace.metastore.api.read import OffsetKind
-from headrace.metastore.lifecycle.projection import Projection, StreamRecord
-from headrace.metastore.lifecycle.topics import AUDIT_IMAGE, AUDIT_TOPIC, REMOTE_LOG_IMAGE, REMOTE_LOG_TOPIC
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC, METADATA_TOPIC_ID
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.segment_logs.projection import Projection, StreamRecord
+from headrace.metastore.segment_logs.topics import AUDIT_IMAGE, AUDIT_TOPIC, REMOTE_LOG_IMAGE, REMOTE_LOG_TOPIC
 from headrace.protocol.fetch_codec import FetchPartition
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore

@@ -13,10 +13,10 @@ from headrace.agent.fetch.handler import METADATA_POLL_SECONDS
 from headrace.agent.fetch.rendered_topics import rendered_topics
 from headrace.metastore.api.segment_logs import LogEnds
 from headrace.metastore.api.segments import METADATA_PARTITIONS
-from headrace.metastore.lifecycle.topics import AUDIT_TOPIC, REMOTE_LOG_TOPIC
 from headrace.metastore.log.kip631_records import FenceBrokerRecord
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC
 from headrace.metastore.log.records import encode_record
+from headrace.metastore.segment_logs.topics import AUDIT_TOPIC, REMOTE_LOG_TOPIC
 from headrace.storage.records.codec import decode_records
 from tests.agent.fetch.fetch_world import FetchResult, World
 

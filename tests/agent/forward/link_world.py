@@ -17,8 +17,8 @@ from headrace.agent.fetch.zone_cache.connection import PeerConnection
 from headrace.agent.forward.link import Answer, ForwardLink
 from headrace.agent.forward.metrics import ForwardMetrics
 from headrace.agent.forward.serving import ForwardServer
-from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY
 from headrace.agent.listener.frames import read_request_header
+from headrace.agent.peer_apis import ENVELOPE_KEY, OPEN_KEY
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.request import ClientConnection, Request, Response
 from headrace.storage.errors import UnavailableError

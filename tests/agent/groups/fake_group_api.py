@@ -23,8 +23,8 @@ from headrace.metastore.api.groups import (
     GroupRecord,
     ParentPosition,
 )
+from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionVerdict
 from headrace.metastore.api.transactions import PendingOffsetsAnswer
-from headrace.metastore.transactions.state import ProducerEpoch, TransactionVerdict
 from headrace.storage.errors import FencedError, HeadraceError
 
 NOBODY = (-1, -1)

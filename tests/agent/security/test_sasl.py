@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.peer_apis import BETWEEN_AGENTS
 from headrace.agent.security.audit import AuditLog
 from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.agent.security.sasl import scram
-from headrace.agent.security.sasl.authentication import BETWEEN_AGENTS, Authentication
+from headrace.agent.security.sasl.authentication import Authentication
 from headrace.agent.security.sasl.credentials import Credentials
 from headrace.agent.security.sasl.exchange import AuthenticationFailed
 from headrace.agent.security.sasl.plain import PlainExchange

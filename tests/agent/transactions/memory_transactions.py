@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
+from headrace.metastore.api.transaction_state import ProducerEpoch, Transaction, TransactionState, TransactionVerdict
 from headrace.metastore.api.transactions import TransactionAnswer
 from headrace.metastore.transactions import policy
 from headrace.metastore.transactions.policy import TransactionStep
-from headrace.metastore.transactions.state import ProducerEpoch, Transaction, TransactionState, TransactionVerdict
 from headrace.storage.errors import HeadraceError, OutcomeUnknownError
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.metastore.api.audit_archive import ArchivedAudit
+from headrace.metastore.api.segment_keys import RemoteSegmentKey
 from headrace.metastore.api.segments import SegmentCause, SegmentEvent, SegmentFacts
 from headrace.metastore.audit_trail.objects import (
     BLOCK_BYTES_MAX,
@@ -22,7 +23,6 @@ from headrace.metastore.audit_trail.objects import (
     decode_index,
     epoch_of,
 )
-from headrace.metastore.lifecycle.keys import RemoteSegmentKey
 from headrace.storage.errors import CorruptError, InvalidError
 
 INT32, INT64 = st.integers(-1, 2**31 - 1), st.integers(-1, 2**63 - 1)

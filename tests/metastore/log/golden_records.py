@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.kip631_records import (
     AccessControlRecord,
     AncestorEpoch,
@@ -45,7 +46,6 @@ from headrace.metastore.log.own_records import (
     SplitPartitionRecord,
     UserScramKeysRecord,
 )
-from headrace.metastore.log.record_fields import MetadataRecord
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 ID_HEX = "00112233445566778899aabbccddeeff"

@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import Callable
 
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import (
     AccessControlRecord,
@@ -42,7 +43,6 @@ from headrace.metastore.log.own_records import (
     UserScramKeysRecord,
 )
 from headrace.metastore.log.partition_records import change_records, split_record
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.scram_keys import as_keys

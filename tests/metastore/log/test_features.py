@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS, TRANSACTION_VERSION
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.features import change_feature, required_format
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import (
@@ -17,7 +18,6 @@ from headrace.metastore.log.kip631_records import (
     RegisterBrokerRecord,
 )
 from headrace.metastore.log.own_records import PartitionCountRecord
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.records import encode_record, record_types
 from headrace.metastore.log.replay import apply
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import (
@@ -19,7 +20,6 @@ from headrace.metastore.log.kip631_records import (
     UnregisterBrokerRecord,
 )
 from headrace.metastore.log.own_records import ControlledShutdownRecord
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.storage.errors import CorruptError, UnsupportedFeatureError

@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.image import Assignment, MetadataImage
 from headrace.metastore.log.kip631_records import (
     FenceBrokerRecord,
@@ -14,7 +15,6 @@ from headrace.metastore.log.kip631_records import (
     UnregisterBrokerRecord,
 )
 from headrace.metastore.log.reassignment import cancel_reassignment, completions, reassign, reassignments
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot

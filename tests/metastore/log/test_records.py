@@ -12,10 +12,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log import kip631_records, own_records
 from headrace.metastore.log.kip631_records import FenceBrokerRecord, PartitionRecord, TopicRecord
 from headrace.metastore.log.partition_records import encode_plain_partition, plain_partition
-from headrace.metastore.log.record_fields import MetadataRecord
 from headrace.metastore.log.records import decode_record, encode_record, record_types
 from headrace.metastore.log.wire import Reader, Tag, write_uvarint
 from headrace.storage.errors import CorruptError, InvalidError

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headrace.metastore.api.commit import BatchOutcome, BatchTransaction, via_alias
+from headrace.metastore.api.transaction_state import TransactionVerdict
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.transactions.markers import marker_of
-from headrace.metastore.transactions.state import TransactionVerdict
 from tests.metastore.commit_scenes import appended, batch
 from tests.metastore.halving_scenes import HalvingScene, open_halving_scene
 from tests.metastore.sessions import session

@@ -13,11 +13,11 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.transaction_ends import EndingTimes, TransactionEnds
 from headrace.metastore.api.read import NONE_OPEN
+from headrace.metastore.api.transaction_state import EPOCH_MAX, ProducerEpoch, TransactionVerdict
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.migrate import MIGRATIONS
 from headrace.metastore.postgres.sql_files import sql_files
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.transactions.state import EPOCH_MAX, ProducerEpoch, TransactionVerdict
 from headrace.storage.errors import InvalidError
 from headrace.storage.objects.memory import MemoryStore
 from tests.manual_clock import ManualClock

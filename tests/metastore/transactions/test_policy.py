@@ -17,9 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.metastore.transactions import policy
-from headrace.metastore.transactions.policy import TransactionStep
-from headrace.metastore.transactions.state import (
+from headrace.metastore.api.transaction_state import (
     EPOCH_MAX,
     NO_PRODUCER,
     ProducerEpoch,
@@ -27,6 +25,8 @@ from headrace.metastore.transactions.state import (
     TransactionState,
     TransactionVerdict,
 )
+from headrace.metastore.transactions import policy
+from headrace.metastore.transactions.policy import TransactionStep
 from tests.planted import PlantedBugs, Report, Trial
 
 DONE, FENCED = TransactionVerdict.DONE, TransactionVerdict.FENCED

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.security.authorization.ask import GatedRequest, split
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.agent.security.authorization.rules.rule import FAILED, Check, Rule, mirrored
-from headrace.metastore.log.rendered_topics import rendered_topic
+from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.refused_elements import refused_element
 from headrace.protocol.request import Response
 

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
-from headrace.agent.fetch.zone_cache.wire import API_KEY
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
+from headrace.agent.peer_apis import ZONE_CACHE_KEY
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.clock import SystemClock
 from tests.agent.cluster.standing_view import StandingView
@@ -54,7 +54,7 @@ class TwoAgents:
         self.reader = self._service(world.view, self.registry)
         dispatcher = Dispatcher()
         assert self.owner.zone_cache is not None
-        dispatcher.register_unadvertised(API_KEY, self.owner.zone_cache.handle)
+        dispatcher.register_unadvertised(ZONE_CACHE_KEY, self.owner.zone_cache.handle)
         self.listener = KafkaListener(dispatcher.handle, LIMITS, SystemClock(), CollectorRegistry())
         port = await self.listener.start("127.0.0.1", 0)
         agents = {

@@ -16,9 +16,9 @@ from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.zone_cache.asking import CONNECTIONS, Peers
 from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
-from headrace.agent.fetch.zone_cache.wire import API_KEY
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
+from headrace.agent.peer_apis import ZONE_CACHE_KEY
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.clock import SystemClock
@@ -41,7 +41,7 @@ class Owner:
         self.member: Member = self.zone.members[2]
         self.store: FaultyStore = self.zone.store
         dispatcher = Dispatcher()
-        dispatcher.register_unadvertised(API_KEY, self.member.zone_cache.handle)
+        dispatcher.register_unadvertised(ZONE_CACHE_KEY, self.member.zone_cache.handle)
         self.listener = KafkaListener(dispatcher.handle, LIMITS, SystemClock(), CollectorRegistry())
 
     async def start(self) -> AgentImage:

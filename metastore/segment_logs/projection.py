@@ -14,8 +14,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.metastore.lifecycle.keys import LifecycleKey, RemotePartitionKey, RemoteSegmentKey, parse_key
-from headrace.metastore.lifecycle.records import (
+from headrace.metastore.api.segment_keys import LifecycleKey, RemotePartitionKey, RemoteSegmentKey, parse_key
+from headrace.metastore.api.segment_states import (
+    Latest,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteState,
+    partition_transition,
+    segment_transition,
+)
+from headrace.metastore.segment_logs.records import (
     NO_OFFSET,
     RemoteLogSegmentMetadataRecord,
     RemotePartitionDeleteMetadataRecord,
@@ -24,14 +31,7 @@ from headrace.metastore.lifecycle.records import (
     decode,
     key_of,
 )
-from headrace.metastore.lifecycle.states import (
-    Latest,
-    RemoteLogSegmentState,
-    RemotePartitionDeleteState,
-    partition_transition,
-    segment_transition,
-)
-from headrace.metastore.lifecycle.updates import full_of
+from headrace.metastore.segment_logs.updates import full_of
 from headrace.storage.errors import InvalidError
 
 DELETE_RETENTION_MS = 86_400_000

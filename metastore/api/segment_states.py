@@ -19,7 +19,7 @@ import enum
 import uuid
 from typing import NamedTuple
 
-from headrace.metastore.lifecycle.keys import LifecycleKey
+from headrace.metastore.api.segment_keys import LifecycleKey
 from headrace.storage.errors import IllegalTransitionError
 
 

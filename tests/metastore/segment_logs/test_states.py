@@ -7,8 +7,8 @@ import uuid
 
 import pytest
 
-from headrace.metastore.lifecycle.keys import RemoteSegmentKey
-from headrace.metastore.lifecycle.states import (
+from headrace.metastore.api.segment_keys import RemoteSegmentKey
+from headrace.metastore.api.segment_states import (
     Latest,
     RemoteLogSegmentState,
     RemotePartitionDeleteState,

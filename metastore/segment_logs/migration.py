@@ -17,9 +17,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.metastore.lifecycle.keys import RemotePartitionKey, RemoteSegmentKey, parse_key
-from headrace.metastore.lifecycle.projection import StreamRecord
-from headrace.metastore.lifecycle.records import (
+from headrace.metastore.api.segment_keys import RemotePartitionKey, RemoteSegmentKey, parse_key
+from headrace.metastore.api.segment_states import RemoteLogSegmentState
+from headrace.metastore.segment_logs.projection import StreamRecord
+from headrace.metastore.segment_logs.records import (
     NO_EPOCH,
     RemoteLogSegmentMetadataRecord,
     RemoteLogSegmentMetadataUpdateRecord,
@@ -28,8 +29,7 @@ from headrace.metastore.lifecycle.records import (
     encode,
     key_of,
 )
-from headrace.metastore.lifecycle.states import RemoteLogSegmentState
-from headrace.metastore.lifecycle.updates import full_of, update_of
+from headrace.metastore.segment_logs.updates import full_of, update_of
 from headrace.storage.errors import InvalidError
 
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from headrace.metastore.lifecycle import migration
-from headrace.metastore.lifecycle.migration import MigrationState, rekey, replay, require_compactable
-from headrace.metastore.lifecycle.projection import DELETE_RETENTION_MS, Projection, StreamRecord
+from headrace.metastore.segment_logs import migration
+from headrace.metastore.segment_logs.migration import MigrationState, rekey, replay, require_compactable
+from headrace.metastore.segment_logs.projection import DELETE_RETENTION_MS, Projection, StreamRecord
 from headrace.storage.errors import HeadraceError, InvalidError
 from tests.instructions import instructions_of
-from tests.metastore.lifecycle.legacy_topic import FINISHED, LegacyTopic
-from tests.metastore.lifecycle.test_records import golden
+from tests.metastore.segment_logs.legacy_topic import FINISHED, LegacyTopic
+from tests.metastore.segment_logs.test_records import golden
 from tests.planted import PlantedBugs, Report, Trial
 
 SEEDS = range(25)

@@ -1,6 +1,6 @@
 """The two lifecycle topics as clients see them: names, ids, configs.
 
-Place: with the metadata log's topic in metastore/log/rendered_topics.py; agents render them from tables.
+Place: with the metadata log's topic in metastore/segment_logs/rendered_topics.py; agents render them from tables.
 Invariant: no topic of a user has these names, and clients cannot produce to them.
 Source: KAFKA-20033, "Topics and Configurations"; docs/decisions/0048.
 """

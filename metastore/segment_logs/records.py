@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, NamedTuple, get_type_hints
 
-from headrace.metastore.lifecycle.keys import RemotePartitionKey, RemoteSegmentKey
-from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
+from headrace.metastore.api.segment_keys import RemotePartitionKey, RemoteSegmentKey
+from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.metastore.log.wire import (
     Array,
     Bytes,

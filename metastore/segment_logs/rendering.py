@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 
+from headrace.metastore.api.segment_keys import INT32_MAX, LifecycleKey, RemotePartitionKey, RemoteSegmentKey
 from headrace.metastore.api.segments import (
     PartitionMarker,
     RemoteSegment,
@@ -19,8 +20,7 @@ from headrace.metastore.api.segments import (
     SegmentEvent,
     SegmentFacts,
 )
-from headrace.metastore.lifecycle.keys import INT32_MAX, LifecycleKey, RemotePartitionKey, RemoteSegmentKey
-from headrace.metastore.lifecycle.records import (
+from headrace.metastore.segment_logs.records import (
     LifecycleRecord,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadataRecord,

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.metastore.lifecycle.keys import RemotePartitionKey, RemoteSegmentKey, base64url, parse_key
-from headrace.metastore.lifecycle.projection import DELETE_RETENTION_MS, Projection, StreamRecord, compact
-from headrace.metastore.lifecycle.records import (
+from headrace.metastore.api.segment_keys import RemotePartitionKey, RemoteSegmentKey, base64url, parse_key
+from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
+from headrace.metastore.segment_logs.projection import DELETE_RETENTION_MS, Projection, StreamRecord, compact
+from headrace.metastore.segment_logs.records import (
     LifecycleRecord,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadataRecord,
@@ -23,9 +24,8 @@ from headrace.metastore.lifecycle.records import (
     TopicIdPartition,
     encode,
 )
-from headrace.metastore.lifecycle.states import RemoteLogSegmentState, RemotePartitionDeleteState
 from headrace.storage.errors import IllegalTransitionError, InvalidError
-from tests.metastore.lifecycle.scenarios import Row, Scenario, scenarios
+from tests.metastore.segment_logs.scenarios import Row, Scenario, scenarios
 
 pytestmark = pytest.mark.requirement("R3")
 TOPIC = uuid.UUID("01020304-0506-0708-090a-0b0c0d0e0f10")

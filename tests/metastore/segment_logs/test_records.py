@@ -2,7 +2,7 @@
 
 The golden files were written by Kafka 4.1.1 (lifecycle_v0.tsv, metadata_partitions.tsv) and by `encode`
 (lifecycle_v1.tsv). After `make tools`, the tests marked `kafka` ask Kafka's classes again:
-    java -cp "$HOME/.cache/headrace-test-tools/kafka/lib/*" tests/metastore/lifecycle/LifecycleRecords.java write
+    java -cp "$HOME/.cache/headrace-test-tools/kafka/lib/*" tests/metastore/segment_logs/LifecycleRecords.java write
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.metastore.api.segment_keys import RemotePartitionKey, RemoteSegmentKey, base64url, parse_key
 from headrace.metastore.api.segments import METADATA_PARTITIONS
-from headrace.metastore.lifecycle.keys import RemotePartitionKey, RemoteSegmentKey, base64url, parse_key
-from headrace.metastore.lifecycle.partitioner import metadata_partition
-from headrace.metastore.lifecycle.records import (
+from headrace.metastore.segment_logs.partitioner import metadata_partition
+from headrace.metastore.segment_logs.records import (
     LifecycleRecord,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadataRecord,

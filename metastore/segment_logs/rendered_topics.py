@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import uuid
 
-from headrace.metastore.lifecycle.topics import AUDIT_IMAGE, REMOTE_LOG_IMAGE
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC_IMAGE
+from headrace.metastore.segment_logs.topics import AUDIT_IMAGE, REMOTE_LOG_IMAGE
 
 RENDERED_TOPICS = (METADATA_TOPIC_IMAGE, REMOTE_LOG_IMAGE, AUDIT_IMAGE)
 _FOUND: dict[str | uuid.UUID, TopicImage] = {topic.name: topic for topic in RENDERED_TOPICS} | {

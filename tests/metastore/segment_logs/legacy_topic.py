@@ -7,9 +7,10 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from headrace.metastore.lifecycle.migration import RekeyedRecord
-from headrace.metastore.lifecycle.projection import StreamRecord, compact
-from headrace.metastore.lifecycle.records import (
+from headrace.metastore.api.segment_states import RemoteLogSegmentState
+from headrace.metastore.segment_logs.migration import RekeyedRecord
+from headrace.metastore.segment_logs.projection import StreamRecord, compact
+from headrace.metastore.segment_logs.records import (
     LifecycleRecord,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadataRecord,
@@ -19,8 +20,7 @@ from headrace.metastore.lifecycle.records import (
     encode,
     key_of,
 )
-from headrace.metastore.lifecycle.states import RemoteLogSegmentState
-from headrace.metastore.lifecycle.updates import update_of
+from headrace.metastore.segment_logs.updates import update_of
 
 OWNER = TopicIdPartition(name="orders", id=uuid.UUID(int=77), partition=3)
 STARTED, FINISHED, DELETING, DELETED = RemoteLogSegmentState

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 
-from headrace.metastore.lifecycle.records import (
+from headrace.metastore.api.segment_states import RemoteLogSegmentState
+from headrace.metastore.segment_logs.records import (
     NO_OFFSET,
     RemoteLogSegmentMetadataRecord,
     RemoteLogSegmentMetadataUpdateRecord,
     SegmentLeaderEpoch,
 )
-from headrace.metastore.lifecycle.states import RemoteLogSegmentState
 
 
 def update_of(
