@@ -60,7 +60,7 @@ test-all: setup ## the nightly run, at most 90 minutes: the slow tests, too
 	@$(BIN)/python -m tests.run --all
 
 check: setup ## format, lint, types, imports, spelling and hard words, without changing anything
-	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/mypy load && $(BIN)/lint-imports
 	@$(BIN)/codespell && $(BIN)/python -m tests.house.words
 
 format: setup ## format the code

@@ -98,7 +98,7 @@ def prepare(address: tuple[str, int]) -> uuid.UUID:
     topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in (TOPIC, OLD_TOPIC)]
     made = admin.ask(ApiKey.CREATE_TOPICS, 7, {"topics": topics})
     topic_id = next(topic.topic_id for topic in made.topics if topic.name == TOPIC)
-    assert topic_id is not None, made
+    assert isinstance(topic_id, uuid.UUID), made
     rows = cases(topic_id)
     users(admin, [_user(case, column) for case, column in itertools.product(rows, COLUMNS) if column != SUPER])
     acls = [acl for case in rows for column in COLUMNS for acl in _acls(case, column)]

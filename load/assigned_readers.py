@@ -39,9 +39,11 @@ class AssignedReaders:
                 if (error := message.error()) is not None:
                     self.errors[error.name()] += 1
                     continue
-                value = message.value()
+                value, partition = message.value(), message.partition()
+                assert value is not None
+                assert partition is not None
                 self.first_at.setdefault(value, time.monotonic())
-                self._read.setdefault(value, set()).add(message.partition())
+                self._read.setdefault(value, set()).add(partition)
 
     def have_all(self, value: bytes) -> bool:
         """Whether every partition's reader has it."""

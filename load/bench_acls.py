@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.allowed_topics import AllowedTopics
+from headrace.agent.fetch.sessions import Ref
 from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.host import ConnectionHost, Limits
 from headrace.agent.listener.metrics import ListenerMetrics
@@ -129,7 +130,7 @@ def _fetch(authorizer: Authorizer) -> None:
     allowed = AllowedTopics(authorizer, cast(Any, FixedView()))
     request = Request(ClientConnection(1, "127.0.0.1:1"), 1, 12, 1, None, memoryview(b""), 0.0)
     for count in (1, 12, 1000):
-        wanted = {(TOPIC.name, index): None for index in range(count)}
+        wanted: dict[Ref, None] = {(TOPIC.name, index): None for index in range(count)}
         spent = _least(partial(allowed.split, request, wanted), 200)
         print(f"fetch    {count:4d} partitions  asked in {spent:7.2f} us")
 

@@ -146,7 +146,7 @@ def _measure(title: str, plans: list[CommitterPlan], url: str) -> None:
             worker.stdin.flush()
         waits: Counter[str] = Counter()
         while time.monotonic() - began < plans[0].seconds:
-            waits.update(dict(connection.execute(_WAITS).fetchall()))  # type: ignore[arg-type]
+            waits.update(dict(connection.execute(_WAITS).fetchall()))
             time.sleep(SAMPLE_SECONDS)
         elapsed = time.monotonic() - began
         cpu = sum(max(0.0, now - cpu_before.get(pid, 0.0)) for pid, now in cpu_by_process(url).items())

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.fetch.acknowledged import AcknowledgedEnds
 from headrace.agent.fetch.feed import FeedFollower
 from headrace.agent.fetch.index import TailIndex
 from headrace.agent.fetch.metrics import FetchMetrics
@@ -70,7 +71,12 @@ async def _follow(url: str, readers: int, seconds: float) -> Followed:
     metrics, clock = FetchMetrics(registry), SystemClock()
     followers = [
         FeedFollower(
-            *(store, TailIndex(store.commit_shards), Waiters(metrics), clock, metrics),
+            store,
+            TailIndex(store.commit_shards),
+            AcknowledgedEnds(),
+            Waiters(metrics),
+            clock,
+            metrics,
             interval_ms=POLL_MS,
             on_metadata=lambda offset: None,
         )

@@ -120,8 +120,8 @@ class Clients:
         reader.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
         while not self._ended.is_set():
             for message in reader.consume(1000, 0.1):
-                if message.error() is None:
-                    self.fetched.beat(message.partition())
+                if message.error() is None and (partition := message.partition()) is not None:
+                    self.fetched.beat(partition)
         reader.close()
 
     def _commit(self) -> None:

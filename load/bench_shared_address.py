@@ -41,7 +41,11 @@ def join_seconds(bootstrap: str, groups: Sequence[str], topic: str) -> list[floa
             {"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": protocol, "log_level": 0}
         )
         ready.wait()
-        consumer.subscribe([topic], on_assign=lambda _, partitions: joined.setdefault(group, time.monotonic()))
+
+        def assigned(_: object, partitions: object) -> None:
+            joined.setdefault(group, time.monotonic())
+
+        consumer.subscribe([topic], on_assign=assigned)
         until = time.monotonic() + SECONDS_MAX
         while len(joined) < len(groups) and time.monotonic() < until:
             consumer.poll(POLL_SECONDS)

@@ -43,10 +43,15 @@ def write(settings: Settings, topic: str, count: int) -> None:
     )
     value = random.Random(1).randbytes(VALUE_BYTES)
     failures: list[object] = []
+
+    def settled(error: object, _: object) -> None:
+        if error is not None:
+            failures.append(error)
+
     for _ in range(count):
         while True:
             try:
-                producer.produce(topic, value, on_delivery=lambda error, _: error and failures.append(error))
+                producer.produce(topic, value, on_delivery=settled)
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -11,7 +11,9 @@ import asyncio
 import os
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 from prometheus_client import CollectorRegistry
@@ -106,7 +108,7 @@ def spark(metastore: PostgresMetastore, part_bytes: int, registry: CollectorRegi
     return {LARGE_KIND: compactor.handle, CLEAN_LARGE: cleaner.handle}
 
 
-def _same(batches: object) -> object:
+def _same(batches: Iterator[Any]) -> Iterator[Any]:
     return batches
 
 

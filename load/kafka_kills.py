@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.cli.bench.kafka_target import JVM, find_jars, find_java
 from headrace.storage.cluster_properties import random_cluster_id

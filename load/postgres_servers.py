@@ -209,7 +209,7 @@ class Servers:
         if self._account is not None:
             installation = reachable_installation(installation, self._account)
         who: dict[str, Any] = {} if self._account is None else {"user": self._account.pw_uid, "extra_groups": []}
-        done = subprocess.run(
+        done: subprocess.CompletedProcess[bytes] = subprocess.run(
             [str(installation.bin_dir / program), *arguments],
             input=stdin,
             capture_output=True,

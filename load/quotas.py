@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.alter_client_quotas.v1.request import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from kio.schema.alter_client_quotas.v1.response import AlterClientQuotasResponse
 from kio.schema.errors import ErrorCode
+from kio.static.primitive import f64
 
 from headrace.cli.client.transport import exchange
 from load.dev_server import DevServer
@@ -38,7 +39,7 @@ def set_quota(address: str, client_id: str, **values: float) -> None:
     """Set quotas of a client id, as `kafka-configs.sh --alter --entity-type clients` does."""
     host, _, port = address.partition(":")
     entity = (EntityData(entity_type="client-id", entity_name=client_id),)
-    ops = tuple(OpData(key=key, value=value, remove=False) for key, value in values.items())
+    ops = tuple(OpData(key=key, value=f64(value), remove=False) for key, value in values.items())
     request = AlterClientQuotasRequest(entries=(EntryData(entity=entity, ops=ops),), validate_only=False)
     with socket.create_connection((host, int(port)), SECONDS_MAX) as connection:
         answer = exchange(connection, "admin", request, AlterClientQuotasResponse)
@@ -97,10 +98,11 @@ def read(settings: dict[str, Any], counted: Counted, own: int, count: int) -> No
     consumer.assign(mine)
     while not counted.stopping.is_set():
         for message in consumer.consume(100, 0.2):
-            if message.error() is None:
+            error, partition = message.error(), message.partition()
+            if error is None:
                 counted.add(VALUE_BYTES)
-            elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                consumer.seek(confluent_kafka.TopicPartition(TOPIC, message.partition(), 0))
+            elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF and partition is not None:
+                consumer.seek(confluent_kafka.TopicPartition(TOPIC, partition, 0))
     consumer.close()
 
 

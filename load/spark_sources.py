@@ -14,6 +14,7 @@ import time
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.column import Column
 
 from headrace.spark import HeadraceDataSource
 
@@ -54,7 +55,7 @@ def _scan(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _hash() -> object:
+def _hash() -> Column:
     return f.sum(f.xxhash64(*COLUMNS).cast("decimal(20,0)"))
 
 

@@ -37,7 +37,7 @@ async def summed_metrics(cluster: TortureCluster) -> dict[str, float]:
     """Each metric, summed over the agents."""
     total: Counter[str] = Counter()
     for agent in cluster.agents.values():
-        total.update(await asyncio.to_thread(agent.read_metrics))  # type: ignore[arg-type]
+        total.update(await asyncio.to_thread(agent.read_metrics))
     return dict(total)
 
 

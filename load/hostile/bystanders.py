@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -60,7 +61,7 @@ class Bystanders:
         number = 0
         while not self._over.is_set():
             done: list[object] = []
-            producer.produce(TOPIC, str(number), on_delivery=lambda error, _, done=done: done.append(error))
+            producer.produce(TOPIC, str(number), on_delivery=partial(_append_error, done))
             producer.flush(_PATIENCE_SECONDS)
             if done != [None]:
                 self.failures.append(f"producer: record {number}: {done}")
@@ -90,3 +91,7 @@ class Bystanders:
             self.failures.append(f"consumer: {error}")
         finally:
             consumer.close()
+
+
+def _append_error(done: list[object], error: object, _: object) -> None:
+    done.append(error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import psycopg
@@ -41,7 +42,11 @@ async def reads(world: World) -> tuple[float, float]:
     queries = [ExtentQuery(key, 1 << 40, 1) for key in world.keys]
     await world.store.find_extents(queries)
     marks = [cpu_ms(pids := backends(world))]
-    for call in (lambda: world.store.find_extents(queries), lambda: world.store.poll_feed({})):
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: world.store.find_extents(queries),
+        lambda: world.store.poll_feed({}),
+    ]
+    for call in calls:
         for _ in range(10):
             await call()
         marks.append(cpu_ms(pids))

@@ -16,10 +16,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from load.tools import ALL, Tool, every_tool
+from load.tools import ALL, every_tool
 from load.tools.deploy import DEPLOY_TOOLS
 from load.tools.installing import TOOLS, InstallError
 from load.tools.plan import ToolPlan
+from load.tools.tool import Tool
 
 _LOWEST_PRIORITY = 19
 

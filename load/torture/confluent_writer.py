@@ -19,7 +19,7 @@ import confluent_kafka
 
 from load.torture.pacing import Arguments, Pacer, pause
 
-FATAL = (confluent_kafka.KafkaError, confluent_kafka.KafkaException, SystemError)
+FATAL = (confluent_kafka.KafkaException, SystemError)
 """How poll and flush raise a fatal error: the last one if a line of the log is due at the same time."""
 
 

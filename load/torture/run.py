@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.compactor.lost import SETTLE_MS
 from load.torture.checker import TortureVerdict, check, compare

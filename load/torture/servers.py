@@ -16,7 +16,7 @@ from types import TracebackType
 
 import boto3
 
-from load.tools import TOOLS
+from load.tools.installing import TOOLS
 
 BUCKET = "torture"
 CREDENTIALS = {

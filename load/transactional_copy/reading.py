@@ -27,7 +27,8 @@ def read_log(bootstrap: str, topic: str, partitions: int, isolation: str) -> lis
     """All records of each partition that this isolation level shows, in its order."""
     consumer = _consumer(bootstrap, isolation, {"enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, partition, EARLIEST) for partition in range(partitions)])
-    found, left, until = [], set(range(partitions)), time.monotonic() + READ_SECONDS
+    found: list[Read] = []
+    left, until = set(range(partitions)), time.monotonic() + READ_SECONDS
     try:
         while left:
             if time.monotonic() > until:
@@ -88,7 +89,7 @@ def ends_of(bootstrap: str, topic: str, partitions: int, *, committed: bool = Fa
     """Partition -> high watermark, or last stable offset. KafkaException if no agent answers in time."""
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    asked = {TopicPartition(topic, index): OffsetSpec.latest() for index in range(partitions)}
+    asked = {TopicPartition(topic, index): OffsetSpec.latest() for index in range(partitions)}  # type: ignore[no-untyped-call]
     until = time.monotonic() + READ_SECONDS
     while True:
         try:

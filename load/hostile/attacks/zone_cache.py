@@ -123,6 +123,6 @@ def _write_and_read(bootstrap: str) -> tuple[int, int]:
             for message in consumer.consume(100, _SECONDS_MAX):
                 if message.error() is None:
                     read += 1
-                    wrong += sent.pop(message.key(), None) != message.value()
+                    wrong += sent.pop(message.key() or b"", None) != message.value()
     consumer.close()
     return read, wrong

@@ -17,7 +17,7 @@ from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.peer_health.reports import PEERS_ASKED, TIMEOUT_SECONDS, AgentReports
 from headrace.agent.peer_health.wire import (
-    API_KEY,
+    PEER_HEALTH_KEY,
     WINDOW_MS,
     Question,
     decode_answer,
@@ -49,7 +49,7 @@ class Agent:
             secret, self.view, self._own, lambda: self.clock.wall_ms() + self.skew_ms, self.clock, random.Random(1)
         )
         dispatcher = Dispatcher()
-        dispatcher.register_unadvertised(API_KEY, self.reports.handle)
+        dispatcher.register_unadvertised(PEER_HEALTH_KEY, self.reports.handle)
         self.listener = KafkaListener(dispatcher.handle, LIMITS, SystemClock(), CollectorRegistry())
         self.port = 0
 
