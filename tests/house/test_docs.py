@@ -137,3 +137,15 @@ def test_documents_and_chart_use_kafkas_names_for_addresses() -> None:
     used = {(name, line) for name, line in lines if old.search(line)}
     assert len(used) >= 6
     assert not [(name, line) for name, line in used if "eprecated" not in line and "headrace dev" not in line]
+
+
+def test_the_readme_fits_two_screens_and_leads_to_every_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.splitlines()) <= 100
+    assert len(set(LINK.findall(readme))) <= 15
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    listed = {(ROOT / "docs" / link).resolve() for link in LINK.findall(index)}
+    pages = {
+        path for folder in ("start", "operate", "understand", ".") for path in (ROOT / "docs" / folder).glob("*.md")
+    }
+    assert {path.resolve() for path in pages} - {(ROOT / "docs" / "README.md").resolve()} <= listed
