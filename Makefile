@@ -59,8 +59,10 @@ test: setup ## the checks and every test but the slow ones: make test [ONLY=test
 test-all: setup ## the nightly run, at most 90 minutes: the slow tests, too
 	@$(BIN)/python -m tests.run --all
 
+SHARED_TESTS = $(shell find tests -name '*.py' ! -name 'test_*' ! -name conftest.py ! -path 'tests/compat/suites/plugins/*')
+
 check: setup ## format, lint, types, imports, spelling and hard words, without changing anything
-	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/mypy load && $(BIN)/lint-imports
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/mypy load $(SHARED_TESTS) && $(BIN)/lint-imports
 	@$(BIN)/codespell && $(BIN)/python -m tests.house.words
 
 format: setup ## format the code

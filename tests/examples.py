@@ -31,7 +31,7 @@ def properties(name: str, path: Path, changes: Mapping[str, str], added: Mapping
     """Write a changed copy. `added`: settings that are not in the example, to make a test faster."""
     lines = changed(settings(name), changes)
     assert not lines.keys() & added.keys()
-    path.write_text("".join(f"{key}={value}\n" for key, value in (lines | added).items()))
+    path.write_text("".join(f"{key}={value}\n" for key, value in {**lines, **added}.items()))
     return path
 
 

@@ -30,6 +30,6 @@ FEW = settings(
 def by_seed_alone() -> Iterator[None]:
     """What is drawn does not depend on the modules that are imported."""
     providers.CONSTANTS_CACHE.cache.clear()
-    with mock.patch.object(providers, "_get_local_constants", providers.Constants):
+    with mock.patch.object(providers, "_get_local_constants", providers.Constants):  # type: ignore[attr-defined]
         yield
     providers.CONSTANTS_CACHE.cache.clear()

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from load.tools import TOOLS
+from load.tools.installing import TOOLS
 
 FLAGS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """For programs that run for a few seconds."""

@@ -93,7 +93,8 @@ class SegmentWorld(CompactionWorld):
             " FROM remote_segments ORDER BY 1, 2, 3"
         )
         return [
-            Key(*row[:3], "TOMBSTONE" if row[6] else RemoteLogSegmentState(row[3]).name, *row[4:6]) for row in found
+            Key(index, end, epoch, "TOMBSTONE" if is_tombstone else RemoteLogSegmentState(state).name, segment_id, live)
+            for index, end, epoch, state, segment_id, live, is_tombstone in found
         ]
 
     async def janitor(self, *, api: Any = None, store: Any = None) -> None:

@@ -55,7 +55,7 @@ def _confluent_produce(bootstrap: str, topic: str, count: int) -> None:
         {"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": "gzip"}
     )
     for key, value in pairs("confluent", count):
-        producer.produce(topic, value=value, key=key, on_delivery=lambda error, _: error and failures.append(error))
+        producer.produce(topic, value=value, key=key, on_delivery=lambda error, _: _note(failures, error))
     left = producer.flush(TIMEOUT_SECONDS)
     assert (left, failures) == (0, [])
 
@@ -66,7 +66,7 @@ def _confluent_consume(bootstrap: str, topic: str, count: int) -> list[str]:
     )
     consumer.subscribe([topic])
     try:
-        return [message.value().decode() for message in read(consumer, count, TIMEOUT_SECONDS)]
+        return [(message.value() or b"").decode() for message in read(consumer, count, TIMEOUT_SECONDS)]
     finally:
         consumer.close()
 
@@ -188,3 +188,8 @@ CLIENTS = [
         for tool in GO_CLIENTS
     ),
 ]
+
+
+def _note(failures: list[object], error: object) -> None:
+    if error is not None:
+        failures.append(error)

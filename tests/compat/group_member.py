@@ -18,9 +18,14 @@ def _say(event: str, partitions: list[confluent_kafka.TopicPartition]) -> None:
     print(event, ",".join(str(each.partition) for each in partitions), flush=True)
 
 
+def _stop_at_the_end_of_stdin(stopping: threading.Event) -> None:
+    sys.stdin.read()
+    stopping.set()
+
+
 def main(bootstrap: str, group: str, topic: str, protocol: str, instance: str = "") -> None:
     stopping = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), stopping.set()), daemon=True).start()
+    threading.Thread(target=_stop_at_the_end_of_stdin, args=(stopping,), daemon=True).start()
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": group,
@@ -46,7 +51,7 @@ def main(bootstrap: str, group: str, topic: str, protocol: str, instance: str = 
     while not stopping.is_set():
         message = consumer.poll(0.1)
         if message is not None and message.error() is None:
-            print("value", message.value().decode(), flush=True)
+            print("value", (message.value() or b"").decode(), flush=True)
     consumer.close()
 
 

@@ -70,7 +70,10 @@ def _confluent_from(consumer: confluent_kafka.Consumer, topic: str, start: int, 
             assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
             assert message.offset() == end
             return found
-        found.append(_record(message.offset(), message.key(), message.value()))
+        offset, key = message.offset(), message.key()
+        assert offset is not None
+        assert key is not None
+        found.append(_record(offset, key, message.value()))
     raise AssertionError(f"no end: start={start} found={found}")
 
 

@@ -110,7 +110,8 @@ class Sides:
 
     def plan(self, tokens: tuple[JobToken, JobToken], keys: Sequence[int]) -> Started:
         """Some extents of some partitions, in one or two segments each, with a swap or two per segment."""
-        segments, swaps = [], []
+        segments: list[NewSegment] = []
+        swaps: list[Swap] = []
         for key in keys:
             extents = self.model.partitions[key].visible_extents
             first = self.rng.randrange(len(extents)) if extents else 0
@@ -134,7 +135,7 @@ class Sides:
     def plan_extents(self, tokens: tuple[JobToken, JobToken], key: int, parts: Sequence[tuple[int, int]]) -> Started:
         """One segment of a partition's extents; `parts`: (first, end) of those that each swap replaces."""
         extents = self.model.partitions[key].visible_extents
-        swaps = []
+        swaps: list[Swap] = []
         for first, end in parts:
             run = extents[first:end]
             inputs = tuple(SwapInput(e.last_offset, e.file_id) for e in run)

@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
     NewTopic,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialAlteration,
     UserScramCredentialUpsertion,
 )
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -100,7 +101,7 @@ class SecureCluster:
     def user(self, name: str, password: str = PASSWORD) -> None:
         """Create it, or change its password, for both mechanisms."""
         admin = AdminClient({"bootstrap.servers": self.admin})
-        changes = [
+        changes: list[UserScramCredentialAlteration] = [
             UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, 4096), password.encode())
             for mechanism in MECHANISMS
         ]
@@ -153,7 +154,7 @@ def secure_cluster(
         "HEADRACE_LISTENER_NAME_CLIENT_SASL_OAUTHBEARER_EXPECTED_AUDIENCE": "headrace",
         "HEADRACE_LISTENER_NAME_CLIENT_SASL_OAUTHBEARER_EXPECTED_ISSUER": "tests",
     }
-    secured = settings | {
+    secured = dict(settings) | {
         "listener.security.protocol.map": _MAP,
         "inter.broker.listener.name": "AGENTS",
         "ssl.truststore.location": str(cluster.authority.path),

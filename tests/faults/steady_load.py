@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 
 import aiokafka
 import confluent_kafka
@@ -94,12 +95,12 @@ class ConfluentProducer:
                 self._topic,
                 b"confluent-%d" % number,
                 partition=number % PARTITIONS,
-                on_delivery=lambda error, message, number=number: self._delivered(error, number),
+                on_delivery=partial(self._delivered, number),
             )
             self.seen.sent += 1
             self._producer.poll(PAUSE_SECONDS)
 
-    def _delivered(self, error: object, number: int) -> None:
+    def _delivered(self, number: int, error: object, message: object) -> None:
         if error is not None:
             self.seen.errors.append(f"{number}: {error}")
         else:
@@ -187,7 +188,11 @@ class ConfluentReader:
             for message in self._consumer.consume(500, 0.2):
                 error = message.error()
                 if error is None:
-                    self.seen.read.append((message.partition(), message.offset(), message.value()))
+                    partition, offset, value = message.partition(), message.offset(), message.value()
+                    assert partition is not None
+                    assert offset is not None
+                    assert value is not None
+                    self.seen.read.append((partition, offset, value))
                 elif not passes(error):
                     self.seen.errors.append(str(error))
 

@@ -21,7 +21,7 @@ LINES_KEPT = 60
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Filter the stacks of a test's errors after pytest has: it has no hook for this."""
     pytest_own = item._traceback_filter
-    item._traceback_filter = lambda error: own_frames(pytest_own(error))  # type: ignore[method-assign]
+    item._traceback_filter = lambda error: own_frames(pytest_own(error))  # type: ignore[method-assign, assignment]
 
 
 def own_frames(stack: Traceback) -> Traceback:

@@ -50,7 +50,7 @@ class Watch:
 
 def _fail(number: int, frame: FrameType | None) -> None:
     __tracebackhide__ = True
-    faulthandler.dump_traceback(sys.__stderr__)
+    faulthandler.dump_traceback(sys.__stderr__ or sys.stderr)
     pytest.fail("the test's processes used more CPU time than a test may (tests/house/limits.py)")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from load.tools.deploy import DEPLOY_TOOLS
 from tests.house.expected import file_of, seconds_of_test
@@ -39,7 +39,7 @@ def unit_of(test: str) -> str:
     return next((folder for folder in SHARED_FOLDERS if file.startswith(folder)), file)
 
 
-class UnitScheduling(LoadScopeScheduling):
+class UnitScheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Gives a worker one unit after another."""
 
     def _split_scope(self, nodeid: str) -> str:

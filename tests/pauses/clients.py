@@ -166,7 +166,7 @@ class Member:
 
     async def _commit(self) -> None:
         positions = {self._topic: {self._partition: self.committed + 1}}
-        member = {"member_id": self._member_id, "generation": self._generation}
+        member: dict[str, Any] = {"member_id": self._member_id, "generation": self._generation}
         codes = await self._ask(self._process.groups.commit(self._group, positions, **member))
         if codes == {self._topic: {self._partition: ErrorCode.none}}:
             self.committed += 1

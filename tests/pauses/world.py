@@ -30,9 +30,9 @@ from tests.pauses.clients import GROUP, OTHER_GROUP, Member, Producer
 from tests.pauses.consumer_member import ConsumerMember, Positions
 from tests.pauses.loop import PausingLoop
 from tests.pauses.neighbours import dial
-from tests.pauses.process import SESSION_MS, Process
+from tests.pauses.process import Process
 from tests.pauses.reader import Reader
-from tests.pauses.servers import Servers
+from tests.pauses.servers import SESSION_MS, Servers
 from tests.pauses.sites import Site, standing
 from tests.simulation.clocks import SimulatedClock
 from tests.simulation.metadata import Topic

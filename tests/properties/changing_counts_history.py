@@ -240,6 +240,6 @@ class ChangingCounts:
         by_file = {file.file_id: write for write in self.writes for file in write.files}
         extents = await rows(self.scene.raw, "SELECT file_id, partition_key, base_offset FROM extents")
         for file_id, key, base in extents:
-            if (write := by_file.get(file_id)) is not None:
-                for cut in self.cuts[write.changes :]:
-                    assert base < cut.get(key, base + 1), f"behind a change of the topic: {write} key={key} base={base}"
+            if (by := by_file.get(file_id)) is not None:
+                for cut in self.cuts[by.changes :]:
+                    assert base < cut.get(key, base + 1), f"behind a change of the topic: {by} key={key} base={base}"

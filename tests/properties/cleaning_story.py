@@ -79,7 +79,7 @@ class Truth:
         assert all(record.offset < roll_offset for record in missing), "L4: the active part was cleaned"
         last = {record.key: record for record in self.appended if record.key is not None}
         for record in seen:
-            newest = last.get(record.key, record)
+            newest = record if record.key is None else last.get(record.key, record)
             if newest.value is None and newest.offset != record.offset:
                 self.earlier_seen_ms[newest.offset] = now_ms
         for record in missing:

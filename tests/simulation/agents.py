@@ -13,7 +13,7 @@ import contextvars
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
@@ -22,10 +22,11 @@ from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.peer_apis import ZONE_CACHE_KEY
-from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
+from headrace.agent.produce.pipeline import Callbacks, ProduceMetastore, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
 from headrace.agent.transactions.init_producer_id import InitProducerId
 from headrace.agent.transactions.producer_ids import ProducerIds
+from headrace.metastore.api.transactions import TransactionApi
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.verdict import LifeVerdict
 from headrace.protocol.api_keys import ApiKey
@@ -104,7 +105,7 @@ class Process:
         )
         self.produce = ProducePipeline(
             store,
-            self._metastore,
+            cast(ProduceMetastore, self._metastore),  # transactions are not simulated here
             self.view,
             plan.settings,
             self.clock,
@@ -128,7 +129,10 @@ class Process:
         self.dispatcher.register(
             ApiKey.INIT_PRODUCER_ID,
             InitProducerId(
-                ProducerIds(self._metastore, self.clock), self.view, self._metastore, lambda: TRANSACTION_TIMEOUT_MAX_MS
+                ProducerIds(self._metastore, self.clock),
+                self.view,
+                cast(TransactionApi, self._metastore),  # asked for ids only
+                lambda: TRANSACTION_TIMEOUT_MAX_MS,
             ),
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.compactor.cleaning import job, rewrite
+from headrace.compactor.cleaning.passes import Pass
 from headrace.metastore.api.cleaning import CleanedPartition
 from headrace.metastore.api.compaction import SwapInput
 from headrace.metastore.api.jobs import JobToken
@@ -26,7 +27,7 @@ def the_cleaned_offset_moves_on_after_a_lost_swap(patch: Patch) -> None:
         return bool(await original(self, token, cleaned._replace(extents=live)))
 
     original = patch.replace(ModelCleaningApi, "finish_cleaning", finish)
-    patch.replace(job, "Pass", type("Pass", (job.Pass,), {"is_lost": property(lambda _: False, lambda _, value: None)}))
+    patch.replace(job, "Pass", type("Pass", (Pass,), {"is_lost": property(lambda _: False, lambda _, value: None)}))
 
 
 @bug("L2", Kind.LOST)

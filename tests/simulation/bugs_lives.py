@@ -88,7 +88,7 @@ def a_second_server_joins_a_life_of_another(patch: Patch) -> None:
         if self._newest is not None and self._newest.life > found.life:
             await self._api.prepare_life(self._newest.incarnation_id)
             return await self._api.begin_life(self._newest.life, self._newest.incarnation_id)
-        return await original(self, found, *given)
+        return bool(await original(self, found, *given))
 
     def prepare(self: Database, incarnation_id: uuid.UUID, spent: uuid.UUID | None) -> uuid.UUID:
         self.prepared = (incarnation_id, self.timeline)
@@ -104,7 +104,7 @@ def a_life_is_prepared_for_another_that_has_just_begun(patch: Patch) -> None:
 
     async def begin(self: LifeKeeper, found: Any, *given: Any) -> bool:
         with mock.patch.object(self._api, "describe_life", AsyncMock(return_value=found)):
-            return await original(self, found, *given)
+            return bool(await original(self, found, *given))
 
     original = patch.replace(LifeKeeper, "_begin", begin)
 
@@ -114,7 +114,8 @@ def a_copy_keeps_the_id_that_its_original_prepared(patch: Patch) -> None:
     """A copy of a server that had prepared a life and not begun it finishes that life, which the original has used."""
 
     def prepare(self: Database, incarnation_id: uuid.UUID, spent: uuid.UUID | None) -> uuid.UUID:
-        return original(self, incarnation_id, None)
+        prepared: uuid.UUID = original(self, incarnation_id, None)
+        return prepared
 
     original = patch.replace(Database, "prepare_life", prepare)
 

@@ -189,7 +189,7 @@ def answers_go_to_the_wrong_batches(patch: Patch) -> None:
 def merged_batches_are_all_told_the_first_offset(patch: Patch) -> None:
     """Every request with a merged batch is answered with the offset of the whole."""
 
-    def committed(self: Acknowledger, file: FlushedFile, answers: Any) -> None:
+    def committed(self: Acknowledger, file: Any, answers: Any) -> None:
         bases = iter(answers)
         whole = next(bases) if answers else None
         told = []
@@ -240,7 +240,8 @@ def short_memory_does_not_hold_up_an_early_flush(patch: Patch) -> None:
     """Files are closed early although requests wait for memory."""
 
     def judge(self: FlushPolicy, found: Situation, now: float) -> FlushVerdict:
-        return original(self, dataclasses.replace(found, congested=False), now)
+        verdict: FlushVerdict = original(self, dataclasses.replace(found, congested=False), now)
+        return verdict
 
     original = patch.replace(FlushPolicy, "judge", judge)
 

@@ -31,7 +31,7 @@ def the_note_of_a_refusal_explains_earlier_batches(patch: Patch) -> None:
     """A refused batch explains that the ones before it are out of order, too."""
 
     def explain(self: RefusedSequences, batch: Numbered, now: float) -> bool:
-        return original(self, batch._replace(sequence=(batch.sequence + 1000) % 2**31), now)
+        return bool(original(self, batch._replace(sequence=(batch.sequence + 1000) % 2**31), now))
 
     original = patch.replace(RefusedSequences, "explain", explain)
 

@@ -108,18 +108,26 @@ class CleaningLine:
         self, token: JobToken, file: NewFile, swaps: Sequence[Swap], cleaned_offsets: Sequence[int]
     ) -> list[SwapOutcome]:
         wanted, relied = list(swaps), list(cleaned_offsets)
-        return await self._write(lambda: self._server.swap_cleaned_extents(token, file, wanted, relied))
+        answer: list[SwapOutcome] = await self._write(
+            lambda: self._server.swap_cleaned_extents(token, file, wanted, relied)
+        )
+        return answer
 
     async def start_segments(
         self, token: JobToken, file_id: uuid.UUID, level: int, segments: Sequence[NewSegment]
     ) -> StartOutcome:
-        return await self._write(lambda: self._server.start_segments(token, file_id, level, list(segments)))
+        answer: StartOutcome = await self._write(
+            lambda: self._server.start_segments(token, file_id, level, list(segments))
+        )
+        return answer
 
     async def finish_lost_upload(self, token: JobToken, file_id: uuid.UUID) -> int:
-        return await self._write(lambda: self._server.finish_lost_upload(token, file_id))
+        answer: int = await self._write(lambda: self._server.finish_lost_upload(token, file_id))
+        return answer
 
     async def finish_cleaning(self, token: JobToken, cleaned: CleanedPartition) -> bool:
-        return await self._write(lambda: self._server.finish_cleaning(token, cleaned))
+        answer: bool = await self._write(lambda: self._server.finish_cleaning(token, cleaned))
+        return answer
 
     async def mark_uncleanable(self, token: JobToken, partition_key: int, why: str) -> None:
         await self._write(lambda: self._server.mark_uncleanable(token, partition_key, why))

@@ -152,7 +152,7 @@ def _with_failovers(plan: Plan) -> Plan:
     times = sorted(rng.uniform(0.3, seconds) for _ in range(count))
     kinds = rng.choices(FAILOVERS, k=count)
     is_calm = rng.random() < 0.5
-    blows = {fault: times for fault, times in plan.blows.items() if fault not in _NOT_WITH_FAILOVERS}
+    blows: dict[Fault, int] = {fault: times for fault, times in plan.blows.items() if fault not in _NOT_WITH_FAILOVERS}
     blows[Fault.TOPIC_DELETED] = rng.randint(0, 4)
     if is_calm:
         blows.pop(Fault.FROZEN, None)
@@ -183,7 +183,7 @@ def _crashes(rng: random.Random, seconds: float) -> list[Crash]:
 def _with_cleaning(plan: Plan) -> Plan:
     """Few other clients: files have other partitions too. Delete horizons are times of the database's clock."""
     rng = random.Random(plan.seed ^ _CLEANING)
-    blows = {fault: times for fault, times in plan.blows.items() if fault is not Fault.DATABASE_JUMP}
+    blows: dict[Fault, int] = {fault: times for fault, times in plan.blows.items() if fault is not Fault.DATABASE_JUMP}
     blows[Fault.MERGED] = rng.randint(4, 12)
     return replace(
         plan,
@@ -208,7 +208,9 @@ def _with_segments(plan: Plan) -> Plan:
     reads what is damaged a second time, and copies it if that is damaged too.
     """
     rng = random.Random(plan.seed ^ _SEGMENTS)
-    blows = {fault: times for fault, times in plan.blows.items() if fault not in (Fault.INCARNATION, Fault.MERGED)}
+    blows: dict[Fault, int] = {
+        fault: times for fault, times in plan.blows.items() if fault not in (Fault.INCARNATION, Fault.MERGED)
+    }
     blows |= {Fault.LOG_START_MOVED: rng.randint(0, 4), Fault.TOPIC_DELETED: rng.randint(0, 2)}
     blows |= {Fault.DATABASE_JUMP: rng.randint(0, 3)}
     is_calm = rng.random() < 0.2

@@ -79,7 +79,9 @@ class SimulatedLifecycleApi(LifecycleApi):
             if after != before:
                 self._world.report(Kind.LIFECYCLE, f"a repeated swap has another answer: {before} {after} {file}")
 
-    def _swap(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
+    def _swap(  # type: ignore[override] # a worker's own
+        self, token: JobToken, file: NewFile, swaps: Sequence[Swap]
+    ) -> list[SwapOutcome]:
         outcomes, new = self.lifecycle.swap(token, file.file_id, swaps)
         self.model.announce_swaps(new)
         self._world.note("swapped", str(file.file_id), outcomes)

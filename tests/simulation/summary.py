@@ -45,7 +45,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         f" polls={_total['polls']} epoch_bumps={_total['epoch bumps']}"
         f" neighbour_answers={_total['neighbour answers']} faults={sum(injected.values())}"
     )
-    attempts = {int(name.removeprefix(ATTEMPTS)): n for name, n in _total.items() if name.startswith(ATTEMPTS)}
-    terminalreporter.write_line(f"  batches by times sent: {dict(sorted(attempts.items()))}")
+    tried: dict[int, int] = {
+        int(name.removeprefix(ATTEMPTS)): n for name, n in _total.items() if name.startswith(ATTEMPTS)
+    }
+    terminalreporter.write_line(f"  batches by times sent: {dict(sorted(tried.items()))}")
     for name, times in sorted(injected.items(), key=lambda item: -item[1]):
         terminalreporter.write_line(f"  {times:>8} {name}")

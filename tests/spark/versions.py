@@ -97,7 +97,7 @@ def environment(version: str) -> str:
         )  # fmt: skip
         base = Path(paths.stdout.strip()) / "base.pth"
         base.write_text(sysconfig.get_paths()["purelib"] + "\n")
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--ignore-installed"]
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--ignore-installed"]
         subprocess.run([*pip, f"pyspark=={version}"], check=True)
     return str(python)
 

@@ -86,7 +86,9 @@ class ScanWorld(CompactionWorld):
                     found.append(SeenRow(name, partition, record.offset, record.timestamp, int(by_broker), *what))
         return sorted(found)
 
-    async def write(self, key: int, number: int, count: int = 3, **options: Any) -> None:
+    async def write(  # type: ignore[override] # other arguments than its base's
+        self, key: int, number: int, count: int = 3, **options: Any
+    ) -> None:
         """A file with one batch; its records contain the number."""
         await self.commit((key, records(number, count, **options)))
 

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import Identity, Membership
-from headrace.metastore.api.groups import GroupApi
+from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.groups.fake_group_api import FakeGroupApi
@@ -171,7 +171,7 @@ class FailoverWorld:
             registry=CollectorRegistry(),
         )
         cluster = Cluster("cluster-id", 8, follower, membership)
-        return Coordinating(cluster, cast(GroupApi, host.wire(self.groups)), host, node_id)
+        return Coordinating(cluster, cast(GroupOffsetApi, host.wire(self.groups)), host, node_id)
 
     def _is_live(self, node_id: int, broker_epoch: int) -> bool:
         agent = self.cluster_api.agents.get(node_id)

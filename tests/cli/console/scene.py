@@ -81,7 +81,7 @@ def fill(bootstrap: str) -> None:
         )  # fmt: skip
         producer.produce(PAYMENTS, f"paid {number}", f"order-{number}", number % 2)
     for key, value, headers in Hard().records:
-        producer.produce(HARD, value, key, 0, headers=headers)
+        producer.produce(HARD, value, key, 0, headers=list(headers))
     assert producer.flush(SECONDS_MAX) == 0
     commit(bootstrap, BILLING, {(ORDERS, 0): 12, (ORDERS, 1): 40, (ORDERS, 2): 30, (PAYMENTS, 0): 60})
     commit(bootstrap, REPORTS, {(PAYMENTS, 0): 5, (PAYMENTS, 1): 60})

@@ -12,7 +12,7 @@ from typing import Self
 
 import confluent_kafka
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from load.tools.python_apps import python_of
 
@@ -87,10 +87,11 @@ def kept_records(bootstrap: str, topic: str) -> tuple[int, int]:
     while ended < len(partitions):
         message = consumer.poll(SECONDS_MAX)
         assert message is not None, f"no answer: topic={topic}"
-        if message.error() is None:
+        error = message.error()
+        if error is None:
             kept += 1
         else:
-            assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+            assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
             ended += 1
     consumer.close()
     return kept, appended

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.apps.app import SECONDS_MAX
 
@@ -80,10 +80,11 @@ def all_records(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> lis
     while ended < partitions:
         message = consumer.poll(SECONDS_MAX)
         assert message is not None
-        if message.error() is None:
-            found.append((message.key(), message.value()))
+        error = message.error()
+        if error is None:
+            found.append((message.key() or b"", message.value() or b""))
         else:
-            assert message.error().code() == KafkaError._PARTITION_EOF
+            assert error.code() == KafkaError._PARTITION_EOF
             ended += 1
     consumer.close()
     return found

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from typing import Any
 
 MS_RDONLY, MS_NOSUID, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 32, 4096, 16384, 1 << 18
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWPID, CLONE_NEWNET = 0x20000, 0x4000000, 0x20000000, 0x40000000
@@ -43,7 +44,7 @@ def bind(source: str, target: str, *, read_only: bool = False) -> None:
         mount("", target, "", MS_REMOUNT | MS_BIND | MS_RDONLY)
 
 
-def make_root(spec: dict) -> None:
+def make_root(spec: dict[str, Any]) -> None:
     """The container's view of the files: this machine's, below an overlay, with its volumes."""
     mount("", "/", "", MS_REC | MS_PRIVATE)
     root = spec["root"]
@@ -66,7 +67,7 @@ def make_root(spec: dict) -> None:
     os.chdir(spec["folder"])
 
 
-def drop_rights(spec: dict) -> None:
+def drop_rights(spec: dict[str, Any]) -> None:
     """To the container's user; with the capabilities of that user."""
     os.setgroups(spec["groups"])
     os.setgid(spec["gid"])
@@ -80,7 +81,7 @@ def main() -> int:
     """The exit status of the command; 128 if it cannot be started."""
     with open(sys.argv[1]) as file:
         spec = json.load(file)
-    stopped: list = []
+    stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))  # until the command runs
     with open(spec["network"]) as network:
         _checked(_libc.setns(network.fileno(), CLONE_NEWNET), "setns")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tests.kubernetes.cluster.api_client import STRATEGIC, ApiClient, ApiError
 from tests.kubernetes.kubelet.container import Container, Sandbox
@@ -128,7 +130,7 @@ class PodWorker:
             self._files / "volumes", self._with_address(), self._objects.found(self.pod), self._objects.token
         )
 
-    async def _until_there(self, step):  # type: ignore[no-untyped-def]
+    async def _until_there(self, step: Callable[[], Any]) -> Any:
         """Repeat while a ConfigMap or Secret is missing."""
         while True:
             if self._deleting.is_set():

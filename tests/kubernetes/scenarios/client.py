@@ -75,7 +75,9 @@ def read(bootstrap: str, topic: str, story: Story, ended: threading.Event) -> No
             if message.error():
                 story.errors.append(f"reader: {message.error()}")
             else:
-                story.read.append(Read(message.partition(), message.offset(), message.value().decode()))
+                story.read.append(
+                    Read(message.partition() or 0, message.offset() or 0, (message.value() or b"").decode())
+                )
     consumer.close()
 
 
@@ -88,7 +90,7 @@ def read_in_group(bootstrap: str, topic: str, story: Story, ended: threading.Eve
             if message.error():
                 story.errors.append(f"group: {message.error()}")
             else:
-                story.group.add(message.value().decode())
+                story.group.add((message.value() or b"").decode())
     consumer.close()
 
 

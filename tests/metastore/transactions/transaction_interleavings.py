@@ -197,7 +197,9 @@ class TransactionHistory:
     def _check_partition(
         self, view: PartitionExtents, ended: dict[tuple[int, int], set[bool]], seen: set[tuple[uuid.UUID, int]]
     ) -> None:
-        key, open_data, aborts, fence = view.partition_key, {}, [], defaultdict[int, int](lambda: -1)
+        key, fence = view.partition_key, defaultdict[int, int](lambda: -1)
+        open_data: dict[Any, Any] = {}
+        aborts: list[Any] = []
         next_offset = 0
         for extent in view.extents:
             if extent.base_offset != next_offset:
