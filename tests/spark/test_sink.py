@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.test_stream import SPARK_SECONDS
+from tests.spark.streams import run_to_end
 from tests.spark.world import ScanWorld, has_admission_control, seen
 
 SCHEMA = (
@@ -137,8 +137,7 @@ async def copy_stream(world: ScanWorld, spark: Any, place: Path) -> None:
             subscribe="orders", startingOffsets="earliest", includeHeaders="true", maxOffsetsPerTrigger="20"
         ).load().drop("topic")  # fmt: skip
         writer = stream.writeStream.format("headrace").options(**world.options).option("topic", "copy")
-        query = writer.option("checkpointLocation", str(place)).trigger(availableNow=True).start()
-        assert query.awaitTermination(SPARK_SECONDS)
+        run_to_end(writer.option("checkpointLocation", str(place)).trigger(availableNow=True).start)
 
     run()
 

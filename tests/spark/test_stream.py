@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.spark.streams import run_to_end
 from tests.spark.world import ScanWorld, has_admission_control, records, seen
 
 DRIVER = Path(__file__).parent / "stream_driver.py"
-SPARK_SECONDS = 300
 
 
 async def available_now(world: ScanWorld, spark: Any, place: Path, **options: Any) -> Any:
@@ -29,9 +29,7 @@ async def available_now(world: ScanWorld, spark: Any, place: Path, **options: An
             .load()
         )
         writer = stream.writeStream.format("parquet").option("checkpointLocation", str(place / "checkpoint"))
-        query = writer.trigger(availableNow=True).start(str(place / "rows"))
-        assert query.awaitTermination(SPARK_SECONDS)
-        return query
+        return run_to_end(lambda: writer.trigger(availableNow=True).start(str(place / "rows")))
 
     return await asyncio.to_thread(run)
 
