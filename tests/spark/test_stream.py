@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.spark.streams import run_to_end
+from tests.spark.streams import SPARK_SECONDS, run_to_end
 from tests.spark.world import ScanWorld, has_admission_control, records, seen
 
 DRIVER = Path(__file__).parent / "stream_driver.py"
