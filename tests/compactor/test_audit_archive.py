@@ -10,9 +10,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.compactor import audit_archive
-from headrace.compactor.audit_archive import SWEEP_AGE_MS, AuditArchiver, joinable
+from headrace.compactor.audit_archive import AuditArchiver, joinable
 from headrace.compactor.lease import Lease
-from headrace.metastore.api.audit_archive import ARCHIVE_ROWS, ArchivedAudit
+from headrace.metastore.api.audit_archive import ArchivedAudit
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.audit_trail.reader import AuditReader, TrailPage
 from headrace.metastore.postgres.segments import audit_archive as postgres_archive
@@ -23,19 +23,16 @@ from headrace.storage.objects.store import ByteRange
 from tests.compactor.audit_trail_world import (
     BACKUP_MS,
     DAY_MS,
-    LEASE_MS,
     RECORDS,
     RETENTION_MS,
     TrailWorld,
     small_objects,
 )
-from tests.compactor.janitor_world import DoubtfulStore, Killed, PausingWire, Tripwire
+from tests.compactor.janitor_world import DoubtfulStore, Killed, Tripwire
 from tests.metastore.sql_sources import plant
 
 pytestmark = pytest.mark.requirement("R3")
 STEPS = 100
-CALLS_TO_PUT = 4
-"""Of a worker with rows for one object of two blocks: where rows are, two pages, the PUT."""
 MISSING = "headrace_audit_trail_objects_missing"
 
 
@@ -94,61 +91,6 @@ async def crash_everywhere(world: TrailWorld, made: type[AuditArchiver] = AuditA
 
 async def test_a_crash_at_any_step_loses_and_moves_nothing(world: TrailWorld) -> None:
     await crash_everywhere(world)
-
-
-async def paused_between_put_and_statement(world: TrailWorld) -> None:
-    """A worker stops with its object stored, and a day later it still has its lease: no other one claimed it."""
-    await world.append(8 * RECORDS)
-    stopped = PausingWire(CALLS_TO_PUT, after=True)
-    assert await world.pause(stopped) is not None
-    assert stopped.reached.is_set()
-    (unnamed,) = await world.objects() - await world.named()
-    world.advance(SWEEP_AGE_MS + 1)
-    await world.plan(world.new_archiver())
-    assert await world.go_on()
-    assert unnamed in await world.named()
-    await world.check()
-
-
-async def test_an_object_of_a_lease_that_holds_is_not_swept(world: TrailWorld) -> None:
-    await paused_between_put_and_statement(world)
-    await world.check_bucket()
-
-
-async def test_workers_archive_different_partitions_at_once(world: TrailWorld) -> None:
-    await world.append(8 * RECORDS)
-    stopped = [PausingWire(CALLS_TO_PUT, after=True) for _ in world.model]
-    jobs = [await world.pause(wire) for wire in stopped]
-    assert {int(job.key) for job in jobs if job is not None} == set(world.model)
-    assert all(wire.reached.is_set() for wire in stopped), "both have stored an object, and neither waits for the other"
-    assert await world.pause(PausingWire(1, after=False)) is None, "no third one"
-    while world.paused:
-        assert await world.go_on()
-    assert all([await world.metastore.archived_audit(part) for part in world.model])
-    await world.check()
-
-
-async def swept_after_its_lease(world: TrailWorld) -> None:
-    """A worker stops with its object stored; another one claims its job, and stops before it has moved anything."""
-    await world.append(8 * RECORDS)
-    stopped = PausingWire(CALLS_TO_PUT, after=True)
-    job = await world.pause(stopped)
-    assert job is not None
-    (unnamed,) = await world.objects() - await world.named()
-    world.advance(SWEEP_AGE_MS + 1)
-    while (again := await world.metastore.claim_job("another", [ARCHIVE_ROWS], LEASE_MS)) is not None:
-        if again.key == job.key:
-            break
-    assert again is not None
-    await world.plan(world.new_archiver())
-    assert unnamed not in await world.objects()
-    assert not await world.go_on()
-    await world.check()
-
-
-async def test_a_worker_that_lost_its_lease_names_nothing(world: TrailWorld) -> None:
-    await swept_after_its_lease(world)
-    await world.check_bucket()
 
 
 async def test_what_waits_is_shown_from_when_a_block_is_full(
@@ -381,10 +323,6 @@ async def _to_the_end(self: AuditReader, part: int, offset: int, limit: int) -> 
     return page._replace(end_offset=page.ends.next_audit_offset) if len(page.rows) < limit else page
 
 
-async def _no_leases(self: PostgresMetastore) -> set[int]:
-    return set()
-
-
 async def _no_rows(self: PostgresMetastore, metadata_partition: int) -> Sequence[ArchivedAudit]:
     return []
 
@@ -401,11 +339,6 @@ SQL_BUGS = {
         "last_offset BETWEEN p_first_offset AND p_last_offset\n       AND due_at IS NULL;",
         "last_offset >= p_first_offset AND due_at IS NULL;",
     ),
-    "a lease is not asked for": (
-        "archive_audit",
-        "    PERFORM assert_job(p_job_id, p_epoch);\n    PERFORM FROM archived_audit",
-        "    PERFORM FROM archived_audit",
-    ),
     "the range ends one too early": (
         "archive_audit",
         "VALUES (p_metadata_partition, p_last_offset,",
@@ -417,22 +350,13 @@ SQL_BUGS = {
 @pytest.mark.parametrize(
     "bug",
     ["rows go before the object is there", "one row too many goes", "the range ends one too early",
-     "a join takes later objects along", "a page covers what is not read", "an object goes while its row is there",
-     "an object goes while its lease holds", "a lease is not asked for"],
+     "a join takes later objects along", "a page covers what is not read", "an object goes while its row is there"],
 )  # fmt: skip
 async def test_a_planted_bug_is_caught(world: TrailWorld, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
     proof = live(world, 1)
     if bug.startswith("rows go"):
         proof.close()
         proof = crash_everywhere(world, RowsFirst)
-    elif bug.startswith("a lease"):
-        proof.close()
-        plant(world.url, *SQL_BUGS[bug])
-        proof = swept_after_its_lease(world)
-    elif bug.endswith("lease holds"):
-        proof.close()
-        monkeypatch.setattr(PostgresMetastore, "archiving_epochs", _no_leases)
-        proof = paused_between_put_and_statement(world)
     elif bug in SQL_BUGS:
         plant(world.url, *SQL_BUGS[bug])
     elif bug.startswith("a page"):
