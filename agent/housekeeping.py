@@ -53,6 +53,7 @@ class Housekeeper:
             "finish_bulk_writes": _Step(lambda: metastore.finish_bulk_writes(), 1),
             "oldest_bulk_write": _Step(lambda: _done(self._show_bulk_writes(metastore)), 1, rounds_max=1),
             "prune_bulk_writes": _Step(lambda: metastore.prune_bulk_writes(CHUNK_ROWS), CHUNK_ROWS),
+            "oldest_audit_block": _Step(lambda: _done(self._show_audit_blocks(metastore)), 1, rounds_max=1),
             "held_snapshot": _Step(lambda: _done(self._show_held_snapshot(metastore)), 1, rounds_max=1),
         }
         self._held_snapshot = Gauge(
@@ -65,6 +66,12 @@ class Housekeeper:
             "headrace_bulk_write_waits_seconds",
             "Seconds since the last progress of the decided bulk write that waits the longest to be completed; 0 if"
             " there is none. Topics do not grow, and no boundary is set, before it is complete",
+            registry=registry,
+        )
+        self._audit_block = Gauge(
+            "headrace_audit_trail_waits_seconds",
+            "Seconds since the oldest block of the audit trail that is still in Postgres was full; 0 if none is full."
+            " Up to a minute is usual: more if archiving falls behind, and the table grows",
             registry=registry,
         )
         self._overdue_slots = Gauge(
@@ -95,6 +102,9 @@ class Housekeeper:
 
     async def _show_bulk_writes(self, metastore: HousekeepingApi) -> None:
         self._bulk_write.set(await metastore.oldest_bulk_write())
+
+    async def _show_audit_blocks(self, metastore: HousekeepingApi) -> None:
+        self._audit_block.set(await metastore.oldest_audit_block())
 
     async def _show_overdue_slots(self, metastore: HousekeepingApi) -> None:
         for log, turns in (await metastore.overdue_slots()).items():

@@ -1,20 +1,26 @@
-"""Job kind `archive-audit`: moves the older part of the audit trail of remote segments to the bucket.
+"""Job kinds `archive-audit` and `archive-audit-rows`: the older part of the audit trail goes to the bucket.
 
-    archive   the oldest rows of a metadata partition, once there are as many as a block has
+archive-audit-rows, for one metadata partition:
+    archive   its oldest rows become objects, as long as there are as many as a block has
+archive-audit, for all of them:
+    queue     a job archive-audit-rows for each metadata partition with that many rows
     join      neighbouring objects of a day into one, every hour; the old ones become due
     delete    due objects, after file.delete.delay.ms: joined ones, and those that retention removed (trim_audit)
     sweep     objects that no row names, after a day: of a worker that stopped between PUT and statement, or of a part
               of the metastore's history that a restore took back
 
-Place: run by the job loop every 20 seconds; metastore/audit_trail/ has the objects and their reader.
+Place: run by the job loop, archive-audit every 20 seconds. Any number of workers archive at a time, each for another
+metadata partition: the queue has at most one unfinished job for each. metastore/audit_trail/ has the objects and their
+reader.
 Invariant: rows go only in the statement that names the object which has their records, after its PUT was confirmed. An
 object goes only after no row names it, or only a due one, which readers do not see. Each lease writes under other keys,
-and its statements are refused once another lease is given: so an object of an earlier lease that no row names is never
-named again. Deletions need the permit of all janitors (permit.py); a restored metastore gets it by an audit.
-After a crash at any step the next run goes on. Objects of a higher epoch belong to a later life, and stay.
+and its statements are refused once it has ended or its job has another lease. So an object of a lease that is over is
+never named if it was not before. Deletions need the permit of all janitors (permit.py); a restored metastore gets it by
+an audit.
+After a crash at any step the next run goes on. Objects of a higher epoch belong to a later lease or life, and stay.
 Cost: Postgres keeps at most BLOCK_RECORDS rows per metadata partition, what comes between two runs, and one row per
-object; a small trail stays in Postgres. The bucket is listed at the start, in a new life, and once a day. Memory: the
-bytes of one object, of up to about JOIN_RECORDS records (some 15 MB).
+object; a small trail stays in Postgres, and queues no jobs. The bucket is listed at the start, in a new life, and once
+a day. Memory: the bytes of one object per job, of up to about JOIN_RECORDS records (some 15 MB).
 """
 
 from __future__ import annotations
@@ -27,9 +33,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.compactor.lease import Lease
 from headrace.compactor.permit import permit
-from headrace.metastore.api.audit_archive import ARCHIVE_AUDIT, AUDIT_PREFIX, ArchivedAudit, AuditArchiveApi
+from headrace.metastore.api.audit_archive import (
+    ARCHIVE_AUDIT,
+    ARCHIVE_ROWS,
+    AUDIT_PREFIX,
+    ArchivedAudit,
+    AuditArchiveApi,
+)
 from headrace.metastore.api.files import FileApi
-from headrace.metastore.api.jobs import Job
+from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import METADATA_PARTITIONS
 from headrace.metastore.audit_trail.objects import BLOCK_RECORDS, ObjectWriter, epoch_of
@@ -42,13 +54,15 @@ logger = logging.getLogger(__name__)
 KIND = ARCHIVE_AUDIT.kind
 BLOCKS_PER_OBJECT = 8
 """The most blocks of an object before objects are joined: one statement removes the rows of its records."""
-ROUNDS_PER_RUN = 50
-"""A limit, after which other steps have their turn even if rows are left."""
+OBJECTS_PER_JOB = 50
+"""A limit, after which other jobs have their turn even if rows are left."""
 JOIN_RECORDS = 256_000
 """Objects with fewer records are joined once they have as many together."""
 JOIN_SPAN_MS = 86_400_000
 """Retention removes an object as a whole: it is not to keep records much longer than they are asked for."""
 RUNS_PER_JOIN, RUNS_PER_SWEEP = 180, 4_320
+RUNS_PER_RECHECK = 30
+"""Instead of RUNS_PER_SWEEP while objects are missing: they may be copied back, or expire."""
 SWEEP_AGE_MS = 86_400_000
 OBJECTS_PER_CALL = 1_000
 
@@ -84,49 +98,57 @@ class ArchiveMetastore(AuditArchiveApi, SegmentLogApi, FileApi, Protocol):
 
 
 class AuditArchiver:
-    """A compactor.runner.JobHandler."""
+    """The compactor.runner.JobHandler of archive-audit, and with `archive_rows` the one of archive-audit-rows."""
 
     def __init__(self, api: ArchiveMetastore, store: ObjectStore, clock: Clock, metrics: AuditArchiveMetrics) -> None:
         self._api, self._store, self._clock, self._metrics = api, store, clock, metrics
         self._life = -1
         self._runs = 0
         """The number of runs in this life of the metastore."""
+        self._missing = 0
+        """How many objects were missing at the last list."""
 
     async def __call__(self, job: Job, lease: Lease) -> None:
         """All steps. FencedError if the lease is lost; UnavailableError at the end if the store refused a deletion."""
         if (life := self._api.named_life) != self._life:
             self._life, self._runs = life, 0
-        archived = 0
-        for _ in range(ROUNDS_PER_RUN):
-            if not (moved := await self.archive_once(lease)):
-                break
-            archived += moved
-            lease.progress = f"archived={archived}"
+        if parts := await self._api.archivable_audit(BLOCK_RECORDS):
+            await self._api.enqueue_jobs([NewJob(ARCHIVE_ROWS, f"{part:02}") for part, _ in parts], by=lease.token)
         if self._runs % RUNS_PER_JOIN == 0:
             await self._join(lease)
         refused = await self._delete_due(lease)
-        if self._runs % RUNS_PER_SWEEP == 0:
+        if self._runs % (RUNS_PER_RECHECK if self._missing else RUNS_PER_SWEEP) == 0:
             await self._sweep(lease)
         self._runs += 1
         if refused:
             raise UnavailableError(f"deletions refused by the store, to be tried again: objects={refused}")
 
-    async def archive_once(self, lease: Lease) -> int:
-        """Write an object for each metadata partition that has enough rows; how many records were moved."""
-        moved = 0
-        for part, first in await self._api.archivable_audit(BLOCK_RECORDS):
-            writer, newest_ms = ObjectWriter(), 0
-            while len(writer.blocks) < BLOCKS_PER_OBJECT:
-                start = writer.blocks[-1].last_offset + 1 if writer.blocks else first
-                events = (await self._api.read_audit_log(part, start, BLOCK_RECORDS)).rows
-                if len(events) < BLOCK_RECORDS:
-                    break
-                writer.add(events)
-                newest_ms = max(newest_ms, *(event.event_ms for event in events))
-            if writer.blocks:  # else retention was faster
-                archived, data = _made(writer, part, newest_ms, lease)
-                moved += archived.records if await self._move(lease, archived, data) else 0
-        return moved
+    async def archive_rows(self, job: Job, lease: Lease) -> None:
+        """Move rows of the job's metadata partition until less than a block is left. FencedError if it is lost."""
+        part, archived = int(job.key), 0
+        firsts = dict(await self._api.archivable_audit(BLOCK_RECORDS))
+        first = firsts.get(part)
+        for _ in range(OBJECTS_PER_JOB):
+            if first is None or (moved := await self._archive_once(part, first, lease)) is None:
+                return
+            first = moved.last_offset + 1
+            archived += moved.records
+            lease.progress = f"archived={archived}"
+
+    async def _archive_once(self, part: int, first: int, lease: Lease) -> ArchivedAudit | None:
+        """Move the first rows to an object; None if they do not fill a block, or if retention was faster."""
+        writer, newest_ms, start = ObjectWriter(), 0, first
+        while len(writer.blocks) < BLOCKS_PER_OBJECT:
+            events = (await self._api.read_audit_log(part, start, BLOCK_RECORDS)).rows
+            if len(events) < BLOCK_RECORDS:
+                break
+            writer.add(events)
+            start = events[-1].audit_offset + 1
+            newest_ms = max(newest_ms, *(event.event_ms for event in events))
+        if not writer.blocks:
+            return None
+        archived, data = _made(writer, part, newest_ms, lease)
+        return archived if await self._move(lease, archived, data) else None
 
     async def _move(self, lease: Lease, archived: ArchivedAudit, data: bytes) -> bool:
         """Store the object, then replace its rows. False if retention was faster: the object is swept later."""
@@ -167,19 +189,25 @@ class AuditArchiver:
         return 0
 
     async def _sweep(self, lease: Lease) -> None:
-        """Delete objects that no row names; count rows without an object. The list is made before the rows are read."""
+        """Delete objects that no row names; count rows without an object.
+
+        The list is made first, then the leases are read, then the rows: a lease that is over by then names no more.
+        """
         orphans: list[str] = []
         missing: list[str] = []
         born_before_ms = self._clock.wall_ms() - SWEEP_AGE_MS
         for part in range(METADATA_PARTITIONS):
             listed = {found.key: found async for found in self._store.list_objects(f"{AUDIT_PREFIX}{part:02}/")}
+            unfinished = await self._api.archiving_epochs() if listed else set()
             rows = {row.object_key: row for row in await self._api.archived_audit(part)}
             missing += [key for key, row in rows.items() if key not in listed and not row.is_due]
             for key, found in listed.items():
                 epoch = epoch_of(key)
-                if key not in rows and epoch is not None and epoch < lease.token.epoch:
-                    orphans += [key] if found.modified_ms < born_before_ms else []
-        self._metrics.missing.set(len(missing))
+                if key in rows or epoch is None or epoch >= lease.token.epoch or epoch in unfinished:
+                    continue
+                orphans += [key] if found.modified_ms < born_before_ms else []
+        self._missing = len(missing)
+        self._metrics.missing.set(self._missing)
         if missing:
             logger.error("objects of the audit trail are missing: objects=%d first=%s", len(missing), min(missing))
         if orphans and await permit(self._api, self._store, lease.token) is not None:

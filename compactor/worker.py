@@ -44,6 +44,7 @@ from headrace.compactor.segment_cleanup import SegmentCleanup, SegmentCleanupMet
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.undecided import Undecided
 from headrace.config.settings import Settings
+from headrace.metastore.api.audit_archive import ARCHIVE_ROWS
 from headrace.metastore.api.cleaning import PLAN_CLEANING_JOB
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.metastore import Metastore
@@ -177,6 +178,9 @@ class Worker:
         """Job kinds and their handlers."""
         undecided = Undecided(self._registry)
         deletions = JanitorMetrics(self._registry, undecided)
+        audit_archiver = AuditArchiver(
+            self.metastore, self._throttled, self._clock, AuditArchiveMetrics(self._registry)
+        )
         return {
             RETENTION_JOB: Retention(self.metastore, RetentionMetrics(self._registry), undecided),
             planner.KIND: self._plan,
@@ -187,9 +191,8 @@ class Worker:
             segment_cleanup.KIND: self._clean_up_segments,
             sweeper.KIND: Sweeper(self.metastore, self._throttled, deletions),
             outcomes.KIND: OutcomeJob(self.metastore, self._throttled, self._rng),
-            audit_archive.KIND: AuditArchiver(
-                self.metastore, self._throttled, self._clock, AuditArchiveMetrics(self._registry)
-            ),
+            audit_archive.KIND: audit_archiver,
+            ARCHIVE_ROWS: audit_archiver.archive_rows,
         }
 
     async def _plan(self, job: Job, lease: Lease) -> None:

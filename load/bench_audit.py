@@ -4,19 +4,22 @@ Starts a separate Postgres. How many records a day the trail gets is computed by
 arrivals (compaction_simulation.py): 1 GB/s over 1,000 partitions. Rows are made by SQL, none by compaction: an index
 row for each object of the retention's 90 days, the due rows of objects that were joined in the last
 file.delete.delay.ms, and the rows of events that come between two runs of the job `archive-audit`, plus what the job
-leaves. Then the job runs on those events, into a directory, so the sizes after it include what VACUUM has not given
-back; and a Fetch of each part is measured: its time, best and worst of FETCHES, and the peak of its memory.
+leaves. Then the jobs `archive-audit-rows` run on those events, into a directory, in --workers processes, so the sizes
+after it include what VACUUM has not given back; and a Fetch of each part is measured: its time, best and worst of
+FETCHES, and the peak of its memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import multiprocessing
 import random
 import tempfile
 import time
 import tracemalloc
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,17 +28,17 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.lifecycle_topic import AuditTopic
 from headrace.agent.fetch.segment_log_ends import KnownEnds
-from headrace.compactor import audit_archive
 from headrace.compactor.audit_archive import BLOCKS_PER_OBJECT, JOIN_RECORDS, AuditArchiveMetrics, AuditArchiver
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits
 from headrace.compactor.policy import PolicyLimits
 from headrace.config.settings import Settings
-from headrace.metastore.api.audit_archive import ARCHIVE_AUDIT
+from headrace.metastore.api.audit_archive import ARCHIVE_AUDIT, ARCHIVE_ROWS
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.segments import METADATA_PARTITIONS
 from headrace.metastore.audit_trail.objects import BLOCK_RECORDS
 from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.fetch_codec import FetchPartition
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store
@@ -138,23 +141,47 @@ async def print_sizes(bench: CommitBench, when: str) -> None:
     print(f"{when}: together {total / 2**30:.2f} GiB", flush=True)
 
 
-async def archive(bench: CommitBench, store: Any) -> None:
-    """The first step of the job; the objects that it could join are not there."""
-    await bench.store.enqueue_jobs([NewJob(audit_archive.KIND, "bench")])
-    job = await bench.store.claim_job("bench", [audit_archive.KIND], LEASE_MS)
-    assert job is not None
-    clock = SystemClock()
-    lease = Lease(bench.store, job, clock, claimed_at=clock.monotonic(), lease_ms=LEASE_MS)
-    registry = CollectorRegistry()
-    archiver = AuditArchiver(bench.store, store, clock, AuditArchiveMetrics(registry))
-    began = time.perf_counter()
-    while await archiver.archive_once(lease):
-        pass
-    seconds = time.perf_counter() - began
-    records = registry.get_sample_value("headrace_audit_trail_archived_records_total") or 0
-    stored = registry.get_sample_value("headrace_audit_trail_archived_bytes_total") or 0
-    rate = f"{records / seconds:,.0f}/s, {stored / records:.1f} bytes each"
-    print(f"archive: {records:,.0f} records in {seconds:.1f} s, {rate}", flush=True)
+async def archive(bench: CommitBench, bucket: str, workers: int) -> None:
+    """The jobs of all metadata partitions, in so many processes; the objects that could be joined are not there."""
+    await bench.store.enqueue_jobs([NewJob(ARCHIVE_ROWS, f"{part:02}") for part in range(METADATA_PARTITIONS)])
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        list(pool.map(_ready, range(workers)))
+        began = time.perf_counter()
+        loop = asyncio.get_running_loop()
+        done = await asyncio.gather(*(loop.run_in_executor(pool, _work, bench.url, bucket) for _ in range(workers)))
+        seconds = time.perf_counter() - began
+    records, stored, cpu_seconds = map(sum, zip(*done, strict=True))
+    each = f"{stored / records:.1f} bytes and {cpu_seconds / records * 1e6:.1f} us of a worker's CPU each"
+    print(
+        f"archive: {workers} workers, {records:,.0f} records in {seconds:.1f} s, {records / seconds:,.0f}/s, {each}",
+        flush=True,
+    )
+
+
+def _ready(number: int) -> None:
+    """Let each process of the pool import before the clock starts."""
+    time.sleep(0.5)
+
+
+def _work(url: str, bucket: str) -> tuple[float, float, float]:
+    """A worker, until no job is left: its records, bytes, and CPU seconds."""
+    return asyncio.run(_worked(url, bucket))
+
+
+async def _worked(url: str, bucket: str) -> tuple[float, float, float]:
+    began = time.process_time()
+    clock, registry = SystemClock(), CollectorRegistry()
+    metastore = await PostgresMetastore.open(url, Settings(metastore_pool_size=2))
+    store = open_store(bucket, StoreOptions.of(Settings()), clock=clock, rng=random.Random(0))
+    archiver = AuditArchiver(metastore, store, clock, AuditArchiveMetrics(registry))
+    while (job := await metastore.claim_job("bench", [ARCHIVE_ROWS], LEASE_MS)) is not None:
+        await archiver.archive_rows(job, Lease(metastore, job, clock, claimed_at=clock.monotonic(), lease_ms=LEASE_MS))
+        await metastore.finish_job(job.token)
+    await store.close()
+    await metastore.close()
+    names = ("headrace_audit_trail_archived_records_total", "headrace_audit_trail_archived_bytes_total")
+    records, stored = (registry.get_sample_value(name) or 0 for name in names)
+    return records, stored, time.process_time() - began
 
 
 async def fetch(bench: CommitBench, store: Any, what: str, offset: int) -> None:
@@ -181,7 +208,7 @@ async def fetch(bench: CommitBench, store: Any, what: str, offset: int) -> None:
     )
 
 
-async def run(place: Path, share: float) -> None:
+async def run(place: Path, share: float, workers: int) -> None:
     """On a new Postgres."""
     print(machine_state(), flush=True)
     per_day = records_per_day()
@@ -196,7 +223,7 @@ async def run(place: Path, share: float) -> None:
         store = open_store(f"file://{place}/bucket", StoreOptions.of(Settings()), clock=clock, rng=random.Random(0))
         await make_rows(bench, round(per_day * share))
         await print_sizes(bench, "before a run")
-        await archive(bench, store)
+        await archive(bench, f"file://{place}/bucket", workers)
         await print_sizes(bench, "after it")
         await fetch(bench, store, "from the bucket", SPAN + 1_500)
         ends = await bench.store.segment_log_ends()
@@ -208,11 +235,12 @@ def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--share", type=float, default=1, help="make so much of the rows (1)")
+    parser.add_argument("--workers", type=int, default=1, help="archive in so many processes (1)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
         place = Path(directory)
         place.chmod(0o711)
-        asyncio.run(run(place, arguments.share))
+        asyncio.run(run(place, arguments.share, arguments.workers))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The older part of the audit trail at the boundary: which objects of the bucket hold it.
 
-Place: written by the compactor's job `archive-audit`, read by all readers of the trail through SegmentLogApi.
+Place: written by the compactor's jobs `archive-audit` and `archive-audit-rows`, read by all readers of the trail
+through SegmentLogApi.
 Invariant: each record of the trail, from its start on, is in one place: in a row of remote_segment_events, or in the
 object of one row of archived_audit that is not due. Records in objects are below all records in rows. Audit offsets
 never change.
@@ -12,10 +13,13 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
-from headrace.metastore.api.jobs import JobSchedule, JobToken
+from headrace.metastore.api.jobs import JobSchedule, JobToken, NewJob
 
 ARCHIVE_AUDIT = JobSchedule("archive-audit", period_ms=20_000)
-"""The periodic job."""
+"""The periodic job: queues ARCHIVE_ROWS, and looks after the objects."""
+ARCHIVE_ROWS = "archive-audit-rows"
+"""The job kind that moves rows of one metadata partition, its key, to the bucket. Any number of workers do this at a
+time, each for another metadata partition."""
 AUDIT_PREFIX = "metastore/audit-trail/"
 
 
@@ -51,6 +55,15 @@ class AuditArchiveApi(Protocol):
         """(metadata partition, first offset) where there are at least so many rows.
 
         None below metadata.format 4: agents of the release before do not read objects.
+        """
+
+    async def enqueue_jobs(self, jobs: Sequence[NewJob], *, by: JobToken | None = None) -> list[bool]:
+        """As JobApi's."""
+
+    async def archiving_epochs(self) -> set[int]:
+        """The epochs of all leases of ARCHIVE_ROWS that hold, or that expired and no worker claimed yet.
+
+        Only these, of the epochs given so far, can still name an object.
         """
 
     async def archive_audit(self, token: JobToken, archived: ArchivedAudit) -> bool:

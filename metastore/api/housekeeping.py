@@ -49,6 +49,11 @@ class HousekeepingApi(Protocol):
         nothing for 90 days; how many.
         """
 
+    async def oldest_audit_block(self) -> float:
+        """For how many seconds the oldest full block of the audit trail has waited in rows, of all metadata partitions;
+        0 if none is full, and below metadata.format 4.
+        """
+
     async def held_snapshot(self) -> int:
         """Age of the oldest snapshot that another session, a standby or a slot holds, in transactions.
 

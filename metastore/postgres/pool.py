@@ -14,8 +14,8 @@ connection that turns read-only later is closed (statement.py). Every answer is 
 
 Behind a pooler in transaction mode (PgBouncer 1.21 or newer: prepared statements need
 `max_prepared_statements` > 0): nothing here relies on a session but the start-up `options`. Let
-the pooler ignore them (`ignore_startup_parameters = options`) and give the role the same settings
-with ALTER ROLE ... SET.
+the pooler ignore them (`ignore_startup_parameters = options`) and give the role the same timeouts
+with ALTER ROLE ... SET. PgBouncer keeps `client_encoding` and `standard_conforming_strings` for each client.
 """
 
 from __future__ import annotations

@@ -70,6 +70,9 @@ class ScriptedMetastore:
     async def oldest_bulk_write(self) -> float:
         return 7.5
 
+    async def oldest_audit_block(self) -> float:
+        return 8.5
+
     async def purge_deleted_partitions(self, limit: int) -> int:
         self.deleted_partitions -= 1
         return 1 if self.deleted_partitions >= 0 else 0
@@ -85,6 +88,7 @@ async def test_works_in_chunks_and_goes_on_after_a_failure() -> None:
     assert metastore.deleted_partitions < 0, "all deleted partitions in one go, one a call"
     assert registry.get_sample_value("headrace_metastore_held_snapshot_transactions") == 42
     assert registry.get_sample_value("headrace_bulk_write_waits_seconds") == 7.5
+    assert registry.get_sample_value("headrace_audit_trail_waits_seconds") == 8.5
     assert registry.get_sample_value("headrace_metastore_slots_overdue", {"log": "commit_log"}) == 3
     while metastore.rotations < 9:  # the eighth fails
         assert not task.done()

@@ -3,7 +3,8 @@
 `model` has the records that consumers may read, by metadata partition and audit offset, as the topic renders them;
 `check_fetch` asks the topic for an offset and compares. Rows of events are written as they are (lifecycle_rows.py).
 `restore` takes Postgres back to where `save` was called, in a new life, as a promotion does (begin_life.sql); the
-bucket stays as it is. Blocks have RECORDS records here.
+bucket stays as it is. `pause` stops a worker in the middle of a job; others may take its lease.
+Blocks have RECORDS records here.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ from headrace.compactor import audit_archive
 from headrace.compactor.audit_archive import SWEEP_AGE_MS, AuditArchiveMetrics, AuditArchiver
 from headrace.compactor.lease import Lease
 from headrace.compactor.permit import Mark, write_mark
-from headrace.metastore.api.audit_archive import AUDIT_PREFIX
-from headrace.metastore.api.jobs import NewJob
+from headrace.compactor.runner import JobHandler
+from headrace.metastore.api.audit_archive import ARCHIVE_ROWS, AUDIT_PREFIX
+from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.segment_logs.rendering import audit_record
 from headrace.protocol.fetch_codec import FetchPartition
-from headrace.storage.errors import HeadraceError
+from headrace.storage.errors import FencedError, HeadraceError
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.records.codec import Record, decode_records
 from headrace.storage.records.header import read_header
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.test_membership import an_agent
-from tests.compactor.janitor_world import Killed, Tripwire
+from tests.compactor.janitor_world import Killed, PausingWire, Tripwire
 from tests.manual_clock import ManualClock
 from tests.metastore.lifecycle_rows import LifecycleRows
 from tests.metastore.sessions import set_for_cluster
@@ -76,6 +78,8 @@ class TrailWorld:
         self.starts = dict.fromkeys(self.model, 0)
         self._saved: Any = None
         self._saved_ms = 0
+        self.paused: list[tuple[PausingWire, Job, asyncio.Task[None]]] = []
+        """Workers that stopped, or that were through before."""
         self.archiver = self.new_archiver()
 
     @classmethod
@@ -128,18 +132,59 @@ class TrailWorld:
             self.model[log.partition][offset] = audit_record(event, "")
 
     async def archive(self, archiver: Any = None) -> None:
-        """One run of the job; a killed one leaves its lease to run out."""
+        """One run of the job, then of all that it queued, side by side; a killed one leaves its lease to run out."""
+        archiver = archiver or self.archiver
+        await self.plan(archiver)
+        jobs = []
+        while (job := await self.metastore.claim_job("test", [ARCHIVE_ROWS], LEASE_MS)) is not None:
+            jobs.append(job)
+        ends = await asyncio.gather(*(self._run(job, archiver.archive_rows) for job in jobs), return_exceptions=True)
+        for error in filter(None, ends):
+            raise error
+
+    async def plan(self, archiver: Any = None) -> None:
+        """One run of the periodic job alone."""
         await self.metastore.enqueue_jobs([NewJob(audit_archive.KIND, str(uuid.uuid4()))])
         job = await self.metastore.claim_job("test", [audit_archive.KIND], LEASE_MS)
         assert job is not None
-        lease = Lease(self.metastore, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
+        await self._run(job, archiver or self.archiver)
+
+    async def _run(self, job: Job, handler: JobHandler) -> None:
         try:
-            await (archiver or self.archiver)(job, lease)
+            await handler(job, self.lease_of(job))
         except (Killed, HeadraceError):
             self.archiver = self.new_archiver()
             self.execute("DELETE FROM jobs WHERE job_id = %s", job.token.job_id)
             raise
         await self.metastore.finish_job(job.token)
+
+    def lease_of(self, job: Job) -> Lease:
+        """The lease of a claimed job."""
+        return Lease(self.metastore, job, self.clock, claimed_at=self.clock.monotonic(), lease_ms=LEASE_MS)
+
+    async def pause(self, wire: PausingWire) -> Job | None:
+        """Let another worker archive up to some call, where it stops as with SIGSTOP; None if there is no job."""
+        await self.plan()
+        job = await self.metastore.claim_job("paused", [ARCHIVE_ROWS], LEASE_MS)
+        if job is not None:
+            archiver = self.new_archiver(wire.over(self.metastore), wire.over(self.store))
+            task = asyncio.create_task(archiver.archive_rows(job, self.lease_of(job)))
+            reached = asyncio.create_task(wire.reached.wait())
+            await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)
+            reached.cancel()
+            self.paused.append((wire, job, task))
+        return job
+
+    async def go_on(self) -> bool:
+        """Let one of the workers that stopped go on; whether it still had its lease at the end."""
+        wire, job, task = self.paused.pop(self.rng.randrange(len(self.paused)))
+        wire.resume.set()
+        try:
+            await task
+            await self.metastore.finish_job(job.token)
+        except FencedError:
+            return False
+        return True
 
     async def trim(self) -> None:
         """What the cleanup of segments does; the model forgets what is gone, which is old."""
@@ -184,6 +229,7 @@ class TrailWorld:
             "UPDATE remote_log_heads SET next_offset = next_offset + %s, next_audit_offset = next_audit_offset + %s",
             *(LIFE, LIFE),
         )
+        self.execute("DELETE FROM jobs WHERE kind = %s", ARCHIVE_ROWS)  # no worker of the life before writes
         self.execute("UPDATE cluster SET incarnation_id = %s", uuid.UUID(int=self.rng.getrandbits(128)))
         self.execute("SELECT setval('segment_epochs', last_value + %s) FROM segment_epochs", LIFE)
         records, starts, logs = self._saved
@@ -247,8 +293,7 @@ class TrailWorld:
 
     async def step(self) -> None:
         """Something happens."""
-        kind = self.rng.choices(range(8), (12, 8, 4, 3, 1, 2, 2, 2))[0]
-        match kind:
+        match self.rng.choices(range(9), (12, 8, 4, 3, 1, 2, 2, 2, 5))[0]:
             case 0:
                 await self.append(self.rng.randrange(12))
             case 1:
@@ -268,5 +313,14 @@ class TrailWorld:
                 wire = Tripwire(self.rng.randrange(1, 20), after=self.rng.random() < 0.5)
                 with contextlib.suppress(Killed):
                     await self.archive(self.new_archiver(wire.over(self.metastore), wire.over(self.store)))
-            case _:
+            case 7:
                 await self.resume()
+            case _:
+                await self.other_worker()
+
+    async def other_worker(self) -> None:
+        """Begins to archive and stops somewhere, or goes on."""
+        if self.paused and self.rng.random() < 0.4:
+            await self.go_on()
+        else:
+            await self.pause(PausingWire(self.rng.randrange(1, 9), after=self.rng.random() < 0.5))

@@ -15,16 +15,25 @@ from headrace.compactor.lease import Lease
 from headrace.metastore.api.audit_archive import ArchivedAudit
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.audit_trail.reader import AuditReader, TrailPage
+from headrace.metastore.postgres.segments import audit_archive as postgres_archive
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.fetch_codec import FetchPartition
 from headrace.storage.errors import FencedError, HeadraceError, UnavailableError
 from headrace.storage.objects.store import ByteRange
-from tests.compactor.audit_trail_world import BACKUP_MS, DAY_MS, RECORDS, RETENTION_MS, TrailWorld, small_objects
+from tests.compactor.audit_trail_world import (
+    BACKUP_MS,
+    DAY_MS,
+    RECORDS,
+    RETENTION_MS,
+    TrailWorld,
+    small_objects,
+)
 from tests.compactor.janitor_world import DoubtfulStore, Killed, Tripwire
 from tests.metastore.sql_sources import plant
 
 pytestmark = pytest.mark.requirement("R3")
 STEPS = 100
+MISSING = "headrace_audit_trail_objects_missing"
 
 
 @pytest.fixture
@@ -37,7 +46,7 @@ async def world(
 
 
 async def live(world: TrailWorld, seed: int) -> None:
-    """Events, archiving, retention, crashes, restores; then all of the trail is read."""
+    """Events, archiving by several workers, retention, crashes, restores; then all of the trail is read."""
     world.rng.seed(seed)
     await world.keep_deleted(BACKUP_MS)
     followed = dict.fromkeys(world.model, 0)
@@ -46,6 +55,8 @@ async def live(world: TrailWorld, seed: int) -> None:
         for part, offset in followed.items():
             end = (await world.metastore.segment_log_ends())[part].next_audit_offset
             followed[part] = await world.check_fetch(part, min(offset, end))
+    while world.paused:
+        await world.go_on()
     await world.check()
     await world.check_bucket()
     await world.check()
@@ -80,6 +91,24 @@ async def crash_everywhere(world: TrailWorld, made: type[AuditArchiver] = AuditA
 
 async def test_a_crash_at_any_step_loses_and_moves_nothing(world: TrailWorld) -> None:
     await crash_everywhere(world)
+
+
+async def test_what_waits_is_shown_from_when_a_block_is_full(
+    world: TrailWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_archive, "BLOCK_RECORDS", RECORDS)
+    await world.append(RECORDS - 1)
+    world.advance(DAY_MS)
+    assert await world.metastore.oldest_audit_block() == 0
+    await world.append(2 * RECORDS)
+    assert 0 <= await world.metastore.oldest_audit_block() < 600
+    world.advance(3_600_000)
+    assert 3_600 <= await world.metastore.oldest_audit_block() < 4_200
+    world.execute("UPDATE features SET max_level = 3 WHERE name = 'metadata.format'")
+    assert await world.metastore.oldest_audit_block() == 0
+    world.execute("UPDATE features SET max_level = 4 WHERE name = 'metadata.format'")
+    await world.archive()
+    assert await world.metastore.oldest_audit_block() == 0
 
 
 async def test_rows_that_are_few_stay(world: TrailWorld) -> None:
@@ -194,12 +223,19 @@ async def test_an_object_that_is_missing_is_an_error_and_no_gap(world: TrailWorl
     await world.append(4 * RECORDS)
     await world.archive()
     lost = min(await world.objects())
+    data = await world.store.get(lost)
     await world.store.delete_many([lost])
     part = min(world.model)
     reply = await world.topic.fetch(FetchPartition(part, 0, 1 << 20))
     assert (reply.error_code, reply.records) == (ErrorCode.kafka_storage_error, ())
-    await world.archive(world.new_archiver())
-    assert world.registry.get_sample_value("headrace_audit_trail_objects_missing") == 1
+    archiver = world.new_archiver()
+    await world.archive(archiver)
+    assert world.registry.get_sample_value(MISSING) == 1
+    await world.store.put(lost, data)
+    for _ in range(audit_archive.RUNS_PER_RECHECK):
+        await world.archive(archiver)
+    assert world.registry.get_sample_value(MISSING) == 0, "it was copied back"
+    await world.check()
 
 
 async def test_rows_that_a_restore_brings_back_are_read_and_archived_again(world: TrailWorld) -> None:
@@ -317,12 +353,12 @@ SQL_BUGS = {
      "a join takes later objects along", "a page covers what is not read", "an object goes while its row is there"],
 )  # fmt: skip
 async def test_a_planted_bug_is_caught(world: TrailWorld, monkeypatch: pytest.MonkeyPatch, bug: str) -> None:
-    proof = live(world, 0)
-    if bug in SQL_BUGS:
-        plant(world.url, *SQL_BUGS[bug])
-    elif bug.startswith("rows go"):
+    proof = live(world, 1)
+    if bug.startswith("rows go"):
         proof.close()
         proof = crash_everywhere(world, RowsFirst)
+    elif bug in SQL_BUGS:
+        plant(world.url, *SQL_BUGS[bug])
     elif bug.startswith("a page"):
         monkeypatch.setattr(AuditReader, "page", _to_the_end)
     else:

@@ -9,6 +9,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -28,6 +30,8 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError, UnavailableError
 from tests.metastore.sessions import beat
+from tests.metastore.test_postgres_versions import commit_and_find
+from tests.pgbouncer import SERVER_CONNECTIONS
 
 ONE = Settings(metastore_pool_size=1)
 SAFE = ServerFacts(True, True, "on", max_connections=100, reserved_connections=3, connections=10)
@@ -88,14 +92,15 @@ async def test_an_old_server_is_refused_by_agents_and_by_migrate(
 @contextmanager
 def _database(server: EmbeddedPostgres, encoding: str, *settings: str) -> Iterator[str]:
     """An empty database of the server, with these settings."""
+    name = f"encoded_{encoding}".lower()
     with psycopg.connect(server.url(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE encoded ENCODING '{encoding}' TEMPLATE template0".encode())
+        connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0".encode())
         for setting in settings:
-            connection.execute(f"ALTER DATABASE encoded SET {setting}".encode())
+            connection.execute(f"ALTER DATABASE {name} SET {setting}".encode())
         try:
-            yield server.url("encoded")
+            yield server.url(name)
         finally:
-            connection.execute("DROP DATABASE encoded WITH (FORCE)")
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
@@ -145,6 +150,57 @@ async def test_settings_of_the_database_do_not_change_what_the_sql_means(
             row = await (await connection.execute(query)).fetchone()
         assert row == ("UTF8", b"A", "д")
         await store.close()
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+async def test_a_database_in_another_encoding_is_refused_behind_a_pooler(
+    postgres_server: EmbeddedPostgres, pooler_port: int, encoding: str
+) -> None:
+    with _database(postgres_server, encoding) as url:
+        pooled = _behind(postgres_server, url, pooler_port)
+        with pytest.raises(InvalidError, match=f"the database's encoding is {encoding}"):
+            migrate(pooled)
+        with pytest.raises(InvalidError, match=f"the database's encoding is {encoding}"):
+            await open_and_close(pooled)
+        (finding,) = await examine(Settings(metastore_url=pooled), SystemClock())
+        assert (finding.check, finding.level) == ("encoding", Level.BAD)
+
+
+async def test_settings_of_the_database_do_not_change_what_the_sql_means_behind_a_pooler(
+    postgres_server: EmbeddedPostgres, pooler_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pooler ignores start-up options, and its server connections go round among clients with other settings."""
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    with _database(postgres_server, "UTF8", "standard_conforming_strings = off", "client_encoding = 'LATIN1'") as url:
+        pooled = _behind(postgres_server, url, pooler_port)
+        migrate(pooled)
+        store = await PostgresMetastore.open(pooled, Settings(metastore_pool_size=2 * SERVER_CONNECTIONS))
+        other = await psycopg.AsyncConnection.connect(pooled, autocommit=True, client_encoding="LATIN1")
+        try:
+            for _ in range(4 * SERVER_CONNECTIONS):
+                mine = [_meaning(store) for _ in range(2 * SERVER_CONNECTIONS)]
+                theirs, *found = await asyncio.gather(other.execute(WITH_ESCAPES), *mine, return_exceptions=True)
+                assert found == [("UTF8", rb"\x41", "д")] * len(mine)
+                assert isinstance(theirs, psycopg.AsyncCursor)
+                assert await theirs.fetchone() == ("LATIN1", b"A")
+            await commit_and_find(store)
+        finally:
+            await other.close()
+            await store.close()
+
+
+WITH_ESCAPES = rb"SELECT current_setting('client_encoding'), '\\x41'::bytea"
+"""Two backslashes are one where strings have escapes, and the bytes are hexadecimal then."""
+
+
+async def _meaning(store: PostgresMetastore) -> tuple[Any, ...] | None:
+    async with store.pool.connection() as connection:
+        return await (await connection.execute(WITH_ESCAPES + b", chr(1076)")).fetchone()
+
+
+def _behind(server: EmbeddedPostgres, url: str, port: int) -> str:
+    """The same database by way of the pooler."""
+    return server.tcp_url(urlsplit(url).path.lstrip("/"), port)
 
 
 async def test_a_durable_server_is_opened_without_a_word_and_others_are_named(

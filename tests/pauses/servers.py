@@ -68,6 +68,10 @@ class Servers:
         """None waits."""
         return 0.0
 
+    async def oldest_audit_block(self) -> float:
+        """None waits."""
+        return 0.0
+
     async def _removes_nothing(self, limit: int) -> int:
         return 0
 

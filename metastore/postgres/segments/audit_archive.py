@@ -1,6 +1,6 @@
 """The audit trail's objects in Postgres: implements metastore.api.audit_archive.AuditArchiveApi.
 
-Place: under the compactor's job `archive-audit`.
+Place: under the compactor's jobs `archive-audit` and `archive-audit-rows`.
 Invariant: each call is one statement. What a lease changes is fenced by it.
 """
 
@@ -9,12 +9,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from headrace.metastore.api.audit_archive import ArchivedAudit
+from headrace.metastore.api.audit_archive import ARCHIVE_ROWS, ArchivedAudit
 from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.audit_trail.objects import BLOCK_RECORDS
 from headrace.metastore.postgres.statement import Pool, Statement
 
 _ARCHIVABLE_AUDIT = Statement("archivable_audit", writes=False)
+_ARCHIVING_EPOCHS = Statement("archiving_epochs", writes=False)
 _ARCHIVE_AUDIT = Statement("archive_audit", writes=True)
+_OLDEST_AUDIT_BLOCK = Statement("oldest_audit_block", writes=False)
 _JOIN_AUDIT = Statement("join_audit", writes=True)
 _ARCHIVED_AUDIT = Statement("archived_audit", writes=False)
 _DUE_AUDIT = Statement("due_audit", writes=False)
@@ -22,12 +25,19 @@ _DROP_AUDIT = Statement("drop_audit", writes=True)
 
 
 class PostgresAuditArchive:
-    """Implements AuditArchiveApi."""
+    """Implements AuditArchiveApi, and its part of HousekeepingApi."""
 
     pool: Pool
 
     async def archivable_audit(self, records: int) -> list[tuple[int, int]]:
         return [(row[0], row[1]) for row in await _ARCHIVABLE_AUDIT.rows(self.pool, records=records)]
+
+    async def oldest_audit_block(self) -> float:
+        (waits_s,) = await _OLDEST_AUDIT_BLOCK.row(self.pool, records=BLOCK_RECORDS)
+        return float(waits_s)
+
+    async def archiving_epochs(self) -> set[int]:
+        return {epoch for (epoch,) in await _ARCHIVING_EPOCHS.rows(self.pool, kind=ARCHIVE_ROWS)}
 
     async def archive_audit(self, token: JobToken, archived: ArchivedAudit) -> bool:
         (is_done,) = await _ARCHIVE_AUDIT.row(self.pool, **token._asdict(), **_columns(archived))

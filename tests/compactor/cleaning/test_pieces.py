@@ -1,4 +1,4 @@
-"""The planner asks the metastore about a bounded number of partitions at a time."""
+"""The planner asks about a bounded number of partitions at a time, and a look at one costs what it may clean."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from headrace.metastore.api.cleaning import FlushedPart
 from headrace.storage.records.codec import Record, encode_batch
 from tests.compactor.cleaning.test_guarantees import EAGER, rolled
 from tests.compactor.cleaning.world import CleaningWorld
+from tests.metastore.sessions import rows, session
 
 
 @pytest.fixture
@@ -66,3 +67,34 @@ async def test_a_look_ends_when_the_workers_have_enough_to_do(
     assert pieces == [], "a job is waiting"
     assert [await world.clean(), await world.clean()] == [1, 1]
     assert pieces == [1, 1]
+
+
+EXTENTS = 400
+FILL = """
+INSERT INTO extents (partition_key, base_offset, last_offset, file_id, position, length, leader_epoch, max_timestamp)
+SELECT %(key)s, e * 10, e * 10 + 9, gen_random_uuid(), 0, 1, 0, 0 FROM generate_series(0, %(extents)s - 1) AS e
+"""
+CLEANED = """
+INSERT INTO cleaned_partitions (partition_key, roll_offset, cleaned_offset)
+VALUES (%(key)s, %(end)s, %(end)s - %(dirty)s)
+"""
+
+
+@pytest.mark.requirement("L1")
+@pytest.mark.parametrize("dirty", [0, 10])
+async def test_a_look_at_a_clean_partition_reads_no_clean_extents(world: CleaningWorld, dirty: int) -> None:
+    """They count only once there is something to clean, as a pass would read them."""
+    (key,) = await world.topic("t", 1, **EAGER)
+    end = 10 * EXTENTS
+    async with session(world.url) as raw:
+        await raw.execute(FILL, {"key": key, "extents": EXTENTS})
+        await raw.execute(CLEANED, {"key": key, "end": end, "dirty": dirty})
+        await raw.execute("UPDATE partition_heads SET high_watermark = %s WHERE partition_key = %s", (end, key))
+        await raw.execute("ANALYZE extents")
+        async with raw.transaction():
+            ((clean_bytes,),) = await rows(raw, "SELECT clean_bytes FROM describe_cleaning(%s, %s)", [key], [0])
+            ((read,),) = await rows(
+                raw, "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'extents'"
+            )
+    assert clean_bytes == (EXTENTS - 1 if dirty else 0)
+    assert (read > EXTENTS) == bool(dirty), read
