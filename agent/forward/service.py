@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -25,7 +26,7 @@ from headrace.agent.forward.wire import ENVELOPE_KEY, OPEN_KEY
 from headrace.agent.groups.handlers import GroupHandlers
 from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
 from headrace.config.settings import Settings
-from headrace.metastore.api.agents import Listener
+from headrace.metastore.api.agents import PROVEN_LINKS, SHARED_ADDRESS, Listener
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.protocol.ordered_requests import GROUP_POSITION_KEY
 from headrace.protocol.request import RequestHandler
@@ -72,7 +73,10 @@ class ForwardService:
         self._forwarding = Forwarding(
             view, shared, self.links, {**nowhere.handlers, GROUP_POSITION_KEY: nowhere.position}
         )
-        self._server = ForwardServer(secret, lambda: view.node_id, now_ms, dispatcher.handle, FORWARDED, rng, metrics)
+        self._server = ForwardServer(
+            *(secret, lambda: view.node_id, now_ms, dispatcher.handle, FORWARDED, rng, metrics),
+            proves=partial(_proves_links, view),
+        )
 
     def wrap(self, api_key: int, handler: RequestHandler) -> RequestHandler:
         """The handler of any API; those that need one agent are forwarded to it."""
@@ -90,6 +94,12 @@ class ForwardService:
     async def close(self) -> None:
         """Close the links."""
         await self.links.close()
+
+
+def _proves_links(view: ClusterView, node_id: int) -> bool:
+    agent = view.image.agents.get(node_id)
+    forwards = None if agent is None else agent.features.get(SHARED_ADDRESS)
+    return forwards is not None and forwards.max_level >= PROVEN_LINKS
 
 
 class _NoCoordinator:

@@ -138,7 +138,14 @@ class TwoAgents:
         home = Dispatcher()
         self.world.home.requests.register(home)
         server = ForwardServer(
-            SECRET, lambda: 2, lambda: NOW_MS, home.handle, FORWARDED, random.Random(1), self.metrics
+            SECRET,
+            lambda: 2,
+            lambda: NOW_MS,
+            home.handle,
+            FORWARDED,
+            random.Random(1),
+            self.metrics,
+            lambda node_id: True,
         )
         home.register_unadvertised(OPEN_KEY, server.open)
         home.register_unadvertised(ENVELOPE_KEY, server.serve)

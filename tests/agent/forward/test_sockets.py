@@ -35,7 +35,14 @@ class Owner:
         self.beats: list[str] = []
         self.metrics = ForwardMetrics(CollectorRegistry())
         server = ForwardServer(
-            SECRET, lambda: 2, lambda: NOW_MS, self._handle, (JOIN, HEARTBEAT), random.Random(1), self.metrics
+            SECRET,
+            lambda: 2,
+            lambda: NOW_MS,
+            self._handle,
+            (JOIN, HEARTBEAT),
+            random.Random(1),
+            self.metrics,
+            lambda node_id: True,
         )
         self.dispatcher = Dispatcher()
         self.dispatcher.register_unadvertised(OPEN_KEY, server.open)
