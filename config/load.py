@@ -88,7 +88,7 @@ def _properties(path: Path) -> Iterator[_Given]:
         if not text or text[0] in "#!":
             continue
         key, separator, value = text.partition("=")
-        if separator:
+        if separator and _NAME.fullmatch(key.strip()):
             yield _Given(f"{path}:{number}", key.strip(), value.strip())
         else:
             yield _Given(f"{path}:{number}", None, f"not a key=value line{_begins_with(text)}")

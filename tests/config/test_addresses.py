@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import re
@@ -188,20 +189,32 @@ def test_no_error_of_settings_shows_a_login(flags: dict[str, object]) -> None:
         SECRET,
         f"postgresql://u:{SECRET}@db/headrace?sslmode=require",
         f"ssl.key.password:{SECRET}=",
+        f"required password {SECRET} = x",
     ],
 )
 def test_a_malformed_line_is_not_repeated(line: str, tmp_path: Path) -> None:
     file = tmp_path / "p"
     file.write_text(line + "\n", encoding="utf-8")
-    refusals: list[Callable[[], object]] = [lambda: load(path=file)]
-    if "=" not in line:
-        refusals.append(lambda: read_properties(file))
+    refusals: list[Callable[[], object]] = [lambda: load(path=file), lambda: read_properties(file)]
     for refusal in refusals:
         with pytest.raises(ConfigError, match=f"{file}:1") as refused:
             refusal()
         assert says_nothing_of(SECRET, str(refused.value))
     if line.startswith("metastore.url"):
         assert "metastore.url ..." in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["console", "--agent-http", f"ftp://u:{SECRET}@host:9644"],
+        ["dump-log", f"s3://u:{SECRET}@bucket"],
+    ],
+)
+def test_other_addresses_lose_their_login(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        assert main(words)
+    assert says_nothing_of(SECRET, "".join(capfd.readouterr()))
 
 
 def test_an_unknown_flag_is_named_without_the_login_in_its_value(capfd: pytest.CaptureFixture[str]) -> None:
