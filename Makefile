@@ -122,7 +122,7 @@ kubernetes: setup ## the Helm chart on a real control plane, without containers:
 kubernetes-tools: setup ## build what `make kubernetes` needs: Kubernetes, etcd and Helm from Go modules, about 8 minutes
 	@$(BIN)/python -m tests.kubernetes.programs
 
-release: setup ## wheel, sdist and packaged chart in dist/, all with one version
+release: setup ## wheel, sdist and packaged chart in dist/, all with one version and without known vulnerabilities
 	@$(BIN)/pip install --quiet uv && $(BIN)/python deploy/release.py
 
 lock: setup ## pin the newest dependencies that pyproject.toml allows

@@ -22,6 +22,7 @@ from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.record_json import payload_line, plain
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.config.shown import shown_address
 from headrace.metastore.log.snapshot import FILE_UNPACKED_MIB, decode_snapshot
 from headrace.metastore.log.snapshot import MAGIC as SNAPSHOT_MAGIC
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -126,7 +127,7 @@ async def read_address(address: str, settings: Settings) -> bytes:
             raise InvalidError(f"cannot read: {address}: {error.strerror}") from error
     url, _, key = address.rpartition("/")
     if not urlsplit(url).netloc and urlsplit(url).scheme != "file":
-        raise InvalidError(f"not the address of an object: {address}")
+        raise InvalidError(f"not the address of an object: {shown_address(address)}")
     store = open_store(url, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
     try:
         return await store.get(key)

@@ -11,10 +11,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from headrace.cli.commands import COMMANDS
 from headrace.cli.version import version_line
 from headrace.config.errors import ConfigError
+from headrace.config.shown import without_logins
 from headrace.storage.errors import HeadraceError
 
 STATUS_SIGPIPE = 141
@@ -29,11 +31,16 @@ storage and its metadata in Postgres.
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """Its errors repeat words of the command line; an address among them may have a password."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(without_logins(message))
+
+
 def make_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     """A parser that lists every command and has the arguments of the command in `words`."""
-    parser = argparse.ArgumentParser(
-        prog="headrace", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _Parser(prog="headrace", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=version_line(), help="print the version")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     asked = next((word for word in words if not word.startswith("-")), None)  # flags before the command take no value

@@ -93,7 +93,10 @@ def holds_secret(name: str, value: str) -> bool:
         return False
     if name != _METASTORE_URL:
         return True
-    url = urlsplit(value)
+    try:
+        url = urlsplit(value)
+    except ValueError:
+        return True
     parameters = parse_qs(url.query, keep_blank_values=True)
     hosts = [url.hostname or "", *(host for hosts in parameters.get("host", []) for host in hosts.split(","))]
     is_local = all(host in _LOCAL_HOSTS or host.startswith("/") for host in hosts) and any(hosts)

@@ -13,6 +13,7 @@ Each value may be a reference, `${env:NAME}` or `${file:/path}` (references.py).
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -22,11 +23,17 @@ import msgspec
 from headrace.config import listener_overrides
 from headrace.config.declared import ENV_PREFIX, Declared, declared
 from headrace.config.errors import ConfigError
+from headrace.config.metastore_url import metastore_url_problem
 from headrace.config.references import resolved
 from headrace.config.refused import why_not_in_files
 from headrace.config.security_settings import SECRETS
 from headrace.config.settings import Settings
+from headrace.config.shown import HIDDEN, endpoint_problem, shown_address
 
+_ADDRESSES = {"metastore.url": metastore_url_problem, "s3.endpoint": endpoint_problem}
+"""Settings that are addresses: what is wrong with a value, said without a password in it."""
+_NAME = re.compile(r"[\w.-]{1,200}")
+"""What a name may be: other text before the first = may be half a secret."""
 TEST_PREFIX = "HEADRACE_TEST_"
 
 
@@ -81,10 +88,16 @@ def _properties(path: Path) -> Iterator[_Given]:
         if not text or text[0] in "#!":
             continue
         key, separator, value = text.partition("=")
-        if separator:
+        if separator and _NAME.fullmatch(key.strip()):
             yield _Given(f"{path}:{number}", key.strip(), value.strip())
         else:
-            yield _Given(f"{path}:{number}", None, f"not a key=value line: {text}")
+            yield _Given(f"{path}:{number}", None, f"not a key=value line{_begins_with(text)}")
+
+
+def _begins_with(text: str) -> str:
+    """The setting that a malformed line seems to set; nothing else of it, as the rest may be a secret."""
+    name = re.split(r"[\s:]", text, maxsplit=1)[0]
+    return f": {name} ..." if name in declared() else ""
 
 
 def _environment(environ: Mapping[str, str]) -> Iterator[_Given]:
@@ -123,6 +136,8 @@ def _complaint(given: _Given) -> str | None:
         return f"{where}: {value}"
     setting = _setting(key)
     if setting is None:
+        if not _NAME.fullmatch(key):
+            return f"{where}: not a key=value line{_begins_with(key)}"
         reason = why_not_in_files(key)
         problem = f"{key} is not used here: {reason}" if reason else f"unknown setting {key}{_suggest(key, declared())}"
         return f"{where}: {problem}"
@@ -130,7 +145,8 @@ def _complaint(given: _Given) -> str | None:
         msgspec.convert(value, setting.annotation, strict=False)
     except msgspec.ValidationError:
         return f"{where}: {key}: invalid value {_shown(setting, given)} (accepted: {setting.accepted})"
-    return None
+    wrong = _ADDRESSES[setting.name](str(value)) if value is not None and setting.name in _ADDRESSES else None
+    return None if wrong is None else f"{where}: {key}: {wrong}"
 
 
 def _setting(key: str | None) -> Declared | None:
@@ -147,7 +163,9 @@ def _converted(given: _Given) -> object:
 
 
 def _shown(setting: Declared, given: _Given) -> str:
-    return "(not shown)" if setting.name in SECRETS or given.is_reference else repr(given.value)
+    if setting.name in SECRETS or given.is_reference:
+        return HIDDEN
+    return repr(shown_address(given.value) if isinstance(given.value, str) else given.value)
 
 
 def _refuse(complaints: Iterable[str]) -> None:

@@ -89,9 +89,14 @@ class ProcessSettings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fi
     ] = field(default=None, name="advertised.port")
 
     # -- where state is stored
-    metastore_url: Annotated[str, Meta(description="postgresql:// address of the metastore.")] = field(
-        default="", name="metastore.url"
-    )
+    metastore_url: Annotated[
+        str,
+        Meta(
+            description="postgresql:// address of the metastore. Special characters of user and password are"
+            " percent-encoded (@ is %40, / is %2F, % is %25); parts that it leaves out come from PGHOST, PGPORT,"
+            " PGUSER, PGPASSWORD and PGDATABASE."
+        ),
+    ] = field(default="", name="metastore.url")
     metastore_password_command: Annotated[
         str,
         Meta(

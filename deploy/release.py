@@ -2,11 +2,12 @@
 
 Place: run by people who publish a release, from a clean checkout.
 Invariant: nothing is built unless pyproject.toml, the chart, the images and the newest entry of CHANGELOG.md name the
-same version.
+same version, and no version that it allows or pins is known to be vulnerable (advisories.py).
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import shutil
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+
+import advisories
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "deploy" / "helm" / "headrace"
@@ -44,6 +47,9 @@ def main() -> int:
     named = versions()
     if len(set(named.values())) > 1:
         print("error: one release, one version:", *(f"{name}: {value}" for name, value in named.items()), sep="\n  ")
+        return 1
+    if not advisories.check(datetime.datetime.now(datetime.UTC).date()):
+        print("error: see above; requirements/advisories.json can accept an advisory, with the reason")
         return 1
     helm = shutil.which("helm", path=f"{TOOLS}{os.pathsep}{os.environ['PATH']}")
     if helm is None:

@@ -110,6 +110,11 @@ class DevServer:
             remove_data_dir(self._data_dir / "postgres")
 
     @property
+    def environment(self) -> dict[str, str]:
+        """With which its Headrace, of another checkout too, is found."""
+        return self._environment
+
+    @property
     def pid(self) -> int:
         """The supervisor's process id."""
         return self._process.pid

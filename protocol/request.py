@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -87,6 +88,17 @@ class ClientConnection:
     """Called when the client has disconnected."""
     closed: bool = False
     """The client has disconnected: a long poll may end early. Handlers are not cancelled for it."""
+
+    def call_when_closed(self, call: Callable[[], None]) -> None:
+        """Call it too when the client has disconnected, before what was to be called already."""
+        self.when_closed = call if self.when_closed is None else partial(_both, call, self.when_closed)
+
+
+def _both(first: Callable[[], None], second: Callable[[], None]) -> None:
+    try:
+        first()
+    finally:
+        second()
 
 
 @dataclass(slots=True)

@@ -107,8 +107,8 @@ class FetchHandler:
         fetch = decode_fetch(request.body, version, request.connection.request_elements_max)
         exchange = self._sessions.open(
             fetch,
+            request.connection,
             by_id=version >= FIRST_BY_ID,
-            client=request.connection.peer.rpartition(":")[0],
             session_max=request.connection.request_elements_max,
         )
         if exchange.error:

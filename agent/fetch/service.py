@@ -106,7 +106,7 @@ class FetchService:
         locator = steps.locator(index, metastore, rng, metrics)
         delivery = steps.delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent)
         self._sessions = sessions = FetchSessions(
-            clock, rng, metrics, partitions_max=settings.fetch_session_max_partitions, node_id=lambda: view.node_id
+            clock, rng, metrics, partitions_max=settings.fetch_session_max_partitions
         )
         rendered = None if rendered_logs is None else rendered_topics(rendered_logs, store, view, clock)
         self._fetch = FetchHandler(

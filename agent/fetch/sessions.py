@@ -3,10 +3,13 @@
 Place: around the Fetch handler: a request is extended to all partitions of its session, a reply is
 reduced to what the client does not know yet.
 Invariant: a session's record of what was sent changes only when a reply is made for it; a client that
-lost a reply has the wrong epoch, gets an error and starts a new session. At most `capacity` sessions with
+lost a reply has the wrong epoch, gets an error and starts a new session. A session belongs to the connection and the
+principal that opened it, and ends with the connection: to all others its id does not exist, so that no client
+reads or ends the session of another one. At most `capacity` sessions with
 `partitions_max` partitions in total, and at most half of each of one client: a full cache evicts only sessions that
 are idle for `EVICTABLE_SECONDS`, else the client gets no session and sends full fetches, which is always correct.
-After a restart, clients get FETCH_SESSION_ID_NOT_FOUND and send a full fetch.
+After a reconnect, or a restart of the agent, clients that continue their session get FETCH_SESSION_ID_NOT_FOUND and
+send a full fetch: one round trip. Kafka keeps a session over a reconnect, and does not check its owner.
 Source: KIP-227; KIP-516 for sessions that name topics by id.
 """
 
@@ -15,14 +18,16 @@ from __future__ import annotations
 import random
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.plan import TopicRef
 from headrace.protocol.fetch_codec import FetchPartition, FetchPartitionReply, FetchRequest
+from headrace.protocol.request import ClientConnection
 from headrace.protocol.wire import NULL_UUID
 from headrace.storage.clock import Clock
 
@@ -32,8 +37,7 @@ FULL_EPOCH = 0
 LAST_EPOCH = -1
 """A full fetch without a session, which closes the one in the request."""
 EPOCH_MAX = 2**31 - 1
-_AGENT_BITS, _NUMBER_BITS = 11, 20
-"""Of a session id: which agent has it, and its number there."""
+SESSION_ID_MAX = 2**31 - 1
 EVICTABLE_SECONDS = 120.0
 CAPACITY = 2_000
 PARTITIONS_MAX = 200_000
@@ -48,7 +52,10 @@ class _Session:
 
     session_id: int
     by_id: bool
+    owner: ClientConnection
+    principal: str | None
     client: str
+    """The address of the owner, by which sessions are counted."""
     next_epoch: int = 1
     used_at: float = 0.0
     wanted: dict[Ref, FetchPartition] = field(default_factory=dict)
@@ -106,11 +113,7 @@ class FetchSessions:
         metrics: FetchMetrics,
         capacity: int = CAPACITY,
         partitions_max: int = PARTITIONS_MAX,
-        node_id: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`node_id`: of this agent. Ids of its sessions differ from those of other agents: behind one address a client
-        may continue a session at an agent that does not have it."""
-        self._node_id = node_id
         self._clock = clock
         self._rng = rng
         self._metrics = metrics
@@ -122,6 +125,8 @@ class FetchSessions:
         """Sessions, by client."""
         self._total_partitions = 0
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
+        self._owned: dict[ClientConnection, set[int]] = {}
+        """Session ids by open connection."""
 
     @property
     def partitions(self) -> int:
@@ -129,22 +134,35 @@ class FetchSessions:
         return self._total_partitions
 
     def open(
-        self, request: FetchRequest, *, by_id: bool, client: str = "", session_max: int = PARTITIONS_MAX
+        self,
+        request: FetchRequest,
+        connection: ClientConnection,
+        *,
+        by_id: bool,
+        session_max: int = PARTITIONS_MAX,
     ) -> Exchange:
         """The exchange that `request` starts or continues. `by_id`: its version names topics by id.
 
         `session_max` partitions may be in one session: each of its requests is a request for all of them.
         """
         if request.session_epoch in (FULL_EPOCH, LAST_EPOCH):
-            self._close(request.session_id)
+            if self._find(request.session_id, connection) is not None:
+                self._close(request.session_id)
             wanted = _named(request)
-            if request.session_epoch == LAST_EPOCH or not wanted:
+            if request.session_epoch == LAST_EPOCH or not wanted or connection.closed:
                 return Exchange(wanted)
-            return Exchange(wanted, session=self._create(wanted, by_id, client))
-        return self._go_on(request, by_id, session_max)
+            return Exchange(wanted, session=self._create(wanted, by_id, connection))
+        return self._go_on(request, connection, by_id, session_max)
 
-    def _go_on(self, request: FetchRequest, by_id: bool, session_max: int) -> Exchange:
-        session = self._sessions.get(request.session_id)
+    def _find(self, session_id: int, connection: ClientConnection) -> _Session | None:
+        """The session if it belongs to this connection and its principal."""
+        session = self._sessions.get(session_id)
+        if session is None or session.owner is not connection or session.principal != connection.principal:
+            return None
+        return session
+
+    def _go_on(self, request: FetchRequest, connection: ClientConnection, by_id: bool, session_max: int) -> Exchange:
+        session = self._find(request.session_id, connection)
         if session is None:
             return Exchange({}, error=ErrorCode.fetch_session_id_not_found)
         if session.by_id != by_id:
@@ -170,15 +188,22 @@ class FetchSessions:
         self._touch(session)
         return Exchange(session.wanted, session=session, incremental=True)
 
-    def _create(self, wanted: Mapping[Ref, FetchPartition], by_id: bool, client: str) -> _Session | None:
+    def _create(
+        self, wanted: Mapping[Ref, FetchPartition], by_id: bool, connection: ClientConnection
+    ) -> _Session | None:
+        client = connection.peer.rpartition(":")[0]
         if not self._make_room(client, len(wanted)):
             self._metrics.limits_reached.labels("fetch.session.max.partitions").inc()
             return None
         session_id = self._new_id()
         while session_id in self._sessions:
             session_id = self._new_id()
-        session = _Session(session_id, by_id, client, wanted=dict(wanted))
+        session = _Session(session_id, by_id, connection, connection.principal, client, wanted=dict(wanted))
         self._sessions[session_id] = session
+        if connection not in self._owned:
+            self._owned[connection] = set()
+            connection.call_when_closed(partial(self._end_sessions_of, connection))
+        self._owned[connection].add(session_id)
         self._count[client] += 1
         self._add_partitions(client, len(wanted))
         self._touch(session)
@@ -186,8 +211,11 @@ class FetchSessions:
         return session
 
     def _new_id(self) -> int:
-        agent = self._node_id() % (1 << _AGENT_BITS)
-        return agent << _NUMBER_BITS | self._rng.randint(1, (1 << _NUMBER_BITS) - 1)
+        return self._rng.randint(1, SESSION_ID_MAX)
+
+    def _end_sessions_of(self, connection: ClientConnection) -> None:
+        for session_id in self._owned.pop(connection, set()):
+            self._close(session_id)
 
     def _add_partitions(self, client: str, more: int) -> None:
         self._partitions[client] += more
@@ -226,6 +254,7 @@ class FetchSessions:
     def _close(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
+            self._owned.get(session.owner, set()).discard(session_id)
             self._add_partitions(session.client, -len(session.wanted))
             self._count[session.client] -= 1
             if not self._count[session.client]:

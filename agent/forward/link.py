@@ -23,6 +23,7 @@ from headrace.agent.forward.wire import (
     NEWEST_ENVELOPE,
     NONCE_BYTES,
     OPENED_BYTES,
+    PROVEN,
     Envelope,
     EnvelopeKind,
     ForwardOutcome,
@@ -138,6 +139,8 @@ class ForwardLink:
         self._clients.clear()
         self._pinged_at = None
         self._watching = asyncio.get_running_loop().create_task(self._watch(connection))
+        if self._version >= PROVEN:
+            self._ping(connection)  # before all others
         queue, self._queue = self._queue, []
         for waiting in queue:
             self._send(*waiting)
@@ -182,6 +185,7 @@ class ForwardLink:
             connection.close()
 
     def _ping(self, connection: PeerConnection) -> None:
+        """Ask for an answer; the first envelope of a link also proves that this agent has its key."""
         self._pinged_at = self._clock.monotonic()
         number = connection.next_id()
         frame = encode_envelope(Envelope(EnvelopeKind.PING, 0), self._key, number, self._version)

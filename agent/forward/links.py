@@ -32,6 +32,8 @@ class Links:
         self._links: dict[tuple[int, int], ForwardLink] = {}
         self._waiting: dict[asyncio.Future[Answer], int] = {}
         """Requests without an answer -> API key."""
+        self._clients: set[ClientConnection] = set()
+        """Open connections of clients that a link has named."""
         self._closing: set[asyncio.Task[None]] = set()
         self._draining = False
 
@@ -44,8 +46,9 @@ class Links:
         if link is None:
             link = self._links[key] = self._make(agent.node_id, agent.endpoint(self._inter_broker))
         client = request.connection
-        if client.when_closed is None:
-            client.when_closed = partial(self._ended, client)
+        if client not in self._clients:
+            self._clients.add(client)
+            client.call_when_closed(partial(self._ended, client))
         answer = link.forward(request)
         if not answer.done():
             self._waiting[answer] = request.api_key
@@ -73,6 +76,7 @@ class Links:
         await asyncio.gather(*(link.close() for link in links.values()), *self._closing)
 
     def _ended(self, client: ClientConnection) -> None:
+        self._clients.discard(client)
         for link in self._links.values():
             link.ended(client.connection_id)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -26,7 +27,7 @@ from headrace.agent.groups.handlers import GroupHandlers
 from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
 from headrace.agent.peer_apis import ENVELOPE_KEY, OPEN_KEY
 from headrace.config.settings import Settings
-from headrace.metastore.api.agents import Listener
+from headrace.metastore.api.agents import PROVEN_LINKS, SHARED_ADDRESS, Listener
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
@@ -70,7 +71,10 @@ class ForwardService:
         self.links = Links(make_link, inter_broker)
         nowhere = GroupHandlers(api, _NoCoordinator(view), settings, clock, rng, CollectorRegistry())
         self._forwarding = Forwarding(view, shared, self.links, nowhere.handlers)
-        self._server = ForwardServer(secret, lambda: view.node_id, now_ms, dispatcher.handle, rng, metrics)
+        self._server = ForwardServer(
+            *(secret, lambda: view.node_id, now_ms, dispatcher.handle, rng, metrics),
+            proves=partial(_proves_links, view),
+        )
 
     def wrap(self, route: Route | None, handler: RequestHandler) -> RequestHandler:
         """The handler of any API; those with a route are forwarded to its agent."""
@@ -89,6 +93,12 @@ class ForwardService:
     async def close(self) -> None:
         """Close the links."""
         await self.links.close()
+
+
+def _proves_links(view: ClusterView, node_id: int) -> bool:
+    agent = view.image.agents.get(node_id)
+    forwards = None if agent is None else agent.features.get(SHARED_ADDRESS)
+    return forwards is not None and forwards.max_level >= PROVEN_LINKS
 
 
 class _NoCoordinator:

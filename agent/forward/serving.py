@@ -1,10 +1,11 @@
 """Serves the requests that other agents forward, each as if its client were connected to this agent.
 
 Place: handlers of the two private API keys on the Kafka listener; calls the handler of the request's API.
-Invariant: nothing is done for a connection that was not opened with the cluster's secret: it is closed. Requests start
-in the order of their envelopes. A request does not start after its deadline, or once its client's connection or its
-link has ended. It is never forwarded again: a request that needs a third agent gets NOT_COORDINATOR from its handler.
-An error in a request ends its client's connection, not the link.
+Invariant: nothing is done for a connection that was not opened with the cluster's secret: it is closed. A copied
+opening, sent again, opens nothing: the connection is a link from the first envelope on, which proves the key that the
+nonce of this agent made. Requests start in the order of their envelopes. A request does not start after its deadline,
+or once its client's connection or its link has ended. It is never forwarded again: a request that needs a third agent
+gets NOT_COORDINATOR from its handler. An error in a request ends its client's connection, not the link.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from headrace.agent.forward.wire import (
     NEWEST_ENVELOPE,
     NONCE_BYTES,
     OPEN_VERSION,
+    PROVEN,
     WINDOW_MS,
     Envelope,
     EnvelopeKind,
@@ -61,11 +63,14 @@ class ForwardServer:
         handle: RequestHandler,
         rng: random.Random,
         metrics: ForwardMetrics,
+        proves: Callable[[int], bool],
     ) -> None:
+        """`proves`: whether the agent with this node id proves its links."""
         self.served: frozenset[int] = frozenset()
         """The APIs that other agents may forward."""
         self._secret, self._own_node_id, self._now_ms = secret, own_node_id, now_ms
         self._handle, self._rng, self._metrics = handle, rng, metrics
+        self._proves = proves
         self._links: dict[ClientConnection, ServedLink] = {}
 
     def open(self, request: Request) -> Awaitable[Response]:
@@ -78,6 +83,8 @@ class ForwardServer:
                 raise CloseConnection(f"link: not for this agent, or stale: asked={opening.asked}")
             if opening.newest_envelope < 1 or request.connection in self._links:
                 raise CloseConnection("link: unsupported version, or opened already")
+            if opening.newest_envelope < PROVEN and self._proves(opening.asker):
+                raise CloseConnection(f"link: an opening from before the agent's upgrade: asker={opening.asker}")
         except (CloseConnection, InvalidError):
             self._metrics.refused.inc()
             raise
@@ -87,8 +94,8 @@ class ForwardServer:
         self._links[connection] = ServedLink(
             opening.asker, link_key(secret, mac, nonce), version, request.correlation_id
         )
-        connection.is_link = True
-        connection.when_closed = partial(self._lost, connection)
+        connection.is_link = version < PROVEN
+        connection.call_when_closed(partial(self._lost, connection))
         return _Ready([encode_opened(request.correlation_id, secret, mac, version, nonce)])
 
     def serve(self, request: Request) -> Awaitable[Response]:
@@ -106,6 +113,7 @@ class ForwardServer:
             self._metrics.refused.inc()
             raise
         link.last_number = request.correlation_id
+        request.connection.is_link = True
         if envelope.kind is EnvelopeKind.PING:
             return _Ready(encode_answer(request.correlation_id, link.key, ForwardOutcome.NO_ANSWER))
         if envelope.kind is EnvelopeKind.ENDED:

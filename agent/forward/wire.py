@@ -5,8 +5,12 @@ Definitions: the agent that a client is connected to opens the link and sends en
 Invariant: the opening carries an HMAC with the cluster's secret, both ways. It gives the link a key that no other link
 has; every envelope and every answer carries an HMAC with this key and its number on the link, verified before anything
 else is used. So nothing that was sent on one link can be repeated on it or on another one.
-Versions: the opening names the newest envelope that each side knows, and the lower one is used. Version 1 is all that
-there is.
+Versions: the opening names the newest envelope that each side knows, and the lower one is used.
+    version 1  it is a link with the answer to its opening: who repeats an opening gets a link, without its key
+    version 2  it is a link from its first envelope on, which proves the key, and so the nonce of the answering side.
+               The first one is a PING: a connection that is no link yet may not send much
+Version 1 is of agents from before version 2; those of 0.1.0 have no links. It is refused from an agent that registered
+with PROVEN_LINKS (metastore/api/agents.py), so it ends with the last older agent. 0.3.0 need not know it.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ from headrace.protocol import wire
 from headrace.storage.errors import CorruptError, InvalidError
 
 OPEN_VERSION = 0
-NEWEST_ENVELOPE = 1
+NEWEST_ENVELOPE = 2
+PROVEN = 2
+"""From this version on the first envelope opens the link."""
 WINDOW_MS = 60_000
 """An opening is valid for so long, on the database's clock."""
 NONCE_BYTES = 16

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from headrace.config.errors import ConfigError
+from headrace.config.shown import shown_address
 
 PAGE_BYTES_MAX = 16 * 1024 * 1024
 PAGE_SECONDS = 3.0
@@ -65,7 +66,7 @@ class AgentPages:
         """ConfigError for a URL that is not http or https."""
         for url in urls:
             if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-                raise ConfigError(f"--agent-http: not an http or https URL: {url}")
+                raise ConfigError(f"--agent-http: not an http or https URL: {shown_address(url)}")
         self._urls = list(urls)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 

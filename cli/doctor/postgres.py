@@ -7,14 +7,14 @@ Invariant: reads only. A server that cannot be asked is one finding, not an exce
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
 
 import msgspec
-import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from headrace.cli.doctor.findings import Area, Finding, Level
 from headrace.config.settings import Settings
+from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.bulk.bulk import oldest_bulk_write
 from headrace.metastore.postgres.diagnosis.diagnosis import (
     LeftAside,
@@ -213,7 +213,9 @@ def _schema(url: str) -> Finding:
 def address_of(settings: Settings) -> str:
     """Host, port and database of metastore.url, without its password."""
     try:
-        parts = conninfo_to_dict(settings.metastore_url)
-    except psycopg.ProgrammingError:  # open_pool says so
+        parts = parsed(settings.metastore_url)
+    except InvalidError:  # open_pool says so
         return "metastore.url"
-    return f"{parts.get('host', 'local')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+    host = parts.get("host") or os.environ.get("PGHOST", "local")
+    port = parts.get("port") or os.environ.get("PGPORT", "5432")
+    return f"{host}:{port}/{parts.get('dbname') or os.environ.get('PGDATABASE', '')}"

@@ -24,7 +24,7 @@ from headrace.cli.process.shell import ProcessShell
 from headrace.cli.process.tracing import Tracing, open_tracing
 from headrace.cli.process.waiting import until_available
 from headrace.config.errors import ConfigError
-from headrace.config.exposure import exposures
+from headrace.config.exposure import exposures, http_exposures
 from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, roles
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
@@ -77,9 +77,8 @@ async def open_process(
     wanted = roles(settings)
     if wanted == {CONTROLLER} and settings.node_id is None:
         raise ConfigError("node.id is not set: a process that is only a controller cannot lease one")
-    if wanted != {COMPACTOR}:
-        for line in exposures(settings):
-            logger.warning("open to a network: %s", line)
+    for line in http_exposures(settings) if wanted == {COMPACTOR} else exposures(settings):
+        logger.warning("open to a network: %s", line)
     shared = await _connect(_with_own_pool(settings, wanted), registry, decorate)
     try:
         return compose_process(settings, shared)

@@ -17,6 +17,7 @@ from headrace.agent.fetch.steps import FetchSteps
 from headrace.agent.produce.observer import ProduceObserver
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.config.shown import shown_address
 from headrace.storage.clock import Clock
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class Tracing:
         """Say where spans go."""
         names = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
         endpoint = next(filter(None, map(os.environ.get, names)), DEFAULT_ENDPOINT)
-        logger.info("sending spans: endpoint=%s sampler=%s", endpoint, self._provider.sampler.get_description())
+        shown = shown_address(endpoint)
+        logger.info("sending spans: endpoint=%s sampler=%s", shown, self._provider.sampler.get_description())
 
     async def drain(self, grace_seconds: float) -> None:
         """The broker still makes spans."""

@@ -72,6 +72,11 @@ class AttackedAgent:
         return self._server.bucket
 
     @property
+    def environment(self) -> dict[str, str]:
+        """Of further processes of the attacked Headrace."""
+        return self._server.environment
+
+    @property
     def pid(self) -> int:
         """Of the agent."""
         return self._server.agents[0].pid

@@ -27,6 +27,8 @@ METADATA_FORMAT = "metadata.format"
 SHARED_ADDRESS = "shared.address"
 """An agent with this feature forwards requests to other agents (agent/cluster/shared_address.py). It has no
 level in the cluster: each agent looks which others have it."""
+PROVEN_LINKS = 2
+"""The level of SHARED_ADDRESS from which on an agent proves the links that it opens (agent/forward/wire.py)."""
 
 SEGMENT_KEYS = "remote.log.metadata.compaction"
 """The feature of the lifecycle of remote segments: at level 1 every merged file has keys (decisions/0046). Its level
@@ -56,7 +58,7 @@ KAFKA_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
 metadata.version is that of Kafka 4.1. No agent registers with them."""
 
 AGENT_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
-    {**SUPPORTED_FEATURES, SHARED_ADDRESS: FeatureRange(1, 1)}
+    {**SUPPORTED_FEATURES, SHARED_ADDRESS: FeatureRange(1, PROVEN_LINKS)}
 )
 """What every agent registers with."""
 

@@ -14,6 +14,7 @@ import subprocess
 from psycopg.conninfo import make_conninfo
 
 from headrace.config.settings import Settings
+from headrace.metastore.postgres.address import parsed
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError, UnavailableError
 
@@ -43,7 +44,11 @@ class PasswordCommand:
 
 
 def url_with_password(settings: Settings) -> str:
-    """metastore.url for tools that connect once; with the password that the command prints, if there is one."""
+    """metastore.url for tools that connect once; with the password that the command prints, if there is one.
+
+    InvalidError for a malformed one.
+    """
+    parsed(settings.metastore_url)
     if not settings.metastore_password_command:
         return settings.metastore_url
     return make_conninfo(settings.metastore_url, password=_run(_arguments(settings.metastore_password_command)))

@@ -25,10 +25,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from psycopg import AsyncConnection
-from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import AsyncConnectionPool
 
 from headrace.config.settings import Settings
+from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.password import PasswordCommand
 from headrace.metastore.postgres.pool_metrics import POOLS
@@ -101,8 +101,7 @@ def _always(arguments: dict[str, Any]) -> Arguments:
 
 
 def _fixed_arguments(url: str, settings: Settings) -> dict[str, Any]:
-    with translated("open pool", writes=False):
-        arguments = conninfo_to_dict(url)
+    arguments = parsed(url)
     server_side = {
         "statement_timeout": settings.metastore_statement_timeout_ms,
         "lock_timeout": settings.metastore_lock_timeout_ms,

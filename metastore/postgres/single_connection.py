@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 
+from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.server_check import ENCODING, check_database
 
 CONNECT_TIMEOUT_S = 10
@@ -19,7 +20,8 @@ CONNECT_TIMEOUT_S = 10
 
 @contextmanager
 def connected(url: str, *, autocommit: bool = False) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-    """A connection; as psycopg's, it commits at the end. Errors as psycopg.connect and `check_database`."""
+    """A connection; as psycopg's, it commits at the end. Errors as `parsed`, psycopg.connect and `check_database`."""
+    parsed(url)
     with psycopg.connect(
         url, autocommit=autocommit, connect_timeout=CONNECT_TIMEOUT_S, client_encoding=ENCODING
     ) as connection:

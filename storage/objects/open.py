@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from headrace.config.settings import Settings
+from headrace.config.shown import shown_address
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError
 from headrace.storage.objects.directory import DirectoryStore
@@ -71,9 +72,13 @@ def open_store(url: str, options: StoreOptions, *, clock: Clock, rng: random.Ran
 
 
 def _plain_store(url: str, options: StoreOptions, clock: Clock) -> ObjectStore:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise InvalidError(f"bad bucket address (expected {_FORMS})") from None
     if parts.query or parts.fragment or "@" in parts.netloc:
-        raise InvalidError(f"bad bucket address: {url!r} (no options or credentials are allowed; use {_FORMS})")
+        shown = shown_address(url)
+        raise InvalidError(f"bad bucket address: {shown!r} (no options or credentials are allowed; use {_FORMS})")
     match parts.scheme:
         case "s3" if parts.netloc:
             return _s3_store(parts, options, clock)
@@ -81,7 +86,7 @@ def _plain_store(url: str, options: StoreOptions, clock: Clock) -> ObjectStore:
             return DirectoryStore(Path(unquote(parts.path)), clock)
         case "memory" if parts.netloc and not parts.path:
             return _memory_stores.setdefault(parts.netloc, MemoryStore(clock))
-    raise InvalidError(f"bad bucket address: {url!r} (expected {_FORMS})")
+    raise InvalidError(f"bad bucket address: {shown_address(url)!r} (expected {_FORMS})")
 
 
 def _s3_store(parts: SplitResult, options: StoreOptions, clock: Clock) -> ObjectStore:

@@ -16,12 +16,12 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import aioboto3
 from aiobotocore.config import AioConfig
 from botocore.handlers import add_expect_header
 
+from headrace.config.shown import endpoint_problem
 from headrace.storage.errors import InvalidError
 from headrace.storage.objects.keys import check_key
 
@@ -60,9 +60,9 @@ class S3Options:
         if self.kms_key_id and not self.encryption.startswith("aws:kms"):
             raise InvalidError("s3.kms.key.id is for s3.server.side.encryption=aws:kms or aws:kms:dsse")
         if self.endpoint is not None:
-            parts = urlsplit(self.endpoint)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise InvalidError(f"bad s3.endpoint: {self.endpoint!r} (expected http://host:port or https://host)")
+            problem = endpoint_problem(self.endpoint)
+            if problem is not None:
+                raise InvalidError(f"bad s3.endpoint: {problem}")
 
 
 def of_each_request(options: S3Options) -> dict[str, str]:

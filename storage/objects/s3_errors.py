@@ -30,6 +30,7 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 
+from headrace.config.shown import without_logins
 from headrace.storage.errors import (
     AlreadyExistsError,
     CorruptError,
@@ -119,7 +120,7 @@ def translate(error: Exception, request: str, *, in_doubt: bool) -> HeadraceErro
     if isinstance(error, ClientError):
         return _refused(error, request, in_doubt)
     cause = _cause(error)
-    text = f"store unreachable: {request} error={type(cause).__name__}: {cause}"
+    text = f"store unreachable: {request} error={type(cause).__name__}: {without_logins(str(cause))}"
     for kind, check in _MISCONFIGURED.items():
         if isinstance(cause, kind):
             return InvalidError(f"{text} check={check}")

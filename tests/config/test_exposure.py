@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from headrace.config.authorization_settings import STANDARD_AUTHORIZER
-from headrace.config.exposure import exposures
+from headrace.config.exposure import exposures, http_exposures
 from headrace.config.load import load
 
 pytestmark = pytest.mark.requirement("X2")
 ACLS, PLAIN, CLEAR, TOKEN = "ACLs are not enforced", "PLAIN sends passwords", "encrypts nothing", "bearer tokens"
+ANY_TOKEN, HTTP = "OAUTHBEARER takes every token", "the HTTP port shows"
 
 
 def warnings_of(listeners: str, protocols: str = "", **own: str) -> list[str]:
@@ -19,7 +20,7 @@ def warnings_of(listeners: str, protocols: str = "", **own: str) -> list[str]:
     if "0.0.0.0" in listeners or "::]" in listeners:
         flags |= {"advertised.listeners": "A://kafka:9092"}
     flags |= {"ssl.keystore.location": "key.pem"}
-    known = (ACLS, PLAIN, CLEAR, TOKEN)
+    known = (ACLS, PLAIN, CLEAR, TOKEN, ANY_TOKEN, HTTP)
     return [next(each for each in known if each in line) for line in exposures(load(flags=flags))]
 
 
@@ -60,3 +61,38 @@ def test_tokens_without_tls_on_a_network() -> None:
     own = {"http_host": "10.0.0.7", "http_bearer_token_location": "tokens"}
     assert warnings_of("A://127.0.0.1:1", **own) == [TOKEN]
     assert warnings_of("A://127.0.0.1:1", http_ssl_keystore_location="key.pem", **own) == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "10.0.0.7"])
+def test_tokens_for_any_service_are_named_on_every_address(host: str) -> None:
+    """A token that another service got from its users is a login here."""
+    own = {"sasl.enabled.mechanisms": "OAUTHBEARER", "sasl.oauthbearer.jwks.endpoint.url": "https://issuer/keys"}
+    audience, issuer = "sasl.oauthbearer.expected.audience", "sasl.oauthbearer.expected.issuer"
+
+    def named(protocol: str, **more: str) -> list[str]:
+        flags = {"listeners": f"A://{host}:9092", "listener.security.protocol.map": f"A:{protocol}"} | own
+        flags |= {"ssl.keystore.location": "key.pem"} | {name.replace("_", "."): value for name, value in more.items()}
+        (line,) = [line for line in exposures(load(flags=flags)) if ANY_TOKEN in line] or [""]
+        return [name for name in (audience, issuer) if name in line]
+
+    both = {"sasl_oauthbearer_expected_audience": "headrace", "sasl_oauthbearer_expected_issuer": "https://issuer"}
+    assert named("SASL_SSL") == [audience, issuer]
+    assert named("SASL_PLAINTEXT") == [audience, issuer]
+    assert named("SASL_SSL", sasl_oauthbearer_expected_audience="headrace") == [issuer]
+    assert named("SASL_SSL", sasl_oauthbearer_expected_issuer="https://issuer") == [audience]
+    assert named("SASL_SSL", sasl_oauthbearer_expected_audience=" , ") == [audience, issuer]
+    assert named("SASL_SSL", **both) == []
+    assert named("SSL") == [], "no client logs in by a token"
+    assert named("SASL_SSL", sasl_enabled_mechanisms="SCRAM-SHA-512") == []
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.7", ""])
+def test_an_http_port_that_every_client_reads_is_named(host: str) -> None:
+    assert warnings_of("A://127.0.0.1:1", http_host=host) == [HTTP]
+    assert warnings_of("A://127.0.0.1:1", http_host=host, http_ssl_keystore_location="key.pem") == [HTTP]
+    clients = {"http_ssl_keystore_location": "key.pem", "http_ssl_truststore_location": "ca.pem"}
+    assert warnings_of("A://127.0.0.1:1", http_host=host, **clients) == []
+    assert warnings_of("A://127.0.0.1:1", http_host="127.0.0.1") == []
+    settings = load(flags={"http.host": host, "process.roles": "compactor", "listeners": "A://10.0.0.7:1"})
+    (line,) = http_exposures(settings)
+    assert HTTP in line, "a compactor has no listeners, and the same port"

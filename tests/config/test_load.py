@@ -65,7 +65,7 @@ def test_one_message_lists_all_problems(tmp_path: Path) -> None:
         (
             f"{file}:1: linger.ms: invalid value '0'",
             f"{file}:3: num.io.threads is not used here: an agent uses one event loop",
-            f"{file}:4: not a key=value line: no setting",
+            f"{file}:4: not a key=value line",
             f"{file}:5: unknown setting linger.m; did you mean linger.ms?",
             "HEADRACE_LOG_LEVEL: log.level: invalid value 'loud'",
             "HEADRACE_NUM_IO_THREADS: not used here: an agent uses one event loop",
@@ -95,7 +95,7 @@ def test_a_line_that_is_no_setting_names_its_place(tmp_path: Path) -> None:
     file.write_text("\nlinger.ms 50\n")
     with pytest.raises(ConfigError, match=r"headrace\.properties:2"):
         load(path=file)
-    with pytest.raises(ConfigError, match=r"headrace\.properties:2: not a key=value line: linger.ms 50"):
+    with pytest.raises(ConfigError, match=r"headrace\.properties:2: not a key=value line: linger\.ms \.\.\."):
         read_properties(file)
 
 

@@ -37,6 +37,9 @@ def render(*settings: str, name: str = "minimal", version: str = NEWEST, upgrade
         ("bucket.url=file:///data", "bucket"),
         ("cluster.id=short", "cluster"),
         ("image.digest=sha256:abc", "image"),
+        ("metastore.parts.user=username,metastore.parts.password=password", "metastore.parts.host"),
+        ("metastore.parameters=sslmode=require", "metastore.parameters"),
+        ("metastore.parts.hostname=host", "hostname"),
         ("externalAccess.type=ingress", "externalAccess"),
         ("externalAccess.type=loadBalancer", "externalAccess.loadBalancer.host"),
         ("externalAccess.nodePort.port=70000", "externalAccess"),
@@ -57,6 +60,37 @@ def test_a_wrong_value_is_refused_by_its_key(setting: str, key: str) -> None:
     status, message = render(setting)
     assert status != 0
     assert key in message.replace("/", "."), message
+
+
+@pytest.mark.requirement("X2")
+def test_no_pod_but_the_balancer_can_forge_a_clients_address() -> None:
+    """With PROXY protocol the one who connects says which address the client has, and ACLs have hosts."""
+    proxy = "externalAccess.loadBalancer.proxyProtocol=true"
+    balancer = "networkPolicy.proxies[0].ipBlock.cidr=10.0.0.0/16"
+    lists_clients = "networkPolicy.clients[0].podSelector.matchLabels.app=orders"
+    base = ("externalAccess.type=loadBalancer", "externalAccess.loadBalancer.host=kafka.example")
+    for wrong, key in (
+        ((proxy,), "networkPolicy.proxies"),
+        ((proxy, lists_clients), "networkPolicy.proxies"),
+        ((proxy, balancer, "networkPolicy.enabled=false"), "networkPolicy.enabled"),
+        ((balancer,), "networkPolicy.proxies"),
+    ):
+        status, message = render(*base, *wrong)
+        assert status != 0
+        assert key in message
+    for right in ((), (lists_clients,), (proxy, balancer)):
+        status, message = render(*base, *right)
+        assert status == 0, message
+
+
+@pytest.mark.requirement("X2")
+def test_sparks_account_is_limited_or_the_operator_says_that_it_is_not() -> None:
+    status, message = render("spark.enabled=true", version="1.29.0")
+    assert status != 0
+    assert "spark.admissionPolicy" in message
+    assert render("spark.enabled=true,spark.admissionPolicy=false", version="1.29.0")[0] == 0
+    assert "ValidatingAdmissionPolicy" not in render("spark.enabled=true,spark.admissionPolicy=false")[1]
+    assert render(version="1.29.0")[0] == 0, "without Spark there is no such account"
 
 
 def test_zones_from_pod_labels_need_a_cluster_that_copies_them() -> None:

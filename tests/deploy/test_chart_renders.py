@@ -25,7 +25,6 @@ IGNORED_SCORES = {
     "deployment-has-host-podantiaffinity": "topology spread constraints do this",
     "deployment-replicas": "one compactor is enough: another node starts it again",
     "deployment-has-poddisruptionbudget": "a compactor may stop at any time; agents have a budget",
-    "container-security-context-readonlyrootfilesystem": "Spark writes to its working folder",
     "container-security-context-user-group-id": "the account of Spark's own image has a low number",
 }
 

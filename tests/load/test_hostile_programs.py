@@ -15,7 +15,15 @@ from headrace.storage.records.check import check_batch
 from headrace.storage.records.check_records import check_records
 from load.hostile import attacks
 from load.hostile.__main__ import names
-from load.hostile.attacks import false_batches, fetch_sessions, large_members, membership, patterns
+from load.hostile.attacks import (
+    false_batches,
+    fetch_sessions,
+    foreign_sessions,
+    large_members,
+    membership,
+    patterns,
+    unknown_users,
+)
 from load.hostile.attacks.this_machine import snapshot_bomb
 from load.hostile.attacks.unread_replies import fetch
 
@@ -38,6 +46,9 @@ def test_each_attack_is_a_program(name: str) -> None:
         membership.registration("cluster"),
         patterns.heartbeat(1, patterns.PATTERNS[0]),
         fetch_sessions.session(3),
+        foreign_sessions.fetch(0, 0, "secret"),
+        foreign_sessions.fetch(7, 1),
+        unknown_users.first_message("user"),
         fetch(1),
     ],
 )

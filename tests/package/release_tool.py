@@ -1,13 +1,15 @@
-"""deploy/release.py as a module: deploy/ is no package."""
+"""deploy/release.py and deploy/advisories.py as modules: deploy/ is no package, and they are run as programs."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import sys
 
 from tests.package.distribution import ROOT
 
-_spec = importlib.util.spec_from_file_location("release", ROOT / "deploy" / "release.py")
-assert _spec is not None
-assert _spec.loader is not None
-release = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(release)
+sys.path.append(str(ROOT / "deploy"))
+try:
+    advisories = importlib.import_module("advisories")
+    release = importlib.import_module("release")
+finally:
+    sys.path.remove(str(ROOT / "deploy"))

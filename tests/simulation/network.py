@@ -91,6 +91,8 @@ class SimulatedConnection:
     def close(self) -> None:
         """Nothing comes back any more."""
         self.is_closed = self._connection.closed = True
+        if self._connection.when_closed is not None:
+            self._connection.when_closed()
         if self._process is not None:
             self._process.connections.pop(self, None)
         pending, self._pending = self._pending, {}

@@ -1,7 +1,7 @@
 """The SCRAM credentials of users and of delegation tokens, as the metadata log has them.
 
 Place: asked by scram.py and plain.py.
-Invariant: an unknown user costs the same time and gets messages of the same form as a known one.
+Invariant: an unknown user costs the same time and gets messages of the same form as a known one (unknown_users.py).
 Source: RFC 5802 (StoredKey, ServerKey); KIP-48 (a token's HMAC is its password).
 """
 
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.agent.security.sasl.exchange import Authenticated, AuthenticationFailed
+from headrace.agent.security.sasl.unknown_users import UnknownUsers
 from headrace.metastore.log.delegation_tokens import is_expired, token_hmac
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import CredentialInfo
@@ -25,7 +26,7 @@ from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError
 
 ITERATIONS = 4096
-"""Of delegation tokens, and of users that do not exist."""
+"""Of delegation tokens, also of those that do not exist."""
 
 
 class KnownUser(NamedTuple):
@@ -54,20 +55,23 @@ class Credentials:
         users depend on it."""
         self._image, self._token_secret, self._clock, self._pepper = image, token_secret, clock, pepper
         self._sealed_keys = sealed_keys
+        self._unknown = UnknownUsers(pepper)
 
     def user(self, mechanism: str, name: str) -> KnownUser:
         """The user's credential for this mechanism. AuthenticationFailed if its key is not in metadata.secret.keys."""
-        for info in self._image().scram_credentials.get(name, ()):
+        stored = self._image().scram_credentials
+        self._unknown.look(stored)
+        for info in stored.get(name, ()):
             if info.mechanism == MECHANISMS[mechanism]:
                 keys = self._opened(name, info)
                 return KnownUser(f"User:{name}", keys, keys)
-        return KnownUser(None, self._no_keys(mechanism, name))
+        return KnownUser(None, self._unknown.keys(mechanism, name))
 
     async def token(self, mechanism: str, token_id: str) -> KnownUser:
         """The delegation token's; its principal is the owner."""
         token, secret = self._image().delegation_tokens.get(token_id), self._token_secret()
         if token is None or secret is None or is_expired(token, self._clock.wall_ms()):
-            return KnownUser(None, self._no_keys(mechanism, token_id))
+            return KnownUser(None, self._no_token(mechanism, token_id))
         password = base64.b64encode(token_hmac(secret, token_id))
         salt = self._salt(token_id)
         salted = await salted_password(digest_of(mechanism), password, salt, ITERATIONS)
@@ -106,9 +110,9 @@ class Credentials:
         except InvalidError as error:
             raise AuthenticationFailed(str(error)) from error
 
-    def _no_keys(self, mechanism: str, name: str) -> ScramKeys:
-        nothing = hmac.digest(self._pepper, b"no password\0" + name.encode(), digest_of(mechanism))
-        return scram_keys(MECHANISMS[mechanism], self._salt(name), ITERATIONS, nothing)
+    def _no_token(self, mechanism: str, token_id: str) -> ScramKeys:
+        nothing = hmac.digest(self._pepper, b"no password\0" + token_id.encode(), digest_of(mechanism))
+        return scram_keys(MECHANISMS[mechanism], self._salt(token_id), ITERATIONS, nothing)
 
     def _salt(self, name: str) -> bytes:
         return hmac.digest(self._pepper, b"salt\0" + name.encode(), "sha256")

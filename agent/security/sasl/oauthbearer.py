@@ -21,6 +21,8 @@ from headrace.storage.clock import Clock
 _MESSAGE = re.compile(rb"[ny],(?:a=([^,]*))?,\x01((?:[A-Za-z]+=[^\x01]*\x01)+)\x01")
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 _REFUSED = b'{"status":"invalid_token"}'
+_LAST_SECOND = 253_402_300_799
+"""The end of the year 9999: what a token says of later times is no time."""
 
 
 class OauthBearerExchange:
@@ -74,12 +76,19 @@ class OauthBearerExchange:
                     "verify_aud": bool(audiences),
                 },
             )
+        except RecursionError as error:
+            raise AuthenticationFailed("token refused: too deep JSON") from error
         except (jwt.PyJWTError, TypeError, ValueError) as error:
             raise AuthenticationFailed(f"token refused: {error}") from error
         now, skew = self._clock.wall_ms() / 1000, own.sasl_oauthbearer_clock_skew_seconds
         expiry, begin = claims["exp"], claims.get("nbf", now)
-        if not isinstance(expiry, int | float) or not isinstance(begin, int | float):
-            raise AuthenticationFailed("the token's times are no numbers")
+        if not _is_time(expiry) or not _is_time(begin):
+            raise AuthenticationFailed("the token's times are no seconds since 1970")
         if expiry + skew <= now or begin - skew > now:
             raise AuthenticationFailed("the token has expired, or is not valid yet")
         return claims
+
+
+def _is_time(value: object) -> bool:
+    """Whether a claim is a NumericDate; JSON also has true, NaN and 1e300 here."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _LAST_SECOND

@@ -2,7 +2,8 @@
 
 Place: asked by oauthbearer.py for each token; `run` is a task of the agent.
 Invariant: keys that cannot be renewed stay in use. A client that shows tokens with made-up key ids causes at most one
-request per UNKNOWN_KEY_SECONDS. Redirects are not followed: the keys come from the host that the operator named.
+request per UNKNOWN_KEY_SECONDS. A key that the issuer means for something other than signatures verifies none.
+Redirects are not followed: the keys come from the host that the operator named.
 Source: RFC 7517; KIP-768 (names of the settings).
 """
 
@@ -20,13 +21,14 @@ from headrace.agent.security.file_watch import FileWatch
 from headrace.agent.security.sasl.exchange import AuthenticationFailed
 from headrace.config.errors import ConfigError
 from headrace.config.security_settings import SecuritySettings
+from headrace.config.shown import shown_address, without_logins
 from headrace.storage.clock import Clock
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN_KEY_SECONDS = 10.0
 _SETTING = "sasl.oauthbearer.jwks.endpoint.url"
-_UNUSABLE = (OSError, ValueError, AttributeError, jwt.PyJWTError, TimeoutError)
+_UNUSABLE = (OSError, ValueError, TypeError, AttributeError, RecursionError, jwt.PyJWTError, TimeoutError)
 Fetch = Callable[[str], Awaitable[bytes]]
 
 
@@ -81,6 +83,7 @@ class FetchedKeys:
 
     def __init__(self, settings: SecuritySettings, clock: Clock, fetch: Fetch) -> None:
         self._url, self._clock, self._fetch = settings.sasl_oauthbearer_jwks_endpoint_url, clock, fetch
+        self._shown = shown_address(self._url)
         self._refresh_seconds = settings.sasl_oauthbearer_jwks_endpoint_refresh_ms / 1000
         self._backoff_seconds = settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_ms / 1000
         self._backoff_seconds_max = settings.sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms / 1000
@@ -117,16 +120,28 @@ class FetchedKeys:
         try:
             keys = _key_set(await self._fetch(self._url))
         except _UNUSABLE as error:
-            logger.warning("keys of tokens not refreshed: url=%s keys=%d error=%r", self._url, len(self._keys), error)
+            said = without_logins(repr(error))
+            logger.warning("keys of tokens not refreshed: url=%s keys=%d error=%s", self._shown, len(self._keys), said)
             return False
         if [key.key_id for key in keys] != [key.key_id for key in self._keys]:
-            logger.info("keys of tokens: url=%s ids=%s", self._url, [key.key_id for key in keys])
+            logger.info("keys of tokens: url=%s ids=%s", self._shown, [key.key_id for key in keys])
         self._keys = keys
         return True
 
 
 def _key_set(text: bytes) -> list[Any]:
-    return list(jwt.PyJWKSet.from_dict(json.loads(text)).keys)
+    """The keys for signatures: an issuer also publishes those that others encrypt with."""
+    found = json.loads(text)
+    keys = [key for key in found.get("keys", []) if _verifies(key)]
+    if found.get("keys") and not keys:
+        raise ValueError("no key of the set is for signatures (use, key_ops)")
+    return list(jwt.PyJWKSet.from_dict(found | {"keys": keys}).keys)
+
+
+def _verifies(key: dict[str, Any]) -> bool:
+    """Whether the issuer means the key for signatures (RFC 7517, 4.2 and 4.3)."""
+    operations = key.get("key_ops", ["verify"])
+    return key.get("use", "sig") == "sig" and isinstance(operations, list) and "verify" in operations
 
 
 def _chosen(keys: list[Any], key_id: str | None) -> Any:

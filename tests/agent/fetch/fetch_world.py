@@ -152,6 +152,8 @@ class World:
         """Partition key, bytes and records of each partition of an answer."""
         self.live: dict[int, list[Live]] = {}
         self.names: dict[int, str] = {}
+        self.connection = ClientConnection(1, "test")
+        """By which the tests' requests come."""
         self.service = self.new_service(self.registry)
 
     def new_service(self, registry: CollectorRegistry | None = None) -> FetchService:
@@ -350,9 +352,8 @@ class World:
         schema = typed.schema(api_key, version)
         body = io.BytesIO()
         entity_writer(schema.request_type)(body, entity)
-        connection = ClientConnection(1, "test")
         view = memoryview(body.getvalue())
-        request = Request(connection, api_key, version, 77, "test", view, self.clock.monotonic())
+        request = Request(self.connection, api_key, version, 77, "test", view, self.clock.monotonic())
         response = await handle(request)
         frame = b"".join(response.buffers)
         header_bytes = 5 if schema.flexible else 4

@@ -12,7 +12,7 @@ import pytest
 from headrace.agent.fetch.plan import RequestedPartition, resolve
 from headrace.protocol.errors import INVALID_PARTITION_METADATA
 from headrace.protocol.partition_counts import NO_COUNT, count_tags
-from headrace.protocol.request import ClientConnection, Request
+from headrace.protocol.request import Request
 from tests.agent.fetch.fetch_world import World
 
 
@@ -30,7 +30,7 @@ async def fetched(world: World, name: str, count: int, *, session_id: int = 0, e
     partition = struct.pack(">iiqiqi", 0, -1, 0, -1, -1, 1_000) + b"\0"
     named = b"\x02" + topic.topic_id.bytes + b"\x02" + partition + count_tags(count) if count else b"\x01"
     body = struct.pack(">iiiibii", -1, 0, 0, 1_000, 0, session_id, epoch) + named + b"\x01\x01\0"
-    request = Request(ClientConnection(1, "test"), 1, 13, 7, "test", memoryview(body), world.clock.monotonic())
+    request = Request(world.connection, 1, 13, 7, "test", memoryview(body), world.clock.monotonic())
     response = await world.clock.run(world.service.handle_fetch(request))
     assert response.buffers is not None
     frame = b"".join(response.buffers)

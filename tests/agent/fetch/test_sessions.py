@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.sessions import CAPACITY, EPOCH_MAX, EVICTABLE_SECONDS, FetchSessions
 from headrace.protocol.fetch_codec import FetchPartition, FetchRequest, FetchTopic
+from headrace.protocol.request import ClientConnection
 from tests.agent.fetch.fetch_world import World, expected, split_sent
 from tests.manual_clock import ManualClock
 
@@ -58,22 +59,6 @@ async def test_a_partition_taken_out_is_served_no_more_and_the_last_one_ends_the
     assert set(one.partitions) == {other}
     assert (none.partitions, none.session_id) == ({}, 0)
     assert gone.error == ErrorCode.fetch_session_id_not_found
-
-
-def test_agents_never_give_out_the_same_session_id() -> None:
-    """Behind one address a client may continue its session at another agent."""
-    one, other = (
-        FetchSessions(ManualClock(), random.Random(1), FetchMetrics(CollectorRegistry()), node_id=lambda n=n: n)
-        for n in (1, 2)
-    )
-    asked = FetchRequest(0, 0, 0, 0, [FetchTopic("t", None, [FetchPartition(0, 0, 1)])], session_epoch=0)
-    ids = {one.open(asked, by_id=False).session_id for _ in range(500)}
-    others = {other.open(asked, by_id=False).session_id for _ in range(500)}
-    assert not ids & others
-    assert all(0 < number <= EPOCH_MAX for number in ids | others)
-    again = FetchRequest(0, 0, 0, 0, [], session_id=min(ids), session_epoch=1)
-    assert other.open(again, by_id=False).error is ErrorCode.fetch_session_id_not_found
-    assert one.open(again, by_id=False).error is ErrorCode.none
 
 
 async def test_a_waiting_session_hears_of_a_partition_added_later(world: World) -> None:
@@ -128,55 +113,63 @@ def sessions_at(clock: ManualClock, capacity: int = CAPACITY) -> FetchSessions:
     return FetchSessions(clock, random.Random(1), FetchMetrics(CollectorRegistry()), capacity)
 
 
+def connection(client: str = "10.0.0.1", principal: str | None = None) -> ClientConnection:
+    return ClientConnection(1, f"{client}:50000", principal)
+
+
 def _full(session_id: int = 0) -> FetchRequest:
     return FetchRequest(0, 1, 1, 0, [FetchTopic("t", None, [FetchPartition(0, 0, 1)])], session_id, 0)
 
 
 def test_a_full_cache_gives_way_only_to_idle_sessions() -> None:
+    here = connection()
     clock = ManualClock()
     sessions = sessions_at(clock, capacity=6)
-    ids = [sessions.open(_full(), by_id=False).session_id for _ in range(3)]
+    ids = [sessions.open(_full(), here, by_id=False).session_id for _ in range(3)]
     assert len(set(ids)) == 3
 
-    refused = sessions.open(_full(), by_id=False)
+    refused = sessions.open(_full(), here, by_id=False)
     clock.jump(EVICTABLE_SECONDS - 1)
-    kept = sessions.open(FetchRequest(0, 1, 1, 0, [], ids[0], 1), by_id=False)
+    kept = sessions.open(FetchRequest(0, 1, 1, 0, [], ids[0], 1), here, by_id=False)
     clock.jump(1)
-    taken = sessions.open(_full(), by_id=False)
+    taken = sessions.open(_full(), here, by_id=False)
 
     assert (refused.session_id, refused.error, len(refused.wanted)) == (0, 0, 1)
     assert kept.session_id == ids[0]
     assert taken.session_id > 0
-    assert sessions.open(FetchRequest(0, 1, 1, 0, [], ids[1], 1), by_id=False).error
-    assert not sessions.open(FetchRequest(0, 1, 1, 0, [], ids[0], 2), by_id=False).error
+    assert sessions.open(FetchRequest(0, 1, 1, 0, [], ids[1], 1), here, by_id=False).error
+    assert not sessions.open(FetchRequest(0, 1, 1, 0, [], ids[0], 2), here, by_id=False).error
 
 
 def test_epochs_wrap_to_one() -> None:
+    here = connection()
     sessions = sessions_at(ManualClock())
-    session_id = sessions.open(_full(), by_id=False).session_id
+    session_id = sessions.open(_full(), here, by_id=False).session_id
     sessions._sessions[session_id].next_epoch = EPOCH_MAX
 
-    last = sessions.open(FetchRequest(0, 1, 1, 0, [], session_id, EPOCH_MAX), by_id=False)
-    wrapped = sessions.open(FetchRequest(0, 1, 1, 0, [], session_id, 1), by_id=False)
+    last = sessions.open(FetchRequest(0, 1, 1, 0, [], session_id, EPOCH_MAX), here, by_id=False)
+    wrapped = sessions.open(FetchRequest(0, 1, 1, 0, [], session_id, 1), here, by_id=False)
 
     assert (last.error, wrapped.error) == (0, 0)
 
 
 def test_memory_for_sessions_is_bounded() -> None:
+    clients = {client: connection(client) for client in "abc"}
     sessions = sessions_at(ManualClock())
     for client in ("a", "b", "c"):
-        opened = [sessions.open(_full(), by_id=False, client=client).session_id for _ in range(CAPACITY)]
+        opened = [sessions.open(_full(), clients[client], by_id=False).session_id for _ in range(CAPACITY)]
         expected = 0 if client == "c" else CAPACITY // 2
         assert sum(session_id > 0 for session_id in opened) == expected, "at most half for one client"
 
 
 def test_idle_sessions_of_a_client_make_room_for_its_own_only() -> None:
+    a, b = connection("a"), connection("b")
     clock = ManualClock()
     sessions = sessions_at(clock, capacity=4)
-    others = [sessions.open(_full(), by_id=False, client="b").session_id for _ in range(2)]
-    own = [sessions.open(_full(), by_id=False, client="a").session_id for _ in range(2)]
+    others = [sessions.open(_full(), b, by_id=False).session_id for _ in range(2)]
+    own = [sessions.open(_full(), a, by_id=False).session_id for _ in range(2)]
     clock.jump(EVICTABLE_SECONDS)
-    assert sessions.open(_full(), by_id=False, client="a").session_id > 0
+    assert sessions.open(_full(), a, by_id=False).session_id > 0
     assert all(session_id in sessions._sessions for session_id in others)
     assert own[0] not in sessions._sessions
 
@@ -188,28 +181,30 @@ def _of(partitions: int, session_id: int = 0, epoch: int = 0, first: int = 0) ->
 
 @pytest.mark.requirement("X7")
 def test_partitions_in_sessions_are_bounded_and_no_client_has_more_than_half() -> None:
+    clients = {client: connection(client) for client in "abc"}
     registry = CollectorRegistry()
     sessions = FetchSessions(ManualClock(), random.Random(1), FetchMetrics(registry), partitions_max=100)
 
     def opened(client: str, partitions: int = 10) -> int:
-        return sessions.open(_of(partitions), by_id=False, client=client).session_id
+        return sessions.open(_of(partitions), clients[client], by_id=False).session_id
 
     greedy = [opened("a") for _ in range(30)]
     assert sum(session_id > 0 for session_id in greedy) == 5
     assert opened("b", 50) > 0, "another client has its half"
     assert opened("c") == 0
     assert registry.get_sample_value("headrace_limit_reached_total", {"limit": "fetch.session.max.partitions"}) == 26
-    closed = sessions.open(FetchRequest(0, 1, 1, 0, [], greedy[0], -1), by_id=False, client="a")
+    closed = sessions.open(FetchRequest(0, 1, 1, 0, [], greedy[0], -1), clients["a"], by_id=False)
     assert not closed.error
     assert opened("c") > 0, "a session that ended gives its partitions back"
 
 
 @pytest.mark.requirement("X7")
 def test_a_session_that_grows_too_large_ends() -> None:
+    here = connection()
     sessions = sessions_at(ManualClock())
-    session_id = sessions.open(_of(6), by_id=False).session_id
-    grown = sessions.open(_of(4, session_id, 1, first=6), by_id=False, session_max=10)
+    session_id = sessions.open(_of(6), here, by_id=False).session_id
+    grown = sessions.open(_of(4, session_id, 1, first=6), here, by_id=False, session_max=10)
     assert not grown.error
-    too_large = sessions.open(_of(1, session_id, 2, first=10), by_id=False, session_max=10)
+    too_large = sessions.open(_of(1, session_id, 2, first=10), here, by_id=False, session_max=10)
     assert too_large.error == ErrorCode.fetch_session_id_not_found
-    assert sessions.open(_of(0, session_id, 3), by_id=False).error == ErrorCode.fetch_session_id_not_found
+    assert sessions.open(_of(0, session_id, 3), here, by_id=False).error == ErrorCode.fetch_session_id_not_found

@@ -61,9 +61,11 @@ class LinkWorld:
         server: type[ForwardServer] = ForwardServer,
         served: Collection[int] = (HEARTBEAT,),
         secret: bytes = SECRET,
+        proves: Callable[[int], bool] = lambda node_id: True,
     ) -> None:
+        """`proves`: what agent 2 knows of agent 1's registration."""
         self.clock = clock
-        self.registry = CollectorRegistry()
+        self.registry, self.served_registry = CollectorRegistry(), CollectorRegistry()
         self._handler = handle
         self.refuses = False
         self.lag_seconds = 0.0
@@ -86,7 +88,8 @@ class LinkWorld:
             clock.wall_ms,
             self._handle,
             random.Random(2),
-            ForwardMetrics(CollectorRegistry()),
+            ForwardMetrics(self.served_registry),
+            proves,
         )
         self.server.served = frozenset(served)
         self.pipes: list[tuple[_Pipe, ClientConnection]] = []
@@ -141,6 +144,10 @@ class LinkWorld:
                 there.closed = True
                 if there.when_closed is not None:
                     there.when_closed()
+
+    def refused(self) -> float:
+        """What agent 2 has refused."""
+        return self.served_registry.get_sample_value("headrace_forwarded_refused_total") or 0.0
 
     def metric(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(name, labels) or 0.0

@@ -38,9 +38,12 @@ class Run:
         seed: int,
         link: type[ForwardLink] = ForwardLink,
         server: type[ForwardServer] = ForwardServer,
+        *,
+        proves: bool = True,
     ) -> None:
+        """`proves`: whether the agent that opens links is known to prove them."""
         self._rng = random.Random(seed)
-        self._world = LinkWorld(clock, self._handle, link=link, server=server)
+        self._world = LinkWorld(clock, self._handle, link=link, server=server, proves=lambda node_id: proves)
         self._clients = {number: self._world.client(number) for number in range(CLIENTS)}
         self._sent: dict[int, tuple[int, asyncio.Future[Answer]]] = {}
         self._started: dict[int, list[int]] = defaultdict(list)

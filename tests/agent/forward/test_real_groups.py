@@ -140,7 +140,9 @@ class TwoAgents:
         home = Dispatcher()
         for api_key in VERSIONS:
             home.register(api_key, self.world.home.handlers[api_key])
-        server = ForwardServer(SECRET, lambda: 2, lambda: NOW_MS, home.handle, random.Random(1), self.metrics)
+        server = ForwardServer(
+            SECRET, lambda: 2, lambda: NOW_MS, home.handle, random.Random(1), self.metrics, lambda _: True
+        )
         server.served = frozenset(VERSIONS)
         home.register_unadvertised(OPEN_KEY, server.open)
         home.register_unadvertised(ENVELOPE_KEY, server.serve)

@@ -35,7 +35,9 @@ class Owner:
         self.waiting = 0
         self.beats: list[str] = []
         self.metrics = ForwardMetrics(CollectorRegistry())
-        server = ForwardServer(SECRET, lambda: 2, lambda: NOW_MS, self._handle, random.Random(1), self.metrics)
+        server = ForwardServer(
+            SECRET, lambda: 2, lambda: NOW_MS, self._handle, random.Random(1), self.metrics, lambda _: True
+        )
         server.served = frozenset((JOIN, HEARTBEAT))
         self.dispatcher = Dispatcher()
         self.dispatcher.register_unadvertised(OPEN_KEY, server.open)

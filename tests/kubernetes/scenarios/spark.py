@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 
 from tests.kubernetes.scenarios import clients
 from tests.kubernetes.scenarios.commands import records_of, set_configs
 from tests.kubernetes.scenarios.install import ROLLOUT
-from tests.kubernetes.scenarios.release import Release
+from tests.kubernetes.scenarios.release import NAME, NAMESPACE, CommandError, Release
 
 DRIVER, EXECUTOR = "app.kubernetes.io/component=spark", "spark-role=executor"
 PATIENCE_S = 900
+_SECRET = {"secretKeyRef": {"name": "headrace-metastore", "key": "metastore-url"}}
+_CONTAINER = {"name": "c", "image": "headrace-spark:one", "env": [{"name": "URL", "valueFrom": _SECRET}]}
 SUMMARY = re.compile(r"compaction on spark ended: jobs_done=(\d+) jobs_failed=(\d+) merged_files=(\d+).*")
 
 
@@ -27,6 +30,7 @@ def spark_compaction(release: Release) -> str:
         },
         timeout=ROLLOUT,
     )  # fmt: skip
+    refused = _refused_to_sparks_account(release)
     executors: set[str] = set()
 
     def done() -> re.Match[str] | None:
@@ -50,7 +54,39 @@ def spark_compaction(release: Release) -> str:
     assert watched.summary is not None
     read = records_of(release, watched.topic)
     assert read == watched.summary["acknowledged"], (read, watched.summary)
-    return f"{found[0]}; executor pods: {len(executors)}, gone after it; all {read} records are read from merged files"
+    return (
+        f"{found[0]}; executor pods: {len(executors)}, gone after it; all {read} records are read from merged files;"
+        f" refused to Spark's account: {', '.join(refused)}"
+    )
+
+
+def _refused_to_sparks_account(release: Release) -> list[str]:
+    """What its Role allows and the admission policies do not. Nothing is changed, also if they fail."""
+    account = f"--as=system:serviceaccount:{NAMESPACE}:{NAME}-spark"
+    agent = release.ready_agents()[0]["metadata"]["name"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "free"}, "spec": {"containers": [_CONTAINER]}}
+    labelled = pod | {"metadata": {"name": "labelled", "labels": {"spark-app-selector": "x"}}}
+    attempts: dict[str, tuple[list[str], str | None]] = {
+        "deleting an agent": (["delete", "pod", agent, "--wait=false"], None),
+        "changing the agents' settings": (
+            ["patch", "configmap", NAME, "-p", '{"data":{"agent.properties":"x"}}'],
+            None,
+        ),
+        "a pod of no application": (["create", "-f", "-"], json.dumps(pod)),
+        "a pod with a Secret": (["create", "-f", "-"], json.dumps(labelled)),
+    }
+    for what, (words, text) in attempts.items():
+        command = [*words, "--dry-run=server", account]
+        release.wait_for(f"refused to Spark's account: {what}", partial(_is_refused, release, command, text))
+    return list(attempts)
+
+
+def _is_refused(release: Release, command: list[str], text: str | None) -> bool:
+    try:
+        release.kubectl(*command, text=text)
+    except CommandError as error:
+        return "ValidatingAdmissionPolicy" in str(error)
+    return False
 
 
 def _suspend(release: Release, wanted: bool) -> None:

@@ -6,6 +6,13 @@ What values.schema.json cannot say: each refusal names the key. Rendered first, 
 {{- if not $v.metastore.existingSecret -}}
 {{- fail "metastore.existingSecret is not set: name the Secret that has the metastore's address" -}}
 {{- end -}}
+{{- $parts := $v.metastore.parts -}}
+{{- if and (not $parts.host) (or $parts.port $parts.user $parts.password $parts.database) -}}
+{{- fail "metastore.parts.host is not set: with it the address is made of its parts, without it metastore.key has the whole address" -}}
+{{- end -}}
+{{- if and $v.metastore.parameters (not $parts.host) -}}
+{{- fail "metastore.parameters has no effect without metastore.parts.host: they are part of the address in metastore.key" -}}
+{{- end -}}
 {{- if not $v.bucket.url -}}
 {{- fail "bucket.url is not set: s3://name/prefix" -}}
 {{- end -}}
@@ -17,6 +24,19 @@ What values.schema.json cannot say: each refusal names the key. Rendered first, 
 {{- end -}}
 {{- if and (eq $v.externalAccess.type "loadBalancer") (not $v.externalAccess.loadBalancer.host) -}}
 {{- fail "externalAccess.loadBalancer.host is not set: agents advertise it to clients" -}}
+{{- end -}}
+{{- if and (eq $v.externalAccess.type "loadBalancer") $v.externalAccess.loadBalancer.proxyProtocol -}}
+{{- if not $v.networkPolicy.enabled -}}
+{{- fail "externalAccess.loadBalancer.proxyProtocol needs networkPolicy.enabled: without it every pod could write the address of another client into the header, and so forge the hosts in ACLs" -}}
+{{- end -}}
+{{- if not $v.networkPolicy.proxies -}}
+{{- fail "networkPolicy.proxies is not set: name the addresses of the load balancer (ipBlock), because everybody else who reaches the port of externalAccess.loadBalancer.proxyProtocol can forge the hosts in ACLs" -}}
+{{- end -}}
+{{- else if $v.networkPolicy.proxies -}}
+{{- fail "networkPolicy.proxies has no effect without externalAccess.loadBalancer.proxyProtocol" -}}
+{{- end -}}
+{{- if and $v.spark.enabled $v.spark.admissionPolicy (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "spark.admissionPolicy needs Kubernetes 1.30, and this is %s: there Spark's account could create, change and delete every pod and ConfigMap of the namespace; set it to false to accept this, in a namespace without other programs" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
 {{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
 {{- fail "autoscaling.minReplicas is greater than autoscaling.maxReplicas" -}}

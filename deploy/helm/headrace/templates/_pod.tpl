@@ -1,12 +1,29 @@
 {{/* What the containers of agents, compactors, hooks and Spark have in common. */}}
 
-{{/* The environment that metastore and bucket need; secrets only by reference. */}}
+{{/*
+The environment that metastore and bucket need; secrets only by reference. libpq takes the parts that an address lacks
+from PG* variables, as they are: nothing in them needs percent-encoding.
+*/}}
 {{- define "headrace.metastoreEnv" -}}
+{{- if .Values.metastore.parts.host -}}
+- name: HEADRACE_METASTORE_URL
+  value: {{ printf "postgresql://%s" (empty .Values.metastore.parameters | ternary "" (printf "?%s" .Values.metastore.parameters)) | quote }}
+{{- range $variable, $part := dict "PGHOST" "host" "PGPORT" "port" "PGUSER" "user" "PGPASSWORD" "password" "PGDATABASE" "database" }}
+{{- with get $.Values.metastore.parts $part }}
+- name: {{ $variable }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ $.Values.metastore.existingSecret }}
+      key: {{ . }}
+{{- end }}
+{{- end }}
+{{- else -}}
 - name: HEADRACE_METASTORE_URL
   valueFrom:
     secretKeyRef:
       name: {{ .Values.metastore.existingSecret }}
       key: {{ .Values.metastore.key }}
+{{- end }}
 {{- end -}}
 
 {{- define "headrace.bucketEnv" -}}
