@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import enum
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.protocol import wire
@@ -81,6 +82,17 @@ class ScaleResponse(NamedTuple):
     parents: int = 0
     boundaries: int = 0
     readers: tuple[ShownReader, ...] = ()
+
+
+GROUPS_OF_MESSAGE = "groups="
+"""Where names of groups begin in the message of a refusal; nothing follows them."""
+_NAMED_MAX = 10
+
+
+def some_groups(groups: Sequence[str]) -> str:
+    """The first of them, for the end of a message."""
+    shown = GROUPS_OF_MESSAGE + ", ".join(groups[:_NAMED_MAX])
+    return shown if len(groups) <= _NAMED_MAX else f"{shown}, ... ({len(groups)})"
 
 
 def encode_scale_request(request: ScaleRequest, client_id: str, correlation_id: int) -> bytes:

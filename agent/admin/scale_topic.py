@@ -14,7 +14,7 @@ from collections import Counter
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.admin.log_change import Verdict
-from headrace.agent.admin.topic_doubling import DoublingState, TopicDoubling, WantedDoubling, some
+from headrace.agent.admin.topic_doubling import DoublingState, TopicDoubling, WantedDoubling
 from headrace.agent.admin.topic_halving import TopicHalving, is_halved
 from headrace.metastore.api.halvings import HalvingState
 from headrace.metastore.partitions.merging import MergePhase
@@ -28,6 +28,7 @@ from headrace.protocol.scale_topic import (
     ShownReader,
     decode_scale_request,
     encode_scale_response,
+    some_groups,
 )
 from headrace.storage.errors import HeadraceError
 
@@ -71,7 +72,7 @@ class ScaleTopic:
             return Verdict()
         silent = [reader.group_id for reader in state.readers if reader.kind is None]
         if silent and not asked.force:
-            message = f"have offsets, and never had members, so the halving might never end: {some(silent)}"
+            message = f"have offsets, and never had members, so the halving might never end: {some_groups(silent)}"
             return Verdict(ErrorCode.invalid_request, message)
         return await self._halving.begin_halving(
             asked.topic,

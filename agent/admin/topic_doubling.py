@@ -28,12 +28,12 @@ from headrace.metastore.log.own_records import DoubleTopicRecord
 from headrace.metastore.partitions.changes import Expansion, change_count
 from headrace.metastore.partitions.splitting import BOUNDARY_QUIET_MS, PRODUCER_QUIET_MS
 from headrace.protocol.errors import admin_error
+from headrace.protocol.scale_topic import some_groups
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, InvalidError, OutcomeUnknownError
 
 LOOK_SECONDS = 0.1
 """Pause between looks whether the agents have applied the announcement."""
-NAMED_MAX = 10
 """Groups in a message."""
 
 
@@ -178,16 +178,11 @@ def why_not(readers: Sequence[ReadingGroup]) -> Verdict | None:
     """The refusal for readers that would not keep the order."""
     others = [reader.group_id for reader in readers if reader.kind is not GroupKind.CONSUMER]
     if others:
-        message = f"not in groups of the consumer protocol (KIP-848), so they read children at once: {some(others)}"
+        reason = "not in groups of the consumer protocol (KIP-848), so they read children at once"
+        message = f"{reason}: {some_groups(others)}"
         return Verdict(ErrorCode.invalid_request, message)
     late = [reader.group_id for reader in readers if reader.late]
     if late:
-        message = f"have not committed all that is before the boundaries of the last doubling: {some(late)}"
+        message = f"have not committed all that is before the boundaries of the last doubling: {some_groups(late)}"
         return Verdict(ErrorCode.invalid_request, message)
     return None
-
-
-def some(groups: list[str]) -> str:
-    """The first of them, for a message."""
-    shown = "groups=" + ", ".join(groups[:NAMED_MAX])
-    return shown if len(groups) <= NAMED_MAX else f"{shown}, ... ({len(groups)})"

@@ -5,7 +5,7 @@ Requests between agents are authorized by a proof of the cluster's secret, not b
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 from kio.schema.errors import ErrorCode
 
@@ -23,10 +23,13 @@ from headrace.protocol.ordered_requests import (
 from headrace.protocol.refused_elements import message_of
 from headrace.protocol.request import Response
 from headrace.protocol.scale_topic import (
+    GROUPS_OF_MESSAGE,
     ScaleResponse,
     ScaleStep,
+    ShownReader,
     decode_scale_request,
     encode_scale_response,
+    some_groups,
 )
 from headrace.protocol.set_partition_count import (
     CountResponse,
@@ -67,13 +70,32 @@ def _count(ask: GatedRequest) -> Awaitable[Response]:
 
 
 def _scale(ask: GatedRequest) -> Awaitable[Response]:
-    """To look needs less than to change."""
+    """To look needs less than to change. Groups are shown to who may describe them."""
     asked = decode_scale_request(ask.request.body)
     operation = AclOperation.DESCRIBE if asked.step is ScaleStep.LOOK else AclOperation.ALTER
     if ask.allows(operation, _TOPIC, asked.topic):
-        return ask.pass_on()
+        return _scaled(ask)
     code = FAILED[_TOPIC]
     return ask.answer_raw(encode_scale_response(ask.request.correlation_id, ScaleResponse(int(code), message_of(code))))
+
+
+async def _scaled(ask: GatedRequest) -> Response:
+    response = await ask.pass_on()
+    answer: ScaleResponse = response.entity
+    seen = tuple(each for each in answer.readers if ask.access.allows(AclOperation.DESCRIBE, _GROUP, each.group_id))
+    if len(seen) == len(answer.readers):
+        return response
+    shown = answer._replace(readers=seen, message=_without_hidden(answer, seen))
+    return Response(entity=shown, write=lambda entity: [encode_scale_response(ask.request.correlation_id, entity)])
+
+
+def _without_hidden(answer: ScaleResponse, seen: Sequence[ShownReader]) -> str | None:
+    """The message, which may end with the names of groups: without those that the client may not describe."""
+    if answer.message is None or GROUPS_OF_MESSAGE not in answer.message:
+        return answer.message
+    before, _, _ = answer.message.partition(GROUPS_OF_MESSAGE)
+    names = [each.group_id for each in seen]
+    return f"{before}{some_groups(names)}, and {len(answer.readers) - len(seen)} that you may not describe"
 
 
 def _answered(ask: GatedRequest, body: bytes) -> Awaitable[Response]:
@@ -94,5 +116,6 @@ SCALE_TOPIC = Rule(
     (
         Check(AclOperation.ALTER, _TOPIC, FAILED[_TOPIC]),
         Check(AclOperation.DESCRIBE, _TOPIC, FAILED[_TOPIC], "to look only, instead of ALTER"),
+        Check(AclOperation.DESCRIBE, _GROUP, None, "each group that reads the topic"),
     ),
 )

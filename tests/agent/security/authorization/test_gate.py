@@ -42,7 +42,17 @@ from headrace.protocol.ordered_requests import (
 )
 from headrace.protocol.refusal import blank
 from headrace.protocol.request import ClientConnection, Request, Response
-from headrace.protocol.scale_topic import SCALE_TOPIC_KEY
+from headrace.protocol.scale_topic import (
+    SCALE_TOPIC_KEY,
+    ScaleRequest,
+    ScaleResponse,
+    ScaleStep,
+    ShownReader,
+    decode_scale_response,
+    encode_scale_request,
+    encode_scale_response,
+    some_groups,
+)
 from headrace.protocol.set_partition_count import (
     SET_PARTITION_COUNT_KEY,
     CountRequest,
@@ -177,6 +187,35 @@ async def test_configs_of_a_new_topic_are_shown_only_with_a_grant() -> None:
     gated.grant((AclOperation.CREATE, "new"), (AclOperation.DESCRIBE_CONFIGS, "new"))
     (shown,) = (await gated.ask(7, topics=[{"name": "new", "num_partitions": 3}])).topics
     assert (shown.topic_config_error_code, shown.num_partitions) == (0, 3)
+
+
+@pytest.mark.requirement("X2")
+@pytest.mark.parametrize("step", [ScaleStep.LOOK, ScaleStep.DOUBLE])
+async def test_groups_that_read_a_topic_are_shown_to_who_may_describe_them(step: ScaleStep) -> None:
+    readers = tuple(ShownReader(name, "consumer", "Stable", 1) for name in ("mine", "theirs"))
+    refusal = f"have not committed all: {some_groups(['mine', 'theirs'])}"
+
+    async def serve(request: Request) -> Response:
+        answer = ScaleResponse(0, refusal, 4, 2, 1, readers)
+        return Response(entity=answer, write=lambda entity: [encode_scale_response(request.correlation_id, entity)])
+
+    gated = Gated(SCALE_TOPIC_KEY)
+    gated._serve = serve  # type: ignore[method-assign]
+    gated._handle = gate(gated.authorizer, RULES[SCALE_TOPIC_KEY], serve)
+    operation = AclOperation.DESCRIBE if step is ScaleStep.LOOK else AclOperation.ALTER
+    body = encode_scale_request(ScaleRequest("t", step, 1000), "c", 1)[4 + 8 + 2 + 1 :]
+    gated.grant((operation, "t"))
+    answer = decode_scale_response(memoryview(await gated.ask_raw(body)))
+    assert (answer.readers, answer.partition_count) == ((), 4)
+    assert answer.message is not None
+    assert "mine" not in answer.message
+    assert "theirs" not in answer.message
+    topic = an_acl(operation, "t", AclResource.TOPIC)
+    group = an_acl(AclOperation.DESCRIBE, "mine", AclResource.GROUP)
+    set_acls(gated.view, frozenset(replace(acl, principal="User:alice") for acl in (topic, group)))
+    answer = decode_scale_response(memoryview(await gated.ask_raw(body)))
+    assert answer.readers == readers[:1]
+    assert answer.message == "have not committed all: groups=mine, and 1 that you may not describe"
 
 
 async def test_our_own_requests_are_judged() -> None:
