@@ -103,8 +103,11 @@ class Parts:
         self.limits_reached.labels(setting).inc()
 
 
-def register_handlers(dispatcher: Dispatcher, parts: Parts) -> None:
-    """Fill the dispatcher's table. Each handler is behind the rule of its API, and its changes are in the audit log."""
+def register_handlers(dispatcher: Dispatcher, parts: Parts) -> dict[str, Callable[[], float]]:
+    """Fill the dispatcher's table. Each handler is behind the rule of its API, and its changes are in the audit log.
+
+    Bytes by part of the memory budget that handlers remember.
+    """
     configs = EffectiveConfigs(parts.settings)
     in_force = SettingsInForce(parts.settings, lambda: parts.cluster.image)
     creation = TopicCreation(
@@ -118,9 +121,11 @@ def register_handlers(dispatcher: Dispatcher, parts: Parts) -> None:
     counts = PartitionCounts(parts.cluster, parts.metastore, parts.clock, creation.defaults, parts.on_limit)
     unadvertised = _unadvertised(parts, configs, in_force, counts)
     refusals = RefusalLog()
-    advertised = {
+    metadata = _metadata(parts, configs, in_force, creation, refusals)
+    advertised: dict[int, RequestHandler] = {
         **_records(parts),
-        **_topics(parts, configs, in_force, creation, counts, refusals),
+        ApiKey.METADATA: metadata,
+        **_topics(parts, configs, creation, counts, refusals),
         **_transactions(parts, in_force, refusals),
         **_cluster(parts, configs, in_force),
         **parts.groups.handlers,
@@ -132,6 +137,7 @@ def register_handlers(dispatcher: Dispatcher, parts: Parts) -> None:
     parts.forward.register(dispatcher)
     if parts.fetch.zone_cache is not None:
         dispatcher.register_unadvertised(ZONE_CACHE_KEY, parts.fetch.zone_cache.handle)
+    return {"metadata_answers": lambda: metadata.in_use_bytes}
 
 
 def _records(parts: Parts) -> dict[int, RequestHandler]:
@@ -144,26 +150,34 @@ def _records(parts: Parts) -> dict[int, RequestHandler]:
     }
 
 
-def _topics(
+def _metadata(
     parts: Parts,
     configs: EffectiveConfigs,
     in_force: SettingsInForce,
+    creation: TopicCreation,
+    refusals: RefusalLog,
+) -> Metadata:
+    return Metadata(
+        parts.cluster,
+        creation,
+        lambda: in_force.current().auto_create_topics_enable,
+        parts.shared,
+        CountsOfTopics(configs),
+        refusals.refused,
+        parts.authorizer.enforced,
+        NewestCounts(parts.cluster, parts.clock, parts.may_be_behind),
+    )
+
+
+def _topics(
+    parts: Parts,
+    configs: EffectiveConfigs,
     creation: TopicCreation,
     counts: PartitionCounts,
     refusals: RefusalLog,
 ) -> dict[int, RequestHandler]:
     cluster, metastore, shared, enforced = parts.cluster, parts.metastore, parts.shared, parts.authorizer.enforced
     return {
-        ApiKey.METADATA: Metadata(
-            cluster,
-            creation,
-            lambda: in_force.current().auto_create_topics_enable,
-            shared,
-            CountsOfTopics(configs),
-            refusals.refused,
-            enforced,
-            NewestCounts(cluster, parts.clock, parts.may_be_behind),
-        ),
         ApiKey.CREATE_TOPICS: CreateTopics(creation, configs, parts.mutations),
         ApiKey.DELETE_TOPICS: DeleteTopics(cluster, metastore, parts.clock, parts.mutations),
         ApiKey.DELETE_RECORDS: DeleteRecords(cluster, metastore, configs, parts.fetch.before_log_starts_move),
@@ -190,7 +204,7 @@ def _transactions(parts: Parts, in_force: SettingsInForce, refusals: RefusalLog)
             on_ended,
         ),
         ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxn(cluster, metastore),
-        ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxn(metastore),
+        ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxn(metastore, metastore.list_groups),
         ApiKey.END_TXN: EndTxn(metastore, producer_ids, on_ended, parts.registry),
         ApiKey.WRITE_TXN_MARKERS: WriteTxnMarkers(cluster, metastore, on_ended),
         ApiKey.DESCRIBE_TRANSACTIONS: DescribeTransactions(cluster, metastore, parts.authorizer.enforced),

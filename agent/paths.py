@@ -16,6 +16,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.cluster import zone
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.compose import shared_address
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
@@ -105,9 +106,9 @@ class Paths:
             supervisor=base.supervisor,
         )
         self._forward = self._compose_forwarding()
-        watch_memory(base.settings, self._memory_in_use(), base.registry)
         sealed_keys = SealedKeys(base.sealing, base.metastore.cluster_id)
-        register_handlers(base.dispatcher, self._parts(sealed_keys))
+        remembered = register_handlers(base.dispatcher, self._parts(sealed_keys))
+        watch_memory(base.settings, self._memory_in_use() | remembered, base.registry)
         self.serve: RequestHandler = authenticated(
             *(base.dispatcher, base.settings, base.securities, cluster, zone_secret, sealed_keys),
             *(base.clock, base.nonces, base.registry, base.audit),
@@ -248,5 +249,10 @@ class Paths:
 
     def _memory_in_use(self) -> dict[str, Callable[[], float]]:
         """Bytes by part of the memory budget."""
-        groups: dict[str, Callable[[], float]] = {"groups": lambda: self._groups.memory.in_use_bytes}
-        return self._base.listener.memory_in_use() | self.produce.memory_in_use() | self.fetch.memory_in_use() | groups
+        base = self._base
+        own: dict[str, Callable[[], float]] = {
+            "access_decisions": lambda: self._authorizer.decisions.in_use_bytes,
+            "client_zones": lambda: zone.remembered.in_use_bytes,
+        }
+        paths = self.produce.memory_in_use() | self.fetch.memory_in_use() | self._groups.memory_in_use
+        return base.listener.memory_in_use() | base.quotas.memory_in_use() | paths | own

@@ -6,6 +6,7 @@ Place: made by agent/paths.py. A new kind of group adds its Restore here, and it
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
@@ -83,9 +84,15 @@ class GroupHandlers:
         coordinator = ClassicCoordinator(self.groups, clock, restore_classic)
         administration = GroupAdministration(api, self.groups)
         offsets = GroupOffsets(api, self.groups, clock, metrics)
-        self.position: RequestHandler = ConsumerGroupPosition(
-            self.groups, cluster, clock, lambda: consumer_groups.topics.topics().by_name
-        )
+        position = ConsumerGroupPosition(self.groups, cluster, clock, lambda: consumer_groups.topics.topics().by_name)
+        self.memory_in_use: dict[str, Callable[[], float]] = {
+            "groups": lambda: memory.in_use_bytes,
+            "idle_groups": lambda: memory.idle_bytes,
+            "group_positions": lambda: position.in_use_bytes,
+            "topic_patterns": lambda: consumer_groups.topics.in_use_bytes,
+        }
+        """Bytes by part of the memory budget."""
+        self.position: RequestHandler = position
         """Not advertised."""
         self.handlers: dict[int, RequestHandler] = {
             ApiKey.OFFSET_COMMIT: OffsetCommit(offsets, cluster, in_force),

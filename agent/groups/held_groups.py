@@ -27,7 +27,9 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.coordinated import CoordinatedGroup, Restore
 from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.metrics import GroupMetrics
+from headrace.agent.groups.names import is_long, may_be_stored
 from headrace.agent.groups.values import Abandon, Become, GroupEffect, Save
+from headrace.config.memory_budget import IDLE_GROUPS_BYTES
 from headrace.metastore.api.groups import GroupApi, GroupClaim, GroupKind
 from headrace.metastore.life.numbers import epoch_floor, life_of_number
 from headrace.protocol.errors import coordinator_error
@@ -42,7 +44,8 @@ TICK_SECONDS = 0.05
 IDLE_SECONDS = 60.0
 """A group without members and without requests is released after this."""
 GROUPS_MAX = 10_000
-"""Beyond this, the groups without members that were used least recently are released, so many at once:"""
+"""Beyond this, or IDLE_GROUPS_BYTES, the groups without members that were used least recently are released, so many at
+once:"""
 RELEASED_AT_ONCE = 100
 MEASURED_AT_ONCE = 500
 """Groups in one turn of the event loop; the next turn measures the next ones."""
@@ -207,6 +210,8 @@ class HeldGroups:
     async def _load(self, group_id: str) -> Held | ErrorCode:
         broker_epoch = self._cluster.broker_epoch
         try:
+            if is_long(group_id) and not await self._is_stored(group_id):
+                return ErrorCode.invalid_group_id
             claim = await self._claim(group_id, broker_epoch)
             if isinstance(claim, ErrorCode):
                 return claim
@@ -221,6 +226,9 @@ class HeldGroups:
             return ErrorCode(coordinator_error(error))
         finally:
             del self._loading[group_id]
+
+    async def _is_stored(self, group_id: str) -> bool:
+        return may_be_stored(group_id) and bool(await self._api.list_groups([group_id]))
 
     async def _claim(self, group_id: str, broker_epoch: int) -> GroupClaim | ErrorCode:
         """Until it is known who holds the group: a claim with a lost answer may have been made, and bars all others."""
@@ -248,7 +256,7 @@ class HeldGroups:
         record = claim.record
         group, effects = self._restore[None if record is None else record.kind](group_id, now, record)
         group.epochs_from(epoch_floor(life_of_number(claim.coordinator_epoch)))
-        if len(self._held) >= GROUPS_MAX:
+        if len(self._held) >= GROUPS_MAX or self.memory.idle_bytes > IDLE_GROUPS_BYTES:
             self._drop_idle()
         held = self._held[group_id] = Held(group, claim.coordinator_epoch, broker_epoch, now, group.state_name)
         self._metrics.loaded.inc()

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_memory import text_bytes
 from headrace.agent.groups.classic.answers import Generation, MemberAnswers
 from headrace.agent.groups.classic.joining import Joining
 from headrace.agent.groups.classic.promised_ids import PromisedIds
@@ -220,9 +221,9 @@ class ClassicGroup:
 
     def sizes(self) -> Mapping[str, int]:
         """See CoordinatedGroup."""
-        sizes = sizes_of_group((member.client_host, member.size_bytes()) for member in self.roster)
-        for address in self._promised_ids.addresses():
-            sizes[address] += PROMISED_BYTES
+        sizes = sizes_of_group(self.group_id, ((member.client_host, member.size_bytes()) for member in self.roster))
+        for address, member_id in self._promised_ids.addresses():
+            sizes[address] += PROMISED_BYTES + text_bytes(member_id)
         return sizes
 
     def member_bytes(self, member_id: str) -> int:

@@ -31,7 +31,7 @@ from headrace.agent.groups.consumer.roster import ConsumerRoster
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
 from headrace.agent.groups.consumer.saved import PROTOCOL_TYPE, SavedConsumerGroup
 from headrace.agent.groups.consumer.target import Target
-from headrace.agent.groups.consumer.topics import KnownTopics
+from headrace.agent.groups.consumer.topics import KnownTopics, matches_bytes
 from headrace.agent.groups.consumer.values import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -99,7 +99,12 @@ class ConsumerGroup:
 
     def sizes(self) -> Mapping[str, int]:
         """See CoordinatedGroup."""
-        return sizes_of_group((member.client_host, member.size_bytes()) for member in self.roster)
+        sizes = sizes_of_group(self.group_id, ((member.client_host, member.size_bytes()) for member in self.roster))
+        if patterns := self.roster.patterns:
+            first = next(iter(self.roster)).client_host
+            matches = self._membership.topics(()).matches
+            sizes[first] += matches_bytes({each: matches[each] for each in patterns if each in matches})
+        return sizes
 
     def member_bytes(self, member_id: str) -> int:
         """See CoordinatedGroup."""
