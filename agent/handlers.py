@@ -36,6 +36,7 @@ from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_doubling import TopicDoubling
 from headrace.agent.admin.topic_halving import TopicHalving
 from headrace.agent.admin.topic_rules import TopicDefaults
+from headrace.agent.client_rows import RowLimits
 from headrace.agent.cluster.newest_counts import NewestCounts
 from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
@@ -97,6 +98,7 @@ class Parts:
     sealed_keys: SealedKeys
     authorizer: Authorizer
     may_be_behind: Callable[[], bool]
+    rows: RowLimits
 
     def on_limit(self, setting: str) -> None:
         """Count a request that a limit refused."""
@@ -202,6 +204,7 @@ def _transactions(parts: Parts, in_force: SettingsInForce, refusals: RefusalLog)
             lambda: in_force.current().transaction_max_timeout_ms,
             refusals.refused,
             on_ended,
+            parts.rows,
         ),
         ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxn(cluster, metastore),
         ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxn(metastore, metastore.list_groups),
@@ -220,7 +223,7 @@ def _cluster(parts: Parts, configs: EffectiveConfigs, in_force: SettingsInForce)
     return {
         **config_handlers(change, configs, lambda: shared.is_set),
         ApiKey.DESCRIBE_CLUSTER: DescribeCluster(cluster, shared),
-        **access_handlers(change, parts.rng, in_force, parts.sealed_keys, parts.authorizer.enforced),
+        **access_handlers(change, parts.rng, in_force, parts.sealed_keys, parts.authorizer.enforced, parts.on_limit),
         **{api_key: handler for api_key, handler in of_controllers.items() if api_key not in CONTROLLER_ONLY},
         ApiKey.UNREGISTER_BROKER: UnregisterBroker(cluster, metastore),  # where Kafka's brokers forward it
     }

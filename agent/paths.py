@@ -16,6 +16,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.client_rows import ClientRows
 from headrace.agent.cluster import zone
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.compose import shared_address
@@ -47,6 +48,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.sealed_keys import SealedKeys
+from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
@@ -101,9 +103,17 @@ class Paths:
         self._connect: Connect = partial(open_connection, tls=link_context(base.settings, base.clock))
         self.fetch = self._compose_fetch()
         self.produce = self._compose_produce()
+        self.client_rows = ClientRows(
+            base.metastore.client_rows,
+            SettingsInForce(base.settings, lambda: cluster.image).current,
+            base.clock,
+            lambda limit: limits_reached(base.registry).labels(limit).inc(),
+            base.registry,
+        )
         self._groups = GroupHandlers(
             *(base.metastore, cluster, base.settings, base.clock, base.rng, base.registry, self._authorizer.enforced),
             supervisor=base.supervisor,
+            rows=self.client_rows,
         )
         self._forward = self._compose_forwarding()
         sealed_keys = SealedKeys(base.sealing, base.metastore.cluster_id)
@@ -245,6 +255,7 @@ class Paths:
             sealed_keys=sealed_keys,
             authorizer=self._authorizer,
             may_be_behind=cluster.may_be_behind,
+            rows=self.client_rows,
         )
 
     def _memory_in_use(self) -> dict[str, Callable[[], float]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.client_rows import RowLimits
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.groups.admin_requests import DeleteGroups, DescribeGroups, ListGroups, OffsetDelete
@@ -56,8 +57,10 @@ class GroupHandlers:
         registry: CollectorRegistry,
         authorizer: Authorizer | None = None,
         supervisor: Supervisor | None = None,
+        rows: RowLimits | None = None,
     ) -> None:
-        """`authorizer`: None if ACLs are not enforced. `supervisor`: the process's; None: a separate one."""
+        """`authorizer`: None if ACLs are not enforced. `supervisor`: the process's; None: a separate one. `rows`:
+        limits on stored offsets and groups; None: there are none."""
         in_force = SettingsInForce(settings, lambda: cluster.image)
 
         def restore_classic(
@@ -79,11 +82,11 @@ class GroupHandlers:
         self.memory = memory = GroupMemory(
             settings.group_memory_bytes, settings.group_member_max_bytes, limits_reached(registry)
         )
-        self.groups = HeldGroups(api, cluster, clock, restore, metrics, memory, supervisor)
+        self.groups = HeldGroups(api, cluster, clock, restore, metrics, memory, supervisor, rows)
         metrics.watch_late(lambda: late_groups(self.groups, clock.monotonic(), in_force.current().group_late_parent_ms))
         coordinator = ClassicCoordinator(self.groups, clock, restore_classic)
         administration = GroupAdministration(api, self.groups)
-        offsets = GroupOffsets(api, self.groups, clock, metrics)
+        offsets = GroupOffsets(api, self.groups, clock, metrics, rows)
         position = ConsumerGroupPosition(self.groups, cluster, clock, lambda: consumer_groups.topics.topics().by_name)
         self.memory_in_use: dict[str, Callable[[], float]] = {
             "groups": lambda: memory.in_use_bytes,

@@ -6,6 +6,7 @@ Place: on every agent; Kafka's brokers forward changing requests to the controll
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from headrace.agent.admin.access.acls import CreateAcls, DeleteAcls, DescribeAcls
 from headrace.agent.admin.access.client_quotas import AlterClientQuotas, DescribeClientQuotas
@@ -25,9 +26,13 @@ def access_handlers(
     in_force: SettingsInForce,
     sealed_keys: SealedKeys,
     authorizer: Authorizer | None = None,
+    on_limit: Callable[[str], None] = lambda setting: None,
 ) -> dict[int, RequestHandler]:
-    """By API key; `rng` draws token ids, which are not secret. `authorizer`: None if ACLs are not enforced."""
-    tokens = DelegationTokens(change, rng, in_force, authorizer)
+    """By API key; `rng` draws token ids, which are not secret. `authorizer`: None if ACLs are not enforced.
+
+    `on_limit`: called with the limit that refuses a request.
+    """
+    tokens = DelegationTokens(change, rng, in_force, authorizer, on_limit)
     return {
         ApiKey.DESCRIBE_ACLS: DescribeAcls(change.cluster),
         ApiKey.CREATE_ACLS: CreateAcls(change),

@@ -15,10 +15,12 @@ from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_rows import COMMITTED_OFFSETS, RowLimits
 from headrace.agent.groups.consumer.group import FIRST_COMMIT_WITH_MEMBER_EPOCH
 from headrace.agent.groups.coordinated import CoordinatedGroup
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
+from headrace.agent.groups.offsets.judged_offsets import StoredOffsets
 from headrace.agent.groups.values import MemberRef
 from headrace.metastore.api.groups import CommittedOffset, GroupApi
 from headrace.metastore.api.transactions import PendingOffsetsAnswer
@@ -58,16 +60,25 @@ class PendingCommit(NamedTuple):
 class GroupOffsets:
     """All groups' committed offsets. Every answer carries a code."""
 
-    def __init__(self, api: GroupOffsetApi, groups: HeldGroups, clock: Clock, metrics: GroupMetrics) -> None:
+    def __init__(
+        self,
+        api: GroupOffsetApi,
+        groups: HeldGroups,
+        clock: Clock,
+        metrics: GroupMetrics,
+        rows: RowLimits | None = None,
+    ) -> None:
+        """`rows`: limits on what is stored; None: there are none."""
         self._api = api
+        self._rows = rows
         self._groups = groups
         self._clock = clock
         self._metrics = metrics
 
     async def commit(
         self, group_id: str, member: MemberRef, offsets: Sequence[CommittedOffset], *, version: int
-    ) -> list[bool] | ErrorCode:
-        """Per offset whether it was stored (False: its partition is gone); a code when none was."""
+    ) -> StoredOffsets | ErrorCode:
+        """What became of each offset; a code when none was stored."""
         return await self._store(
             group_id,
             lambda held: held.group.check_commit(self._clock.monotonic(), member, version),
@@ -76,7 +87,7 @@ class GroupOffsets:
 
     async def commit_pending(
         self, group_id: str, member: MemberRef, offsets: Sequence[CommittedOffset], pending: PendingCommit
-    ) -> list[bool] | ErrorCode:
+    ) -> StoredOffsets | ErrorCode:
         """As `commit`, for offsets that the transaction commits when it ends."""
         return await self._store(
             group_id,
@@ -88,8 +99,8 @@ class GroupOffsets:
         self,
         group_id: str,
         check: Callable[[Held], ErrorCode],
-        store: Callable[[Held], Awaitable[list[bool] | ErrorCode]],
-    ) -> list[bool] | ErrorCode:
+        store: Callable[[Held], Awaitable[StoredOffsets | ErrorCode]],
+    ) -> StoredOffsets | ErrorCode:
         """In turn with the group's other commits."""
         held = await self._groups.find(group_id)
         if isinstance(held, ErrorCode):
@@ -117,20 +128,36 @@ class GroupOffsets:
             self._metrics.commit_refused.inc()
         elif stored:
             self._metrics.committed.inc()
-            self._metrics.committed_partitions.inc(sum(stored))
+            self._metrics.committed_partitions.inc(sum(each is True for each in stored))
         return stored
 
-    async def _commit(self, group_id: str, epoch: int, offsets: Sequence[CommittedOffset]) -> list[bool]:
-        return await self._api.commit_offsets(group_id, epoch, offsets) if offsets else []
+    async def _commit(self, group_id: str, epoch: int, offsets: Sequence[CommittedOffset]) -> StoredOffsets:
+        kept = await self._with_room(group_id, offsets)
+        return _answers(offsets, kept, await self._api.commit_offsets(group_id, epoch, kept) if kept else [])
+
+    async def _with_room(self, group_id: str, offsets: Sequence[CommittedOffset]) -> Sequence[CommittedOffset]:
+        """Those that may be stored: all, unless the cluster has its most offsets; then those of partitions in which the
+        group has one already."""
+        if self._rows is None or not offsets or await self._rows.has_room(COMMITTED_OFFSETS):
+            return offsets
+        stored = await self._api.fetch_offsets(group_id, sorted({offset.partition_key for offset in offsets}))
+        known = {offset.partition_key for offset in stored if offset.offset >= 0}
+        kept = [offset for offset in offsets if offset.partition_key in known]
+        if len(kept) < len(offsets):
+            self._rows.refused(COMMITTED_OFFSETS)
+        return kept
 
     async def _add_pending(
         self, group_id: str, epoch: int, offsets: Sequence[CommittedOffset], pending: PendingCommit
-    ) -> list[bool] | ErrorCode:
+    ) -> StoredOffsets | ErrorCode:
+        kept = await self._with_room(group_id, offsets)
+        if offsets and not kept:
+            return ErrorCode.policy_violation
         verdict, stored = await self._api.add_pending_offsets(
-            pending.transactional_id, pending.producer, group_id, epoch, offsets, adds_group=pending.adds_group
+            pending.transactional_id, pending.producer, group_id, epoch, kept, adds_group=pending.adds_group
         )
         code = transaction_error(verdict, knows_fenced=False, knows_abortable=pending.knows_abortable)
-        return ErrorCode(code) if code else stored
+        return ErrorCode(code) if code else _answers(offsets, kept, stored)
 
     async def fetch(
         self, group_id: str, partition_keys: Sequence[int] | None, member: MemberRef | None = None
@@ -155,6 +182,15 @@ class GroupOffsets:
         except HeadraceError as error:
             logger.warning("offset fetch failed: group=%s error=%s", group_id, error)
             return ErrorCode.coordinator_load_in_progress  # the one that consumers of any age ask again for
+
+
+def _answers(
+    offsets: Sequence[CommittedOffset], kept: Sequence[CommittedOffset], stored: Sequence[bool]
+) -> StoredOffsets:
+    if len(kept) == len(offsets):
+        return stored
+    by_key = dict(zip((offset.partition_key for offset in kept), stored, strict=True))
+    return [by_key.get(offset.partition_key, ErrorCode.policy_violation) for offset in offsets]
 
 
 def _check_pending(group: CoordinatedGroup, now: float, member: MemberRef) -> ErrorCode:

@@ -22,6 +22,7 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from headrace.metastore.log.partition_records import change_records, encode_new_partitions, split_record
 from headrace.metastore.log.record_fields import MetadataRecord
+from headrace.metastore.log.record_sizes import refuse_large
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.partitions.changes import Removal
@@ -117,6 +118,7 @@ class FakeMetadataLog:
         self, expected_head: int, records: Sequence[MetadataRecord], *, controller_epoch: int | None = None
     ) -> bool:
         await self._begin("append_records")
+        refuse_large(records)
         if controller_epoch is not None:
             self._require_controller(controller_epoch)
         if not self._compare(expected_head):
