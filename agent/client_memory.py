@@ -1,6 +1,6 @@
 """A mapping for what clients make an agent remember between their requests. It counts bytes.
 
-Place: under each container that outlives a request and has keys or values of clients: ACL decisions, answers of
+Place: under each container that is kept between requests and has keys or values of clients: ACL decisions, answers of
 Metadata, clients with quotas, names of producers, positions of groups, zones in client ids. Groups and fetch sessions
 count by client address (group_memory.py, sessions.py), and segment files by themselves.
 Invariant: keys and values use at most the limit of their part (config/memory_budget.py), and none uses more than

@@ -26,16 +26,16 @@ SESSION_PARTITION_BYTES = 512
 REFUSED_SEQUENCES_BYTES = 8 * MIB
 """What an agent remembers of batches that it refused (agent/produce/refused_sequences.py)."""
 REMEMBERED_BYTES: Mapping[str, int] = {
-    "access_decisions": 16 * MIB,
+    "access_decisions": 8 * MIB,
     "client_zones": MIB,
-    "group_positions": 16 * MIB,
+    "group_positions": 8 * MIB,
     "metadata_answers": 16 * MIB,
     "producer_names": 4 * MIB,
-    "quota_clients": 12 * MIB,
-    "topic_patterns": 16 * MIB,
+    "quota_clients": 6 * MIB,
+    "topic_patterns": 32 * MIB,
 }
 """What clients make an agent remember between their requests (agent/client_memory.py), by part."""
-IDLE_GROUPS_BYTES = 48 * MIB
+IDLE_GROUPS_BYTES = 40 * MIB
 """Groups without members: 10,000 with an id of usual length (agent/groups/held_groups.py)."""
 MERGE_COPIES = 3
 """A job holds inputs, records and output of a merge."""

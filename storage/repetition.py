@@ -2,7 +2,7 @@
 
 Place: under the log's filter (cli/process/log_repetition.py), refusals of clients, denials, refused connections.
 Invariant: of one key at most `lines` events per `seconds` get a line, and memory is bounded: of a key a digest of fixed
-size is kept, whatever clients put into it, and beyond KEYS_MAX keys all are forgotten. Every event that got no line is
+size is kept, for texts of any length, and beyond KEYS_MAX keys all are forgotten. Every event that got no line is
 counted in the next line of its key.
 """
 

@@ -60,6 +60,7 @@ DOMAINS: dict[str, list[Any]] = {
     "p_extents": [b"", bytes(68 * 3)],
     "p_opens": [b"", bytes(16 * 5)],
     "p_aborted": [b"", bytes(32)],
+    "p_record": [b"", bytes(4), bytes([0, 4, 0, 0, 0]), bytes([0, 14, 0, 1, 0]), bytes([0, 100, 0, 1])],
 }
 """By the name of the parameter, or of function and parameter. A number without an entry gets -1, 0, and the least and
 largest of its type."""

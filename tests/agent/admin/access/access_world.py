@@ -33,9 +33,12 @@ class World:
         change = LogChange(self.cluster, self.api, clock)
         settings = settings or Settings(delegation_token_secret_key=SECRET)
         sealed_keys = SealedKeys(Sealing(settings.metadata_secret_keys), "cluster")
-        for api_key, handler in access_handlers(
-            change, random.Random(3), SettingsInForce(settings), sealed_keys
-        ).items():
+        self.limits: list[str] = []
+        """Limits that refused a request."""
+        handlers = access_handlers(
+            change, random.Random(3), SettingsInForce(settings), sealed_keys, on_limit=self.limits.append
+        )
+        for api_key, handler in handlers.items():
             self._dispatcher.register(api_key, handler)
 
     async def ask(self, api_key: int, version: int, /, *, principal: str | None = None, **fields: Any) -> Any:
