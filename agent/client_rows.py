@@ -39,22 +39,11 @@ COMMITTED_OFFSETS: Final = "max.committed.offsets"
 class RowLimits(Protocol):
     """Whether the cluster has room."""
 
-    async def has_room(self, limit: str) -> bool:
-        """For one more row of the limit with this name."""
+    async def has_room(self, limit: str, rows: int = 1) -> bool:
+        """For so many more rows of the limit with this name."""
 
     def refused(self, limit: str) -> None:
         """Count a request that was refused."""
-
-
-class NoRowLimits:
-    """For handlers in tests and benchmarks."""
-
-    async def has_room(self, limit: str) -> bool:
-        """Always."""
-        return True
-
-    def refused(self, limit: str) -> None:
-        """Nothing is refused."""
 
 
 class ClientRows:
@@ -86,14 +75,14 @@ class ClientRows:
             "headrace_client_rows_limit", "The most rows that new clients may add to", ["limit"], registry=registry
         )
 
-    async def has_room(self, limit: str) -> bool:
+    async def has_room(self, limit: str, rows: int = 1) -> bool:
         """See RowLimits."""
         await self._count_after(FRESH_SECONDS)
         if self._is_full(limit):
             await self._count_after(AGAIN_SECONDS)
         if self._is_full(limit):
             return False
-        self._let_through[limit] += 1
+        self._let_through[limit] += rows
         return True
 
     async def refresh(self) -> None:

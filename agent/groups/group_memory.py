@@ -26,17 +26,17 @@ NO_ADDRESS = ""
 """Bytes that are no client's alone."""
 
 
-def group_bytes(group_id: str) -> int:
+def group_bytes(group_id: str, protocol_type: str | None = None) -> int:
     """What a group uses besides its members. Several tables have its id, each the same text."""
-    return GROUP_BYTES + text_bytes(group_id)
+    return GROUP_BYTES + text_bytes(group_id, protocol_type)
 
 
-def sizes_of_group(group_id: str, members: Iterable[tuple[str, int]]) -> Counter[str]:
+def sizes_of_group(own_bytes: int, members: Iterable[tuple[str, int]]) -> Counter[str]:
     """Bytes by address of a group with these members (address, bytes). The group itself is its first member's."""
     sizes: Counter[str] = Counter()
     for address, size in members:
-        sizes[address] += size if sizes else size + group_bytes(group_id)
-    return sizes or Counter({NO_ADDRESS: group_bytes(group_id)})
+        sizes[address] += size if sizes else size + own_bytes
+    return sizes or Counter({NO_ADDRESS: own_bytes})
 
 
 class GroupMemory:

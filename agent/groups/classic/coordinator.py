@@ -41,7 +41,9 @@ class ClassicCoordinator:
         if isinstance(held, ErrorCode):
             return JoinAnswer(held, request.member.member_id)
         member_id = request.member.member_id
-        size = MEMBER_BYTES + text_bytes(member_id, request.member.instance_id, request.client_id)
+        size = MEMBER_BYTES + text_bytes(
+            member_id, request.member.instance_id, request.client_id, request.protocol_type
+        )
         if not member_id:  # it will have one that begins with one of these
             size += text_bytes(request.member.instance_id or request.client_id)
         size += protocols_bytes(request.protocols)

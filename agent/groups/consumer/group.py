@@ -40,7 +40,7 @@ from headrace.agent.groups.consumer.values import (
     HeartbeatRequest,
     MemberState,
 )
-from headrace.agent.groups.group_memory import sizes_of_group
+from headrace.agent.groups.group_memory import group_bytes, sizes_of_group
 from headrace.agent.groups.values import (
     Abandon,
     Departure,
@@ -99,7 +99,8 @@ class ConsumerGroup:
 
     def sizes(self) -> Mapping[str, int]:
         """See CoordinatedGroup."""
-        sizes = sizes_of_group(self.group_id, ((member.client_host, member.size_bytes()) for member in self.roster))
+        own = group_bytes(self.group_id)
+        sizes = sizes_of_group(own, ((member.client_host, member.size_bytes()) for member in self.roster))
         if patterns := self.roster.patterns:
             first = next(iter(self.roster)).client_host
             matches = self._membership.topics(()).matches

@@ -138,7 +138,7 @@ class GroupOffsets:
     async def _with_room(self, group_id: str, offsets: Sequence[CommittedOffset]) -> Sequence[CommittedOffset]:
         """Those that may be stored: all, unless the cluster has its most offsets; then those of partitions in which the
         group has one already."""
-        if self._rows is None or not offsets or await self._rows.has_room(COMMITTED_OFFSETS):
+        if self._rows is None or not offsets or await self._rows.has_room(COMMITTED_OFFSETS, len(offsets)):
             return offsets
         stored = await self._api.fetch_offsets(group_id, sorted({offset.partition_key for offset in offsets}))
         known = {offset.partition_key for offset in stored if offset.offset >= 0}

@@ -81,11 +81,11 @@ def test_what_was_measured_last_counts(history: list[tuple[str, dict[str, int]]]
 def test_a_group_is_counted_for_a_client_that_has_a_member_in_it() -> None:
     own = group_bytes("g")
     assert own == GROUP_BYTES + text_bytes("g")
-    assert sizes_of_group("g", []) == {NO_ADDRESS: own}
-    assert sizes_of_group("g", [("/a", 100), ("/b", 50), ("/a", 1)]) == {"/a": own + 101, "/b": 50}
+    assert sizes_of_group(own, []) == {NO_ADDRESS: own}
+    assert sizes_of_group(own, [("/a", 100), ("/b", 50), ("/a", 1)]) == {"/a": own + 101, "/b": 50}
     memory = _memory()
     for number in range(1_000):
-        memory.measured(f"g-{number}", sizes_of_group(f"g-{number}", []))
+        memory.measured(f"g-{number}", sizes_of_group(group_bytes(f"g-{number}"), []))
     assert memory.in_use_bytes == 0, "groups without members have another limit"
     assert memory.idle_bytes == sum(group_bytes(f"g-{number}") for number in range(1_000))
     assert memory.refuse("g", "/a", 10 * KIB) is ErrorCode.none

@@ -31,8 +31,9 @@ class RowLimits:
         self.room = True
         self.refusals = 0
 
-    async def has_room(self, limit: str) -> bool:
+    async def has_room(self, limit: str, rows: int = 1) -> bool:
         assert limit == COMMITTED_OFFSETS
+        assert rows > 0
         return self.room
 
     def refused(self, limit: str) -> None:
@@ -119,6 +120,8 @@ async def test_what_a_member_brings_is_counted(world: GroupsWorld, fake_clock: M
     assert memory.in_use_bytes - before > 400_000, "four bytes for each character, before it is measured"
     await fake_clock.advance(1)
     assert memory.in_use_bytes - before > 400_000
+    joined = await home.join(a_name(world, 12), protocol_type="p" * (2 * MIB))
+    assert joined.error_code == ErrorCode.invalid_request
     for field in ("server_assignor", "instance_id"):
         answer = await heartbeat(home, "n", 0, group_id="g", **{field: "x" * (2 * MIB)})
         assert answer.error_code == ErrorCode.invalid_request, field
