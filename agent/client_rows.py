@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -34,6 +34,28 @@ WARN_SHARE = 0.8
 TRANSACTIONAL_IDS: Final = "max.transactional.ids"
 PRODUCER_STATES: Final = "max.producer.states"
 COMMITTED_OFFSETS: Final = "max.committed.offsets"
+
+
+class RowUse(NamedTuple):
+    """Of one limit: its setting, the rows that there are, about, and the most that new ones may add to."""
+
+    limit: str
+    rows: int
+    most: int
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether an operator should know."""
+        return self.rows >= WARN_SHARE * self.most
+
+
+def row_use(counts: RowCounts, settings: Settings) -> list[RowUse]:
+    """Of each limit, by the settings in force."""
+    return [
+        RowUse(TRANSACTIONAL_IDS, counts.transactional_ids, settings.max_transactional_ids),
+        RowUse(PRODUCER_STATES, counts.producer_states, settings.max_producer_states),
+        RowUse(COMMITTED_OFFSETS, counts.committed_offsets, settings.max_committed_offsets),
+    ]
 
 
 class RowLimits(Protocol):
@@ -59,7 +81,7 @@ class ClientRows:
     ) -> None:
         """`settings`: as they are in force now. `on_limit` counts refusals, by the name of the setting."""
         self._count, self._settings, self._clock, self.refused = count, settings, clock, on_limit
-        self._rows: Mapping[str, int] = {}
+        self._counts = RowCounts(0, 0, 0)
         self._counted_at: float | None = None
         self._let_through: Counter[str] = Counter()
         """Since the last count; also what was stored already."""
@@ -87,18 +109,14 @@ class ClientRows:
 
     async def refresh(self) -> None:
         """Count now. HeadraceError if the metastore does not answer."""
-        counts = await self._count()
+        self._counts = await self._count()
         self._counted_at = self._clock.monotonic()
         self._let_through.clear()
-        self._rows = {
-            TRANSACTIONAL_IDS: counts.transactional_ids,
-            PRODUCER_STATES: counts.producer_states,
-            COMMITTED_OFFSETS: counts.committed_offsets,
-        }
         self._show()
 
     def _is_full(self, limit: str) -> bool:
-        return self._rows.get(limit, 0) + self._let_through[limit] >= self._limits()[limit]
+        (use,) = [use for use in row_use(self._counts, self._settings()) if use.limit == limit]
+        return use.rows + self._let_through[limit] >= use.most
 
     async def _count_after(self, seconds: float) -> None:
         if not self._is_older(seconds):
@@ -115,23 +133,12 @@ class ClientRows:
     def _is_older(self, seconds: float) -> bool:
         return self._counted_at is None or self._clock.monotonic() - self._counted_at >= seconds
 
-    def _limits(self) -> dict[str, int]:
-        settings = self._settings()
-        return {
-            TRANSACTIONAL_IDS: settings.max_transactional_ids,
-            PRODUCER_STATES: settings.max_producer_states,
-            COMMITTED_OFFSETS: settings.max_committed_offsets,
-        }
-
     def _show(self) -> None:
-        for name, most in self._limits().items():
-            rows = self._rows[name]
-            self._shown.labels(name).set(rows)
-            self._shown_limit.labels(name).set(most)
-            if rows < WARN_SHARE * most:
-                self._warned.discard(name)
-            elif name not in self._warned:
-                self._warned.add(name)
-                logger.warning(
-                    "clients nearly reach a limit of the metastore: limit=%s rows=%d max=%d", name, rows, most
-                )
+        for use in row_use(self._counts, self._settings()):
+            self._shown.labels(use.limit).set(use.rows)
+            self._shown_limit.labels(use.limit).set(use.most)
+            if not use.is_nearly_full:
+                self._warned.discard(use.limit)
+            elif use.limit not in self._warned:
+                self._warned.add(use.limit)
+                logger.warning("clients nearly reach a limit of the metastore: limit=%s rows=%d max=%d", *use)
