@@ -23,12 +23,12 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.client_rows import COMMITTED_OFFSETS, RowLimits
+from headrace.agent.client_rows import RowLimits
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.coordinated import CoordinatedGroup, Restore
 from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.metrics import GroupMetrics
-from headrace.agent.groups.names import is_long, may_be_stored
+from headrace.agent.groups.new_groups import NewGroups
 from headrace.agent.groups.values import Abandon, Become, GroupEffect, Save
 from headrace.config.memory_budget import IDLE_GROUPS_BYTES
 from headrace.metastore.api.groups import GroupApi, GroupClaim, GroupKind
@@ -87,7 +87,7 @@ class HeldGroups:
         """`restore` by the kind that was saved; None for a group of which nothing was. `supervisor`: the process's;
         None: a separate one. `rows`: limits on what is stored; None: there are none."""
         self._api = api
-        self._rows = rows
+        self._new_groups = NewGroups(api, rows)
         self._cluster = cluster
         self._clock = clock
         self._restore = restore
@@ -213,7 +213,7 @@ class HeldGroups:
     async def _load(self, group_id: str) -> Held | ErrorCode:
         broker_epoch = self._cluster.broker_epoch
         try:
-            if (code := await self._refusal_of_new(group_id)) is not ErrorCode.none:
+            if (code := await self._new_groups.refusal(group_id)) is not ErrorCode.none:
                 return code
             claim = await self._claim(group_id, broker_epoch)
             if isinstance(claim, ErrorCode):
@@ -229,20 +229,6 @@ class HeldGroups:
             return ErrorCode(coordinator_error(error))
         finally:
             del self._loading[group_id]
-
-    async def _refusal_of_new(self, group_id: str) -> ErrorCode:
-        """Why there may be no such group, unless it is stored already."""
-        has_room = self._rows is None or await self._rows.has_room(COMMITTED_OFFSETS)
-        if (has_room and not is_long(group_id)) or await self._is_stored(group_id):
-            return ErrorCode.none
-        if is_long(group_id):
-            return ErrorCode.invalid_group_id
-        if self._rows is not None:
-            self._rows.refused(COMMITTED_OFFSETS)
-        return ErrorCode.policy_violation
-
-    async def _is_stored(self, group_id: str) -> bool:
-        return may_be_stored(group_id) and bool(await self._api.list_groups([group_id]))
 
     async def _claim(self, group_id: str, broker_epoch: int) -> GroupClaim | ErrorCode:
         """Until it is known who holds the group: a claim with a lost answer may have been made, and bars all others."""

@@ -66,7 +66,7 @@ def key_of(world: GroupsWorld, index: int) -> int:
 def limited(agent: Coordinating) -> RowLimits:
     """The agent's groups and offsets ask these limits from now on."""
     limits = RowLimits()
-    agent.requests.groups._rows = limits
+    agent.requests.groups._new_groups.rows = limits
     agent.handlers[8]._offsets._rows = limits  # type: ignore[attr-defined]
     return limits
 
