@@ -102,6 +102,9 @@ MODELS: dict[str, Callable[..., Any]] = {
     "pack_transaction_row": lambda extents, opens, aborted: (
         struct.pack(">i", len(extents) // 68) + extents + struct.pack(">i", len(opens) // 16) + opens + aborted
     ),
+    "is_removal_record": lambda record: (
+        len(record) >= 4 and (100 <= record[1] <= 103 or (record[1], record[-2:]) in ((4, b"\0\0"), (14, b"\1\0")))
+    ),
     "transactional_batches": lambda epoch, sequence: REFUSED,  # arrays: below
 }
 CALCULATES = re.compile(r"[\w)\]]\s*(?:\+|-(?!-)|\*|/|%|<<|>>)\s*[\w(]|next_sequence|\bextract\b|::bit")

@@ -185,7 +185,7 @@ async def test_a_failed_look_up_stores_nothing_and_is_asked_again() -> None:
 async def test_only_so_many_producers_are_remembered() -> None:
     async def find(names: Sequence[str]) -> list[Transaction]:
         (name,) = names
-        who = ProducerEpoch(int(name), 0)
+        who = ProducerEpoch(int(name[-9:]), 0)
         return [Transaction(transactional_id=name, producer=who, state=TransactionState.EMPTY, timeout_ms=1)]
 
     names = ProducerNames(find)
