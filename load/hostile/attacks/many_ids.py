@@ -1,4 +1,4 @@
-"""30,000 new transactional ids and 30,000 offsets of new groups, where 1,000 of each may be stored.
+"""5,000 new transactional ids and 5,000 offsets of new groups, where 1,000 of each may be stored.
 
 Printed: what the metastore has of them at the end, and whether a producer and a group that were there before go on.
 """
@@ -18,7 +18,7 @@ from load.hostile.attacks.long_group_ids import TOPIC, commit
 from load.hostile.frames import METADATA, request, text
 from load.hostile.typed_frames import Asking, frame
 
-LIMIT, MANY = 1_000, 30_000
+LIMIT, MANY = 1_000, 5_000
 SETTINGS = {"max.transactional.ids": LIMIT, "max.committed.offsets": LIMIT}
 _INIT, _VERSION = 22, 4
 _TABLES = ("transactions", "group_offsets", "consumer_groups")
