@@ -79,28 +79,36 @@ class GroupOffsets:
         self, group_id: str, member: MemberRef, offsets: Sequence[CommittedOffset], *, version: int
     ) -> StoredOffsets | ErrorCode:
         """What became of each offset; a code when none was stored."""
-        return await self._store(
+        kept = await self._with_room(group_id, offsets)
+        if isinstance(kept, ErrorCode):
+            return kept
+        stored = await self._store(
             group_id,
             lambda held: held.group.check_commit(self._clock.monotonic(), member, version),
-            lambda held: self._commit(group_id, held.epoch, offsets),
+            lambda held: self._commit(group_id, held.epoch, kept),
         )
+        return _of_all(offsets, kept, stored)
 
     async def commit_pending(
         self, group_id: str, member: MemberRef, offsets: Sequence[CommittedOffset], pending: PendingCommit
     ) -> StoredOffsets | ErrorCode:
         """As `commit`, for offsets that the transaction commits when it ends."""
-        return await self._store(
+        kept = await self._with_room(group_id, offsets)
+        if isinstance(kept, ErrorCode):
+            return kept
+        stored = await self._store(
             group_id,
             lambda held: _check_pending(held.group, self._clock.monotonic(), member),
-            lambda held: self._add_pending(group_id, held.epoch, offsets, pending),
+            lambda held: self._add_pending(group_id, held.epoch, kept, pending),
         )
+        return _of_all(offsets, kept, stored)
 
     async def _store(
         self,
         group_id: str,
         check: Callable[[Held], ErrorCode],
-        store: Callable[[Held], Awaitable[StoredOffsets | ErrorCode]],
-    ) -> StoredOffsets | ErrorCode:
+        store: Callable[[Held], Awaitable[list[bool] | ErrorCode]],
+    ) -> list[bool] | ErrorCode:
         """In turn with the group's other commits."""
         held = await self._groups.find(group_id)
         if isinstance(held, ErrorCode):
@@ -128,36 +136,38 @@ class GroupOffsets:
             self._metrics.commit_refused.inc()
         elif stored:
             self._metrics.committed.inc()
-            self._metrics.committed_partitions.inc(sum(each is True for each in stored))
+            self._metrics.committed_partitions.inc(sum(stored))
         return stored
 
-    async def _commit(self, group_id: str, epoch: int, offsets: Sequence[CommittedOffset]) -> StoredOffsets:
-        kept = await self._with_room(group_id, offsets)
-        return _answers(offsets, kept, await self._api.commit_offsets(group_id, epoch, kept) if kept else [])
+    async def _commit(self, group_id: str, epoch: int, offsets: Sequence[CommittedOffset]) -> list[bool]:
+        return await self._api.commit_offsets(group_id, epoch, offsets) if offsets else []
 
-    async def _with_room(self, group_id: str, offsets: Sequence[CommittedOffset]) -> Sequence[CommittedOffset]:
+    async def _add_pending(
+        self, group_id: str, epoch: int, offsets: Sequence[CommittedOffset], pending: PendingCommit
+    ) -> list[bool] | ErrorCode:
+        verdict, stored = await self._api.add_pending_offsets(
+            pending.transactional_id, pending.producer, group_id, epoch, offsets, adds_group=pending.adds_group
+        )
+        code = transaction_error(verdict, knows_fenced=False, knows_abortable=pending.knows_abortable)
+        return ErrorCode(code) if code else stored
+
+    async def _with_room(
+        self, group_id: str, offsets: Sequence[CommittedOffset]
+    ) -> Sequence[CommittedOffset] | ErrorCode:
         """Those that may be stored: all, unless the cluster has its most offsets; then those of partitions in which the
-        group has one already."""
+        group has one already. Asked before the group judges the member: between that and the commit nothing waits."""
         if self._rows is None or not offsets or await self._rows.has_room(COMMITTED_OFFSETS, len(offsets)):
             return offsets
-        stored = await self._api.fetch_offsets(group_id, sorted({offset.partition_key for offset in offsets}))
-        known = {offset.partition_key for offset in stored if offset.offset >= 0}
+        try:
+            stored = await self._api.fetch_offsets(group_id, sorted({offset.partition_key for offset in offsets}))
+        except HeadraceError as error:
+            logger.warning("offsets not looked up: group=%s error=%s", group_id, error)
+            return ErrorCode(coordinator_error(error))
+        known = {offset.partition_key for offset in stored}
         kept = [offset for offset in offsets if offset.partition_key in known]
         if len(kept) < len(offsets):
             self._rows.refused(COMMITTED_OFFSETS)
         return kept
-
-    async def _add_pending(
-        self, group_id: str, epoch: int, offsets: Sequence[CommittedOffset], pending: PendingCommit
-    ) -> StoredOffsets | ErrorCode:
-        kept = await self._with_room(group_id, offsets)
-        if offsets and not kept:
-            return ErrorCode.policy_violation
-        verdict, stored = await self._api.add_pending_offsets(
-            pending.transactional_id, pending.producer, group_id, epoch, kept, adds_group=pending.adds_group
-        )
-        code = transaction_error(verdict, knows_fenced=False, knows_abortable=pending.knows_abortable)
-        return ErrorCode(code) if code else _answers(offsets, kept, stored)
 
     async def fetch(
         self, group_id: str, partition_keys: Sequence[int] | None, member: MemberRef | None = None
@@ -184,10 +194,11 @@ class GroupOffsets:
             return ErrorCode.coordinator_load_in_progress  # the one that consumers of any age ask again for
 
 
-def _answers(
-    offsets: Sequence[CommittedOffset], kept: Sequence[CommittedOffset], stored: Sequence[bool]
-) -> StoredOffsets:
-    if len(kept) == len(offsets):
+def _of_all(
+    offsets: Sequence[CommittedOffset], kept: Sequence[CommittedOffset], stored: list[bool] | ErrorCode
+) -> StoredOffsets | ErrorCode:
+    """What became of all of them; POLICY_VIOLATION of those that were not kept."""
+    if isinstance(stored, ErrorCode) or len(kept) == len(offsets):
         return stored
     by_key = dict(zip((offset.partition_key for offset in kept), stored, strict=True))
     return [by_key.get(offset.partition_key, ErrorCode.policy_violation) for offset in offsets]
