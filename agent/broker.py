@@ -155,6 +155,7 @@ class Broker:
             self._rng,
             self._registry,
             agents=lambda: len(cluster.follower.image.live_agents()),
+            count_rows=paths.client_rows.refresh,
         )
         self._keep("warm-up of handlers", self._dispatcher.warm_up)
         self._keep("event loop lag", partial(watch_loop_lag, self._clock, loop_lag(self._registry)))

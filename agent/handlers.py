@@ -37,6 +37,7 @@ from headrace.agent.admin.topic_doubling import TopicDoubling
 from headrace.agent.admin.topic_halving import TopicHalving
 from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.api_row import ApiRow, register_rows, routes_of, unadvertised
+from headrace.agent.client_rows import RowLimits
 from headrace.agent.cluster.newest_counts import NewestCounts
 from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
@@ -106,18 +107,24 @@ class Parts:
     sealed_keys: SealedKeys
     authorizer: Authorizer
     may_be_behind: Callable[[], bool]
+    rows: RowLimits
 
     def on_limit(self, setting: str) -> None:
         """Count a request that a limit refused."""
         self.limits_reached.labels(setting).inc()
 
 
-def register_handlers(dispatcher: Dispatcher, parts: Parts) -> None:
-    """Fill the dispatcher's table. Each handler is behind the rule of its API, and its changes are in the audit log."""
-    register_rows(dispatcher, ROWS, _Made(parts), parts.authorizer, parts.audit, parts.forward.wrap)
+def register_handlers(dispatcher: Dispatcher, parts: Parts) -> dict[str, Callable[[], float]]:
+    """Fill the dispatcher's table. Each handler is behind the rule of its API, and its changes are in the audit log.
+
+    Bytes by part of the memory budget that handlers remember.
+    """
+    made = _Made(parts)
+    register_rows(dispatcher, ROWS, made, parts.authorizer, parts.audit, parts.forward.wrap)
     parts.forward.register(dispatcher, routes_of(ROWS))
     if parts.fetch.zone_cache is not None:
         dispatcher.register_unadvertised(ZONE_CACHE_KEY, parts.fetch.zone_cache.handle)
+    return {"metadata_answers": lambda: made.metadata.in_use_bytes}
 
 
 class _Made:
@@ -148,10 +155,13 @@ class _Made:
             parts.metastore, parts.cluster, parts.settings, parts.clock, parts.is_active_controller
         )
         self.change = self.controller.change
-        self.access = AccessParts(self.change, parts.rng, self.in_force, parts.sealed_keys, self.enforced)
+        self.access = AccessParts(
+            *(self.change, parts.rng, self.in_force, parts.sealed_keys, self.enforced, parts.on_limit)
+        )
+        self.metadata = _metadata(self)
 
 
-def _metadata(of: _Made) -> RequestHandler:
+def _metadata(of: _Made) -> Metadata:
     return Metadata(
         of.cluster,
         of.creation,
@@ -172,6 +182,7 @@ def _init_producer_id(of: _Made) -> RequestHandler:
         lambda: of.in_force.current().transaction_max_timeout_ms,
         of.refused,
         of.parts.fetch.on_ended,
+        of.parts.rows,
     )
 
 
@@ -193,7 +204,7 @@ _RECORDS: dict[int, ApiRow[_Made]] = {
 """What producers and consumers call all the time."""
 
 _TOPICS: dict[int, ApiRow[_Made]] = {
-    ApiKey.METADATA: ApiRow(_metadata, topics.METADATA),
+    ApiKey.METADATA: ApiRow(lambda of: of.metadata, topics.METADATA),
     ApiKey.CREATE_TOPICS: ApiRow(
         lambda of: CreateTopics(of.creation, of.configs, of.parts.mutations),
         topics.CREATE_TOPICS,
@@ -245,7 +256,9 @@ _TRANSACTIONS: dict[int, ApiRow[_Made]] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: ApiRow(
         lambda of: AddPartitionsToTxn(of.cluster, of.metastore), transactions.ADD_PARTITIONS_TO_TXN
     ),
-    ApiKey.ADD_OFFSETS_TO_TXN: ApiRow(lambda of: AddOffsetsToTxn(of.metastore), transactions.ADD_OFFSETS_TO_TXN),
+    ApiKey.ADD_OFFSETS_TO_TXN: ApiRow(
+        lambda of: AddOffsetsToTxn(of.metastore, of.metastore.list_groups), transactions.ADD_OFFSETS_TO_TXN
+    ),
     ApiKey.END_TXN: ApiRow(
         lambda of: EndTxn(of.metastore, of.producer_ids, of.parts.fetch.on_ended, of.parts.registry),
         transactions.END_TXN,

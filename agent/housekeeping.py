@@ -37,8 +37,9 @@ class Housekeeper:
         rng: random.Random,
         registry: CollectorRegistry,
         agents: Callable[[], int] = lambda: 1,
+        count_rows: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`agents`: how many do this now."""
+        """`agents`: how many do this now. `count_rows`: counts what clients made the metastore keep, and shows it."""
         self._agents = agents
         self._clock = clock
         self._rng = rng
@@ -56,6 +57,8 @@ class Housekeeper:
             "oldest_audit_block": _Step(lambda: _done(self._show_audit_blocks(metastore)), 1, rounds_max=1),
             "held_snapshot": _Step(lambda: _done(self._show_held_snapshot(metastore)), 1, rounds_max=1),
         }
+        if count_rows is not None:
+            self._steps["client_rows"] = _Step(lambda: _done(count_rows()), 1, rounds_max=1)
         self._held_snapshot = Gauge(
             "headrace_metastore_held_snapshot_transactions",
             "Transactions of the metastore since the oldest snapshot that a session, a standby or a replication slot"

@@ -16,6 +16,8 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.client_rows import ClientRows
+from headrace.agent.cluster import zone
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.compose import shared_address
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
@@ -46,6 +48,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.log.sealed_keys import SealedKeys
+from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
@@ -100,14 +103,22 @@ class Paths:
         self._connect: Connect = partial(open_connection, tls=link_context(base.settings, base.clock))
         self.fetch = self._compose_fetch()
         self.produce = self._compose_produce()
+        self.client_rows = ClientRows(
+            base.metastore.client_rows,
+            SettingsInForce(base.settings, lambda: cluster.image).current,
+            base.clock,
+            lambda limit: limits_reached(base.registry).labels(limit).inc(),
+            base.registry,
+        )
         self._groups = GroupHandlers(
             *(base.metastore, cluster, base.settings, base.clock, base.rng, base.registry, self._authorizer.enforced),
             supervisor=base.supervisor,
+            rows=self.client_rows,
         )
         self._forward = self._compose_forwarding()
-        watch_memory(base.settings, self._memory_in_use(), base.registry)
         sealed_keys = SealedKeys(base.sealing, base.metastore.cluster_id)
-        register_handlers(base.dispatcher, self._parts(sealed_keys))
+        remembered = register_handlers(base.dispatcher, self._parts(sealed_keys))
+        watch_memory(base.settings, self._memory_in_use() | remembered, base.registry)
         self.serve: RequestHandler = authenticated(
             *(base.dispatcher, base.settings, base.securities, cluster, zone_secret, sealed_keys),
             *(base.clock, base.nonces, base.registry, base.audit),
@@ -244,9 +255,15 @@ class Paths:
             sealed_keys=sealed_keys,
             authorizer=self._authorizer,
             may_be_behind=cluster.may_be_behind,
+            rows=self.client_rows,
         )
 
     def _memory_in_use(self) -> dict[str, Callable[[], float]]:
         """Bytes by part of the memory budget."""
-        groups: dict[str, Callable[[], float]] = {"groups": lambda: self._groups.memory.in_use_bytes}
-        return self._base.listener.memory_in_use() | self.produce.memory_in_use() | self.fetch.memory_in_use() | groups
+        base = self._base
+        own: dict[str, Callable[[], float]] = {
+            "access_decisions": lambda: self._authorizer.decisions.in_use_bytes,
+            "client_zones": lambda: zone.remembered.in_use_bytes,
+        }
+        paths = self.produce.memory_in_use() | self.fetch.memory_in_use() | self._groups.memory_in_use
+        return base.listener.memory_in_use() | base.quotas.memory_in_use() | paths | own

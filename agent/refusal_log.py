@@ -13,12 +13,13 @@ import logging
 from collections.abc import Callable
 
 from headrace.protocol.request import Request
+from headrace.storage.client_text import shown
 from headrace.storage.repetition import LIMITED, Repetitions
 
 logger = logging.getLogger(__name__)
 
 LINES_PER_MINUTE = 20
-TEXT_MAX = 300
+REASON_CHARACTERS = 300
 
 OnRefused = Callable[[Request, str], None]
 """Called with a request and the reason why it, or a part of it, is refused."""
@@ -38,7 +39,7 @@ class RefusalLog:
 
     def refused(self, request: Request, reason: str) -> None:
         """Log that the request, or a part of it, was refused for `reason`."""
-        line = (request.client_id or "")[:TEXT_MAX], reason[:TEXT_MAX]
+        line = shown(request.client_id) or "", shown(reason, REASON_CHARACTERS)
         now = request.received_at
         if self._lines.left_out(line, now) is None or self._all_lines.left_out("", now) is None:
             self._left_out += 1

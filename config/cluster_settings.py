@@ -82,6 +82,27 @@ class ClusterSettings(ClientLimits, frozen=True, kw_only=True, forbid_unknown_fi
         PositiveInt,
         Meta(description="Partitions of the cluster; beyond it POLICY_VIOLATION. Automatic creation may use half."),
     ] = field(default=200_000, name="max.partitions")
+    max_transactional_ids: Annotated[
+        PositiveInt,
+        Meta(
+            description="Transactional ids of the cluster; beyond it POLICY_VIOLATION for new ones. Unused ones are"
+            " forgotten after transactional.id.expiration.ms."
+        ),
+    ] = field(default=1_000_000, name="max.transactional.ids")
+    max_producer_states: Annotated[
+        PositiveInt,
+        Meta(
+            description="Producers of all partitions, each counted once a partition; beyond it POLICY_VIOLATION for new"
+            " producers. Those that are silent are forgotten after producer.id.expiration.ms."
+        ),
+    ] = field(default=10_000_000, name="max.producer.states")
+    max_committed_offsets: Annotated[
+        PositiveInt,
+        Meta(
+            description="Committed offsets and groups of the cluster; beyond it POLICY_VIOLATION for new ones."
+            " Unused ones are forgotten after offsets.retention.minutes."
+        ),
+    ] = field(default=10_000_000, name="max.committed.offsets")
     num_partitions: Annotated[PositiveInt, Meta(description="Default number of partitions of a new topic.")] = field(
         default=1, name="num.partitions"
     )
@@ -204,6 +225,10 @@ class ClusterSettings(ClientLimits, frozen=True, kw_only=True, forbid_unknown_fi
     delegation_token_expiry_time_ms: Annotated[
         PositiveInt, Meta(description="A delegation token that is not renewed expires after this time.")
     ] = field(default=86_400_000, name="delegation.token.expiry.time.ms")
+    delegation_token_max_per_owner: Annotated[
+        PositiveInt,
+        Meta(description="Delegation tokens of one owner at a time; beyond it POLICY_VIOLATION for new ones."),
+    ] = field(default=1_000, name="delegation.token.max.per.owner")
 
     # -- retention
     log_retention_check_interval_ms: Annotated[

@@ -25,6 +25,18 @@ SESSION_PARTITION_BYTES = 512
 """A partition of a fetch session."""
 REFUSED_SEQUENCES_BYTES = 8 * MIB
 """What an agent remembers of batches that it refused (agent/produce/refused_sequences.py)."""
+REMEMBERED_BYTES: Mapping[str, int] = {
+    "access_decisions": 8 * MIB,
+    "client_zones": MIB,
+    "group_positions": 8 * MIB,
+    "metadata_answers": 16 * MIB,
+    "producer_names": 4 * MIB,
+    "quota_clients": 6 * MIB,
+    "topic_patterns": 32 * MIB,
+}
+"""What clients make an agent remember between their requests (agent/client_memory.py), by part."""
+IDLE_GROUPS_BYTES = 40 * MIB
+"""Groups without members: 10,000 with an id of usual length (agent/groups/held_groups.py)."""
 MERGE_COPIES = 3
 """A job holds inputs, records and output of a merge."""
 
@@ -45,6 +57,8 @@ def memory_budget(settings: Settings) -> Mapping[str, int]:
             "extents": EXTENTS_MAX * EXTENT_BYTES,
             "fetch_sessions": settings.fetch_session_max_partitions * SESSION_PARTITION_BYTES,
             "groups": settings.group_memory_bytes,
+            "idle_groups": IDLE_GROUPS_BYTES,
+            **REMEMBERED_BYTES,
             "connections": settings.max_connections * CONNECTION_BYTES,
         }
     if COMPACTOR in roles(settings):

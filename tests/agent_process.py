@@ -93,6 +93,11 @@ class AgentUnderTest:
                 self.kill()
         self._output.close()
 
+    @property
+    def process_id(self) -> int:
+        """Of the agent."""
+        return self._process.pid
+
     def kill(self) -> None:
         """SIGKILL, and wait until the process is gone."""
         self._process.kill()

@@ -22,6 +22,7 @@ from headrace.agent.admin.topic_counts import CountsOfTopics
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_names import why_illegal
 from headrace.agent.admin.topic_rules import TopicRefusal, WantedTopic
+from headrace.agent.client_memory import ClientMemory
 from headrace.agent.cluster.newest_counts import NONE, NewestCounts
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
@@ -30,6 +31,7 @@ from headrace.agent.refusal_log import OnRefused, unheard
 from headrace.agent.security.authorization.access import FULL_ACCESS, Access
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
+from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.internal_topics import INTERNAL_TOPICS
@@ -40,6 +42,7 @@ from headrace.storage.errors import UnavailableError
 
 _DENIED = ErrorCode.topic_authorization_failed
 CACHED_ANSWERS_MAX = 64
+_ANSWERS_BYTES = REMEMBERED_BYTES["metadata_answers"]
 CACHED_BODY_BYTES_MAX = 65_536
 AUTO_CREATION_SECONDS = 10.0
 _FIRST_VERSION_WITH_TOPIC_IDS = 12
@@ -73,7 +76,14 @@ class Metadata:
         self._creation = creation
         self._auto_create_topics = auto_create_topics
         self._cached_image: MetadataImage | None = None
-        self._cached: dict[_CacheKey, Response] = {}
+        self._cached: ClientMemory[_CacheKey, Response] = ClientMemory(
+            _ANSWERS_BYTES, _answer_bytes, largest_bytes=_ANSWERS_BYTES, count_max=CACHED_ANSWERS_MAX
+        )
+
+    @property
+    def in_use_bytes(self) -> int:
+        """What is remembered of answers."""
+        return self._cached.in_use_bytes
 
     async def __call__(self, request: Request) -> Response:
         zone = self._zone(request)
@@ -116,9 +126,10 @@ class Metadata:
         return zone if any(agent.rack == zone for agent in self._cluster.image.live_agents()) else None
 
     def _keep(self, image: MetadataImage, key: _CacheKey, response: Response) -> None:
-        if self._cached_image is not image or len(self._cached) >= CACHED_ANSWERS_MAX:
-            self._cached_image, self._cached = image, {}
-        self._cached[key] = response
+        if self._cached_image is not image:
+            self._cached_image = image
+            self._cached.clear()
+        self._cached.put(key, response)
 
     async def _topics(
         self, request: Request, entity: Any, access: Access
@@ -183,6 +194,11 @@ def _cache_key(request: Request, zone: str | None, access: Access) -> _CacheKey 
     if len(request.body) > CACHED_BODY_BYTES_MAX:
         return None
     return request.api_version, zone, request.connection.listener, bytes(request.body), access
+
+
+def _answer_bytes(key: _CacheKey, response: Response) -> int:
+    assert response.buffers is not None
+    return len(key[3]) + sum(map(len, response.buffers))
 
 
 def _asks_by_id(topic: Any) -> bool:

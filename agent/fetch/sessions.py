@@ -24,6 +24,7 @@ from functools import partial
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_memory import text_bytes
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.plan import TopicRef
 from headrace.protocol.fetch_codec import FetchPartition, FetchPartitionReply, FetchRequest
@@ -41,6 +42,8 @@ SESSION_ID_MAX = 2**31 - 1
 EVICTABLE_SECONDS = 120.0
 CAPACITY = 2_000
 PARTITIONS_MAX = 200_000
+NAME_BYTES = 256
+"""Memory of a topic name from which on it counts as another partition."""
 
 Ref = tuple[TopicRef, int]
 """A partition as in the request: topic, index."""
@@ -56,6 +59,8 @@ class _Session:
     principal: str | None
     client: str
     """The address of the owner, by which sessions are counted."""
+    weight: int = 0
+    """In partitions; one with a long name counts as several."""
     next_epoch: int = 1
     used_at: float = 0.0
     wanted: dict[Ref, FetchPartition] = field(default_factory=dict)
@@ -130,7 +135,7 @@ class FetchSessions:
 
     @property
     def partitions(self) -> int:
-        """In all sessions."""
+        """In all sessions; one with a long name counts as several."""
         return self._total_partitions
 
     def open(
@@ -169,14 +174,16 @@ class FetchSessions:
             return Exchange({}, error=ErrorCode.fetch_session_topic_id_error)
         if session.next_epoch != request.session_epoch:
             return Exchange({}, error=ErrorCode.invalid_fetch_session_epoch)
-        before = len(session.wanted)
-        session.wanted.update(_named(request))
+        named = _named(request)
+        weight = sum(_weight(ref) for ref in named if ref not in session.wanted)
+        session.wanted.update(named)
         for topic in request.forgotten:
             for index in topic.partitions:
                 ref = _ref(topic.name, topic.topic_id, index)
-                session.wanted.pop(ref, None)
+                weight -= _weight(ref) if session.wanted.pop(ref, None) is not None else 0
                 session.sent.pop(ref, None)
-        self._add_partitions(session.client, len(session.wanted) - before)
+        session.weight += weight
+        self._add_partitions(session.client, weight)
         if not session.wanted:
             self._close(session.session_id)
             return Exchange({})
@@ -192,20 +199,21 @@ class FetchSessions:
         self, wanted: Mapping[Ref, FetchPartition], by_id: bool, connection: ClientConnection
     ) -> _Session | None:
         client = connection.peer.rpartition(":")[0]
-        if not self._make_room(client, len(wanted)):
+        weight = sum(map(_weight, wanted))
+        if not self._make_room(client, weight):
             self._metrics.limits_reached.labels("fetch.session.max.partitions").inc()
             return None
         session_id = self._new_id()
         while session_id in self._sessions:
             session_id = self._new_id()
-        session = _Session(session_id, by_id, connection, connection.principal, client, wanted=dict(wanted))
+        session = _Session(session_id, by_id, connection, connection.principal, client, weight, wanted=dict(wanted))
         self._sessions[session_id] = session
         if connection not in self._owned:
             self._owned[connection] = set()
             connection.call_when_closed(partial(self._end_sessions_of, connection))
         self._owned[connection].add(session_id)
         self._count[client] += 1
-        self._add_partitions(client, len(wanted))
+        self._add_partitions(client, weight)
         self._touch(session)
         self._metrics.sessions.set(len(self._sessions))
         return session
@@ -255,11 +263,17 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._owned.get(session.owner, set()).discard(session_id)
-            self._add_partitions(session.client, -len(session.wanted))
+            self._add_partitions(session.client, -session.weight)
             self._count[session.client] -= 1
             if not self._count[session.client]:
                 del self._count[session.client], self._partitions[session.client]
         self._metrics.sessions.set(len(self._sessions))
+
+
+def _weight(ref: Ref) -> int:
+    """How many partitions of the limit it uses: a client may name topics that do not exist, by names of any length."""
+    topic, _ = ref
+    return 1 + (text_bytes(topic) // NAME_BYTES if isinstance(topic, str) else 0)
 
 
 def _named(request: FetchRequest) -> dict[Ref, FetchPartition]:

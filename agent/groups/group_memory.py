@@ -2,7 +2,7 @@
 
 Place: asked by both coordinators before a member joins or changes; held_groups.py reports what groups really use.
 Invariant: what members use stays below the total. One address uses at most half of it, so that no client keeps
-another's members out. Groups without members are bounded by their number (held_groups.GROUPS_MAX).
+another's members out. Groups without members are bounded by their number and their bytes (held_groups.py).
 Source: Kafka's GROUP_MAX_SIZE_REACHED, for a group that takes no more members.
 """
 
@@ -14,21 +14,29 @@ from collections.abc import Iterable, Mapping
 from kio.schema.errors import ErrorCode
 from prometheus_client import Counter as Metric
 
+from headrace.agent.client_memory import text_bytes
+
 GROUP_BYTES = 4096
 """What a group without members uses, about."""
 MEMBER_BYTES = 1024
 """What a member uses besides its texts and bytes, about."""
 PROMISED_BYTES = 256
+"""A promised id besides its text, about."""
 NO_ADDRESS = ""
 """Bytes that are no client's alone."""
 
 
-def sizes_of_group(members: Iterable[tuple[str, int]]) -> Counter[str]:
+def group_bytes(group_id: str, protocol_type: str | None = None) -> int:
+    """What a group uses besides its members. Several tables have its id, each the same text."""
+    return GROUP_BYTES + text_bytes(group_id, protocol_type)
+
+
+def sizes_of_group(own_bytes: int, members: Iterable[tuple[str, int]]) -> Counter[str]:
     """Bytes by address of a group with these members (address, bytes). The group itself is its first member's."""
     sizes: Counter[str] = Counter()
     for address, size in members:
-        sizes[address] += size if sizes else size + GROUP_BYTES
-    return sizes or Counter({NO_ADDRESS: GROUP_BYTES})
+        sizes[address] += size if sizes else size + own_bytes
+    return sizes or Counter({NO_ADDRESS: own_bytes})
 
 
 class GroupMemory:
@@ -41,6 +49,7 @@ class GroupMemory:
         self._by_group: dict[str, Mapping[str, int]] = {}
         self._by_address: Counter[str] = Counter()
         self._measured = 0
+        self._idle = 0
         self._joined: dict[str, Counter[str]] = {}
         """By group and address, since the group was measured last."""
         self._joined_by_address: Counter[str] = Counter()
@@ -49,6 +58,11 @@ class GroupMemory:
     @property
     def in_use_bytes(self) -> int:
         return self._measured + self._joined_total
+
+    @property
+    def idle_bytes(self) -> int:
+        """Of groups without members."""
+        return self._idle
 
     @property
     def unmeasured(self) -> Iterable[str]:
@@ -63,7 +77,7 @@ class GroupMemory:
         if size > self._member_max:
             self._limits_reached.labels("group.member.max.bytes").inc()
             return ErrorCode.invalid_request
-        return self.add(group_id, address, max(size - before, 0) + (GROUP_BYTES if is_first else 0))
+        return self.add(group_id, address, max(size - before, 0) + (group_bytes(group_id) if is_first else 0))
 
     def add(self, group_id: str, address: str, growth: int) -> ErrorCode:
         """Why a client may not use so many bytes more; NONE counts them."""
@@ -87,6 +101,7 @@ class GroupMemory:
                 del self._joined_by_address[address]
         before = self._by_group.pop(group_id, {})
         self._measured += _of_clients(by_address) - _of_clients(before)
+        self._idle += by_address.get(NO_ADDRESS, 0) - before.get(NO_ADDRESS, 0)
         self._by_address.subtract(before)
         self._by_address.update(by_address)
         for address in before.keys() - by_address.keys():

@@ -6,10 +6,12 @@ Place: made by agent/paths.py. A new kind of group adds its Restore here, and it
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.api_row import ApiRow
+from headrace.agent.client_rows import RowLimits
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.forward.routes import Elements, Whole
 from headrace.agent.groups.admin_requests import DeleteGroups, DescribeGroups, ListGroups, OffsetDelete
@@ -59,8 +61,10 @@ class GroupHandlers:
         registry: CollectorRegistry,
         authorizer: Authorizer | None = None,
         supervisor: Supervisor | None = None,
+        rows: RowLimits | None = None,
     ) -> None:
-        """`authorizer`: None if ACLs are not enforced. `supervisor`: the process's; None: a separate one."""
+        """`authorizer`: None if ACLs are not enforced. `supervisor`: the process's; None: a separate one. `rows`:
+        limits on stored offsets and groups; None: there are none."""
         in_force = SettingsInForce(settings, lambda: cluster.image)
 
         def restore_classic(
@@ -82,14 +86,23 @@ class GroupHandlers:
         self.memory = memory = GroupMemory(
             settings.group_memory_bytes, settings.group_member_max_bytes, limits_reached(registry)
         )
-        self.groups = HeldGroups(api, cluster, clock, restore, metrics, memory, supervisor)
+        self.groups = HeldGroups(api, cluster, clock, restore, metrics, memory, supervisor, rows)
         metrics.watch_late(lambda: late_groups(self.groups, clock.monotonic(), in_force.current().group_late_parent_ms))
         coordinator = ClassicCoordinator(self.groups, clock, restore_classic)
         administration = GroupAdministration(api, self.groups)
-        offsets = GroupOffsets(api, self.groups, clock, metrics)
-        self.coordinator, self.administration, self.offsets = coordinator, administration, offsets
-        self.consumer_groups, self.cluster, self.in_force = consumer_groups, cluster, in_force
-        self.clock, self.rng, self.keeps_principals = clock, rng, authorizer is not None
+        self.position = ConsumerGroupPosition(
+            self.groups, cluster, clock, lambda: consumer_groups.topics.topics().by_name
+        )
+        self.memory_in_use: dict[str, Callable[[], float]] = {
+            "groups": lambda: memory.in_use_bytes,
+            "idle_groups": lambda: memory.idle_bytes,
+            "group_positions": lambda: self.position.in_use_bytes,
+            "topic_patterns": lambda: consumer_groups.topics.in_use_bytes,
+        }
+        """Bytes by part of the memory budget."""
+        self.coordinator, self.administration, self.consumer_groups = coordinator, administration, consumer_groups
+        self.offsets = GroupOffsets(api, self.groups, clock, metrics, rows)
+        self.cluster, self.in_force, self.rng, self.keeps_principals = cluster, in_force, rng, authorizer is not None
         self.handlers: dict[int, RequestHandler] = {api_key: row.handler(self) for api_key, row in GROUP_ROWS.items()}
 
     async def close(self) -> None:
@@ -149,9 +162,7 @@ GROUP_ROWS: dict[int, ApiRow[GroupHandlers]] = {
         _BY_FIRST_FIELD,
     ),
     GROUP_POSITION_KEY: ApiRow(
-        lambda of: ConsumerGroupPosition(
-            of.groups, of.cluster, of.clock, lambda: of.consumer_groups.topics.topics().by_name
-        ),
+        lambda of: of.position,
         own_requests.GROUP_POSITION,
         route=_BY_FIRST_FIELD,
         is_advertised=False,

@@ -23,11 +23,14 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_rows import RowLimits
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.coordinated import CoordinatedGroup, Restore
 from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.metrics import GroupMetrics
+from headrace.agent.groups.new_groups import NewGroups
 from headrace.agent.groups.values import Abandon, Become, GroupEffect, Save
+from headrace.config.memory_budget import IDLE_GROUPS_BYTES
 from headrace.metastore.api.groups import GroupApi, GroupClaim, GroupKind
 from headrace.metastore.life.numbers import epoch_floor, life_of_number
 from headrace.protocol.errors import coordinator_error
@@ -42,7 +45,8 @@ TICK_SECONDS = 0.05
 IDLE_SECONDS = 60.0
 """A group without members and without requests is released after this."""
 GROUPS_MAX = 10_000
-"""Beyond this, the groups without members that were used least recently are released, so many at once:"""
+"""Beyond this, or IDLE_GROUPS_BYTES, the groups without members that were used least recently are released, so many at
+once:"""
 RELEASED_AT_ONCE = 100
 MEASURED_AT_ONCE = 500
 """Groups in one turn of the event loop; the next turn measures the next ones."""
@@ -78,10 +82,12 @@ class HeldGroups:
         metrics: GroupMetrics,
         memory: GroupMemory,
         supervisor: Supervisor | None = None,
+        rows: RowLimits | None = None,
     ) -> None:
         """`restore` by the kind that was saved; None for a group of which nothing was. `supervisor`: the process's;
-        None: a separate one."""
+        None: a separate one. `rows`: limits on what is stored; None: there are none."""
         self._api = api
+        self._new_groups = NewGroups(api, rows)
         self._cluster = cluster
         self._clock = clock
         self._restore = restore
@@ -207,6 +213,8 @@ class HeldGroups:
     async def _load(self, group_id: str) -> Held | ErrorCode:
         broker_epoch = self._cluster.broker_epoch
         try:
+            if (code := await self._new_groups.refusal(group_id)) is not ErrorCode.none:
+                return code
             claim = await self._claim(group_id, broker_epoch)
             if isinstance(claim, ErrorCode):
                 return claim
@@ -248,7 +256,7 @@ class HeldGroups:
         record = claim.record
         group, effects = self._restore[None if record is None else record.kind](group_id, now, record)
         group.epochs_from(epoch_floor(life_of_number(claim.coordinator_epoch)))
-        if len(self._held) >= GROUPS_MAX:
+        if len(self._held) >= GROUPS_MAX or self.memory.idle_bytes > IDLE_GROUPS_BYTES:
             self._drop_idle()
         held = self._held[group_id] = Held(group, claim.coordinator_epoch, broker_epoch, now, group.state_name)
         self._metrics.loaded.inc()

@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_memory import text_bytes
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.names import storable
 from headrace.agent.groups.values import MemberRef
+from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.partitions.topic_partitions import CreatedFrom
 from headrace.protocol.ordered_requests import (
@@ -39,8 +41,10 @@ from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.protocol.typed import response_header
 from headrace.storage.clock import Clock
 
-POSITIONS_MAX = 200_000
-"""Positions and questions of all groups together."""
+POSITION_BYTES = 256
+"""A position or a question, about."""
+POSITIONS_MAX = REMEMBERED_BYTES["group_positions"] // POSITION_BYTES
+"""Positions and questions of all groups together; an id of 256 bytes or more counts as one, too."""
 _COMMIT_VERSION = 10
 """Of OffsetCommit: members are judged as they are there, by generation or member epoch."""
 
@@ -60,7 +64,8 @@ class _Generation:
 
     @property
     def size(self) -> int:
-        return len(self.positions) + sum(map(len, self.waiting.values()))
+        ids = sum(text_bytes(member_id) // POSITION_BYTES for member_id in self.waiting)
+        return max(1, len(self.positions) + sum(map(len, self.waiting.values())) + ids)
 
 
 class GroupPositionMemory:
@@ -70,6 +75,11 @@ class GroupPositionMemory:
         self._positions_max = positions_max
         self._groups: OrderedDict[str, _Generation] = OrderedDict()
         self._size = 0
+
+    @property
+    def in_use_bytes(self) -> int:
+        """What is remembered."""
+        return self._size * POSITION_BYTES
 
     def exchange(self, group_id: str, generation: tuple[int, int], member_id: str, said: Said) -> dict[Ref, int]:
         """Take what the member says; every partition that a member waits for, with its position or NO_POSITION."""
@@ -111,6 +121,11 @@ class ConsumerGroupPosition:
         """`topics`: by name, as consumer groups are judged by them."""
         self._groups, self._cluster, self._clock, self._topics = groups, cluster, clock, topics
         self._memory = GroupPositionMemory()
+
+    @property
+    def in_use_bytes(self) -> int:
+        """What is remembered of positions."""
+        return self._memory.in_use_bytes
 
     async def __call__(self, request: Request) -> Response:
         if request.api_version != VERSION:

@@ -29,6 +29,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import ALONE, APIS, WIDE
 from headrace.protocol.refusal import refusal
 from headrace.protocol.request import ClientConnection, CloseConnection, Promise, Request, Response
+from headrace.storage.client_text import shown
 from headrace.storage.errors import InvalidError, TooManyElementsError
 
 logger = logging.getLogger(__name__)
@@ -396,6 +397,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _describe(self, header: RequestHeader) -> str:
         api = APIS.get(header.api_key)
         return (
-            f"api={api.name if api else header.api_key} version={header.api_version} client_id={header.client_id!r}"
-            f" peer={self._client.peer} connection={self._client.connection_id}"
+            f"api={api.name if api else header.api_key} version={header.api_version}"
+            f" client_id={shown(header.client_id)!r} peer={self._client.peer} connection={self._client.connection_id}"
         )

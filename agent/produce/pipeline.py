@@ -135,7 +135,7 @@ class ProducePipeline:
             closed=self._flushed,
         )
         self._on_closed, self._on_settled = callbacks.on_closed, callbacks.on_settled
-        names = ProducerNames(lambda names: metastore.find_transactions(names))
+        self._names = names = ProducerNames(lambda names: metastore.find_transactions(names))
         self._refused = RefusedSequences(lambda number: _names_of(view, number))
         self._receiver = self._new_receiver(view, RuleBook(EffectiveConfigs(settings)), names, authorizer)
         self._uploader = Uploader(
@@ -191,6 +191,7 @@ class ProducePipeline:
         """Bytes by part of the memory budget."""
         return {
             "refused_sequences": lambda: self._refused.held_bytes,
+            "producer_names": lambda: self._names.in_use_bytes,
             "uploads": lambda: self._uploader.in_flight_bytes,
         }
 

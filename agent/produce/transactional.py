@@ -14,7 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_memory import ClientMemory, text_bytes
 from headrace.agent.produce.pending import Refusal, not_stored
+from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.api.commit import BatchTransaction
 from headrace.metastore.api.transaction_state import EPOCH_MAX, Transaction
 from headrace.protocol.produce_codec import ProduceRequest
@@ -25,8 +27,8 @@ log = logging.getLogger(__name__)
 
 FIRST_IMPLICIT = 12
 """The version of Produce from which on batches add their partition to the transaction."""
-NAMES_MAX = 10_000
-"""Producers that are remembered; beyond this all are forgotten, and looked up again."""
+NAMES_BYTES = REMEMBERED_BYTES["producer_names"]
+"""Of the producers that are remembered; one that was forgotten is looked up again."""
 NO_TRANSACTIONS = Refusal(
     int(ErrorCode.invalid_txn_state), "transactions are not supported while transaction.version is 0"
 )
@@ -67,7 +69,12 @@ class ProducerNames:
 
     def __init__(self, find: FindTransactions) -> None:
         self._find = find
-        self._names: dict[int, str] = {}
+        self._names: ClientMemory[int, str] = ClientMemory(NAMES_BYTES, lambda _, name: text_bytes(name))
+
+    @property
+    def in_use_bytes(self) -> int:
+        """What is remembered."""
+        return self._names.in_use_bytes
 
     def has_all(self, produce: ProduceRequest) -> bool:
         """Whether all producers of the request's transactional batches are known to have its transactional id."""
@@ -84,10 +91,10 @@ class ProducerNames:
         except HeadraceError as error:
             log.warning("cannot look up a transactional id: error=%s", error)
             return not_stored("the transactional id cannot be looked up now")
-        if len(self._names) >= NAMES_MAX:
-            self._names.clear()
-        self._names.update((each.producer.producer_id, transactional_id) for each in found)
-        return None if all(self._names.get(each) == transactional_id for each in unknown) else OTHER_NAME
+        owned = {each.producer.producer_id for each in found}
+        for each in owned:
+            self._names.put(each, transactional_id)
+        return None if owned.issuperset(unknown) else OTHER_NAME
 
 
 def _producers(produce: ProduceRequest) -> set[int]:

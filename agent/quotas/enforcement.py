@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any
 
+from headrace.agent.client_memory import ClientMemory, text_bytes
 from headrace.agent.quotas.bucket import BURST_SECONDS, MUTATION_BURST_SECONDS, Bucket, SharedBucket
 from headrace.agent.quotas.limits import (
     CONNECTION,
@@ -26,6 +27,7 @@ from headrace.agent.quotas.limits import (
     QuotaTable,
 )
 from headrace.agent.quotas.metrics import QuotaMetrics
+from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
@@ -34,7 +36,9 @@ from headrace.storage.clock import Clock
 
 BUCKETS_MAX = 10_000
 """More clients than this at one time share one bucket per kind: names are free, memory is not."""
-_CLIENTS_MAX = 10_000
+_CLIENTS_BYTES = REMEMBERED_BYTES["quota_clients"] * 2 // 3
+_BUCKETS_BYTES = REMEMBERED_BYTES["quota_clients"] - _CLIENTS_BYTES
+"""A client id may have 32,767 bytes: a client without room for its name has a share of the common bucket."""
 _PERCENT = 100.0
 _FETCH_KEY, _PRODUCE_KEY = int(ApiKey.FETCH), int(ApiKey.PRODUCE)
 _UNLIMITED = frozenset({int(ApiKey.API_VERSIONS), int(ApiKey.SASL_HANDSHAKE), int(ApiKey.SASL_AUTHENTICATE)})
@@ -117,8 +121,12 @@ class QuotaEnforcer:
         self.clock, self.metrics, self._activate = clock, metrics, activate
         self._quotas: object = None
         self.table = QuotaTable({})
-        self._limits: dict[tuple[str | None, str], ClientLimits] = {}
-        self._buckets: dict[BucketKey, Bucket] = {}
+        self._limits: ClientMemory[tuple[str | None, str], ClientLimits] = ClientMemory(
+            _CLIENTS_BYTES, lambda client, _: text_bytes(*client)
+        )
+        self._buckets: ClientMemory[BucketKey, Bucket] = ClientMemory(
+            _BUCKETS_BYTES, lambda key, _: text_bytes(key.user, key.client_id)
+        )
         self._generation = clock.wall_ms()
         """Later runs of an agent begin with higher ones."""
         metrics.watch(self.buckets)
@@ -130,7 +138,9 @@ class QuotaEnforcer:
         self._quotas, self.table = image.quotas, QuotaTable(image.quotas)
         self._limits.clear()
         kinds = self.table.kinds
-        self._buckets = {key: bucket for key, bucket in self._buckets.items() if key.kind in kinds | {CONNECTION}}
+        for key in list(self._buckets):
+            if key.kind not in kinds | {CONNECTION}:
+                self._buckets.pop(key)
         self._activate(self if kinds else None)
 
     def arrived(self, request: Request, size_bytes: int) -> RequestUse | None:
@@ -174,16 +184,21 @@ class QuotaEnforcer:
 
     def buckets(self) -> Iterator[tuple[BucketKey, Bucket]]:
         """All that are in use."""
-        return iter(list(self._buckets.items()))
+        return iter(self._buckets.items())
+
+    @property
+    def in_use_bytes(self) -> int:
+        """What is remembered of clients."""
+        return self._limits.in_use_bytes + self._buckets.in_use_bytes
 
     def bucket(self, limit: Limit) -> Bucket:
         """The limit's bucket, with the limit's rate."""
         now = self.clock.monotonic()
         bucket = self._buckets.get(limit.key)
         if bucket is None:
-            if len(self._buckets) >= BUCKETS_MAX:
+            if len(self._buckets) >= BUCKETS_MAX or not self._buckets.has_room(limit.key):
                 self.drop_full_buckets()
-            if len(self._buckets) >= BUCKETS_MAX:
+            if len(self._buckets) >= BUCKETS_MAX or not self._buckets.has_room(limit.key):
                 limit = limit._replace(key=BucketKey(limit.key.kind, None, None))
             bucket = self._buckets.get(limit.key) or self._new_bucket(limit, now)
         if bucket.rate != limit.rate:
@@ -193,23 +208,25 @@ class QuotaEnforcer:
     def drop_full_buckets(self) -> None:
         """Forget the clients that use nothing: a new bucket would be the same."""
         now = self.clock.monotonic()
-        self._buckets = {key: bucket for key, bucket in self._buckets.items() if not bucket.is_full(now)}
+        for key, bucket in self._buckets.items():
+            if bucket.is_full(now):
+                self._buckets.pop(key)
 
     def _new_bucket(self, limit: Limit, now: float) -> Bucket:
         kind = SharedBucket if limit.key.kind in SHARED else Bucket
         burst_seconds = MUTATION_BURST_SECONDS if limit.key.kind == MUTATION else BURST_SECONDS
-        bucket = self._buckets[limit.key] = kind(limit.rate, now, burst_seconds)
+        bucket = kind(limit.rate, now, burst_seconds)
         self._generation += 1
         bucket.generation = self._generation
+        self._buckets.put(limit.key, bucket)
         return bucket
 
     def _limits_of(self, request: Request) -> ClientLimits:
         client = request.connection.principal, request.client_id or ""
         limits = self._limits.get(client)
         if limits is None:
-            if len(self._limits) >= _CLIENTS_MAX:
-                self._limits.clear()
             user = (client[0] or ANONYMOUS).partition(":")[2]
             found = {kind: self.table.limit(kind, user, client[1]) for kind in self.table.kinds}
-            limits = self._limits[client] = {kind: limit.key for kind, limit in found.items() if limit is not None}
+            limits = {kind: limit.key for kind, limit in found.items() if limit is not None}
+            self._limits.put(client, limits)
         return limits

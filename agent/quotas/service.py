@@ -49,6 +49,10 @@ class QuotaService:
         self._exchange = QuotaExchange(self._enforcer, api, own_node_id, metrics, clock, rng)
         listener.limit_connections(self._enforcer.may_connect)
 
+    def memory_in_use(self) -> dict[str, Callable[[], float]]:
+        """Bytes by part of the memory budget."""
+        return {"quota_clients": lambda: self._enforcer.in_use_bytes}
+
     @property
     def mutations(self) -> MutationQuotas:
         """For the handlers that create and delete partitions."""

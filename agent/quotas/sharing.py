@@ -15,6 +15,8 @@ from headrace.agent.quotas.limits import BucketKey
 
 ENTRIES_MAX = 1_000
 """Limits in one report: those that were used most."""
+REPORT_CHARACTERS = 256 * 1024
+"""Of one report: a client id may have 32,767 bytes. Limits that do not fit are left out."""
 _FORGET_SECONDS = 60.0
 _LEAST_SHARE = 0.01
 
@@ -44,7 +46,13 @@ NO_USE = OthersUse(0.0, 0.0, 0)
 def encode_report(report: Report) -> str:
     """As JSON: a list per limit."""
     most = sorted(report.items(), key=lambda entry: -entry[1].used)[:ENTRIES_MAX]
-    return json.dumps([[*key, *use] for key, use in most])
+    entries, left = [], REPORT_CHARACTERS
+    for key, use in most:
+        entry = json.dumps([*key, *use])
+        if len(entry) < left:
+            left -= len(entry) + len(", ")
+            entries.append(entry)
+    return f"[{', '.join(entries)}]"
 
 
 def decode_report(text: str) -> dict[BucketKey, Use]:

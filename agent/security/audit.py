@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from headrace.protocol.api_names import api_name
 from headrace.protocol.request import ANONYMOUS, ClientConnection, Request
+from headrace.storage.client_text import shown
 from headrace.storage.clock import Clock
 
 LOGGER = "headrace.audit"
@@ -122,4 +123,4 @@ def _of_request(request: Request) -> dict[str, Any]:
 
 
 def _bounded(value: str) -> str:
-    return value if len(value) <= LONGEST_VALUE else value[:LONGEST_VALUE] + "…"
+    return shown(value, LONGEST_VALUE)

@@ -10,14 +10,14 @@ Source: KIP-98, KIP-890; Kafka 4.1, KafkaApis.handleAddPartitionsToTxnRequest.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import RequestedPartition, resolve
-from headrace.agent.groups.names import storable
+from headrace.agent.groups.names import is_long, may_be_stored, storable
 from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionState, TransactionVerdict
 from headrace.metastore.api.transactions import TransactionApi
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
@@ -118,11 +118,20 @@ class AddPartitionsToTxn:
         return keys, codes
 
 
+StoredGroups = Callable[[Sequence[str]], Awaitable[Sequence[object]]]
+
+
+async def _none_stored(group_ids: Sequence[str]) -> Sequence[object]:
+    return ()
+
+
 class AddOffsetsToTxn:
     """The handler."""
 
-    def __init__(self, transactions: TransactionApi) -> None:
+    def __init__(self, transactions: TransactionApi, groups: StoredGroups = _none_stored) -> None:
+        """`groups`: of these ids, those that are stored."""
         self._transactions = transactions
+        self._groups = groups
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -132,12 +141,17 @@ class AddOffsetsToTxn:
             code = int(ErrorCode.invalid_request if entity.group_id else ErrorCode.invalid_group_id)
         else:
             try:
+                if is_long(entity.group_id) and not await self._is_stored(entity.group_id):
+                    return reply(request, schema.response(error_code=ErrorCode.invalid_group_id))
                 answer = await self._transactions.add_to_transaction(name, producer, groups={entity.group_id})
                 code = transaction_error(answer.verdict, knows_fenced=request.api_version >= _FIRST_WITH_FENCED)
             except HeadraceError as error:
                 logger.warning("cannot add a group: transactional_id=%s error=%s", name, error)
                 code = transaction_failure(error)
         return reply(request, schema.response(error_code=ErrorCode(code)))
+
+    async def _is_stored(self, group_id: str) -> bool:
+        return may_be_stored(group_id) and bool(await self._groups([group_id]))
 
 
 def _same(topics: Sequence[Any], code: int) -> PartitionCodes:

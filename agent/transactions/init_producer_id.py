@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_rows import PRODUCER_STATES, TRANSACTIONAL_IDS, RowLimits
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.refusal_log import OnRefused, unheard
 from headrace.agent.transactions.names import is_legal_transactional_id
@@ -46,8 +47,10 @@ class InitProducerId:
         timeout_max_ms: Callable[[], int],
         on_refused: OnRefused = unheard,
         on_ended: Callable[[], None] = lambda: None,
+        rows: RowLimits | None = None,
     ) -> None:
-        """`on_ended`: a transaction may have ended."""
+        """`on_ended`: a transaction may have ended. `rows`: limits on what is stored; None: there are none."""
+        self._rows = rows
         self._producer_ids = producer_ids
         self._cluster = cluster
         self._transactions = transactions
@@ -61,7 +64,7 @@ class InitProducerId:
         if (asked.producer_id == -1) != (asked.epoch == -1):
             code, producer = int(ErrorCode.invalid_request), NO_PRODUCER  # as in Kafka
         elif entity.transactional_id is None:
-            code, producer = await self._idempotent()
+            code, producer = await self._idempotent(request)
         else:
             code, producer = await self._transactional(
                 request, entity.transactional_id, _milliseconds(entity.transaction_timeout), asked
@@ -73,7 +76,9 @@ class InitProducerId:
         )
         return reply(request, response)
 
-    async def _idempotent(self) -> Given:
+    async def _idempotent(self, request: Request) -> Given:
+        if await self._is_full(PRODUCER_STATES):
+            return self._full(request, PRODUCER_STATES)
         try:
             return int(ErrorCode.none), ProducerEpoch(await self._producer_ids.next(), 0)
         except (UnavailableError, OutcomeUnknownError) as error:
@@ -93,6 +98,9 @@ class InitProducerId:
         if not 0 < timeout_ms <= self._timeout_max_ms():
             return int(ErrorCode.invalid_transaction_timeout), NO_PRODUCER
         try:
+            for limit in (TRANSACTIONAL_IDS, PRODUCER_STATES):
+                if await self._is_full(limit) and not await self._transactions.find_transactions([transactional_id]):
+                    return self._full(request, limit)
             answer = await self._transactions.init_producer(
                 transactional_id, timeout_ms, asked, await self._producer_ids.next()
             )
@@ -102,6 +110,16 @@ class InitProducerId:
         self._on_ended()
         knows_fenced = request.api_version >= _FIRST_WITH_FENCED
         return transaction_error(answer.verdict, knows_fenced=knows_fenced), answer.producer
+
+    async def _is_full(self, limit: str) -> bool:
+        return self._rows is not None and not await self._rows.has_room(limit)
+
+    def _full(self, request: Request, limit: str) -> Given:
+        """Refuse a new producer; one with a stored transactional id never is."""
+        assert self._rows is not None
+        self._rows.refused(limit)
+        self._on_refused(request, f"the cluster has its most producers: limit={limit}")
+        return int(ErrorCode.policy_violation), NO_PRODUCER
 
 
 def _milliseconds(timeout: datetime.timedelta) -> int:

@@ -7,15 +7,17 @@ Invariant: reads only; a connection to an advertised address is closed before a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from headrace.agent.client_rows import RowUse, row_use
 from headrace.cli.doctor.findings import Area, Finding
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.loading import load_image
+from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.cluster_properties import read_cluster_id
 from headrace.storage.errors import HeadraceError
@@ -38,7 +40,8 @@ async def examine(settings: Settings, store: ObjectStore | None) -> list[Finding
         return [AREA.bad("open", str(error), "see postgres above")]
     try:
         image = await load_image(metastore)
-        found = [*judge_agents(image)]
+        in_force = SettingsInForce(settings, lambda: image).current()
+        found = [*judge_agents(image), *judge_rows(row_use(await metastore.client_rows(), in_force))]
         if store is not None and (bucket_id := await read_cluster_id(store)) not in (None, metastore.cluster_id):
             to_do = "correct bucket or metastore.url"
             ids = f"the bucket belongs to {bucket_id}, the database to {metastore.cluster_id}"
@@ -68,6 +71,14 @@ def judge_agents(image: MetadataImage) -> Iterator[Finding]:
     else:
         yield AREA.ok("agents", found)
     yield _versions(image, live)
+
+
+def judge_rows(uses: Iterable[RowUse]) -> Iterator[Finding]:
+    """Whether clients come near what they may make Postgres keep."""
+    for use in uses:
+        if use.is_nearly_full:
+            found = f"{use.rows:,} of {use.most:,} rows: at the limit new ones are refused"
+            yield AREA.warn(use.limit, found, f"look for a client that invents ids, or raise {use.limit}")
 
 
 def _versions(image: MetadataImage, live: list[AgentImage]) -> Finding:

@@ -18,6 +18,7 @@ from headrace.agent.security.audit import open_audit_log
 from headrace.cli.process.allocator_tuning import tune_allocator
 from headrace.cli.process.container_memory import container_limit_bytes
 from headrace.cli.process.log_format import FORMATTERS, Writer
+from headrace.cli.process.log_length import LengthFilter
 from headrace.cli.process.log_repetition import RepetitionFilter
 from headrace.cli.process.open_process import open_process
 from headrace.cli.process.shell import ProcessShell
@@ -71,6 +72,7 @@ def open_log(settings: Settings, writer: Writer = dict) -> None:
     """Log lines of this process go to stderr, in the format of `log.format`."""
     lines = logging.StreamHandler(sys.stderr)
     lines.setFormatter(FORMATTERS[settings.log_format](writer))
+    lines.addFilter(LengthFilter())
     lines.addFilter(RepetitionFilter(SystemClock()))
     logging.basicConfig(level=settings.log_level.upper(), handlers=[lines])
 

@@ -7,6 +7,7 @@ from typing import Protocol
 from headrace.metastore.api.audit_archive import AuditArchiveApi
 from headrace.metastore.api.bulk import BulkRecordApi, BulkWriteApi
 from headrace.metastore.api.cleaning import CleaningApi
+from headrace.metastore.api.client_rows import ClientRowsApi
 from headrace.metastore.api.cluster import ClusterApi, ClusterFacts, ConfigApi, ZoneSecretApi
 from headrace.metastore.api.commit import CommitApi
 from headrace.metastore.api.compaction import CompactionApi
@@ -60,6 +61,7 @@ class Metastore(
     FileApi,
     RebuildApi,
     HousekeepingApi,
+    ClientRowsApi,
     JobReports,
     FileReports,
     PartitionReports,

@@ -21,6 +21,10 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import DelegationTokenRecord
 from headrace.metastore.log.own_records import RemoveDelegationTokenRecord
 
+RENEWERS_MAX = 32
+PRINCIPAL_BYTES_MAX = 512
+"""Of an owner or a renewer, as type:name in UTF-8. Every agent holds every token."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenTimes:
@@ -56,6 +60,17 @@ def issue_token(
         expiration_timestamp=now_ms + min(lifetime_ms, times.expiry_ms),
         token_id=token_id,
     )
+
+
+def is_too_large(owner: str, renewers: Sequence[str]) -> bool:
+    """Whether a token may not have so many renewers, or so long names."""
+    longest = max(map(len, map(str.encode, (owner, *renewers))))
+    return len(renewers) > RENEWERS_MAX or longest > PRINCIPAL_BYTES_MAX
+
+
+def owned_by(tokens: Mapping[str, DelegationTokenRecord], owner: str) -> int:
+    """How many tokens the owner has."""
+    return sum(token.owner == owner for token in tokens.values())
 
 
 def may_renew(token: DelegationTokenRecord, principal: str) -> bool:

@@ -1,4 +1,4 @@
-"""docs/operate/LIMITS.md names every setting that bounds clients, with its default."""
+"""docs/operate/LIMITS.md names every limit of the code: settings with their defaults, fixed ones, parts of memory."""
 
 from __future__ import annotations
 
@@ -6,18 +6,38 @@ import re
 from pathlib import Path
 
 from headrace.agent.client_pattern import PATTERN_CHARACTERS_MAX
+from headrace.agent.client_rows import COMMITTED_OFFSETS, PRODUCER_STATES, TRANSACTIONAL_IDS
 from headrace.agent.fetch.sessions import CAPACITY
 from headrace.agent.groups.held_groups import GROUPS_MAX
+from headrace.agent.groups.names import GROUP_ID_BYTES_MAX
 from headrace.agent.produce.pending import LEADER_ONLY_TIMEOUT_MS
 from headrace.agent.produce.validate import LOOP_WORK
+from headrace.agent.security.sasl.scram import MESSAGE_BYTES_MAX
 from headrace.config.client_limits import ClientLimits
 from headrace.config.declared import declared
+from headrace.config.memory_budget import REMEMBERED_BYTES, memory_budget
 from headrace.config.process_settings import ProcessSettings
+from headrace.config.settings import Settings
 from headrace.metastore.audit_trail.objects import BLOCK_BYTES_MAX
+from headrace.metastore.log.delegation_tokens import PRINCIPAL_BYTES_MAX, RENEWERS_MAX
+from headrace.metastore.log.record_sizes import RECORD_BYTES_MAX
 from headrace.storage.records.check_records import ITEMS_MAX, largest
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operate" / "LIMITS.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "operate" / "LIMITS.md").read_text(encoding="utf-8")
 UNITS = {"MiB": 1 << 20, "KiB": 1 << 10, "minutes": 60_000, "seconds": 1_000}
+COUNTED = re.compile(r"""(?:limits_reached\.labels|on_limit|metrics\.refused)\("([a-z.]+)"\)""")
+ROWS_OF_CLIENTS = {TRANSACTIONAL_IDS, PRODUCER_STATES, COMMITTED_OFFSETS}
+PART = re.compile(r"""REMEMBERED_BYTES\["(\w+)"\]""")
+SHOWN = re.compile(r"""^ *(?:return \{)?"(\w+)": lambda: """, re.MULTILINE)
+CACHES = {
+    "metastore/log/sealed_keys.py",  # credentials of the metadata log; its records have a limit
+    "metastore/postgres/sql_files.py",  # files of this package
+    "protocol/entity_reader.py",  # classes of APIs and versions
+    "protocol/refused_elements.py",
+    "protocol/throttle_time.py",
+    "protocol/typed.py",
+}
 ROW = re.compile(r"^\| `([a-z.]+)` \| ([^|]+) \|", re.MULTILINE)
 
 
@@ -46,13 +66,55 @@ def test_fixed_limits_are_those_of_the_code() -> None:
         largest(0).unpacked_bytes,
         ITEMS_MAX,
         LEADER_ONLY_TIMEOUT_MS,
+        GROUP_ID_BYTES_MAX,
         GROUPS_MAX,
         CAPACITY,
         BLOCK_BYTES_MAX,
         PATTERN_CHARACTERS_MAX,
+        RENEWERS_MAX,
+        PRINCIPAL_BYTES_MAX,
+        RECORD_BYTES_MAX,
+        MESSAGE_BYTES_MAX,
     ], rows
     assert f"{LOOP_WORK.items:,} records and headers and {LOOP_WORK.unpacked_bytes >> 20} MiB" in PAGE
 
 
 def test_limits_of_the_cluster_have_rows() -> None:
-    assert {"max.topics", "max.partitions"} <= set(dict(ROW.findall(PAGE)))
+    of_the_cluster = {name for name in declared() if name.startswith("max.") or name.endswith(".max.per.owner")}
+    assert {"max.topics", "max.partitions", "max.committed.offsets"} <= of_the_cluster
+    assert of_the_cluster - set(dict(ROW.findall(PAGE))) - OF_A_BATCH == set()
+
+
+OF_A_BATCH: set[str] = set()
+
+
+def test_every_limit_that_is_counted_is_on_the_page() -> None:
+    """headrace_limit_reached_total: its label is a name of the first column, or in the text of a row."""
+    counted = {name for path in (ROOT / "agent").rglob("*.py") for name in COUNTED.findall(path.read_text("utf-8"))}
+    assert {"group.memory.bytes", "delegation.token.renewers", "fetch.session.max.partitions"} <= counted
+    assert {name for name in counted | ROWS_OF_CLIENTS if f"`{name}`" not in PAGE} == set()
+
+
+def test_what_clients_make_an_agent_remember_has_a_part_with_a_limit() -> None:
+    """Each ClientMemory has its limit from the memory budget, and each part of the budget is shown by some code."""
+    sources = {path: path.read_text("utf-8") for path in (ROOT / "agent").rglob("*.py")}
+    memories = [path for path, text in sources.items() if "ClientMemory(" in text or "ClientMemory[" in text]
+    assert len(memories) > 5
+    used = {name for text in sources.values() for name in PART.findall(text)}
+    assert used == set(REMEMBERED_BYTES)
+    for path in memories:
+        assert path.name == "client_memory.py" or PART.search(sources[path]) or "decisions" in sources[path], path
+    shown = {name for text in sources.values() for name in SHOWN.findall(text)}
+    assert set(memory_budget(Settings())) - {"python"} <= shown, "a part that no code counts"
+
+
+def test_no_cache_of_the_standard_library_is_filled_by_clients() -> None:
+    """functools.lru_cache counts entries, not bytes; of functools.cache not even these."""
+    found = {
+        (str(path.relative_to(ROOT)), line.strip())
+        for folder in ("agent", "protocol", "metastore")
+        for path in (ROOT / folder).rglob("*.py")
+        for line in path.read_text("utf-8").splitlines()
+        if re.search(r"lru_cache|functools\.cache\b|^@cache\b", line) and not line.startswith(("from", "import"))
+    }
+    assert {where for where, _ in found} == CACHES, found

@@ -128,7 +128,16 @@ FIXES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIXES)
 def test_a_test_fails_without_the_fix(name: str, tmp_path: Path) -> None:
-    fix = FIXES[name]
+    fails_without(FIXES[name], name, tmp_path)
+
+
+@pytest.mark.parametrize("name", FIXES)
+def test_the_fix_is_there(name: str) -> None:
+    is_there(FIXES[name])
+
+
+def fails_without(fix: Fix, name: str, tmp_path: Path) -> None:
+    """Run the fix's test in a copy of the tree that lacks the fix."""
     for folder in CODE:
         shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "Makefile", "docs"):
@@ -140,9 +149,8 @@ def test_a_test_fails_without_the_fix(name: str, tmp_path: Path) -> None:
     print(next((line for line in done.stdout.splitlines() if line.startswith("FAILED")), "FAILED"))
 
 
-@pytest.mark.parametrize("name", FIXES)
-def test_the_fix_is_there(name: str) -> None:
-    fix = FIXES[name]
+def is_there(fix: Fix) -> None:
+    """The fix is in its file once, and its test exists."""
     assert (ROOT / fix.file).read_text().count(fix.right) == 1
     assert (ROOT / fix.test.partition("::")[0]).is_file()
 

@@ -20,12 +20,18 @@ from load.hostile.attacks import (
     fetch_sessions,
     foreign_sessions,
     large_members,
+    long_client_ids,
+    long_group_ids,
+    long_names,
+    long_renewers,
+    many_ids,
     membership,
     patterns,
     unknown_users,
 )
 from load.hostile.attacks.this_machine import snapshot_bomb
 from load.hostile.attacks.unread_replies import fetch
+from load.hostile.grown_requests import grown_fields
 
 pytestmark = pytest.mark.requirement("X7")
 
@@ -50,6 +56,12 @@ def test_each_attack_is_a_program(name: str) -> None:
         foreign_sessions.fetch(7, 1),
         unknown_users.first_message("user"),
         fetch(1),
+        long_names.request_of(1, 100),
+        long_group_ids.commit(1, 100),
+        long_group_ids.heartbeat("g", 1, "rack"),
+        long_renewers.token("renewer"),
+        many_ids.init_producer("id"),
+        *(field.frame(1, 100) for field in grown_fields()),
     ],
 )
 def test_its_requests_can_be_decoded(frame: bytes) -> None:
@@ -59,6 +71,22 @@ def test_its_requests_can_be_decoded(frame: bytes) -> None:
     flexible = schema(api_key, version).flexible
     body = memoryview(frame)[14 + name + flexible :]
     assert schema(api_key, version).decode(body) is not None
+
+
+def test_client_ids_differ_in_more_than_digits() -> None:
+    """Lines that differ in digits alone count as the same."""
+    names = [long_client_ids.client_id(number) for number in range(10_000)]
+    assert len(set(names)) == 10_000
+    assert not any(letter.isdigit() for name in names[:100] for letter in name)
+    assert {len(name.encode()) for name in names[:100]} == {long_client_ids.CLIENT_ID_BYTES}
+
+
+def test_every_api_with_a_text_has_its_fields_grown() -> None:
+    fields = grown_fields()
+    assert len({(field.api_key, field.path) for field in fields}) == len(fields) > 100
+    first, second = (fields[0].frame(number, 5_000) for number in (1, 2))
+    assert first != second
+    assert len(first) > 5_000
 
 
 def test_false_batches_pass_the_checks_before_theirs() -> None:

@@ -60,6 +60,7 @@ DOMAINS: dict[str, list[Any]] = {
     "p_extents": [b"", bytes(68 * 3)],
     "p_opens": [b"", bytes(16 * 5)],
     "p_aborted": [b"", bytes(32)],
+    "p_record": [b"", bytes(4), bytes([0, 4, 0, 0, 0]), bytes([0, 14, 0, 1, 0]), bytes([0, 100, 0, 1])],
 }
 """By the name of the parameter, or of function and parameter. A number without an entry gets -1, 0, and the least and
 largest of its type."""
@@ -100,6 +101,9 @@ MODELS: dict[str, Callable[..., Any]] = {
     "is_rendered_key": lambda key: key == METADATA_KEY or (key >> 24 in (-2, -3) and key & INDEX_MAX < 50),
     "pack_transaction_row": lambda extents, opens, aborted: (
         struct.pack(">i", len(extents) // 68) + extents + struct.pack(">i", len(opens) // 16) + opens + aborted
+    ),
+    "is_removal_record": lambda record: (
+        len(record) >= 4 and (100 <= record[1] <= 103 or (record[1], record[-2:]) in ((4, b"\0\0"), (14, b"\1\0")))
     ),
     "transactional_batches": lambda epoch, sequence: REFUSED,  # arrays: below
 }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.storage.repetition import KEYS_MAX, SECONDS, Repetitions
+from headrace.storage.repetition import KEYS_MAX, SECONDS, TEXT_CHARACTERS, Repetitions, digest_of
 
 
 def test_the_first_has_a_line_and_the_next_says_how_many_had_none() -> None:
@@ -46,3 +47,20 @@ def test_memory_is_bounded() -> None:
     for number in range(KEYS_MAX + 1):
         assert repetitions.left_out(number, 0) == 0
     assert repetitions.left_out(1, 0) == 0, "forgotten: written again, never lost"
+
+
+@pytest.mark.requirement("X7")
+def test_no_text_of_a_key_is_kept() -> None:
+    repetitions = Repetitions()
+    for number in range(100):
+        assert repetitions.left_out(("headrace", f"{number}" + "x" * 100_000), 0) == 0
+        assert repetitions.left_out(("headrace", f"{number}" + "x" * 100_000), 0) is None
+    assert {len(key) for key in repetitions._windows} == {16}
+
+
+def test_keys_that_differ_have_different_digests() -> None:
+    long = "x" * TEXT_CHARACTERS
+    keys = ["", "a", 1, "1", None, (), ("",), ("a", ""), ("", "a"), ("a",), (("a",), ""), (1, "1"), ("1", 1)]
+    keys += [long, long + "x", long[1:] + "y", "\ud800"]
+    assert len({digest_of(key) for key in keys}) == len(keys)  # type: ignore[arg-type]
+    assert digest_of(long + "a") == digest_of(long + "b"), "as far as texts are read"

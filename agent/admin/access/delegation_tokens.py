@@ -28,8 +28,10 @@ from headrace.metastore.log.delegation_tokens import (
     ended,
     find_token,
     is_expired,
+    is_too_large,
     issue_token,
     may_renew,
+    owned_by,
     renewed,
     token_hmac,
 )
@@ -59,11 +61,17 @@ class DelegationTokens:
     in_force: SettingsInForce
     authorizer: Authorizer | None = None
     """None if ACLs are not enforced: then there are no grants."""
+    on_limit: Callable[[str], None] = lambda setting: None
+    """Called with the limit that refuses a token."""
 
     @property
     def secret_key(self) -> str | None:
         """delegation.token.secret.key: None if tokens are disabled."""
         return self.in_force.current().delegation_token_secret_key
+
+    @property
+    def _most_of_an_owner(self) -> int:
+        return self.in_force.current().delegation_token_max_per_owner
 
     @property
     def times(self) -> TokenTimes:
@@ -78,10 +86,11 @@ class DelegationTokens:
         owner = requester
         if getattr(entity, "owner_principal_name", None):
             owner = f"{entity.owner_principal_type}:{entity.owner_principal_name}"
+        renewers = [f"{renewer.principal_type}:{renewer.principal_name}" for renewer in entity.renewers]
         token = issue_token(
             base64.urlsafe_b64encode(self.rng.randbytes(16)).decode().rstrip("="),
             owner,
-            [f"{renewer.principal_type}:{renewer.principal_name}" for renewer in entity.renewers],
+            renewers,
             max_lifetime_ms=_milliseconds(entity.max_lifetime),
             times=self.times,
             now_ms=self.change.clock.wall_ms(),
@@ -95,12 +104,28 @@ class DelegationTokens:
             code = ErrorCode.delegation_token_authorization_failed
         if code is ErrorCode.none and any(renewer.principal_type != USER for renewer in entity.renewers):
             code = ErrorCode.invalid_principal_type
+        if code is ErrorCode.none and is_too_large(owner, renewers):
+            self.on_limit("delegation.token.renewers")
+            code = ErrorCode.invalid_request
         if code is ErrorCode.none:
-            code, _ = await self.change.append(
-                lambda image: [] if token.token_id in image.delegation_tokens else [token],
-                request.received_at + PATIENCE_SECONDS,
-            )
+            code = await self._append(token, request.received_at + PATIENCE_SECONDS)
         return reply(request, self._created(schema, code, token, requester))
+
+    async def _append(self, token: DelegationTokenRecord, deadline: float) -> ErrorCode:
+        has_too_many = False
+
+        def judge(image: MetadataImage) -> list[MetadataRecord]:
+            nonlocal has_too_many
+            if token.token_id in image.delegation_tokens:
+                return []
+            has_too_many = owned_by(image.delegation_tokens, token.owner) >= self._most_of_an_owner
+            return [] if has_too_many else [token]
+
+        code, _ = await self.change.append(judge, deadline)
+        if code is not ErrorCode.none or not has_too_many:
+            return code
+        self.on_limit("delegation.token.max.per.owner")
+        return ErrorCode.policy_violation
 
     async def renew(self, request: Request) -> Response:
         """The handler of key 39, versions 1-2."""

@@ -7,6 +7,7 @@ instead.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from headrace.agent.admin.access.acls import CreateAcls, DeleteAcls, DescribeAcls
 from headrace.agent.admin.access.client_quotas import AlterClientQuotas, DescribeClientQuotas
@@ -32,10 +33,12 @@ class AccessParts:
         in_force: SettingsInForce,
         sealed_keys: SealedKeys,
         authorizer: Authorizer | None = None,
+        on_limit: Callable[[str], None] = lambda setting: None,
     ) -> None:
-        """`rng` draws token ids, which are not secret. `authorizer`: None if ACLs are not enforced."""
+        """`rng` draws token ids, which are not secret. `authorizer`: None if ACLs are not enforced. `on_limit`: called
+        with the limit that refuses a request."""
         self.change, self.sealed_keys = change, sealed_keys
-        self.tokens = DelegationTokens(change, rng, in_force, authorizer)
+        self.tokens = DelegationTokens(change, rng, in_force, authorizer, on_limit)
 
 
 ACCESS_ROWS: dict[int, ApiRow[AccessParts]] = {

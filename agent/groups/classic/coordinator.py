@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_memory import text_bytes
 from headrace.agent.client_turns import ClientTurns
 from headrace.agent.groups.classic.roster import protocols_bytes
 from headrace.agent.groups.coordinated import Restore
@@ -40,7 +41,11 @@ class ClassicCoordinator:
         if isinstance(held, ErrorCode):
             return JoinAnswer(held, request.member.member_id)
         member_id = request.member.member_id
-        size = MEMBER_BYTES + len(request.member.instance_id or "") + len(request.client_id)
+        size = MEMBER_BYTES + text_bytes(
+            member_id, request.member.instance_id, request.client_id, request.protocol_type
+        )
+        if not member_id:  # it will have one that begins with one of these
+            size += text_bytes(request.member.instance_id or request.client_id)
         size += protocols_bytes(request.protocols)
         before = held.group.member_bytes(member_id)
         code = self._groups.memory.refuse(group_id, request.client_host, size, before, is_first=held.group.is_idle())

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_memory import text_bytes
 from headrace.agent.groups.classic.answers import Generation, MemberAnswers
 from headrace.agent.groups.classic.joining import Joining
 from headrace.agent.groups.classic.promised_ids import PromisedIds
@@ -32,7 +33,7 @@ from headrace.agent.groups.classic.roster import ClassicMember, ClassicRoster
 from headrace.agent.groups.classic.saved import SavedGroup
 from headrace.agent.groups.classic.saves import ClassicSaves
 from headrace.agent.groups.classic.subscriptions import subscribed_topics
-from headrace.agent.groups.group_memory import PROMISED_BYTES, sizes_of_group
+from headrace.agent.groups.group_memory import PROMISED_BYTES, group_bytes, sizes_of_group
 from headrace.agent.groups.outbox import Outbox
 from headrace.agent.groups.values import (
     Departure,
@@ -220,9 +221,10 @@ class ClassicGroup:
 
     def sizes(self) -> Mapping[str, int]:
         """See CoordinatedGroup."""
-        sizes = sizes_of_group((member.client_host, member.size_bytes()) for member in self.roster)
-        for address in self._promised_ids.addresses():
-            sizes[address] += PROMISED_BYTES
+        own = group_bytes(self.group_id, self.protocol_type)
+        sizes = sizes_of_group(own, ((member.client_host, member.size_bytes()) for member in self.roster))
+        for address, member_id in self._promised_ids.addresses():
+            sizes[address] += PROMISED_BYTES + text_bytes(member_id)
         return sizes
 
     def member_bytes(self, member_id: str) -> int:

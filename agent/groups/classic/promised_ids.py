@@ -22,9 +22,9 @@ class PromisedIds:
     def __bool__(self) -> bool:
         return bool(self._promised)
 
-    def addresses(self) -> Iterable[str]:
-        """One for each id."""
-        return (address for _, address in self._promised.values())
+    def addresses(self) -> Iterable[tuple[str, str]]:
+        """Each address that asked, and the id that it got."""
+        return ((address, member_id) for member_id, (_, address) in self._promised.items())
 
     def promise(self, member_id: str, lapse_at: float, address: str) -> None:
         """The id is for one new member, until then."""

@@ -13,14 +13,18 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_memory import text_bytes
 from headrace.agent.groups.classic.saved import SavedClassicMember
 from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.values import JoinedMember, JoinRequest, MemberProtocol, MemberRef, Token
 
+_PROTOCOL_BYTES = 128
+"""What a protocol uses besides its name and subscription, about."""
+
 
 def protocols_bytes(protocols: Iterable[MemberProtocol]) -> int:
     """Of a member's names of protocols and its subscriptions."""
-    return sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
+    return sum(_PROTOCOL_BYTES + text_bytes(protocol.name) + len(protocol.metadata) for protocol in protocols)
 
 
 @dataclass(slots=True)
@@ -63,7 +67,7 @@ class ClassicMember:
 
     def size_bytes(self) -> int:
         """The memory that it uses, about."""
-        texts = len(self.member_id) + len(self.instance_id or "") + len(self.client_id)
+        texts = text_bytes(self.member_id, self.instance_id, self.client_id)
         return MEMBER_BYTES + texts + protocols_bytes(self.protocols) + len(self.assignment)
 
     def saved(self) -> SavedClassicMember:

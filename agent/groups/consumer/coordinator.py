@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_memory import text_bytes
 from headrace.agent.client_turns import ClientTurns
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.classic.group import ClassicGroup
@@ -92,9 +93,9 @@ class ConsumerGroups:
         held = await groups.find(group_id)
         if isinstance(held, ErrorCode):
             return ConsumerHeartbeatAnswer(held, request.member_id)
-        names, pattern = request.topic_names or (), request.topic_pattern or ""
-        size = MEMBER_BYTES + names_bytes(names) + len(pattern)
-        size += len(request.instance_id or "") + len(request.client_id)
+        size = MEMBER_BYTES + names_bytes(request.topic_names or ())
+        size += text_bytes(request.member_id, request.instance_id, request.rack_id, request.client_id, request.assignor)
+        size += text_bytes(request.topic_pattern, request.subscription_pattern, request.principal)
         before = held.group.member_bytes(request.member_id)
         code = groups.memory.refuse(group_id, request.client_host, size, before, is_first=held.group.is_idle())
         if code is not ErrorCode.none:

@@ -31,7 +31,7 @@ from headrace.agent.groups.consumer.roster import ConsumerRoster
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
 from headrace.agent.groups.consumer.saved import PROTOCOL_TYPE, SavedConsumerGroup
 from headrace.agent.groups.consumer.target import Target
-from headrace.agent.groups.consumer.topics import KnownTopics
+from headrace.agent.groups.consumer.topics import KnownTopics, matches_bytes
 from headrace.agent.groups.consumer.values import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -40,7 +40,7 @@ from headrace.agent.groups.consumer.values import (
     HeartbeatRequest,
     MemberState,
 )
-from headrace.agent.groups.group_memory import sizes_of_group
+from headrace.agent.groups.group_memory import group_bytes, sizes_of_group
 from headrace.agent.groups.values import (
     Abandon,
     Departure,
@@ -99,7 +99,13 @@ class ConsumerGroup:
 
     def sizes(self) -> Mapping[str, int]:
         """See CoordinatedGroup."""
-        return sizes_of_group((member.client_host, member.size_bytes()) for member in self.roster)
+        own = group_bytes(self.group_id)
+        sizes = sizes_of_group(own, ((member.client_host, member.size_bytes()) for member in self.roster))
+        if patterns := self.roster.patterns:
+            first = next(iter(self.roster)).client_host
+            matches = self._membership.topics(()).matches
+            sizes[first] += matches_bytes({each: matches[each] for each in patterns if each in matches})
+        return sizes
 
     def member_bytes(self, member_id: str) -> int:
         """See CoordinatedGroup."""

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from headrace.agent.client_memory import text_bytes
+from headrace.agent.groups.classic.roster import protocols_bytes
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
 from headrace.agent.groups.consumer.values import LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest, MemberState, pattern_of
 from headrace.agent.groups.group_memory import MEMBER_BYTES
@@ -19,13 +21,14 @@ from headrace.agent.groups.values import MemberProtocol
 
 T = TypeVar("T")
 
-_PARTITION_BYTES = 32
-_NAME_BYTES = 64
+_PARTITION_BYTES = 64
+_NAME_BYTES = 16
+"""Of a name or a partition in a set; a name has its text besides."""
 
 
 def names_bytes(names: Iterable[str]) -> int:
     """Of a member's subscription by names."""
-    return sum(_NAME_BYTES + len(name) for name in names)
+    return sum(_NAME_BYTES + text_bytes(name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,11 @@ class ConsumerMember:
 
     def size_bytes(self) -> int:
         """The memory that it uses, about."""
-        texts = (self.member_id, self.instance_id or "", self.rack_id or "", self.client_id, self.topic_pattern)
-        protocols = sum(len(p.name) + len(p.metadata) for p in self.classic.protocols) if self.classic else 0
+        texts = text_bytes(self.member_id, self.instance_id, self.rack_id, self.client_id, self.assignor)
+        patterns = text_bytes(self.topic_pattern, self.subscription_pattern, self.principal)
+        protocols = protocols_bytes(self.classic.protocols) if self.classic else 0
         partitions = _PARTITION_BYTES * (len(self.assigned) + len(self.to_revoke))
-        return MEMBER_BYTES + sum(map(len, texts)) + names_bytes(self.topic_names) + partitions + protocols
+        return MEMBER_BYTES + texts + patterns + names_bytes(self.topic_names) + partitions + protocols
 
     def at_epoch(self, epoch: int) -> ConsumerMember:
         """Brought to another epoch."""

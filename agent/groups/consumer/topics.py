@@ -12,24 +12,28 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from headrace.agent.client_memory import ENTRY_BYTES, text_bytes
 from headrace.agent.client_pattern import compile_pattern
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
 from headrace.agent.groups.consumer.gates import Gate, GroupGates, gates_of
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
+from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.topic_counts import undeleted_count
 from headrace.metastore.segment_logs.rendered_topics import RENDERED_TOPICS, rendered_topic
 
 PATTERNS_MAX = 1_000
-MATCHES_MAX = 4_000_000
-"""Topic numbers and characters of patterns. Clients may ask for any number of patterns: beyond this all are dropped."""
+MATCHES_BYTES = REMEMBERED_BYTES["topic_patterns"]
+"""Patterns and the numbers of topics that they match. Clients may ask for any number of patterns: beyond this all are
+dropped. Those of a group's members count for the group, too (group_memory.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,11 @@ class GroupTopics:
         self._source: Mapping[str, TopicImage] | None = None
         self._newest = KnownTopics({}, {}, {})
 
+    @property
+    def in_use_bytes(self) -> int:
+        """What is remembered of patterns."""
+        return matches_bytes(dict(self._newest.matches))
+
     async def prepare(self, patterns: Iterable[str]) -> None:
         """Match them on a thread, so that `topics` has nothing left to do."""
         matches, source = self._matches(), self._cluster.image.topics_by_name
@@ -146,8 +155,12 @@ class GroupTopics:
 
 
 def _is_full(matches: Mapping[str, frozenset[int]]) -> bool:
-    size = sum(len(pattern) + len(numbers) for pattern, numbers in matches.items())
-    return len(matches) >= PATTERNS_MAX or size >= MATCHES_MAX
+    return len(matches) >= PATTERNS_MAX or matches_bytes(matches) >= MATCHES_BYTES
+
+
+def matches_bytes(matches: Mapping[str, frozenset[int]]) -> int:
+    """The memory that patterns and their matches use."""
+    return sum(ENTRY_BYTES + text_bytes(pattern) + sys.getsizeof(numbers) for pattern, numbers in matches.items())
 
 
 def is_valid(pattern: str) -> bool:

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.names import storable
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets
-from headrace.agent.groups.offsets.judged_offsets import JudgedOffsets
+from headrace.agent.groups.offsets.judged_offsets import JudgedOffsets, StoredOffsets
 from headrace.agent.groups.offsets.topics import resolve
 from headrace.agent.groups.values import MemberRef
 from headrace.metastore.log.settings_in_force import SettingsInForce
@@ -39,7 +39,7 @@ class OffsetCommit:
         by_id = request.api_version >= _FIRST_BY_ID
         topics = await resolve(self._cluster, entity.topics, by_id=by_id)
         commit = JudgedOffsets.of(topics, entity, self._in_force.current().offset_metadata_max_bytes, by_id=by_id)
-        stored: list[bool] | ErrorCode = ErrorCode.invalid_group_id
+        stored: StoredOffsets | ErrorCode = ErrorCode.invalid_group_id
         if storable(entity.group_id):
             member = MemberRef(
                 entity.member_id, getattr(entity, "group_instance_id", None), entity.generation_id_or_member_epoch

@@ -15,10 +15,12 @@ from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.client_rows import COMMITTED_OFFSETS, RowLimits
 from headrace.agent.groups.consumer.group import FIRST_COMMIT_WITH_MEMBER_EPOCH
 from headrace.agent.groups.coordinated import CoordinatedGroup
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
+from headrace.agent.groups.offsets.judged_offsets import StoredOffsets
 from headrace.agent.groups.values import MemberRef
 from headrace.metastore.api.groups import CommittedOffset, GroupApi
 from headrace.metastore.api.transaction_state import ProducerEpoch
@@ -58,31 +60,48 @@ class PendingCommit(NamedTuple):
 class GroupOffsets:
     """All groups' committed offsets. Every answer carries a code."""
 
-    def __init__(self, api: GroupOffsetApi, groups: HeldGroups, clock: Clock, metrics: GroupMetrics) -> None:
+    def __init__(
+        self,
+        api: GroupOffsetApi,
+        groups: HeldGroups,
+        clock: Clock,
+        metrics: GroupMetrics,
+        rows: RowLimits | None = None,
+    ) -> None:
+        """`rows`: limits on what is stored; None: there are none."""
         self._api = api
+        self._rows = rows
         self._groups = groups
         self._clock = clock
         self._metrics = metrics
 
     async def commit(
         self, group_id: str, member: MemberRef, offsets: Sequence[CommittedOffset], *, version: int
-    ) -> list[bool] | ErrorCode:
-        """Per offset whether it was stored (False: its partition is gone); a code when none was."""
-        return await self._store(
+    ) -> StoredOffsets | ErrorCode:
+        """What became of each offset; a code when none was stored."""
+        kept = await self._with_room(group_id, offsets)
+        if isinstance(kept, ErrorCode):
+            return kept
+        stored = await self._store(
             group_id,
             lambda held: held.group.check_commit(self._clock.monotonic(), member, version),
-            lambda held: self._commit(group_id, held.epoch, offsets),
+            lambda held: self._commit(group_id, held.epoch, kept),
         )
+        return _of_all(offsets, kept, stored)
 
     async def commit_pending(
         self, group_id: str, member: MemberRef, offsets: Sequence[CommittedOffset], pending: PendingCommit
-    ) -> list[bool] | ErrorCode:
+    ) -> StoredOffsets | ErrorCode:
         """As `commit`, for offsets that the transaction commits when it ends."""
-        return await self._store(
+        kept = await self._with_room(group_id, offsets)
+        if isinstance(kept, ErrorCode):
+            return kept
+        stored = await self._store(
             group_id,
             lambda held: _check_pending(held.group, self._clock.monotonic(), member),
-            lambda held: self._add_pending(group_id, held.epoch, offsets, pending),
+            lambda held: self._add_pending(group_id, held.epoch, kept, pending),
         )
+        return _of_all(offsets, kept, stored)
 
     async def _store(
         self,
@@ -132,6 +151,24 @@ class GroupOffsets:
         code = transaction_error(verdict, knows_fenced=False, knows_abortable=pending.knows_abortable)
         return ErrorCode(code) if code else stored
 
+    async def _with_room(
+        self, group_id: str, offsets: Sequence[CommittedOffset]
+    ) -> Sequence[CommittedOffset] | ErrorCode:
+        """Those that may be stored: all, unless the cluster has its most offsets; then those of partitions in which the
+        group has one already. Asked before the group judges the member: between that and the commit nothing waits."""
+        if self._rows is None or not offsets or await self._rows.has_room(COMMITTED_OFFSETS, len(offsets)):
+            return offsets
+        try:
+            stored = await self._api.fetch_offsets(group_id, sorted({offset.partition_key for offset in offsets}))
+        except HeadraceError as error:
+            logger.warning("offsets not looked up: group=%s error=%s", group_id, error)
+            return ErrorCode(coordinator_error(error))
+        known = {offset.partition_key for offset in stored}
+        kept = [offset for offset in offsets if offset.partition_key in known]
+        if len(kept) < len(offsets):
+            self._rows.refused(COMMITTED_OFFSETS)
+        return kept
+
     async def fetch(
         self, group_id: str, partition_keys: Sequence[int] | None, member: MemberRef | None = None
     ) -> list[CommittedOffset] | ErrorCode:
@@ -155,6 +192,16 @@ class GroupOffsets:
         except HeadraceError as error:
             logger.warning("offset fetch failed: group=%s error=%s", group_id, error)
             return ErrorCode.coordinator_load_in_progress  # the one that consumers of any age ask again for
+
+
+def _of_all(
+    offsets: Sequence[CommittedOffset], kept: Sequence[CommittedOffset], stored: list[bool] | ErrorCode
+) -> StoredOffsets | ErrorCode:
+    """What became of all of them; POLICY_VIOLATION of those that were not kept."""
+    if isinstance(stored, ErrorCode) or len(kept) == len(offsets):
+        return stored
+    by_key = dict(zip((offset.partition_key for offset in kept), stored, strict=True))
+    return [by_key.get(offset.partition_key, ErrorCode.policy_violation) for offset in offsets]
 
 
 def _check_pending(group: CoordinatedGroup, now: float, member: MemberRef) -> ErrorCode:

@@ -6,6 +6,7 @@ Invariant: a partition that is refused for itself does not keep the offsets of o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -13,6 +14,9 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.offsets.topics import NameOrId, ResolvedTopics, name_or_id
 from headrace.metastore.api.groups import CommittedOffset
+
+StoredOffsets = Sequence[bool | ErrorCode]
+"""Per offset whether it was stored (False: its partition is gone), or why it was refused."""
 
 
 @dataclass(slots=True)
@@ -41,12 +45,13 @@ class JudgedOffsets:
         self.offsets.append(judged)
         self.codes.append(ErrorCode.none)
 
-    def settle(self, stored: list[bool] | ErrorCode, gone: ErrorCode) -> None:
+    def settle(self, stored: StoredOffsets | ErrorCode, gone: ErrorCode) -> None:
         """Put the coordinator's answer in the right places."""
         for number, place in enumerate(self.places):
-            if isinstance(stored, ErrorCode):
-                self.codes[place] = stored
-            elif not stored[number]:
+            answer = stored if isinstance(stored, ErrorCode) else stored[number]
+            if isinstance(answer, ErrorCode):
+                self.codes[place] = answer
+            elif not answer:
                 self.codes[place] = gone
 
 

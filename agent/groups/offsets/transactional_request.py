@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.names import is_legal_group_id, storable
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets, PendingCommit
-from headrace.agent.groups.offsets.judged_offsets import JudgedOffsets
+from headrace.agent.groups.offsets.judged_offsets import JudgedOffsets, StoredOffsets
 from headrace.agent.groups.offsets.topics import resolve
 from headrace.agent.groups.values import MemberRef
 from headrace.metastore.api.transaction_state import ProducerEpoch
@@ -42,7 +42,7 @@ class TxnOffsetCommit:
         judged.settle(await self._store(entity, judged, request.api_version), ErrorCode.unknown_topic_or_partition)
         return reply(request, _response(schema, entity, judged.codes))
 
-    async def _store(self, entity: Any, judged: JudgedOffsets, version: int) -> list[bool] | ErrorCode:
+    async def _store(self, entity: Any, judged: JudgedOffsets, version: int) -> StoredOffsets | ErrorCode:
         if not is_legal_group_id(entity.group_id):
             return ErrorCode.invalid_group_id
         if not entity.transactional_id or not storable(entity.transactional_id):

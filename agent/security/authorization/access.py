@@ -1,13 +1,16 @@
-"""What one principal may do from one address, by one index of ACLs. Decisions are kept.
+"""What one principal may do from one address, by one index of ACLs. Decisions are remembered.
 
 Place: made by authorizer.py, kept with the client's connection, asked by rules and handlers.
 Invariant: the same question has the same answer as long as the object is used; a changed ACL makes another object.
+Clients ask for names of any number and length: the decisions of all clients together have a limit in bytes, and one
+about a longer name than any resource has is not remembered.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from headrace.agent.client_memory import ClientMemory, text_bytes
 from headrace.agent.security.authorization.acl_index import AclIndex, AclVerdict, Subject
 from headrace.agent.security.authorization.operations import (
     CLUSTER_NAME,
@@ -16,10 +19,17 @@ from headrace.agent.security.authorization.operations import (
     AclResource,
     bits,
 )
+from headrace.config.memory_budget import REMEMBERED_BYTES
 
-DECISIONS_MAX = 20_000
-"""A client may ask for any number of names: beyond this all are dropped."""
+NAME_BYTES_MAX = 8 * 1024
+"""Memory of a name. Topics have up to 249 characters, groups and transactional ids up to 2,000 bytes."""
 _Kind = tuple[AclOperation, AclResource]
+Decisions = ClientMemory[tuple["AclAccess", AclOperation, AclResource, str], bool]
+
+
+def new_decisions(limit_bytes: int = REMEMBERED_BYTES["access_decisions"]) -> Decisions:
+    """A memory for the decisions of all clients."""
+    return ClientMemory(limit_bytes, lambda key, _: text_bytes(key[3]), NAME_BYTES_MAX)
 
 
 class Access(Protocol):
@@ -64,27 +74,24 @@ class AclAccess:
 
     is_full = False
 
-    def __init__(self, index: AclIndex, subject: Subject, *, allowed_without_acl: bool) -> None:
+    def __init__(
+        self, index: AclIndex, subject: Subject, *, allowed_without_acl: bool, decisions: Decisions | None = None
+    ) -> None:
+        """`decisions`: where they are remembered; None: nowhere else."""
         self.subject = subject
         self._index = index
         self._good = {AclVerdict.ALLOWED, AclVerdict.NO_ACL} if allowed_without_acl else {AclVerdict.ALLOWED}
-        self._decisions: dict[_Kind, dict[str, bool]] = {}
-        self._count = 0
+        self._decisions = new_decisions() if decisions is None else decisions
         self._of_types: dict[_Kind, bool] = {}
 
     def allows(self, operation: AclOperation, resource_type: AclResource, name: str = CLUSTER_NAME) -> bool:
-        """Decided once."""
-        by_name = self._decisions.get((operation, resource_type))
-        decision = None if by_name is None else by_name.get(name)
+        """Decided once, if it is remembered."""
+        decision = self._decisions.get((self, operation, resource_type, name))
         return self._decide(operation, resource_type, name) if decision is None else decision
 
     def _decide(self, operation: AclOperation, resource_type: AclResource, name: str) -> bool:
-        if self._count >= DECISIONS_MAX:
-            self._decisions.clear()
-            self._count = 0
         decision = self._index.decide(self.subject, operation, resource_type, name) in self._good
-        self._decisions.setdefault((operation, resource_type), {})[name] = decision
-        self._count += 1
+        self._decisions.put((self, operation, resource_type, name), decision)
         return decision
 
     def allows_any(self, operation: AclOperation, resource_type: AclResource) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.security.authorization.access import FULL_ACCESS, Access, AclAccess
+from headrace.agent.security.authorization.access import FULL_ACCESS, Access, AclAccess, new_decisions
 from headrace.agent.security.authorization.acl_index import EMPTY, Subject, canonical_host
 from headrace.agent.security.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
 from headrace.config.settings import Settings
@@ -51,6 +51,8 @@ class Authorizer:
         self._allowed_without_acl = settings.allow_everyone_if_no_acl_found
         self._index = EMPTY
         self._by_subject: dict[Subject, AclAccess] = {}
+        self.decisions = new_decisions()
+        """Of all subjects, by the present index."""
 
     @property
     def enforced(self) -> Authorizer | None:
@@ -91,7 +93,10 @@ class Authorizer:
         if found is None:
             if len(self._by_subject) >= SUBJECTS_MAX:
                 self._by_subject.clear()
-            found = AclAccess(self._index, subject, allowed_without_acl=self._allowed_without_acl)
+                self.decisions.clear()
+            found = AclAccess(
+                self._index, subject, allowed_without_acl=self._allowed_without_acl, decisions=self.decisions
+            )
             self._by_subject[subject] = found
         return found
 
@@ -100,6 +105,7 @@ class Authorizer:
         acls = self._view.image.access_controls
         if self.is_on and acls is not self._index.acls:
             self._index, self._by_subject = self._index.changed(acls), {}
+            self.decisions.clear()
 
     def require(
         self, request: Request, operation: AclOperation, resource_type: AclResource, name: str = CLUSTER_NAME

@@ -33,6 +33,7 @@ from headrace.metastore.log.scram_keys import MECHANISMS
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, RequestHandler, Response
 from headrace.protocol.typed import decode, reply
+from headrace.storage.client_text import shown
 from headrace.storage.clock import Clock
 from headrace.storage.repetition import LIMITED, Repetitions
 
@@ -122,7 +123,7 @@ class Authentication:
             logger.warning(
                 "sasl refused: peer=%s client_id=%s listener=%s left_out=%d reason=clients of this listener do not"
                 " authenticate: use a listener with SASL_PLAINTEXT or SASL_SSL",
-                *(connection.peer, request.client_id, connection.listener, left_out),
+                *(connection.peer, shown(request.client_id), connection.listener, left_out),
                 extra=LIMITED,
             )
 
@@ -202,7 +203,7 @@ class Authentication:
             connection.listener,
             state.mechanism,
             connection.peer,
-            request.client_id,
+            shown(request.client_id),
             error,
         )
         self._audit.failed_authentication(connection, request.client_id, state.mechanism, error)

@@ -20,6 +20,8 @@ from headrace.agent.security.sasl.credentials import Credentials, KnownUser
 from headrace.agent.security.sasl.exchange import Authenticated, AuthenticationFailed
 from headrace.metastore.log.scram_keys import digest_of
 
+MESSAGE_BYTES_MAX = 8 * 1024
+"""A name, a nonce and a proof. Kafka reads up to 512 KiB (sasl.server.max.receive.size)."""
 _FIRST = re.compile(r"[ny],(?:a=([^,]*))?,(n=([^,]+),r=([\x21-\x2b\x2d-\x7e]+)((?:,[a-zA-Z]+=[^,]*)*))")
 _FINAL = re.compile(r"(c=([^,]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,[a-zA-Z]+=[^,]*)*),p=([^,]+)")
 _ESCAPE = re.compile(r"=(?!2C|3D)")
@@ -37,6 +39,8 @@ class ScramExchange:
         self._first = self._binding = ""
 
     async def step(self, message: bytes) -> bytes | Authenticated:
+        if len(message) > MESSAGE_BYTES_MAX:  # a connection keeps the first one until the second comes
+            raise AuthenticationFailed("message too long")
         text = _text(message)
         if self._known is None:
             return await self._begin(text)

@@ -29,6 +29,7 @@ from headrace.metastore.log.own_records import (
     RemoveUserScramCredentialRecord,
     UserScramKeysRecord,
 )
+from headrace.metastore.log.record_sizes import refuse_large
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError, InvalidError, TruncatedError
@@ -94,6 +95,7 @@ class PostgresMetadataLog:
         """False when the head is not `expected_head`; InvalidError for a type that has a separate operation."""
         for record in records:
             _refuse_unprojected(record)
+        refuse_large(records)
         changes = [record for record in records if isinstance(record, PartitionChangeRecord)]
         features = [record for record in records if isinstance(record, FeatureLevelRecord | RemoveFeatureLevelRecord)]
         levels = [record if isinstance(record, FeatureLevelRecord) else None for record in features]

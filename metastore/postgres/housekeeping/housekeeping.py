@@ -6,6 +6,7 @@ Invariant: each call is one short transaction over a bounded number of rows, and
 
 from __future__ import annotations
 
+from headrace.metastore.api.client_rows import RowCounts
 from headrace.metastore.postgres.statement import Pool, Statement
 
 _ROTATE_LOG_SLOTS = Statement("rotate_log_slots", writes=True)
@@ -15,6 +16,7 @@ _MERGE_PRODUCER_ID_BLOCKS = Statement("merge_producer_id_blocks", writes=True)
 _PURGE_DELETED_PARTITIONS = Statement("purge_deleted_partitions", writes=True)
 _EXPIRE_GROUP_OFFSETS = Statement("expire_group_offsets", writes=True)
 _PRUNE_JOBS = Statement("prune_jobs", writes=True)
+_CLIENT_ROWS = Statement("client_rows", writes=False)
 _HELD_SNAPSHOT = Statement("held_snapshot", writes=False)
 
 
@@ -58,6 +60,10 @@ class PostgresHousekeeping:
         """Forget up to `limit` jobs that ended over a day ago; how many."""
         (pruned,) = await _PRUNE_JOBS.row(self.pool, limit=limit)
         return int(pruned)
+
+    async def client_rows(self) -> RowCounts:
+        """As of now, about."""
+        return RowCounts(*map(int, await _CLIENT_ROWS.row(self.pool)))
 
     async def held_snapshot(self) -> int:
         """Age in transactions of the oldest snapshot that others hold."""

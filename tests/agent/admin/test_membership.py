@@ -361,6 +361,7 @@ def _served_to_clients() -> set[int]:
         sealed_keys=anything,
         authorizer=authorizer,
         may_be_behind=anything,
+        rows=anything,
     )
     register_handlers(dispatcher, parts)
     return {api.key for api in dispatcher.served()}

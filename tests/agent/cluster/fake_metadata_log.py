@@ -21,6 +21,7 @@ from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from headrace.metastore.log.partition_records import change_records, encode_new_partitions, split_record
+from headrace.metastore.log.record_sizes import refuse_large
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.partitions.changes import Removal
@@ -116,6 +117,7 @@ class FakeMetadataLog:
         self, expected_head: int, records: Sequence[MetadataRecord], *, controller_epoch: int | None = None
     ) -> bool:
         await self._begin("append_records")
+        refuse_large(records)
         if controller_epoch is not None:
             self._require_controller(controller_epoch)
         if not self._compare(expected_head):

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.sessions import CAPACITY, EPOCH_MAX, EVICTABLE_SECONDS, FetchSessions
-from headrace.protocol.fetch_codec import FetchPartition, FetchRequest, FetchTopic
+from headrace.protocol.fetch_codec import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from headrace.protocol.request import ClientConnection
 from tests.agent.fetch.fetch_world import World, expected, split_sent
 from tests.manual_clock import ManualClock
@@ -208,3 +208,28 @@ def test_a_session_that_grows_too_large_ends() -> None:
     too_large = sessions.open(_of(1, session_id, 2, first=10), here, by_id=False, session_max=10)
     assert too_large.error == ErrorCode.fetch_session_id_not_found
     assert sessions.open(_of(0, session_id, 3), here, by_id=False).error == ErrorCode.fetch_session_id_not_found
+
+
+@pytest.mark.requirement("X7")
+def test_a_long_name_counts_as_many_partitions() -> None:
+    """A client may name topics that do not exist, by names of any length."""
+    registry, here = CollectorRegistry(), connection()
+    sessions = FetchSessions(ManualClock(), random.Random(1), FetchMetrics(registry), partitions_max=100)
+
+    def asked(name: str, session_id: int = 0, epoch: int = 0, *, forgets: bool = False) -> FetchRequest:
+        wanted = [] if forgets else [FetchTopic(name, None, [FetchPartition(0, 0, 1)])]
+        forgotten = [ForgottenTopic(name, None, [0])] if forgets else []
+        return FetchRequest(0, 1, 1, 0, wanted, session_id, epoch, forgotten)
+
+    assert sessions.open(asked("x" * 249), here, by_id=False).session_id > 0
+    assert sessions.partitions == 2
+    assert sessions.open(asked("x" * 50_000), here, by_id=False).session_id == 0
+    session_id = sessions.open(asked("y" * 2_560), here, by_id=False).session_id
+    assert sessions.partitions == 2 + 11
+    sessions.open(asked("z" * 5_000, session_id, 1), here, by_id=False)
+    sessions.open(asked("z" * 5_000, session_id, 2), here, by_id=False)
+    assert sessions.partitions == 2 + 11 + 20, "named twice, kept once"
+    sessions.open(asked("z" * 5_000, session_id, 3, forgets=True), here, by_id=False)
+    assert sessions.partitions == 2 + 11
+    sessions.open(asked("z" * 50_000, session_id, 4), here, by_id=False)
+    assert sessions.partitions == 2, "too large: it ended"

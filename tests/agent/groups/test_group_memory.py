@@ -12,10 +12,18 @@ from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.client_memory import text_bytes
 from headrace.agent.client_pattern import PATTERN_CHARACTERS_MAX, compile_pattern
 from headrace.agent.groups import held_groups
 from headrace.agent.groups.consumer.topics import is_valid
-from headrace.agent.groups.group_memory import GROUP_BYTES, NO_ADDRESS, PROMISED_BYTES, GroupMemory, sizes_of_group
+from headrace.agent.groups.group_memory import (
+    GROUP_BYTES,
+    NO_ADDRESS,
+    PROMISED_BYTES,
+    GroupMemory,
+    group_bytes,
+    sizes_of_group,
+)
 from headrace.agent.limit_metrics import limits_reached
 from tests.agent.client_calls import call
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
@@ -71,12 +79,15 @@ def test_what_was_measured_last_counts(history: list[tuple[str, dict[str, int]]]
 
 
 def test_a_group_is_counted_for_a_client_that_has_a_member_in_it() -> None:
-    assert sizes_of_group([]) == {NO_ADDRESS: GROUP_BYTES}
-    assert sizes_of_group([("/a", 100), ("/b", 50), ("/a", 1)]) == {"/a": GROUP_BYTES + 101, "/b": 50}
+    own = group_bytes("g")
+    assert own == GROUP_BYTES + text_bytes("g")
+    assert sizes_of_group(own, []) == {NO_ADDRESS: own}
+    assert sizes_of_group(own, [("/a", 100), ("/b", 50), ("/a", 1)]) == {"/a": own + 101, "/b": 50}
     memory = _memory()
     for number in range(1_000):
-        memory.measured(f"g-{number}", sizes_of_group([]))
-    assert memory.in_use_bytes == 0, "groups without members are bounded by their number"
+        memory.measured(f"g-{number}", sizes_of_group(group_bytes(f"g-{number}"), []))
+    assert memory.in_use_bytes == 0, "groups without members have another limit"
+    assert memory.idle_bytes == sum(group_bytes(f"g-{number}") for number in range(1_000))
     assert memory.refuse("g", "/a", 10 * KIB) is ErrorCode.none
 
 
@@ -151,6 +162,19 @@ async def test_groups_without_members_are_released_beyond_a_number(
     assert groups.get(joined) is not None, "a group with a member stays"
     assert groups.get(others[-1]) is not None
     assert groups.get(others[0]) is None
+
+
+async def test_groups_without_members_are_released_beyond_their_bytes(
+    world: GroupsWorld, monkeypatch: pytest.MonkeyPatch, fake_clock: ManualClock
+) -> None:
+    monkeypatch.setattr(held_groups, "IDLE_GROUPS_BYTES", 20 * (GROUP_BYTES + 300))
+    monkeypatch.setattr(held_groups, "RELEASED_AT_ONCE", 5)
+    groups = world.home.requests.groups
+    for name in _mine(world, 60):
+        await groups.find(name)
+        await fake_clock.advance(held_groups.TICK_SECONDS)
+        assert groups.memory.idle_bytes <= 21 * (GROUP_BYTES + 300)
+    assert 10 < len(list(groups)) < 25
 
 
 async def test_one_turn_of_the_loop_measures_a_part_of_the_groups(

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.agent.produce import receive, transactional
 from headrace.agent.produce.layout import StagedBatch
-from headrace.agent.produce.transactional import FIRST_IMPLICIT, NAMES_MAX, ProducerNames
+from headrace.agent.produce.transactional import FIRST_IMPLICIT, NAMES_BYTES, ProducerNames
 from headrace.metastore.api.agents import TRANSACTION_VERSION, FeatureRange
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, BatchTransaction, FileAnswer, FileCommit
 from headrace.metastore.api.transaction_state import EPOCH_MAX, ProducerEpoch, Transaction, TransactionState
@@ -185,13 +185,14 @@ async def test_a_failed_look_up_stores_nothing_and_is_asked_again() -> None:
 async def test_only_so_many_producers_are_remembered() -> None:
     async def find(names: Sequence[str]) -> list[Transaction]:
         (name,) = names
-        who = ProducerEpoch(int(name), 0)
+        who = ProducerEpoch(int(name[-9:]), 0)
         return [Transaction(transactional_id=name, producer=who, state=TransactionState.EMPTY, timeout_ms=1)]
 
     names = ProducerNames(find)
-    for number in range(NAMES_MAX + 10):
-        assert await names.look_up(str(number), [number]) is None
-    assert len(names._names) <= NAMES_MAX
+    for number in range(3_000):
+        assert await names.look_up(str(number).zfill(2_000), [number]) is None
+        assert names.in_use_bytes <= NAMES_BYTES
+    assert await names.look_up("7".zfill(300_000), [7]) is None, "too long to be remembered"
 
 
 def _forget_the_flag(patch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from headrace.agent.quotas.enforcement import QuotaEnforcer
 from headrace.agent.quotas.exchange import QuotaExchange
 from headrace.agent.quotas.limits import BucketKey
 from headrace.agent.quotas.metrics import QuotaMetrics
-from headrace.agent.quotas.sharing import Use, decode_report, encode_report
+from headrace.agent.quotas.sharing import REPORT_CHARACTERS, Use, decode_report, encode_report
+from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.api_keys import ApiKey
@@ -187,6 +188,22 @@ def test_the_user_is_the_principals_name(world: World) -> None:
     request.connection.principal = "User:alice:x"
     assert world.enforcer.arrived(request, 10) is not None
     assert ANONYMOUS == "User:ANONYMOUS"
+
+
+@pytest.mark.requirement("X7")
+def test_long_names_share_one_bucket_and_fill_no_report(world: World) -> None:
+    world.enforcer.on_image(image({"producer_byte_rate": 10.0}, **{"client-id": None}))
+    for number in range(2_000):
+        world.enforcer.arrived(a_request(PRODUCE, 9, b"", client_id=f"{number}".ljust(32_000, "x")), 1_000)
+        assert world.enforcer.in_use_bytes <= REMEMBERED_BYTES["quota_clients"]
+    buckets = dict(world.enforcer.buckets())
+    shared = BucketKey("producer_byte_rate", None, None)
+    assert len(buckets) < 200
+    assert shared in buckets
+    uses = {key: Use(bucket.generation, float(number), False) for number, (key, bucket) in enumerate(buckets.items())}
+    report = encode_report(uses)
+    assert len(report) <= REPORT_CHARACTERS
+    assert 0 < len(decode_report(report)) < len(uses)
 
 
 def test_many_names_share_one_bucket(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

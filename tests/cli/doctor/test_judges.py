@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from headrace.agent.client_rows import row_use
 from headrace.cli.doctor import bucket, cluster, host, postgres
 from headrace.cli.doctor.findings import Finding, Level
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT, FeatureRange
+from headrace.metastore.api.client_rows import RowCounts
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.postgres.diagnosis.diagnosis import ServerState, TableState
 from headrace.storage.objects.s3_bucket import BucketRules, Expiration
@@ -154,3 +156,11 @@ def test_a_store_that_does_not_tell() -> None:
 def test_what_is_not_ok_says_what_to_do(to_do: str) -> None:
     with pytest.raises(ValueError, match="unless it is ok"):
         Finding("a", "c", Level.WARN if not to_do else Level.OK, "f", to_do)
+
+
+@pytest.mark.requirement("X7")
+def test_rows_of_clients_are_named_from_eighty_percent_on() -> None:
+    counts = RowCounts(transactional_ids=799_999, producer_states=0, committed_offsets=8_000_000)
+    found = list(cluster.judge_rows(row_use(counts, Settings())))
+    assert [(each.check, each.level) for each in found] == [("max.committed.offsets", Level.WARN)]
+    assert "8,000,000 of 10,000,000" in found[0].found

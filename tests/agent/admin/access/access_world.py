@@ -33,7 +33,11 @@ class World:
         change = LogChange(self.cluster, self.api, clock)
         settings = settings or Settings(delegation_token_secret_key=SECRET)
         sealed_keys = SealedKeys(Sealing(settings.metadata_secret_keys), "cluster")
-        parts = AccessParts(change, random.Random(3), SettingsInForce(settings), sealed_keys)
+        self.limits: list[str] = []
+        """Limits that refused a request."""
+        parts = AccessParts(
+            change, random.Random(3), SettingsInForce(settings), sealed_keys, on_limit=self.limits.append
+        )
         for api_key, row in ACCESS_ROWS.items():
             self._dispatcher.register(api_key, row.handler(parts))
 

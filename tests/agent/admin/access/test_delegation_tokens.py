@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,23 +12,37 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from headrace.config.settings import Settings
-from headrace.metastore.log.delegation_tokens import TokenTimes, ended, is_expired, issue_token, renewed
+from headrace.metastore.log.delegation_tokens import (
+    PRINCIPAL_BYTES_MAX,
+    RENEWERS_MAX,
+    TokenTimes,
+    ended,
+    is_expired,
+    issue_token,
+    renewed,
+    token_hmac,
+)
 from headrace.metastore.log.kip631_records import DelegationTokenRecord
 from headrace.metastore.log.own_records import RemoveDelegationTokenRecord
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
-from tests.agent.admin.access.access_world import World
+from tests.agent.admin.access.access_world import SECRET, World
 from tests.agent.client_calls import versions_of
 from tests.manual_clock import ManualClock
 
 ANN, BOB, CID = "User:ann", "User:bob", "User:cid"
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+TIMES = TokenTimes(7 * DAY_MS, DAY_MS)
 
 
 @pytest.fixture
 def world(fake_clock: ManualClock) -> World:
     return World(fake_clock)
+
+
+def now(world: World) -> int:
+    return world.clock.wall_ms()
 
 
 def ms(value: int) -> datetime.timedelta:
@@ -187,6 +202,57 @@ async def test_tokens_for_others_need_a_grant_that_does_not_exist(world: World) 
     robots = [("CreatableRenewers", {"principal_type": "Robot", "principal_name": "r"})]
     code = await refusal(world, ApiKey.CREATE_DELEGATION_TOKEN, ANN, renewers=robots)
     assert code == ErrorCode.invalid_principal_type
+
+
+def renewers(*names: str) -> list[tuple[str, dict[str, str]]]:
+    return [("CreatableRenewers", {"principal_type": "User", "principal_name": name}) for name in names]
+
+
+@pytest.mark.requirement("X7")
+async def test_a_token_has_so_many_renewers_and_their_names_so_many_bytes(world: World) -> None:
+    """Every agent holds every token, and any user may make one."""
+    many = [f"r{number}" for number in range(RENEWERS_MAX)]
+    assert (await create(world, renewers=renewers(*many))).error_code == 0
+    longest = "x" * (PRINCIPAL_BYTES_MAX - len("User:"))
+    assert (await create(world, renewers=renewers(longest))).error_code == 0
+    refused = (renewers(*many, "one more"), renewers(longest + "x"), renewers("é" * (PRINCIPAL_BYTES_MAX // 2)))
+    for each in refused:
+        code = await refusal(world, ApiKey.CREATE_DELEGATION_TOKEN, ANN, renewers=each)
+        assert code == ErrorCode.invalid_request
+    assert len((await world.image()).delegation_tokens) == 2
+    assert world.limits == ["delegation.token.renewers"] * 3
+
+
+@pytest.mark.requirement("X7")
+async def test_an_owner_has_so_many_tokens_at_a_time(fake_clock: ManualClock) -> None:
+    world = World(fake_clock, Settings(delegation_token_secret_key=SECRET, delegation_token_max_per_owner=3))
+    made = [await create(world) for _ in range(3)]
+    assert await refusal(world, ApiKey.CREATE_DELEGATION_TOKEN, ANN) == ErrorCode.policy_violation
+    assert (await create(world, BOB)).error_code == 0, "of another owner"
+    assert (await renew(world, made[0].hmac)).error_code == 0, "what is there goes on"
+    assert (await expire(world, made[0].hmac)).error_code == 0
+    assert (await create(world)).error_code == 0
+    assert world.limits == ["delegation.token.max.per.owner"]
+
+
+@pytest.mark.requirement("X7")
+async def test_a_token_from_before_the_limits_is_shown_and_ended_and_expires(world: World) -> None:
+    await world.image()
+    old = replace(
+        issue_token("old", ANN, ["User:" + "x" * 7_000_000], max_lifetime_ms=HOUR_MS, times=TIMES, now_ms=now(world)),
+        token_id="old",
+    )
+    world.api.append(old, replace(old, token_id="older"))
+    assert [len(token.renewers) for token in (await describe(world)).tokens] == [1, 1]
+    assert (
+        await refusal(world, ApiKey.RENEW_DELEGATION_TOKEN, ANN, token_hmac(SECRET, "old")) == ErrorCode.invalid_request
+    )
+    assert (await expire(world, token_hmac(SECRET, "old"))).error_code == 0
+    world.clock.jump(3_601)
+    assert is_expired((await world.image()).delegation_tokens["older"], now(world))
+    dropped = [RemoveDelegationTokenRecord(token_id="older")]  # as the active controller does
+    assert await world.api.append_records((await world.image()).offset, dropped)
+    assert (await world.image()).delegation_tokens == {}
 
 
 async def test_lost_answers_and_a_metastore_away(world: World) -> None:

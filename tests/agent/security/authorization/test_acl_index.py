@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.agent.security.authorization.access import DECISIONS_MAX, AclAccess
+from headrace.agent.security.authorization.access import AclAccess, new_decisions
 from headrace.agent.security.authorization.acl_index import EMPTY, AclVerdict, Subject, canonical_host
 from headrace.agent.security.authorization.operations import ALLOW, DENY, LITERAL, PREFIXED, AclOperation, AclResource
 from headrace.metastore.log.kip631_records import AccessControlRecord
@@ -154,12 +154,28 @@ def test_addresses_have_one_form(written: str, canonical: str) -> None:
 
 def test_decisions_are_kept_up_to_a_limit() -> None:
     index = EMPTY.changed(frozenset({an_acl("t1")}))
-    access = AclAccess(index, Subject("User:alice", "::1"), allowed_without_acl=False)
-    for number in range(DECISIONS_MAX + 10):
+    decisions = new_decisions(100_000)
+    alice, bob = (
+        AclAccess(index, Subject(name, "::1"), allowed_without_acl=False, decisions=decisions)
+        for name in ("User:alice", "User:bob")
+    )
+    for number in range(2_000):
         name = f"t{number}"
-        assert access.allows(AclOperation.READ, AclResource.TOPIC, name) is (number == 1)
-    assert access.allows(AclOperation.READ, AclResource.TOPIC, "t1")
-    assert sum(map(len, access._decisions.values())) <= DECISIONS_MAX
+        assert alice.allows(AclOperation.READ, AclResource.TOPIC, name) is (number == 1)
+        assert not bob.allows(AclOperation.READ, AclResource.TOPIC, name)
+        assert decisions.in_use_bytes <= 100_000
+    assert alice.allows(AclOperation.READ, AclResource.TOPIC, "t1")
+    assert len(decisions) > 100, "of both"
+
+
+@pytest.mark.requirement("X7")
+def test_a_decision_about_a_name_that_nothing_has_is_not_kept() -> None:
+    decisions = new_decisions()
+    index = EMPTY.changed(frozenset({an_acl("t1")}))
+    access = AclAccess(index, Subject("User:alice", "::1"), allowed_without_acl=False, decisions=decisions)
+    for number in range(10):
+        assert not access.allows(AclOperation.READ, AclResource.TOPIC, f"{number}" + "x" * 100_000)
+    assert len(decisions) == 0
 
 
 def test_what_is_allowed_without_an_acl() -> None:
