@@ -28,10 +28,11 @@ def raise_descriptor_limit() -> int:
 
 
 def connections_possible(settings: Settings) -> int:
-    """Clients' connections that leave enough descriptors for everything else; at least 1."""
+    """Clients' connections that leave enough descriptors for everything else, also for those that a balancer has not
+    named yet; at least 1."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _ENOUGH
     metastore = settings.metastore_pool_size + settings.metastore_reader_connections
     own = metastore + settings.s3_max_connections + 2 * settings.http_max_connections
-    return max(1, soft - RESERVED - BACKLOG - own)
+    return max(1, soft - RESERVED - BACKLOG - own - settings.max_unauthenticated_connections)
