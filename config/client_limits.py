@@ -33,7 +33,7 @@ class ClientLimits(ProcessSettings, frozen=True, kw_only=True, forbid_unknown_fi
             description="Maximum number of Kafka connections of one agent before PROXY header, TLS handshake and"
             " authentication are complete; beyond it the oldest of the address with the most of them is closed."
         ),
-    ] = field(default=1_000, name="max.unauthenticated.connections")
+    ] = field(default=500, name="max.unauthenticated.connections")
     unauthenticated_connections_max_ms: Annotated[
         PositiveInt,
         Meta(description="PROXY header, TLS handshake and authentication must be complete after this time."),

@@ -18,7 +18,7 @@ HEADER, HANDSHAKE, AUTHENTICATION = "proxy_header", "tls_handshake", "unauthenti
 """What a newcomer has not finished: the reason when its time is over."""
 
 
-class Accepted:
+class AcceptedSocket:
     """Of one connection."""
 
     def __init__(
@@ -106,6 +106,7 @@ class Accepted:
         self.established()
         self._host.arriving.discard(self)
         self._takes(0)
+        vars(self._transport).pop("_read_ready_cb", None)  # else asyncio's transport waits for the garbage collector
         if self._is_admitted:
             self._entrance.admission.closed(self.client[0])
 

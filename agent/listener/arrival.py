@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from headrace.agent.listener.accepted import AUTHENTICATION, HANDSHAKE, HEADER, Accepted
+from headrace.agent.listener.accepted import AUTHENTICATION, HANDSHAKE, HEADER, AcceptedSocket
 from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.host import ConnectionHost, Entrance
 from headrace.agent.listener.proxy_header import missing_bytes, read_proxy_header
@@ -24,11 +24,11 @@ _SPARE_SECONDS = 60
 _NOWHERE = ("", 0)
 
 
-class Arrival(asyncio.BufferedProtocol):
+class ArrivingConnection(asyncio.BufferedProtocol):
     """The asyncio protocol of a connection that was just accepted."""
 
     _transport: asyncio.Transport
-    _accepted: Accepted
+    _accepted: AcceptedSocket
 
     def __init__(self, host: ConnectionHost, entrance: Entrance, *, proxy_protocol: bool) -> None:
         """`proxy_protocol`: a header comes first."""
@@ -40,7 +40,7 @@ class Arrival(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         sender = transport.get_extra_info("peername") or _NOWHERE  # none: it has disconnected already
-        self._accepted = Accepted(self._host, self._entrance, transport, (str(sender[0]), int(sender[1])))
+        self._accepted = AcceptedSocket(self._host, self._entrance, transport, (str(sender[0]), int(sender[1])))
         if self._is_proxied:
             self._accepted.wait(HEADER)
         elif self._accepted.admit():
@@ -81,14 +81,21 @@ class Arrival(asyncio.BufferedProtocol):
         protocol: asyncio.BaseProtocol = connection
         if context is not None:
             allowed = int(self._entrance.newcomers.seconds) + _SPARE_SECONDS
-            encrypted = TlsProtocol(connection, context, allowed, accepted.ended)
+            encrypted = TlsProtocol(connection, context, allowed, lambda: _lost(accepted, connection))
             encrypted.handshake.add_done_callback(self._shook_hands)
             protocol = encrypted
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
 
     def _shook_hands(self, handshake: asyncio.Future[None]) -> None:
+        """Report a failure."""
         error = None if handshake.cancelled() else handshake.exception()
         if error is not None:
             reason = str(error) or "the client closed the connection"
             self._accepted.close(HANDSHAKE, detail=reason, level=logging.INFO)
+
+
+def _lost(accepted: AcceptedSocket, connection: KafkaConnection) -> None:
+    """The socket is closed: maybe before the handshake, so that `connection` never began."""
+    accepted.ended()
+    connection.release()

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Awaitable
 from functools import partial
 
-from headrace.agent.listener.accepted import Accepted
+from headrace.agent.listener.accepted import AcceptedSocket
 from headrace.agent.listener.frame_memory import FrameMemory
 from headrace.agent.listener.frames import TOKEN_HEADER, FrameHead, FrameReader, RequestHeader, read_request_header
 from headrace.agent.listener.host import ConnectionHost, Entrance
@@ -57,7 +57,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     _writer: ReplyWriter
     _replies: ReplyQueue
 
-    def __init__(self, host: ConnectionHost, entrance: Entrance, accepted: Accepted) -> None:
+    def __init__(self, host: ConnectionHost, entrance: Entrance, accepted: AcceptedSocket) -> None:
         """`accepted`: its socket, which admission has let in."""
         self._host, self._entrance, self._accepted = host, entrance, accepted
         self._frames = FrameReader(host.limits.socket_request_max_bytes)
@@ -160,8 +160,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._replies.clear()
         self._host.connections.discard(self)
         self._accepted.ended()
+        self.release()
         self._host.metrics.connections.dec()
         self._host.ended()
+
+    def release(self) -> None:
+        """End the cycles of references to this connection: the collector runs rarely."""
+        self._memory.release()
+        self._muting.release()
 
     # -- reading
 

@@ -31,7 +31,7 @@ from headrace.storage.clock import Clock
 from headrace.storage.repetition import LIMITED, Repetitions
 
 if TYPE_CHECKING:
-    from headrace.agent.listener.accepted import Accepted
+    from headrace.agent.listener.accepted import AcceptedSocket
     from headrace.agent.listener.connection import KafkaConnection
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Limits:
     request_max_elements: int = 10_000
     max_connections_per_ip: int = 2**31 - 1
     max_connection_creation_rate: int = 2**31 - 1
-    max_unauthenticated_connections: int = 1_000
+    max_unauthenticated_connections: int = 500
     unauthenticated_connections_max_ms: int = 60_000
     local_connections: int = 0
     """Connections beyond the limit that are left to this machine."""
@@ -163,8 +163,8 @@ class ConnectionHost:
         self.produce_bytes = ProduceBytes()
         self.produce_bytes.waits_for_memory = lambda: self.budget.waiting > 0
         self.slab = memoryview(bytearray(SLAB_BYTES))
-        self.arriving: set[Accepted] = set()
-        """Accepted sockets that are no KafkaConnection yet."""
+        self.arriving: set[AcceptedSocket] = set()
+        """Sockets that are no KafkaConnection yet."""
         self.connection_bytes = 0
         """What all open sockets take while they are idle."""
         self.connections: set[KafkaConnection] = set()

@@ -15,7 +15,7 @@ from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from headrace.agent.listener.arrival import Arrival
+from headrace.agent.listener.arrival import ArrivingConnection
 from headrace.agent.listener.descriptors import BACKLOG
 from headrace.agent.listener.host import ConnectionHost, Limits, RefusedCertificate
 from headrace.agent.listener.metrics import ListenerMetrics
@@ -103,7 +103,7 @@ class KafkaListener:
         loop = asyncio.get_running_loop()
         entrance = self._host.entrance(name, security, for_agents=for_agents)
         try:
-            make = partial(Arrival, self._host, entrance, proxy_protocol=proxy_protocol)
+            make = partial(ArrivingConnection, self._host, entrance, proxy_protocol=proxy_protocol)
             server = await loop.create_server(make, host, port, backlog=BACKLOG)
         except OSError as error:
             raise InvalidError(

@@ -20,6 +20,10 @@ RECEIVE_BYTES = 256 * 1024
 """One read of encrypted bytes; as large as asyncio's."""
 SHUTDOWN_SECONDS = 5
 """For a client's answer to the end of TLS; asyncio waits for 30."""
+_LET_GO = (
+    *("_sslobj", "_incoming", "_outgoing", "_app_protocol_get_buffer", "_app_protocol_buffer_updated"),
+    *("handshake", "_on_lost"),  # the first has the frames of a failure
+)
 _of_thread = threading.local()
 
 
@@ -55,8 +59,15 @@ class TlsProtocol(SSLProtocol):
         return self._ssl_buffer_view
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        super().connection_lost(exc)
+        super().connection_lost(exc)  # schedules that of `inner`
         self._on_lost()
+        asyncio.get_running_loop().call_soon(self._let_go)
+
+    def _let_go(self) -> None:
+        """Release what OpenSSL has, and `inner`: in a cycle of references they stay until the collector runs, and
+        thousands of connections that come and go fill the memory meanwhile."""
+        vars(self).update(dict.fromkeys(_LET_GO))
+        self._extra.clear()
 
 
 def _receive_buffer() -> memoryview:

@@ -15,7 +15,7 @@ from headrace.storage.records.check import check_batch
 from headrace.storage.records.check_records import check_records
 from load.hostile import attacks
 from load.hostile.__main__ import names
-from load.hostile.attacks import false_batches, fetch_sessions, large_members, membership, patterns
+from load.hostile.attacks import false_batches, fetch_sessions, large_members, leave_reasons, membership, patterns
 from load.hostile.attacks.this_machine import snapshot_bomb
 from load.hostile.attacks.unread_replies import fetch
 
@@ -39,6 +39,7 @@ def test_each_attack_is_a_program(name: str) -> None:
         patterns.heartbeat(1, patterns.PATTERNS[0]),
         fetch_sessions.session(3),
         fetch(1),
+        leave_reasons.leave(200, b"reason"),
     ],
 )
 def test_its_requests_can_be_decoded(frame: bytes) -> None:

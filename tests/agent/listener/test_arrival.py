@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ssl
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -253,3 +255,38 @@ async def test_a_drain_ends_those_who_wait(tmp_path: Path) -> None:
         for client in waiting:
             assert await client.ended() == b""
         assert world.memory == 0
+
+
+async def _come_and_go(world: World, refs: list[weakref.ref[object]]) -> None:
+    """Silent connections, and clients that were served."""
+    for client in await world.silent(MOST):
+        await client.close()
+    for _ in range(MOST):
+        client = await world.client()
+        await _is_served(client)
+        refs += [weakref.ref(each) for each in world.listener._host.connections]
+        await client.close()
+    await until(lambda: world.memory == 0)
+    await until(lambda: not any(ref() for ref in refs))
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+async def test_what_connections_took_is_free_without_the_garbage_collector(
+    tmp_path: Path, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs rarely in an agent: 4,000 TLS connections that came and went left 139 MiB."""
+    refs: list[weakref.ref[object]] = []
+    original = arrival.AcceptedSocket.__init__
+
+    def noted(self: arrival.AcceptedSocket, *given: Any) -> None:
+        original(self, *given)
+        refs.append(weakref.ref(self))
+        refs.append(weakref.ref(self._transport))
+
+    monkeypatch.setattr(arrival.AcceptedSocket, "__init__", noted)
+    async with serving(tmp_path, protocol) as world:
+        gc.disable()
+        try:
+            await _come_and_go(world, refs)
+        finally:
+            gc.enable()
