@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable
 from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from headrace.agent.listener.arrival import ArrivingConnection
-from headrace.agent.listener.descriptors import BACKLOG
+from headrace.agent.listener.descriptors import ACCEPTED_AT_ONCE, BACKLOG
 from headrace.agent.listener.host import ConnectionHost, Limits, RefusedCertificate
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.produce_bytes import ProduceBytes
@@ -104,12 +105,15 @@ class KafkaListener:
         entrance = self._host.entrance(name, security, for_agents=for_agents)
         try:
             make = partial(ArrivingConnection, self._host, entrance, proxy_protocol=proxy_protocol)
-            server = await loop.create_server(make, host, port, backlog=BACKLOG)
+            server = await loop.create_server(make, host, port, backlog=ACCEPTED_AT_ONCE)
         except OSError as error:
             raise InvalidError(
                 f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)};"
                 " choose another port in listeners, or stop the process that uses it"
             ) from error
+        for bound_socket in server.sockets:
+            with socket.socket(fileno=os.dup(bound_socket.fileno())) as same:
+                same.listen(BACKLOG)  # asyncio has one number for the kernel's queue and for a turn
         self._servers.append(server)
         if self._sweeper is None:
             self._sweeper = self._supervisor.keep("idle connections", self._sweep)

@@ -13,6 +13,11 @@ _LISTENER = SecondListener("SSL")
 SETTINGS = _LISTENER.settings
 
 
+async def prepare(target: AttackedAgent) -> None:
+    """An idle agent grows for some seconds after its start."""
+    await asyncio.sleep(10)
+
+
 async def attack(target: AttackedAgent) -> str:
     """Another client tries to connect twice a second."""
     opened = 0
