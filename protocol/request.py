@@ -93,7 +93,7 @@ class ClientConnection:
     @property
     def is_known(self) -> bool:
         """Whether it has done what its listener asks before it serves."""
-        return not self.must_authenticate or self.principal is not None or self.is_agent
+        return not self.must_authenticate or self.principal is not None or self.is_agent or self.is_link
 
 
 @dataclass(slots=True)

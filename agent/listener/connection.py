@@ -124,7 +124,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _settle(self) -> None:
         """Its client may be known now: then it is closed for no other."""
-        if self._client.is_known or self._client.is_link:
+        if self._client.is_known:
             self._accepted.established()
 
     def get_buffer(self, sizehint: int) -> memoryview:

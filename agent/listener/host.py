@@ -91,7 +91,7 @@ class Limits:
 
     def largest_frame(self, api_key: int, client: ClientConnection) -> tuple[int, str]:
         """(bytes of the largest frame that is read, the limit's name)."""
-        if not client.is_known and not client.is_link:
+        if not client.is_known:
             return UNKNOWN_FRAME_BYTES, "unauthenticated"
         if api_key == ApiKey.PRODUCE:
             return self.socket_request_max_bytes, "socket.request.max.bytes"

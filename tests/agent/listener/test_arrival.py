@@ -32,12 +32,15 @@ pytestmark = pytest.mark.requirement("X2", "X7")
 ATTACKER, OTHER = "127.0.0.66", "127.0.0.1"
 MOST = 5
 SASL_AUTHENTICATE = 36
+BETWEEN_AGENTS = 31_299
 
 
 async def _handle(request: Request) -> Response:
     """As on a listener with SASL: a client authenticates with one request."""
     if request.api_key == SASL_AUTHENTICATE:
         request.connection.principal = "User:alice"
+    elif request.api_key == BETWEEN_AGENTS:
+        request.connection.is_agent = True
     elif not request.connection.is_known:
         raise CloseConnection("not authenticated")
     return answer(request, request.connection.peer.encode())
@@ -207,6 +210,18 @@ async def test_the_time_for_it_ends(tmp_path: Path, protocol: str, proxied: bool
         assert (world.waiting, world.closed(reason)) == (0, 2)
         await _is_served(known)
         await known.close()
+
+
+async def test_an_agent_that_has_shown_the_clusters_secret_stays(tmp_path: Path) -> None:
+    """It does not authenticate by SASL: its requests carry the secret's HMAC."""
+    async with serving(tmp_path, "SASL_PLAINTEXT", for_agents=True) as world:
+        agent = await world.client()
+        for _ in range(3):
+            await agent.send(frame(1, api_key=BETWEEN_AGENTS))
+            assert (await agent.reply())[0] == 1
+            await world.clock.advance(100)
+        assert world.waiting == 0
+        await agent.close()
 
 
 def first_bytes(protocol: str, proxied: bool) -> bytes:
