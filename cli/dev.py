@@ -120,7 +120,8 @@ def _agent(settings: Settings, index: int, url: str, bucket: str, passed_on: dic
         "metastore.url": url,
         "bucket": bucket,
         "node.id": str((1 if settings.node_id is None else settings.node_id) + index),
-        "listeners": _listeners(settings, index, private="inter.broker.listener.name" in passed_on),
+        "listeners": passed_on.get("listeners")
+        or _listeners(settings, index, private="inter.broker.listener.name" in passed_on),
         "http.port": str(http_port(settings) + index if http_port(settings) else 0),
     }
     return AgentProcess(passed_on | own)

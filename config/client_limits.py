@@ -27,6 +27,17 @@ class ClientLimits(ProcessSettings, frozen=True, kw_only=True, forbid_unknown_fi
     max_connection_creation_rate: Annotated[
         PositiveInt, Meta(description="New Kafka connections per second of one agent; it closes what comes faster.")
     ] = field(default=INT_MAX, name="max.connection.creation.rate")
+    max_unauthenticated_connections: Annotated[
+        PositiveInt,
+        Meta(
+            description="Maximum number of Kafka connections of one agent before PROXY header, TLS handshake and"
+            " authentication are complete; beyond it the oldest of the address with the most of them is closed."
+        ),
+    ] = field(default=500, name="max.unauthenticated.connections")
+    unauthenticated_connections_max_ms: Annotated[
+        PositiveInt,
+        Meta(description="PROXY header, TLS handshake and authentication must be complete after this time."),
+    ] = field(default=60_000, name="unauthenticated.connections.max.ms")
     http_max_connections: Annotated[
         PositiveInt, Meta(description="Maximum number of connections to the HTTP listener.")
     ] = field(default=64, name="http.max.connections")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.config.listeners import BROKER, COMPACTOR, roles
+from headrace.config.listeners import BROKER, COMPACTOR, listeners, roles
 from headrace.config.settings import Settings
 
 MIB = 1024 * 1024
@@ -21,6 +21,10 @@ EXTENTS_MAX = 2 * 65_536
 """In the tail index and the segment cache together (agent/fetch/)."""
 CONNECTION_BYTES = 8 * 1024
 """A connection without TLS; 2,000 idle ones took 6.7 KB each."""
+TLS_CONNECTION_BYTES = 28 * 1024
+"""A connection with TLS; 1,800 idle ones took 25 KiB each."""
+TLS_HANDSHAKE_BYTES = 48 * 1024
+"""One before its handshake is complete: OpenSSL has more for it; 600 silent ones took 48 KiB each."""
 SESSION_PARTITION_BYTES = 512
 """A partition of a fetch session."""
 REFUSED_SEQUENCES_BYTES = 8 * MIB
@@ -59,11 +63,20 @@ def memory_budget(settings: Settings) -> Mapping[str, int]:
             "groups": settings.group_memory_bytes,
             "idle_groups": IDLE_GROUPS_BYTES,
             **REMEMBERED_BYTES,
-            "connections": settings.max_connections * CONNECTION_BYTES,
+            "connections": _connections_bytes(settings),
         }
     if COMPACTOR in roles(settings):
         parts["compaction"] = settings.compactor_threads * MERGE_COPIES * settings.compaction_file_bytes
     return parts
+
+
+def _connections_bytes(settings: Settings) -> int:
+    """All of max.connections with TLS, where a listener has it, and as many in their handshake as may be."""
+    if not any(endpoint.security_protocol.has_tls for endpoint in listeners(settings).serving):
+        return settings.max_connections * CONNECTION_BYTES
+    shaking_hands = min(settings.max_unauthenticated_connections, settings.max_connections)
+    more = TLS_HANDSHAKE_BYTES - TLS_CONNECTION_BYTES
+    return settings.max_connections * TLS_CONNECTION_BYTES + shaking_hands * more
 
 
 def over_container(settings: Settings, limit_bytes: int | None, processes: int = 1) -> str | None:

@@ -21,6 +21,7 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.dispatch import Dispatcher
+from headrace.agent.listener.accepted import AcceptedSocket
 from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.host import ConnectionHost, Limits
 from headrace.agent.listener.metrics import ListenerMetrics
@@ -123,8 +124,9 @@ async def bench(request_bytes: int, observer: ProduceObserver | None = None) -> 
 
 def a_connection(host: ConnectionHost) -> KafkaConnection:
     """Open, on a listener with room for it."""
-    connection = KafkaConnection(host, host.entrance("PLAINTEXT", None, for_agents=False))
-    connection.connection_made(NoTransport())
+    entrance, transport = host.entrance("PLAINTEXT", None, for_agents=False), NoTransport()
+    connection = KafkaConnection(host, entrance, AcceptedSocket(host, entrance, transport, ("127.0.0.1", 1)))
+    connection.connection_made(transport)
     return connection
 
 

@@ -53,6 +53,8 @@ class ClientConnection:
     SaslAuthenticate."""
     must_authenticate: bool = False
     """It came in on a listener with SASL."""
+    is_agent: bool = False
+    """It has shown that it knows the cluster's secret."""
     is_by_token: bool = False
     """It authenticated with a delegation token."""
     sends_tokens: bool = False
@@ -88,6 +90,11 @@ class ClientConnection:
     """Called when the client has disconnected."""
     closed: bool = False
     """The client has disconnected: a long poll may end early. Handlers are not cancelled for it."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it has done what its listener asks before it serves."""
+        return not self.must_authenticate or self.principal is not None or self.is_agent or self.is_link
 
     def call_when_closed(self, call: Callable[[], None]) -> None:
         """Call it too when the client has disconnected, before what was to be called already."""

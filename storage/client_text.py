@@ -1,6 +1,6 @@
 """Text from a client in a log line, a message or the audit log: shortened.
 
-Place: used where the text of a client is written down: client ids, names, reasons.
+Place: used where what a client sent is written down: client ids, names, reasons.
 Invariant: a client does not choose the length of a line. A client id may have 32,767 bytes, other names the size of a
 request.
 """

@@ -1,6 +1,6 @@
 """Judges new connections: how many there may be, of one address and of all, and how fast they may come.
 
-Place: asked by every connection before it reads a byte.
+Place: asked for every accepted socket before a byte is read (accepted.py); behind a balancer, once the client is named.
 Invariant: no address can take all connections. The last tenth of max.connections is left to addresses that have
 few, and `local_extra` more are left to this machine, so that its operator is never locked out, not even by a limit
 that is set too low.
@@ -59,8 +59,12 @@ class Admission:
             return "too_fast_of_address"
         return "" if self._take_token() else "too_fast"
 
+    def has_room(self, address: str, *, without: int = 0) -> bool:
+        """Whether the limits of all connections allow one more of this address, if `without` of others ended."""
+        return not self._is_full(address, without)
+
     def opened(self, address: str) -> None:
-        """A connection exists, accepted or about to be closed."""
+        """A connection was accepted."""
         self._by_address[address] += 1
         self._total += 1
 
@@ -71,13 +75,13 @@ class Admission:
         if not self._by_address[address]:
             del self._by_address[address]
 
-    def _is_full(self, address: str) -> bool:
+    def _is_full(self, address: str, without: int = 0) -> bool:
         most, own = self._connections_max(), self._by_address[address]
         if address in LOCAL and own < self._local_extra:
             most += self._local_extra
         elif own >= FEW:
             most -= most // 10
-        return self._total >= most
+        return self._total - without >= most
 
     def _take_token(self) -> bool:
         now = self._clock.monotonic()

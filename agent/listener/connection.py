@@ -19,6 +19,7 @@ import logging
 from collections.abc import Awaitable
 from functools import partial
 
+from headrace.agent.listener.accepted import AcceptedSocket
 from headrace.agent.listener.frame_memory import FrameMemory
 from headrace.agent.listener.frames import TOKEN_HEADER, FrameHead, FrameReader, RequestHeader, read_request_header
 from headrace.agent.listener.host import ConnectionHost, Entrance
@@ -57,9 +58,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     _writer: ReplyWriter
     _replies: ReplyQueue
 
-    def __init__(self, host: ConnectionHost, entrance: Entrance, client: tuple[str, int] | None = None) -> None:
-        """`client`: its address, if a balancer said so; None: that of the socket."""
-        self._host, self._entrance, self._client_address = host, entrance, client
+    def __init__(self, host: ConnectionHost, entrance: Entrance, accepted: AcceptedSocket) -> None:
+        """`accepted`: its socket, which admission has let in."""
+        self._host, self._entrance, self._accepted = host, entrance, accepted
         self._frames = FrameReader(host.limits.socket_request_max_bytes)
         self._held = b""
         """Bytes received after reading was paused."""
@@ -90,28 +91,28 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._writer = ReplyWriter(transport)
         self._replies = ReplyQueue(self._writer, self._host.metrics, self._host.replies)
         self._writer.begin()
-        peer = self._client_address or transport.get_extra_info("peername")
         self._client = ClientConnection(
             self._host.next_connection_id(),
-            f"{peer[0]}:{peer[1]}",
+            self._accepted.peer,
             request_elements_max=self._host.limits.request_max_elements,
             replies=self._host.replies,
             listener=self._entrance.name,
         )
-        self._address = self._memory.address = str(peer[0])
-        reason = self._entrance.admission.refusal(self._address, draining=self._host.draining or self._host.suspended)
+        self._memory.address = self._accepted.client[0]
+        self._accepted.served()
         self._host.connections.add(self)
-        self._entrance.admission.opened(self._address)
         self._host.metrics.connections.inc()
-        if reason:
-            self._give_up(reason)
+        if self._host.draining or self._host.suspended:
+            self._give_up("drain")
             return
         try:
             self._identify()
         except PermissionError as error:
-            self._host.log_end("connection refused", self._client, str(error))
+            self._host.log_end("connection refused", self._client.peer, self._client.listener, str(error))
             self._host.refused_certificate(self._client, None, "SSL", error)
             self._give_up("certificate")
+            return
+        self._settle()
 
     def _identify(self) -> None:
         """By the client's certificate, if the listener's protocol says so."""
@@ -121,6 +122,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             certificate = None if encrypted is None else encrypted.getpeercert(binary_form=True)
             self._client.must_authenticate = security.must_authenticate
             self._client.principal = security.principal(certificate)
+
+    def _settle(self) -> None:
+        """Its client may be known now: then it is closed for no other."""
+        if self._client.is_known:
+            self._accepted.established()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         vacant = self._frames.vacant()
@@ -154,9 +160,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._drop_unread()
         self._replies.clear()
         self._host.connections.discard(self)
-        self._entrance.admission.closed(self._address)
+        self._accepted.ended()
+        self.release()
         self._host.metrics.connections.dec()
         self._host.ended()
+
+    def release(self) -> None:
+        """End the cycles of references to this connection: the collector runs rarely."""
+        self._memory.release()
+        self._muting.release()
 
     # -- reading
 
@@ -178,7 +190,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     break
                 self._start(frame)
         except InvalidError as error:
-            self._host.log_end("connection refused", self._client, str(error))
+            self._host.log_end("connection refused", self._client.peer, self._client.listener, str(error))
             self._end("malformed")
             return
         if self._held or len(data):
@@ -317,6 +329,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _finish(self, slot: Slot) -> None:
         """The request has its answer: release its frame's memory, and reply when its turn comes."""
         slot.done = True
+        if self._accepted.is_new:
+            self._settle()
         if self._alone is slot:
             self._alone = None
         slot.budget.release(slot.reserved_bytes)
@@ -380,7 +394,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._end("idle")
 
     def _give_up(self, reason: str) -> None:
-        self._host.log_end("connection closed", self._client, reason)
+        self._host.log_end("connection closed", self._client.peer, self._client.listener, reason)
         self._host.metrics.connection_closed(reason)
         self.abort()
 

@@ -25,6 +25,10 @@ HURRIED_BYTES_PER_SECOND = 256 * 1024
 """and after the first 5 s arrive at this rate at least."""
 
 
+def _refused(head: FrameHead) -> None:
+    """The connection has ended."""
+
+
 class FrameMemory:
     """For one connection."""
 
@@ -84,6 +88,10 @@ class FrameMemory:
                 self._budget.withdraw(self._on_memory)
         size, budget = self.take()
         budget.release(size)
+
+    def release(self) -> None:
+        """The connection has ended: admit nothing more, and hold no reference to it."""
+        self._admitted = _refused
 
     def fetch_started(self) -> None:
         """The next Fetch waits for the answer to this one, so that their replies do not pile up."""

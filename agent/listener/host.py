@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from headrace.agent.listener.admission import LOCAL_EXTRA, Admission
 from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.listener.metrics import ListenerMetrics
+from headrace.agent.listener.newcomers import Newcomers
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.listener.replies import Slot
 from headrace.agent.listener.reply_memory import ReplyMemory
@@ -30,6 +31,7 @@ from headrace.storage.clock import Clock
 from headrace.storage.repetition import LIMITED, Repetitions
 
 if TYPE_CHECKING:
+    from headrace.agent.listener.accepted import AcceptedSocket
     from headrace.agent.listener.connection import KafkaConnection
 
 logger = logging.getLogger(__name__)
@@ -40,6 +42,8 @@ UNKNOWN_FRAME_BYTES = 512 * 1024
 """Largest frame before authentication, where the listener authenticates, and of an API that is not Kafka's."""
 ENVELOPE_BYTES = 64 * 1024
 """What an envelope of a forwarded request adds to it, at most."""
+FRESH_SECONDS = 1.0
+"""A newcomer of this age is not closed for a newer one of its address: it may be in the middle of its handshake."""
 ENDS_PER_MINUTE = 50
 """Log lines about connections that the agent ended: one per address and reason, and so many of all."""
 _SMALL_PRODUCE_BYTES = 512 * 1024
@@ -61,6 +65,8 @@ class Limits:
     request_max_elements: int = 10_000
     max_connections_per_ip: int = 2**31 - 1
     max_connection_creation_rate: int = 2**31 - 1
+    max_unauthenticated_connections: int = 500
+    unauthenticated_connections_max_ms: int = 60_000
     local_connections: int = 0
     """Connections beyond the limit that are left to this machine."""
 
@@ -78,12 +84,14 @@ class Limits:
             request_max_elements=settings.request_max_elements,
             max_connections_per_ip=settings.max_connections_per_ip,
             max_connection_creation_rate=settings.max_connection_creation_rate,
+            max_unauthenticated_connections=settings.max_unauthenticated_connections,
+            unauthenticated_connections_max_ms=settings.unauthenticated_connections_max_ms,
             local_connections=LOCAL_EXTRA,
         )
 
     def largest_frame(self, api_key: int, client: ClientConnection) -> tuple[int, str]:
         """(bytes of the largest frame that is read, the limit's name)."""
-        if client.must_authenticate and client.principal is None:
+        if not client.is_known:
             return UNKNOWN_FRAME_BYTES, "unauthenticated"
         if api_key == ApiKey.PRODUCE:
             return self.socket_request_max_bytes, "socket.request.max.bytes"
@@ -100,6 +108,7 @@ class Entrance:
 
     name: str
     admission: Admission
+    newcomers: Newcomers
     security: ListenerSecurity | None = None
 
 
@@ -130,6 +139,8 @@ class ConnectionHost:
         )
         """For clients, over all addresses that they may connect to."""
         self.clock = clock
+        self.all_newcomers: list[Newcomers] = []
+        self._newcomers = self._no_newcomers()
         self.quotas: QuotaEnforcer | None = None
         """While client quotas are set."""
         self.refused_certificate: RefusedCertificate = lambda connection, client_id, mechanism, reason: None
@@ -152,6 +163,10 @@ class ConnectionHost:
         self.produce_bytes = ProduceBytes()
         self.produce_bytes.waits_for_memory = lambda: self.budget.waiting > 0
         self.slab = memoryview(bytearray(SLAB_BYTES))
+        self.arriving: set[AcceptedSocket] = set()
+        """Sockets that are no KafkaConnection yet."""
+        self.connection_bytes = 0
+        """What all open sockets take while they are idle."""
         self.connections: set[KafkaConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         """Handlers in progress; they may run longer than their connection."""
@@ -165,6 +180,7 @@ class ConnectionHost:
         self._all_ended = asyncio.Event()
         self._last_connection_id = 0
         metrics.watch_memory(self.budget, self.requests, self.replies)
+        metrics.watch_newcomers(lambda: sum(map(len, self.all_newcomers)))
 
     @property
     def memory_is_short(self) -> bool:
@@ -180,16 +196,24 @@ class ConnectionHost:
         """For a new listener. Connections of agents count separately, so that clients cannot take them
         all, as in Kafka."""
         if not for_agents:
-            return Entrance(name, self.admission, security)
-        return Entrance(name, Admission(lambda: self.limits.max_connections, self.clock), security)
+            return Entrance(name, self.admission, self._newcomers, security)
+        admission = Admission(lambda: self.limits.max_connections, self.clock)
+        return Entrance(name, admission, self._no_newcomers(), security)
 
-    def log_end(self, event: str, client: ClientConnection, reason: str) -> None:
+    def _no_newcomers(self) -> Newcomers:
+        seconds = self.limits.unauthenticated_connections_max_ms / 1000
+        most = self.limits.max_unauthenticated_connections
+        made = Newcomers(lambda: most, seconds, fresh_seconds=min(FRESH_SECONDS, seconds))
+        self.all_newcomers.append(made)
+        return made
+
+    def log_end(self, event: str, peer: str, listener: str, reason: str, *, level: int = logging.WARNING) -> None:
         """A connection was refused or closed. A client that connects again and again gets one line per minute."""
-        address, now = client.peer.rpartition(":")[0], self.clock.monotonic()
-        left_out = self._ends.left_out((address, client.listener, reason.partition(":")[0]), now)
+        address, now = peer.rpartition(":")[0], self.clock.monotonic()
+        left_out = self._ends.left_out((address, listener, reason.partition(":")[0]), now)
         if left_out is not None and self._all_ends.left_out("", now) is not None:
             message = "%s: peer=%s listener=%s left_out=%d reason=%s"
-            logger.warning(message, event, client.peer, client.listener, left_out, reason, extra=LIMITED)
+            logger.log(level, message, event, peer, listener, left_out, reason, extra=LIMITED)
 
     def next_connection_id(self) -> int:
         """A number that no other connection of this listener has."""

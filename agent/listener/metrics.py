@@ -24,6 +24,11 @@ class ListenerMetrics:
         self.requests = RequestCounts()
         registry.register(self.requests)
         self.connections = Gauge("headrace_kafka_connections", "Open connections.", registry=registry)
+        self._newcomers = Gauge(
+            "headrace_kafka_unauthenticated_connections",
+            "Open connections before PROXY header, TLS handshake and authentication are complete.",
+            registry=registry,
+        )
         self._closed = Counter(
             "headrace_kafka_connections_closed", "Connections that the agent closed.", ["reason"], registry=registry
         )
@@ -63,6 +68,10 @@ class ListenerMetrics:
             self._memory.labels(name).set_function(partial(getattr, share, "in_use_bytes"))
             self._waiting.labels(name).set_function(partial(getattr, share, "waiting"))
 
+    def watch_newcomers(self, count: Callable[[], int]) -> None:
+        """Read their number when Prometheus asks."""
+        self._newcomers.set_function(count)
+
     def certificate(self, listener: str, expires_at: Callable[[], float]) -> None:
         """Show when a listener's certificate expires; seconds since the epoch."""
         self._certificates.labels(listener).set_function(expires_at)
@@ -72,5 +81,5 @@ class ListenerMetrics:
         self._limits_reached.labels(limit).inc()
 
     def connection_closed(self, reason: str) -> None:
-        """Count a connection that the agent closed; `reason` is one of the words of agent/listener/connection.py."""
+        """Count a connection that the agent closed; `reason` is a word of connection.py, accepted.py, admission.py."""
         self._closed.labels(reason).inc()

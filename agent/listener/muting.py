@@ -23,6 +23,10 @@ _LEAST_SECONDS, _MOST_SECONDS = 0.001, 1.0
 """Between two looks at a debt."""
 
 
+def _nothing() -> None:
+    """The connection has ended."""
+
+
 class Muting:
     """Of one connection."""
 
@@ -52,6 +56,11 @@ class Muting:
     def stop(self) -> None:
         """The connection ends: there is nothing to wait for."""
         self.is_on = False
+
+    def release(self) -> None:
+        """The connection has ended: hold no reference to it."""
+        self.stop()
+        self._on_end = _nothing
 
     async def _wait(self, use: RequestUse | None, seconds: float) -> None:
         while seconds > 0 and self.is_on:

@@ -1,8 +1,8 @@
 """The Kafka listener: accepts connections at one or more addresses, watches them, drains them.
 
 Place: the agent's entry point for clients; passes requests to `agent.dispatch`.
-Invariant: no client can stop the listener or close another client's connection. After `drain` no request
-was started, and requests in progress had the grace period.
+Invariant: no client can stop the listener or close another client's connection, once that client is known
+(newcomers.py). After `drain` no request was started, and requests in progress had the grace period.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from headrace.agent.listener.descriptors import BACKLOG
-from headrace.agent.listener.handshakes import Handshakes
-from headrace.agent.listener.host import ConnectionHost, Entrance, Limits, RefusedCertificate
+from headrace.agent.listener.arrival import ArrivingConnection
+from headrace.agent.listener.descriptors import ACCEPTED_AT_ONCE, BACKLOG
+from headrace.agent.listener.host import ConnectionHost, Limits, RefusedCertificate
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.produce_bytes import ProduceBytes
-from headrace.agent.listener.proxied import ProxiedConnection
 from headrace.agent.quotas.enforcement import QuotaEnforcer
 from headrace.agent.security.listener_security import ListenerSecurity
-from headrace.config.memory_budget import CONNECTION_BYTES
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError
@@ -70,7 +70,7 @@ class KafkaListener:
             "produce_requests": lambda: host.budget.in_use_bytes,
             "requests": lambda: host.requests.in_use_bytes,
             "replies": lambda: host.replies.in_use_bytes,
-            "connections": lambda: len(host.connections) * CONNECTION_BYTES,
+            "connections": lambda: host.connection_bytes,
         }
 
     def limit_clients(self, quotas: QuotaEnforcer | None) -> None:
@@ -104,13 +104,16 @@ class KafkaListener:
         loop = asyncio.get_running_loop()
         entrance = self._host.entrance(name, security, for_agents=for_agents)
         try:
-            make = self._make(entrance, proxy_protocol=proxy_protocol)
-            server = await loop.create_server(make, host, port, backlog=BACKLOG)
+            make = partial(ArrivingConnection, self._host, entrance, proxy_protocol=proxy_protocol)
+            server = await loop.create_server(make, host, port, backlog=ACCEPTED_AT_ONCE)
         except OSError as error:
             raise InvalidError(
                 f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)};"
                 " choose another port in listeners, or stop the process that uses it"
             ) from error
+        for bound_socket in server.sockets:
+            with socket.socket(fileno=os.dup(bound_socket.fileno())) as same:
+                same.listen(BACKLOG)  # asyncio has one number for the kernel's queue and for a turn
         self._servers.append(server)
         if self._sweeper is None:
             self._sweeper = self._supervisor.keep("idle connections", self._sweep)
@@ -120,17 +123,11 @@ class KafkaListener:
         logger.info("kafka listener started: name=%s host=%s port=%d", name, host, bound)
         return bound
 
-    def _make(self, entrance: Entrance, *, proxy_protocol: bool) -> Callable[[], asyncio.BaseProtocol]:
-        handshakes = Handshakes(self._host, entrance)
-        if not proxy_protocol:
-            return handshakes.protocol
-        waiting: set[ProxiedConnection] = set()
-        return lambda: ProxiedConnection(self._host, handshakes, waiting)
-
     def suspend(self, suspended: bool) -> None:
         """Close all connections and accept none, until called with False: this agent has nothing to say to clients."""
         self._host.suspended = suspended
         if suspended:
+            self._end_arriving()
             for connection in list(self._host.connections):
                 connection.abort()
 
@@ -142,6 +139,7 @@ class KafkaListener:
             server.close()
         self._sweeper.cancel()
         self._host.draining = True
+        self._end_arriving()
         for connection in list(self._host.connections):
             connection.drain()
         ended = asyncio.ensure_future(self._host.wait_until_ended())
@@ -154,6 +152,10 @@ class KafkaListener:
         for muting in list(self._host.muted):
             muting.cancel()
         logger.info("kafka listener stopped")
+
+    def _end_arriving(self) -> None:
+        for accepted in list(self._host.arriving):
+            accepted.close("drain", level=logging.INFO)
 
     async def _cut_off(self) -> None:
         tasks, connections = list(self._host.tasks), list(self._host.connections)
@@ -173,6 +175,8 @@ class KafkaListener:
         while True:
             await self._host.clock.sleep(_SWEEP_SECONDS)
             now = self._host.clock.monotonic()
+            for newcomers in self._host.all_newcomers:
+                newcomers.expire(now)
             if self._host.somebody_waits:
                 for connection in list(self._host.connections):
                     connection.relieve(now)

@@ -83,6 +83,7 @@ class AgentReports:
         (question, mac), secret = opened_with(self._secret, lambda secret: decode_question(request.body, secret))
         if question.asked != self._view.node_id or abs(self._now_ms() - question.sent_ms) > WINDOW_MS:
             raise CloseConnection(f"peer health: not for this agent, or stale: question={question}")
+        request.connection.is_agent = True
         return Response([encode_answer(request.correlation_id, secret, mac, self._own_reached())])
 
     async def _ask(self, agent: AgentImage) -> frozenset[str]:

@@ -60,10 +60,12 @@ class AuditLog:
         self._failure("denied", fields | ({"count": count} if count > 1 else {}))
 
     def failed_authentication(
-        self, connection: ClientConnection, client_id: str | None, mechanism: str, reason: object
+        self, connection: ClientConnection, client_id: str | None, mechanism: str, reason: object, user: str = ""
     ) -> None:
-        """By SASL, or a certificate that no rule matches (mechanism `SSL`). `reason` has no secret."""
+        """By SASL, or a certificate that no rule matches (mechanism `SSL`). `reason` has no secret. `user`: the name
+        that the client gave, if it did; it proves nothing."""
         fields = _of_client(connection, client_id) | {"api": None, "resource": f"LISTENER:{connection.listener}"}
+        fields |= {"user": _bounded(user)} if user else {}
         self._failure(
             "authentication", fields | {"mechanism": mechanism, "outcome": "failed", "error": _bounded(str(reason))}
         )

@@ -24,6 +24,8 @@ from headrace.cli.process.http_connection import HAS_CERTIFICATE
 SESSION = "headrace_session"
 SESSIONS_MAX = 1_000
 SIGN_IN = "/sign-in"
+IS_OPEN = "is_open"
+"""Entry of a request's state: it needs no sign-in, so its answer says nothing about the cluster."""
 NEEDS_NO_SIGN_IN = ("/healthz", "/readyz", SIGN_IN)
 
 
@@ -52,6 +54,7 @@ def with_sessions(app: ASGIApp, open_app: ASGIApp, sessions: Sessions) -> ASGIAp
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         path = str(scope.get("path", ""))
         if path in NEEDS_NO_SIGN_IN or path.startswith(STATIC):
+            scope["state"][IS_OPEN] = True
             await open_app(scope, receive, send)
             return
         headers = Headers(scope=scope)

@@ -41,11 +41,14 @@ class FormTokens:
         response.set_cookie(COOKIE, browser, httponly=True, samesite="strict", secure=is_secure, path="/")
 
     def accepts(self, request: Request, form: dict[str, str]) -> bool:
-        """Whether the form was made for this browser, and no other site sent it."""
+        """Whether the form was made for this browser, and no other site sent it. InvalidError for what is no token."""
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return False
         browser = request.cookies.get(COOKIE, "")
-        return bool(browser) and hmac.compare_digest(self.token(browser), form.get(FIELD, ""))
+        shown = form.get(FIELD, "")
+        if not shown.isascii():
+            raise InvalidError(f"{FIELD}: a token has ASCII characters only")
+        return bool(browser) and hmac.compare_digest(self.token(browser), shown)
 
 
 async def read_form(request: Request) -> dict[str, str]:

@@ -19,7 +19,8 @@ from headrace.cli.console.shown_bytes import visible
 
 
 class Pages:
-    """Renders templates. `facts` are what every page may show: the servers, whether changes are allowed."""
+    """Renders templates. `facts` are what every page may show: the servers, whether changes are allowed. A page with
+    `is_open` shows none of them: it needs no sign-in."""
 
     def __init__(self, **facts: Any) -> None:
         self._environment = Environment(
@@ -36,7 +37,7 @@ class Pages:
             "lasted": lasted,
             "visible": lambda text: DASH if text is None else visible(str(text)),
         }
-        self._environment.globals |= {"link": link, "version": __version__, "csrf_token": "", **facts}
+        self._environment.globals |= {"link": link, "version": __version__, "csrf_token": "", "is_open": False, **facts}
 
     def render(self, template: str, status: int = 200, /, **values: Any) -> HTMLResponse:
         """The template of that name."""

@@ -19,11 +19,11 @@ from prometheus_client import (
     CollectorRegistry,
     Gauge,
     disable_created_metrics,
-    generate_latest,
 )
 
 from headrace import __version__
 from headrace.cli.process.http_security import MAY_READ
+from headrace.cli.process.metrics_page import MetricsPage
 from headrace.cli.process.readiness import Part
 
 
@@ -44,6 +44,7 @@ def make_app(probe: Probe, registry: CollectorRegistry) -> FastAPI:
     """The FastAPI application; `registry` holds every metric of the process."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # a second family for each counter and histogram without use
     app = FastAPI(title="Headrace agent", docs_url=None, redoc_url=None)
+    page = MetricsPage(registry)
     build = Gauge("headrace_build_info", "What runs; always 1", ["version", "python"], registry=registry)
     build.labels(__version__, platform.python_version()).set(1)
 
@@ -58,7 +59,7 @@ def make_app(probe: Probe, registry: CollectorRegistry) -> FastAPI:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(await page.read(), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/v1/status")
     async def status() -> dict[str, Any]:

@@ -1,25 +1,24 @@
 """The TLS handshakes of the HTTP listener.
 
 Place: what uvicorn calls for each connection, in place of the class of http_connection.py.
-Invariant: each connection gets the newest certificates, and open ones are not touched. At most as many connections as
-may be open are in their handshake; of more the oldest is closed, so that a probe is always served.
-asyncio.sslproto: as in agent/listener/handshakes.py.
+Invariant: each connection gets the newest certificates, and open ones are not touched. A connection waits for its
+client until its handshake is complete, among the others that do: http_connection.py has their limits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio.sslproto import SSLProtocol
-from collections.abc import Callable
 from typing import Any
 
+from headrace.agent.listener.tls_protocol import TlsProtocol
 from headrace.agent.security.tls import ReloadedContext
-from headrace.cli.process.http_connection import LIMIT, BoundedConnection
+from headrace.cli.process.http_connection import BoundedConnection, HttpWait
 
 logger = logging.getLogger(__name__)
 
-HANDSHAKE_SECONDS = 10
+_BEYOND_SECONDS = 60
+"""asyncio's own limit of a handshake, behind that of a wait."""
 
 
 class HttpHandshakes:
@@ -27,40 +26,32 @@ class HttpHandshakes:
 
     def __init__(self, connection: type[BoundedConnection], context: ReloadedContext) -> None:
         self._connection, self._context = connection, context
-        self._waiting: dict[_Handshake, None] = {}
 
     def __call__(self, **given: Any) -> asyncio.BaseProtocol:
         """For a new connection; `given` is uvicorn's."""
-        loop = asyncio.get_running_loop()
-        done = loop.create_future()
-        inner, context = self._connection(**given), self._context.current()
-        made = _Handshake(loop, inner, context, done, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS)
-        made.on_begin = lambda: self._began(made)
-        done.add_done_callback(lambda done: self._ended(made, done))
-        return made
-
-    def _began(self, made: _Handshake) -> None:
-        self._waiting[made] = None
-        if len(self._waiting) > self._connection.connections_max:
-            self._connection.limits_reached.labels(LIMIT).inc()
-            oldest = next(iter(self._waiting))
-            del self._waiting[oldest]
-            oldest.abort()
-
-    def _ended(self, made: _Handshake, done: asyncio.Future[None]) -> None:
-        self._waiting.pop(made, None)
-        error = None if done.cancelled() else done.exception()
-        if error is not None:
-            logger.debug("tls handshake failed: listener=http reason=%s", error)
+        return _Handshake(self._connection, self._context, given)
 
 
-class _Handshake(SSLProtocol):
-    """A connection that can be closed before its handshake is complete."""
+class _Handshake(asyncio.Protocol):
+    """A connection that was just accepted: TLS allocates nothing for it before it is among those that wait."""
 
-    on_begin: Callable[[], None]
+    def __init__(self, connection: type[BoundedConnection], context: ReloadedContext, given: dict[str, Any]) -> None:
+        self._connection, self._context, self._given = connection, context, given
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self.abort = transport.abort
-        super().connection_made(transport)
-        self.on_begin()
+        wait: HttpWait = self._connection.room.wait(transport)
+        if transport.is_closing():
+            return
+        inner = self._connection(**self._given)
+        inner.wait = wait
+        encrypted = TlsProtocol(inner, self._context.current(), _BEYOND_SECONDS, wait.end)
+        encrypted.handshake.add_done_callback(_log_failure)
+        transport.set_protocol(encrypted)
+        encrypted.connection_made(transport)
+
+
+def _log_failure(done: asyncio.Future[None]) -> None:
+    error = None if done.cancelled() else done.exception()
+    if error is not None:
+        logger.debug("tls handshake failed: listener=http reason=%s", error)

@@ -10,19 +10,25 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from fastapi import Request, Response
 from prometheus_client import CollectorRegistry
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.agent.limit_metrics import limits_reached
 from headrace.cli.process import http_connection
 from headrace.cli.process.http_app import make_app
-from headrace.cli.process.http_connection import bounded
+from headrace.cli.process.http_connection import BoundedConnection, bounded
 from headrace.cli.process.http_server import HttpServer
 from headrace.cli.process.log_format import OneLineFormatter
 from headrace.cli.process.readiness import Part
 from headrace.storage.errors import InvalidError
+from tests.agent.listener.listener_client import until
 
 pytestmark = pytest.mark.requirement("X7")
 MOST = 4
+STRANGER = "127.0.0.66"
+LARGE_BYTES = 32 * 1024 * 1024
+"""More than kernels keep for a connection."""
 
 
 class _Probe:
@@ -37,9 +43,21 @@ class _Probe:
 
 
 @asynccontextmanager
-async def _serving() -> AsyncIterator[tuple[int, CollectorRegistry]]:
+async def _serving(
+    connection: type[BoundedConnection] | None = None,
+) -> AsyncIterator[tuple[int, CollectorRegistry]]:
     registry = CollectorRegistry()
-    server = HttpServer(make_app(_Probe(), registry), "127.0.0.1", 0, bounded(MOST, limits_reached(registry)))
+    app = make_app(_Probe(), registry)
+
+    @app.post("/body")
+    async def body(request: Request) -> dict[str, int]:
+        return {"bytes": len(await request.body())}
+
+    @app.get("/large")
+    async def large() -> Response:
+        return Response(bytes(LARGE_BYTES))
+
+    server = HttpServer(app, "127.0.0.1", 0, connection or bounded(MOST, limits_reached(registry)))
     server.start()
     try:
         yield server.port, registry
@@ -70,13 +88,42 @@ async def test_idle_connections_do_not_keep_out_a_probe() -> None:
         await asyncio.wait(ended)
 
 
-async def test_half_a_request_is_closed_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_connection, "REQUEST_SECONDS", 0.05)
+@pytest.mark.parametrize(
+    "part",
+    [
+        b"",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ",
+        b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nt",
+    ],
+    ids=["nothing", "half a head", "half a body"],
+)
+async def test_half_a_request_is_closed_at_its_deadline(part: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "WAIT_SECONDS", 0.05)
     async with _serving() as (port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+        writer.write(part)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
+        writer.close()
+
+
+async def test_the_planted_bug_waits_for_the_head_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client took any time for the body of its request: 70 of them shut the console."""
+
+    def handle_events(self: BoundedConnection) -> None:
+        H11Protocol.handle_events(self)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._client_is_done()
+            self._set_served(True)
+
+    monkeypatch.setattr(BoundedConnection, "handle_events", handle_events)
+    monkeypatch.setattr(http_connection, "WAIT_SECONDS", 0.05)
+    connection = bounded(MOST, limits_reached(CollectorRegistry()))
+    async with _serving(connection) as (port, _):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nt")
+        await until(lambda: connection.room.served == 1)
+        assert connection.room.waiting == 0, "no deadline ends it"
         writer.close()
 
 
@@ -89,6 +136,53 @@ async def test_a_connection_that_is_kept_alive_is_served_again() -> None:
             assert b" 200 " in head
             await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
         writer.close()
+
+
+async def test_a_request_behind_another_is_dropped() -> None:
+    """64 connections with thousands of requests each, and no reader, shut the port."""
+    async with _serving() as (port, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 50)
+        answers = await _rest(reader)
+        assert answers.count(b" 200 ") == 1
+        assert b"connection: close" in answers.lower()
+        writer.close()
+
+
+async def test_a_client_that_does_not_read_is_closed_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "WAIT_SECONDS", 0.05)
+    connection = bounded(MOST, limits_reached(CollectorRegistry()))
+    async with _serving(connection) as (port, _):
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+            deaf.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(deaf, ("127.0.0.1", port))
+            await loop.sock_sendall(deaf, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda: connection.room.served + connection.room.waiting == 1)
+            await until(lambda: connection.room.served + connection.room.waiting == 0)
+
+
+async def _rest(reader: asyncio.StreamReader) -> bytes:
+    found = b""
+    try:
+        while data := await reader.read(65_536):
+            found += data
+    except ConnectionResetError:
+        pass
+    return found
+
+
+async def test_the_address_with_the_most_makes_room() -> None:
+    """The one that waited for longest was closed, also of an address that had no other."""
+    async with _serving() as (port, _):
+        own = await asyncio.open_connection("127.0.0.1", port)
+        idle = [await asyncio.open_connection("127.0.0.1", port, local_addr=(STRANGER, 0)) for _ in range(20)]
+        await asyncio.gather(*(_rest(reader) for reader, _ in idle[: 20 - MOST + 1]))
+        own[1].write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert b" 200 " in await _rest(own[0])
+        for _, writer in (own, *idle):
+            writer.close()
 
 
 def test_a_port_in_use_is_one_line_that_says_what_to_do() -> None:

@@ -57,6 +57,8 @@ PROCESS_PREFIXES = (
     ),
     *(
         "broker.heartbeat.interval.ms",
+        "max.unauthenticated.",
+        "unauthenticated.",
         "topic.metrics.max",
         "otel.enable",
         "consumer.lag.metrics.max",

@@ -34,12 +34,28 @@ def test_a_compactor_has_no_clients() -> None:
     assert set(memory_budget(Settings(process_roles="compactor"))) == {"python", "compaction"}
 
 
+def _page() -> str:
+    return (Path(__file__).parents[2] / "docs" / "operate" / "LIMITS.md").read_text(encoding="utf-8")
+
+
 def test_the_page_has_the_sum_of_the_defaults() -> None:
     parts = memory_budget(Settings())
-    page = (Path(__file__).parents[2] / "docs" / "operate" / "LIMITS.md").read_text(encoding="utf-8")
+    page = _page()
     for part, size in parts.items():
         assert re.search(rf"^\| {size // MIB} MiB \| `{part}` \| ", page, re.MULTILINE), part
     assert f"| {sum(parts.values()) // MIB} MiB | all | |" in page
+
+
+def test_the_page_has_what_connections_with_tls_take() -> None:
+    tls = Settings(listeners="SSL://127.0.0.1:9092", ssl_keystore_location="key.pem")
+    assert f"(`max.unauthenticated.connections`): {memory_budget(tls)['connections'] // MIB} MiB |" in _page()
+    more = memory_budget(tls)["connections"] - memory_budget(Settings())["connections"]
+    assert more > 200 * MIB
+    fitting = sum(memory_budget(Settings()).values())
+    assert over_container(Settings(), fitting) is None
+    warning = over_container(tls, fitting)
+    assert warning is not None
+    assert "connections" in warning, "max.connections is one of the settings to lower"
 
 
 def test_the_defaults_fit_the_charts_limit() -> None:

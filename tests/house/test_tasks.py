@@ -37,7 +37,6 @@ ACCOUNTED = {
     "agent/groups/held_groups.py": {"_loaded": SHARED, "_spawn": SHORT},
     "agent/listener/connection.py": {"_start": "one request: its connection answers it"},
     "agent/listener/muting.py": {"begin": SHORT},
-    "agent/listener/proxied.py": {"connection_made": SHORT},
     "agent/listener/server.py": {"drain": AWAITED},
     "agent/peer_health/reports.py": {"reached": AWAITED},
     "agent/produce/pipeline.py": {

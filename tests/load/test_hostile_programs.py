@@ -20,6 +20,7 @@ from load.hostile.attacks import (
     fetch_sessions,
     foreign_sessions,
     large_members,
+    leave_reasons,
     long_client_ids,
     long_group_ids,
     long_names,
@@ -62,6 +63,7 @@ def test_each_attack_is_a_program(name: str) -> None:
         long_renewers.token("renewer"),
         many_ids.init_producer("id"),
         *(field.frame(1, 100) for field in grown_fields()),
+        leave_reasons.leave(200, b"reason"),
     ],
 )
 def test_its_requests_can_be_decoded(frame: bytes) -> None:

@@ -60,6 +60,7 @@ class ZoneCacheServer:
         if ask.owner != self._own_node_id() or abs(self._now_ms() - ask.sent_ms) > WINDOW_MS:
             self._metrics.refused.inc()
             raise CloseConnection(f"zone cache: not for this agent, or stale: owner={ask.owner} sent_ms={ask.sent_ms}")
+        request.connection.is_agent = True
         self._metrics.rpcs_served.inc()
         self._metrics.ranges_served.inc(len(ask.ranges))
         size = ask.size_bytes

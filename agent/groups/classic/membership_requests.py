@@ -1,7 +1,8 @@
 """JoinGroup (11, versions 0-9), SyncGroup (14, 0-5), Heartbeat (12, 0-4) and LeaveGroup (13, 0-5).
 
 Place: request fields to the coordinator's values and back.
-Invariant: versions differ in fields only; the rules are in group.py.
+Invariant: versions differ in fields only; the rules are in group.py. Reasons are logged once a request was accepted, in
+one line of limited length.
 Source: Kafka's message schemas; KIP-345, KIP-394, KIP-559 (protocol in JoinGroup and SyncGroup), KIP-800
 (reasons, for the log), KIP-814.
 """
@@ -9,6 +10,7 @@ Source: Kafka's message schemas; KIP-345, KIP-394, KIP-559 (protocol in JoinGrou
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,10 +18,11 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.coordinator import ClassicCoordinator
 from headrace.agent.groups.names import is_legal_group_id, storable
-from headrace.agent.groups.values import JoinAnswer, JoinRequest, MemberProtocol, MemberRef, SyncRequest
+from headrace.agent.groups.values import Departure, JoinAnswer, JoinRequest, MemberProtocol, MemberRef, SyncRequest
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
+from headrace.storage.client_text import shown
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +49,10 @@ class JoinGroup:
         elif not self._is_allowed(entity.session_timeout):
             answer = JoinAnswer(ErrorCode.invalid_session_timeout, entity.member_id)
         else:
-            if reason := getattr(entity, "reason", None):
-                logger.info("member joins: group=%s member=%s reason=%r", entity.group_id, entity.member_id, reason)
             answer = await self._coordinator.join(entity.group_id, _join_request(request, entity))
+            if answer.code is ErrorCode.none and (reason := getattr(entity, "reason", None)):
+                group, member = shown(entity.group_id), shown(answer.member_id)
+                logger.info("member joined: group=%s member=%s reason=%r", group, member, shown(reason))
         members = tuple(
             schema.make("JoinGroupResponseMember", member_id=m[0], group_instance_id=m[1], metadata=m[2])
             for m in answer.members
@@ -166,12 +170,10 @@ class LeaveGroup:
         )
         if not is_legal_group_id(entity.group_id):
             return reply(request, _left(schema, ErrorCode.invalid_group_id))
-        for each in getattr(entity, "members", ()):
-            if reason := getattr(each, "reason", None):
-                logger.info("member leaves: group=%s member=%s reason=%r", entity.group_id, each.member_id, reason)
-        departures = await self._coordinator.leave(entity.group_id, leaving)
+        departures = await self._coordinator.leave(entity.group_id, leaving, _client_host(request))
         if isinstance(departures, ErrorCode):
             return reply(request, _left(schema, departures))
+        _log_reasons(entity, departures)
         if not several:
             return reply(request, _left(schema, departures[0].code))
         members = tuple(
@@ -184,6 +186,15 @@ class LeaveGroup:
             for departure in departures
         )
         return reply(request, _left(schema, ErrorCode.none, members))
+
+
+def _log_reasons(entity: Any, departures: Sequence[Departure]) -> None:
+    """One line for the members that left and said why, with the first of them."""
+    named = zip(getattr(entity, "members", ()), departures, strict=False)
+    told = [each for each, departure in named if departure.code is ErrorCode.none and getattr(each, "reason", None)]
+    if told:
+        group, member, reason = shown(entity.group_id), shown(told[0].member_id), shown(told[0].reason)
+        logger.info("members left: group=%s members=%d first=%s reason=%r", group, len(told), member, reason)
 
 
 def _left(schema: Schema, code: ErrorCode, members: tuple[Any, ...] = ()) -> Any:

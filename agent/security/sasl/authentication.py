@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 _BEFORE = frozenset({int(ApiKey.API_VERSIONS), int(ApiKey.SASL_HANDSHAKE), int(ApiKey.SASL_AUTHENTICATE)})
 _UNCHECKED = _BEFORE | BETWEEN_AGENTS
 _NONCE_BITS = 192
+FAILURES_PER_MINUTE = 50
+"""Log lines about failures: one per address and user, and so many of all. The audit log has more."""
 _REFUSED = "Authentication failed: invalid credentials"
 """All that a client gets to know."""
 
@@ -74,7 +76,8 @@ class Authentication:
         """`rng` draws nonces, which must not be guessed. `catch_up`: with the metadata log."""
         self._securities, self._credentials, self._clock, self._rng = securities, credentials, clock, rng
         self._audit, self._log = audit, NewestLog(catch_up, clock)
-        self._unexpected = Repetitions()
+        self._unexpected, self._failures = Repetitions(), Repetitions()
+        self._all_failures = Repetitions(lines=FAILURES_PER_MINUTE)
         self._count = Counter(
             "headrace_authentications",
             "Authentications by SASL that ended, by listener, mechanism and result.",
@@ -195,20 +198,24 @@ class Authentication:
         return lifetime_ms
 
     async def _failed(self, request: Request, state: SaslState, error: AuthenticationFailed) -> None:
-        connection = request.connection
+        connection, user = request.connection, "" if state.exchange is None else state.exchange.user
         state.has_failed, state.exchange = True, None
         self._count.labels(connection.listener, state.mechanism, "failed").inc()
-        logger.warning(
-            "authentication failed: listener=%s mechanism=%s peer=%s client_id=%r reason=%s",
-            connection.listener,
-            state.mechanism,
-            connection.peer,
-            shown(request.client_id),
-            error,
-        )
-        self._audit.failed_authentication(connection, request.client_id, state.mechanism, error)
+        self._log_failure(request, state.mechanism, user, error)
+        self._audit.failed_authentication(connection, request.client_id, state.mechanism, error, user)
         delay_ms = self._securities[connection.listener].settings.connection_failed_authentication_delay_ms
         await self._clock.sleep(delay_ms / 1000)
+
+    def _log_failure(self, request: Request, mechanism: str, user: str, error: AuthenticationFailed) -> None:
+        connection, now = request.connection, self._clock.monotonic()
+        address, name = connection.peer.rpartition(":")[0], shown(user)
+        left_out = self._failures.left_out((address, connection.listener, mechanism, name), now)
+        if left_out is not None and self._all_failures.left_out("", now) is not None:
+            logger.warning(
+                "authentication failed: listener=%s mechanism=%s user=%r peer=%s client_id=%r left_out=%d reason=%s",
+                *(connection.listener, mechanism, name, connection.peer, shown(request.client_id), left_out, error),
+                extra=LIMITED,
+            )
 
     def _check(self, connection: ClientConnection) -> None:
         """CloseConnection unless the client is authenticated, still."""

@@ -29,5 +29,8 @@ class Authenticated:
 class SaslExchange(Protocol):
     """One authentication."""
 
+    user: str
+    """The name that the client gave, of any length, known or not; empty until it did."""
+
     async def step(self, message: bytes) -> bytes | Authenticated:
         """The next message of the client; the answer, or the end. AuthenticationFailed."""

@@ -31,6 +31,7 @@ class OauthBearerExchange:
     def __init__(self, settings: SecuritySettings, keys: TokenKeys, clock: Clock) -> None:
         self._settings, self._keys, self._clock = settings, keys, clock
         self._refused: AuthenticationFailed | None = None
+        self.user = ""
 
     async def step(self, message: bytes) -> bytes | Authenticated:
         """After a token that is refused, the client gets to know so by the protocol, and must send one more message."""
@@ -80,6 +81,7 @@ class OauthBearerExchange:
             raise AuthenticationFailed("token refused: too deep JSON") from error
         except (jwt.PyJWTError, TypeError, ValueError) as error:
             raise AuthenticationFailed(f"token refused: {error}") from error
+        self.user = str(claims.get(own.sasl_oauthbearer_sub_claim_name, ""))  # signed, though maybe no longer valid
         now, skew = self._clock.wall_ms() / 1000, own.sasl_oauthbearer_clock_skew_seconds
         expiry, begin = claims["exp"], claims.get("nbf", now)
         if not _is_time(expiry) or not _is_time(begin):

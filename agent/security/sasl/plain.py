@@ -19,6 +19,7 @@ class PlainExchange:
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
+        self.user = ""
 
     async def step(self, message: bytes) -> bytes | Authenticated:
         parts = message.split(b"\0")
@@ -28,6 +29,7 @@ class PlainExchange:
             asked_as, name, password = (part.decode() for part in parts)
         except UnicodeDecodeError as error:
             raise AuthenticationFailed("a message is not UTF-8") from error
+        self.user = name
         if asked_as and asked_as != name:
             raise AuthenticationFailed("a user cannot act as another one")
         if not name or not password or len(parts[2]) > _LONGEST:

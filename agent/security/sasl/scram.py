@@ -36,7 +36,7 @@ class ScramExchange:
         self._credentials = credentials
         self._nonce = nonce
         self._known: KnownUser | None = None
-        self._first = self._binding = ""
+        self._first = self._binding = self.user = ""
 
     async def step(self, message: bytes) -> bytes | Authenticated:
         if len(message) > MESSAGE_BYTES_MAX:  # a connection keeps the first one until the second comes
@@ -51,7 +51,7 @@ class ScramExchange:
         if match is None:
             raise AuthenticationFailed("malformed first message")
         asked_as, bare, escaped, client_nonce, extensions = match.groups()
-        name = _unescape(escaped)
+        name = self.user = _unescape(escaped)
         if asked_as and _unescape(asked_as) != name:
             raise AuthenticationFailed("a user cannot act as another one")
         if ",tokenauth=true" in extensions:

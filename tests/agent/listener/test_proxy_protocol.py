@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.listener.proxied import HEADER_SECONDS
 from headrace.agent.listener.proxy_header import (
     HEADER_BYTES_MAX,
     SIGNATURE,
@@ -139,7 +138,7 @@ async def test_a_connection_that_waits_with_its_header_is_closed(fake_clock: Man
     client = await peers.connect()
     await client.send(SIGNATURE)
     await asyncio.sleep(0.05)
-    await fake_clock.advance(HEADER_SECONDS)
+    await fake_clock.advance(limits().unauthenticated_connections_max_ms / 1000 + 1)
     assert await client.ended() == b""
     await client.close()
     await peers.listener.drain(0)

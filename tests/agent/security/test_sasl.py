@@ -17,7 +17,7 @@ from headrace.agent.peer_apis import BETWEEN_AGENTS
 from headrace.agent.security.audit import AuditLog
 from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.agent.security.sasl import scram
-from headrace.agent.security.sasl.authentication import Authentication
+from headrace.agent.security.sasl.authentication import FAILURES_PER_MINUTE, Authentication
 from headrace.agent.security.sasl.credentials import Credentials
 from headrace.agent.security.sasl.exchange import AuthenticationFailed
 from headrace.agent.security.sasl.plain import PlainExchange
@@ -208,6 +208,38 @@ async def test_a_failed_authentication_is_the_end_of_a_connection(user: str, pas
         await world.authenticate(b"")
     with pytest.raises(CloseConnection):
         await world.ask(ApiKey.METADATA)
+
+
+@pytest.mark.requirement("X2")
+async def test_a_failed_login_names_the_user_once_per_minute(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    long = "u" * 100_000
+    for user in ("alice", "alice", "nobody", long):
+        world.connect()
+        assert await world.scram("SCRAM-SHA-256", user, "wrong") == FAILED
+    world.connect()
+    assert await world.handshake("PLAIN") == 0
+    assert (await world.authenticate(b"\0bob\0wrong"))[0] == FAILED
+    lines = [record.getMessage() for record in caplog.records if "authentication failed" in record.getMessage()]
+    assert [line.partition("user='")[2][:5] for line in lines] == ["alice", "nobod", "uuuuu", "bob' "]
+    assert max(map(len, lines)) < 1_000
+    assert ['"user":"alice"' in line.replace(" ", "") for line in world.audited] == [True, True, False, False, False]
+    assert max(map(len, world.audited)) < 2_000
+    world.clock.jump(SECONDS)
+    world.connect()
+    await world.scram("SCRAM-SHA-256", "alice", "wrong")
+    assert "left_out=1" in caplog.records[-1].getMessage()
+
+
+async def test_names_that_change_with_each_login_get_a_limited_number_of_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    for number in range(2 * FAILURES_PER_MINUTE):
+        world.connect()
+        assert await world.handshake("PLAIN") == 0
+        await world.authenticate(f"\0user-{number}\0".encode())
+    assert 0 < caplog.text.count("authentication failed") <= FAILURES_PER_MINUTE * 3
 
 
 async def test_an_unknown_user_looks_like_a_known_one() -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.listener import handshakes
 from headrace.agent.listener.proxy_header import proxy_header
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.listener.writer import ReplyWriter
@@ -261,19 +260,6 @@ async def test_a_plaintext_client_costs_one_handshake_and_no_more(tmp_path: Path
         await client.send(frame(1))
         await client.ended()
         await until(lambda: world.closed("tls_handshake") == 1)
-
-
-async def test_handshakes_in_progress_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """X7: a client that connects and says nothing."""
-    monkeypatch.setattr(handshakes, "WAITING_MAX", 3)
-    async with serving(tmp_path) as world:
-        silent = [await Client.connect(world.port) for _ in range(5)]
-        await until(lambda: world.closed("tls_handshake") == 2)
-        for client in silent:
-            await client.close()
-        await until(lambda: world.closed("tls_handshake") == 5)
-        client = await world.connect()
-        await client.close()
 
 
 async def test_the_handshake_follows_the_header_of_a_balancer(tmp_path: Path) -> None:

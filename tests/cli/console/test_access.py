@@ -9,11 +9,13 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from headrace import __version__
 from headrace.agent.security.file_watch import LOOK_SECONDS
 from headrace.cli.client.transport import client_config
 from headrace.cli.console.cluster_link import PAGE_SECONDS, BoundedCluster
@@ -99,6 +101,61 @@ def test_a_token_is_given_once(tmp_path: Path) -> None:
         tokens.write_text("another\n")
         asyncio.run(clock.advance(LOOK_SECONDS))
         assert pages.get("/charts").status == 401, "a token that is gone ends its sessions"
+
+
+@pytest.fixture
+def signing_in(tmp_path: Path) -> Iterator[ConsoleServer]:
+    """A console that needs a token."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("secret\n")
+    settings = Settings(http_bearer_token_location=str(tokens))
+    options = ConsoleOptions(client_config("127.0.0.1:1", None), settings, ("127.0.0.1", 0), allows_changes=True)
+    with serving(ConsoleServer(options, ManualClock())) as console:
+        yield console
+
+
+@pytest.mark.requirement("X2")
+def test_what_needs_no_sign_in_says_nothing_about_the_cluster(signing_in: ConsoleServer) -> None:
+    pages = PlainBrowser(signing_in.url)
+    answers = [
+        pages.get("/sign-in"),
+        pages.post("/sign-in", {"token": "wrong"}),
+        pages.post("/sign-in", {"token": "\u00e9"}),
+        pages.post("/sign-in", {"token": "x" * 300_000}),
+        pages.get("/static/none"),
+    ]
+    assert [answer.status for answer in answers] == [200, 401, 400, 400, 404]
+    for answer in answers:
+        assert "127.0.0.1:1" not in answer.text
+        assert __version__ not in answer.text
+        assert "changes allowed" not in answer.text
+    pages.post("/sign-in", {"token": "secret"})
+    assert "127.0.0.1:1" in pages.get("/charts").text
+
+
+@pytest.mark.requirement("X2")
+def test_a_form_token_that_is_no_token_is_refused(signing_in: ConsoleServer) -> None:
+    """It was an error of the server."""
+    pages = PlainBrowser(signing_in.url)
+    pages.post("/sign-in", {"token": "secret"})
+    pages.cookies["headrace_browser"] = "own"
+    refused = pages.post("/apply/delete-topic", {"csrf_token": "\u00e9"})
+    assert (refused.status, "ASCII" in refused.text) == (400, True)
+
+
+@pytest.mark.requirement("X7")
+def test_a_client_that_leaves_within_its_request_is_one_debug_line(
+    signing_in: ConsoleServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    with socket.create_connection(("127.0.0.1", signing_in.http.port)) as client:
+        client.sendall(b"POST /sign-in HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nt")
+    for _ in range(6_000):
+        if lines := [record for record in caplog.records if "the client left" in record.getMessage()]:
+            break
+        time.sleep(0.01)
+    assert [(record.levelname, record.exc_info) for record in lines] == [("DEBUG", None)]
+    assert "Traceback" not in caplog.text
 
 
 def test_with_tls_the_cookie_is_for_tls_only(tmp_path: Path) -> None:

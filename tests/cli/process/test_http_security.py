@@ -20,7 +20,7 @@ from headrace.agent.limit_metrics import limits_reached
 from headrace.agent.security.file_watch import LOOK_SECONDS
 from headrace.cli.bench.http_access import KEY, TOKEN, TRUST, HttpAccess
 from headrace.cli.bench.store_counts import StoreCounts, read_counts
-from headrace.cli.process import http_handshakes
+from headrace.cli.process import http_connection
 from headrace.cli.process.http_app import make_app
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_security import OPEN_PATHS, HttpSecurity
@@ -186,7 +186,7 @@ async def test_connections_without_a_handshake_do_not_keep_out_a_probe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving(tmp_path, key=True) as server:
-        monkeypatch.setattr(http_handshakes, "HANDSHAKE_SECONDS", 600)
+        monkeypatch.setattr(http_connection, "WAIT_SECONDS", 600.0)
         idle = [await asyncio.open_connection("127.0.0.1", server.server.port) for _ in range(30)]
         assert (await asyncio.to_thread(server.get, "/healthz"))[0] == 200
         ended = [asyncio.ensure_future(_end(reader)) for reader, _ in idle]

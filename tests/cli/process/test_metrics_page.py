@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator
 from typing import Any
 from unittest.mock import MagicMock
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import GaugeMetricFamily
 
 from headrace import __version__
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.cli.process.http_app import make_app
+from headrace.cli.process.metrics_page import MetricsPage
 
 
 async def test_labelled_counters_start_at_zero_and_have_no_second_family() -> None:
@@ -31,3 +35,25 @@ async def test_labelled_counters_start_at_zero_and_have_no_second_family() -> No
         assert series in lines
     assert not [line for line in lines if "_created" in line]
     assert any(line.startswith("headrace_build_info{") and f'version="{__version__}"' in line for line in lines)
+
+
+class _Counting:
+    """A metric that says how often it was read."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def collect(self) -> Iterator[Metric]:
+        self.reads += 1
+        yield GaugeMetricFamily("reads", "Of this metric", value=self.reads)
+
+
+async def test_requests_that_wait_for_the_page_share_it_and_no_other_sees_it() -> None:
+    """64 requests in a turn of the loop held up the health probe for a second."""
+    registry, counting = CollectorRegistry(auto_describe=False), _Counting()
+    registry.register(counting)  # type: ignore[arg-type]
+    page, counting.reads = MetricsPage(registry), 0
+    for round_number in (1, 2):
+        pages = await asyncio.gather(*(page.read() for _ in range(64)))
+        assert counting.reads == round_number
+        assert all(f"reads {round_number}.0".encode() in each for each in pages)

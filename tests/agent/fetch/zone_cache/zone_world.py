@@ -94,6 +94,7 @@ class Link(PeerConnection):
         except Exception as error:  # as the listener does: any exception of a handler ends the connection
             raise UnavailableError(f"connection closed: {error}") from error
         assert response.buffers is not None
+        assert connection.is_agent, "else the listener closes the connection of an agent that never authenticates"
         return memoryview(member.bend(b"".join(response.buffers)))
 
     def close(self) -> None:
