@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
 from prometheus_client import CollectorRegistry
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -27,8 +28,8 @@ from tests.agent.listener.listener_client import until
 pytestmark = pytest.mark.requirement("X7")
 MOST = 4
 STRANGER = "127.0.0.66"
-LARGE_BYTES = 32 * 1024 * 1024
-"""More than kernels keep for a connection."""
+PARTS, PART_BYTES = 32, 1024 * 1024
+"""Of a response: more than kernels keep for a connection."""
 
 
 class _Probe:
@@ -55,7 +56,11 @@ async def _serving(
 
     @app.get("/large")
     async def large() -> Response:
-        return Response(bytes(LARGE_BYTES))
+        return Response(bytes(PARTS * PART_BYTES))
+
+    @app.get("/parts")
+    async def parts() -> Response:
+        return StreamingResponse(bytes(PART_BYTES) for _ in range(PARTS))
 
     server = HttpServer(app, "127.0.0.1", 0, connection or bounded(MOST, limits_reached(registry)))
     server.start()
@@ -149,7 +154,10 @@ async def test_a_request_behind_another_is_dropped() -> None:
         writer.close()
 
 
-async def test_a_client_that_does_not_read_is_closed_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", ["/large", "/parts"])
+async def test_a_client_that_does_not_read_is_closed_at_its_deadline(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_connection, "WAIT_SECONDS", 0.05)
     connection = bounded(MOST, limits_reached(CollectorRegistry()))
     async with _serving(connection) as (port, _):
@@ -158,7 +166,7 @@ async def test_a_client_that_does_not_read_is_closed_at_its_deadline(monkeypatch
             deaf.setblocking(False)
             loop = asyncio.get_running_loop()
             await loop.sock_connect(deaf, ("127.0.0.1", port))
-            await loop.sock_sendall(deaf, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+            await loop.sock_sendall(deaf, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             await until(lambda: connection.room.served + connection.room.waiting == 1)
             await until(lambda: connection.room.served + connection.room.waiting == 0)
 
