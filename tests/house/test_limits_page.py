@@ -13,6 +13,7 @@ from headrace.agent.groups.names import GROUP_ID_BYTES_MAX
 from headrace.agent.produce.pending import LEADER_ONLY_TIMEOUT_MS
 from headrace.agent.produce.validate import LOOP_WORK
 from headrace.agent.security.sasl.scram import MESSAGE_BYTES_MAX
+from headrace.cli.process.http_connection import WAIT_SECONDS
 from headrace.config.client_limits import ClientLimits
 from headrace.config.declared import declared
 from headrace.config.memory_budget import REMEMBERED_BYTES, memory_budget
@@ -25,7 +26,7 @@ from headrace.storage.records.check_records import ITEMS_MAX, largest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "operate" / "LIMITS.md").read_text(encoding="utf-8")
-UNITS = {"MiB": 1 << 20, "KiB": 1 << 10, "minutes": 60_000, "seconds": 1_000}
+UNITS = {"MiB": 1 << 20, "KiB": 1 << 10, "minute": 60_000, "minutes": 60_000, "seconds": 1_000}
 COUNTED = re.compile(r"""(?:limits_reached\.labels|on_limit|metrics\.refused)\("([a-z.]+)"\)""")
 ROWS_OF_CLIENTS = {TRANSACTIONAL_IDS, PRODUCER_STATES, COMMITTED_OFFSETS}
 PART = re.compile(r"""REMEMBERED_BYTES\["(\w+)"\]""")
@@ -75,6 +76,8 @@ def test_fixed_limits_are_those_of_the_code() -> None:
         PRINCIPAL_BYTES_MAX,
         RECORD_BYTES_MAX,
         MESSAGE_BYTES_MAX,
+        WAIT_SECONDS * 1_000,
+        1,
     ], rows
     assert f"{LOOP_WORK.items:,} records and headers and {LOOP_WORK.unpacked_bytes >> 20} MiB" in PAGE
 

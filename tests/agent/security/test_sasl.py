@@ -213,7 +213,7 @@ async def test_a_failed_authentication_is_the_end_of_a_connection(user: str, pas
 @pytest.mark.requirement("X2")
 async def test_a_failed_login_names_the_user_once_per_minute(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
-    long = "u" * 100_000
+    long = "u" * 8_000
     for user in ("alice", "alice", "nobody", long):
         world.connect()
         assert await world.scram("SCRAM-SHA-256", user, "wrong") == FAILED
