@@ -28,7 +28,7 @@ from headrace.agent.listener.descriptors import connections_possible
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.loop_lag import loop_lag, watch_loop_lag
-from headrace.agent.paths import Foundation, Paths
+from headrace.agent.paths import AgentResources, RequestPaths
 from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.trace import FileTrace
 from headrace.agent.quotas.service import QuotaService
@@ -99,7 +99,7 @@ class Broker:
         """Whether the controller in the same process, if any, is the active one."""
         self.reached_here: Callable[[], frozenset[str]] = frozenset
         """The dependencies that answer this process (storage/dependency.py): what it reports to other agents."""
-        self._foundation = Foundation(
+        self._foundation = AgentResources(
             settings=settings,
             store=store,
             metastore=metastore,
@@ -120,7 +120,7 @@ class Broker:
             is_active_controller=lambda: self.is_active_controller(),
             reached_here=lambda: self.reached_here(),
         )
-        self._paths: Paths | None = None
+        self._paths: RequestPaths | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     @property
@@ -144,7 +144,7 @@ class Broker:
         cluster.follower.on_image.append(self._quotas.on_image)
         await cluster.follower.catch_up()
         MetadataMetrics(cluster.follower, self._registry)
-        paths = Paths(self._foundation, cluster, self._advertised, await self._metastore.zone_secret())
+        paths = RequestPaths(self._foundation, cluster, self._advertised, await self._metastore.zone_secret())
         self._serve = paths.serve
         self.cluster, self._paths = cluster, paths  # from here on `close` has to leave the cluster
         await paths.start()

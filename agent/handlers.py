@@ -16,6 +16,7 @@ from headrace.agent.admin.broker_lifecycle import UnregisterBroker
 from headrace.agent.admin.configs.alter import AlterConfigs, IncrementalAlterConfigs
 from headrace.agent.admin.configs.describe import DescribeConfigs
 from headrace.agent.admin.configs.list_resources import ListConfigResources
+from headrace.agent.admin.count_changes import PartitionCounts
 from headrace.agent.admin.create_partitions import CreatePartitions
 from headrace.agent.admin.create_topics import CreateTopics
 from headrace.agent.admin.delete_records import DeleteRecords
@@ -27,11 +28,10 @@ from headrace.agent.admin.describe_topic_partitions import DescribeTopicPartitio
 from headrace.agent.admin.elect_leaders import ElectLeaders
 from headrace.agent.admin.find_coordinator import FindCoordinator
 from headrace.agent.admin.metadata import Metadata
-from headrace.agent.admin.partition_counts import PartitionCounts
+from headrace.agent.admin.metadata_counts import CountsOfTopics
 from headrace.agent.admin.partition_leader_epochs import PartitionLeaderEpochs
 from headrace.agent.admin.scale_topic import ScaleTopic
 from headrace.agent.admin.set_partition_count import SetPartitionCount
-from headrace.agent.admin.topic_counts import CountsOfTopics
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_doubling import TopicDoubling
 from headrace.agent.admin.topic_halving import TopicHalving
@@ -85,7 +85,7 @@ from headrace.storage.clock import Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class HandlerParts:
     """What handlers work with: one agent's."""
 
     settings: Settings
@@ -114,7 +114,7 @@ class Parts:
         self.limits_reached.labels(setting).inc()
 
 
-def register_handlers(dispatcher: Dispatcher, parts: Parts) -> dict[str, Callable[[], float]]:
+def register_handlers(dispatcher: Dispatcher, parts: HandlerParts) -> dict[str, Callable[[], float]]:
     """Fill the dispatcher's table. Each handler is behind the rule of its API, and its changes are in the audit log.
 
     Bytes by part of the memory budget that handlers remember.
@@ -130,7 +130,7 @@ def register_handlers(dispatcher: Dispatcher, parts: Parts) -> dict[str, Callabl
 class _Made:
     """The parts, and what several handlers have in common."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: HandlerParts) -> None:
         self.parts = parts
         self.cluster, self.metastore, self.shared, self.clock = (
             parts.cluster, parts.metastore, parts.shared, parts.clock,

@@ -28,7 +28,7 @@ from headrace.agent.fetch.zone_cache.asking import Connect
 from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.forward.service import ForwardService
 from headrace.agent.groups.handlers import GroupHandlers
-from headrace.agent.handlers import Parts, register_handlers
+from headrace.agent.handlers import HandlerParts, register_handlers
 from headrace.agent.limit_metrics import limits_reached
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.memory_metrics import watch_memory
@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foundation:
+class AgentResources:
     """What an agent has before it finds its cluster, and the paths are made of."""
 
     settings: Settings
@@ -87,11 +87,11 @@ class Foundation:
     """The dependencies that answer this process."""
 
 
-class Paths:
+class RequestPaths:
     """Of one agent. `serve` answers every request of its clients."""
 
     def __init__(
-        self, foundation: Foundation, cluster: Cluster, advertised: tuple[Listener, ...], zone_secret: bytes
+        self, foundation: AgentResources, cluster: Cluster, advertised: tuple[Listener, ...], zone_secret: bytes
     ) -> None:
         """`advertised`: where clients of each listener are sent. `zone_secret`: with it agents prove who they are."""
         self._base, self._cluster, self._zone_secret = foundation, cluster, zone_secret
@@ -233,9 +233,9 @@ class Paths:
         base.dispatcher.register_unadvertised(PEER_HEALTH_KEY, reports.handle)
         return reports
 
-    def _parts(self, sealed_keys: SealedKeys) -> Parts:
+    def _parts(self, sealed_keys: SealedKeys) -> HandlerParts:
         base, cluster = self._base, self._cluster
-        return Parts(
+        return HandlerParts(
             settings=base.settings,
             clock=base.clock,
             rng=base.rng,

@@ -1,7 +1,7 @@
 """`headrace agent`: run one stateless agent in the foreground, with the roles that the
 settings name; with --processes several, to use all cores.
 
-Place: a thin command; process/serve.py composes the process and stops it, processes/supervise.py runs several.
+Place: a thin command; process/serve.py composes the process and stops it, several_agents/supervise.py runs several.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _run_several(args: argparse.Namespace, settings: Settings) -> int:
     from headrace.cli.forked_agent import load_code
 
     load_code()  # while this process loads its own
-    from headrace.cli.processes.supervise import serve_processes
+    from headrace.cli.several_agents.supervise import serve_processes
 
     passed_on = {key.removeprefix(PREFIX): str(v) for key, v in vars(args).items() if key.startswith(PREFIX) and v}
     if args.config:

@@ -49,7 +49,7 @@ def memory_budget(settings: Settings) -> Mapping[str, int]:
     """Bytes by part, for the roles of the process."""
     parts = {"python": PYTHON_BYTES}
     if BROKER in roles(settings):
-        largest_file = settings.segment_bytes + settings.socket_request_max_bytes
+        largest_file = settings.flush_bytes + settings.socket_request_max_bytes
         parts |= {
             "produce_requests": settings.buffer_memory_bytes,
             # Its batches are in requests that wait for their answer.

@@ -205,7 +205,7 @@ class ProcessSettings(HttpSettings, frozen=True, kw_only=True, forbid_unknown_fi
         PositiveInt,
         Meta(description="A file of at least this size is flushed early without counting as an early flush."),
     ] = field(default=4 * 1024 * 1024, name="flush.early.free.bytes")
-    segment_bytes: Annotated[
+    flush_bytes: Annotated[
         int, Meta(ge=65_536, description="A buffer is flushed as soon as it holds this many bytes.")
     ] = field(default=8 * 1024 * 1024, name="flush.bytes")
     upload_parallelism: Annotated[PositiveInt, Meta(description="Number of segment files uploaded in parallel.")] = (

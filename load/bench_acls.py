@@ -97,7 +97,7 @@ async def _write_path(authorizer: Authorizer | None) -> tuple[ProducePipeline, K
         cast(Any, YesStore()),
         cast(Any, YesMetastore()),
         cast(Any, FixedView()),
-        Settings(linger_ms=0, segment_bytes=PLENTY),
+        Settings(linger_ms=0, flush_bytes=PLENTY),
         clock,
         random.Random(1),
         Callbacks(database_now_ms=clock.wall_ms),

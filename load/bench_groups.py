@@ -15,11 +15,11 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.groups.consumer.consumer_values import HeartbeatRequest
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules
 from headrace.agent.groups.consumer.topics import KnownTopics
-from headrace.agent.groups.consumer.values import HeartbeatRequest
-from headrace.agent.groups.values import GroupEffect, Save
+from headrace.agent.groups.group_values import GroupEffect, Save
 from headrace.config.settings import Settings
 from headrace.metastore.api.groups import GroupRecord
 from headrace.metastore.log.image import MetadataImage, TopicImage

@@ -96,7 +96,7 @@ async def bench(request_bytes: int, observer: ProduceObserver | None = None) -> 
         cast(Any, YesStore()),
         cast(Any, YesMetastore()),
         cast(Any, FixedView()),
-        Settings(linger_ms=0, segment_bytes=PLENTY),
+        Settings(linger_ms=0, flush_bytes=PLENTY),
         clock,
         random.Random(1),
         Callbacks(database_now_ms=clock.wall_ms),

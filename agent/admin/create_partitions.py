@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.admin.count_changes import PartitionCounts, WantedCount
 from headrace.agent.admin.log_change import Verdict
-from headrace.agent.admin.partition_counts import PartitionCounts, WantedCount
 from headrace.agent.quotas.mutations import MESSAGE, MutationQuotas, unlimited
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply

@@ -17,8 +17,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.admin.metadata_counts import CountsOfTopics
 from headrace.agent.admin.metadata_response import MetadataRendering, TopicError
-from headrace.agent.admin.topic_counts import CountsOfTopics
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_names import why_illegal
 from headrace.agent.admin.topic_rules import TopicRefusal, WantedTopic

@@ -6,7 +6,7 @@ Any agent answers it.
 
 from __future__ import annotations
 
-from headrace.agent.admin.partition_counts import PartitionCounts, WantedCount
+from headrace.agent.admin.count_changes import PartitionCounts, WantedCount
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.protocol.set_partition_count import VERSION, CountResponse, decode_count_request, encode_count_response
 

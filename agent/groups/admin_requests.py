@@ -15,9 +15,9 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.admin.describe_cluster import NOT_ASKED
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.administration import GroupAdministration
+from headrace.agent.groups.group_values import GroupDescription
 from headrace.agent.groups.names import is_legal_group_id, storable
 from headrace.agent.groups.offsets.topics import resolve
-from headrace.agent.groups.values import GroupDescription
 from headrace.agent.security.authorization.access import FULL_ACCESS
 from headrace.agent.security.authorization.operations import AclResource
 from headrace.metastore.api.groups import GroupListing

@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.classic.subscriptions import CONSUMER
+from headrace.agent.groups.group_values import GroupDescription
 from headrace.agent.groups.held_groups import Held, HeldGroups
-from headrace.agent.groups.values import GroupDescription
 from headrace.metastore.api.groups import GroupApi, GroupListing
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.values import Departure, GroupEffect, JoinRequest, MemberRef, SyncRequest, Token
+from headrace.agent.groups.group_values import Departure, GroupEffect, JoinRequest, MemberRef, SyncRequest, Token
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.image import MetadataImage
 

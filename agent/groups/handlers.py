@@ -26,6 +26,7 @@ from headrace.agent.groups.consumer.heartbeat_request import ConsumerGroupHeartb
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules
 from headrace.agent.groups.coordinated import CoordinatedGroup
 from headrace.agent.groups.group_memory import GroupMemory
+from headrace.agent.groups.group_values import GroupEffect
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.offsets.commit_request import OffsetCommit
@@ -33,7 +34,6 @@ from headrace.agent.groups.offsets.fetch_request import OffsetFetch
 from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi, GroupOffsets
 from headrace.agent.groups.offsets.transactional_request import TxnOffsetCommit
 from headrace.agent.groups.positions import ConsumerGroupPosition
-from headrace.agent.groups.values import GroupEffect
 from headrace.agent.limit_metrics import limits_reached
 from headrace.agent.security import audited_changes
 from headrace.agent.security.authorization.authorizer import Authorizer

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.values import GroupEffect, Reply, Save, SavedState, Token
+from headrace.agent.groups.group_values import GroupEffect, Reply, Save, SavedState, Token
 
 Refused = Callable[[ErrorCode], object]
 """Makes the answer for a token when its own answer cannot be given."""

@@ -22,9 +22,9 @@ from headrace.agent.client_memory import text_bytes
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.consumer.group import ConsumerGroup
+from headrace.agent.groups.group_values import MemberRef
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.names import storable
-from headrace.agent.groups.values import MemberRef
 from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.partitions.topic_partitions import CreatedFrom

@@ -124,7 +124,7 @@ class ProducePipeline:
         `observer`: None if nothing is traced."""
         self._clock, self._observer = clock, observer
         self._metrics = ProduceMetrics(registry)
-        self._buffer = ActiveBuffer(flush_bytes=settings.segment_bytes)
+        self._buffer = ActiveBuffer(flush_bytes=settings.flush_bytes)
         self._queue = FlushQueue(self._settled)
         self._flusher = Flusher(
             self._buffer,

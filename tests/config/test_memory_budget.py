@@ -20,7 +20,7 @@ def test_each_part_follows_its_setting() -> None:
         cache_bytes=10 * MIB,
         group_memory_bytes=11 * MIB,
         upload_parallelism=1,
-        segment_bytes=MIB,
+        flush_bytes=MIB,
         socket_request_max_bytes=2 * MIB,
     )
     parts = memory_budget(small)

@@ -19,7 +19,7 @@ SMALL = Settings(
     cache_bytes=8 * MIB,
     reply_memory_bytes=4 * MIB,
     request_memory_bytes=2 * MIB,
-    segment_bytes=MIB,
+    flush_bytes=MIB,
     socket_request_max_bytes=2 * MIB,
     upload_parallelism=2,
 )
@@ -28,7 +28,7 @@ GIVEN = {
     "cache.bytes": SMALL.cache_bytes,
     "reply.memory.bytes": SMALL.reply_memory_bytes,
     "request.memory.bytes": SMALL.request_memory_bytes,
-    "flush.bytes": SMALL.segment_bytes,
+    "flush.bytes": SMALL.flush_bytes,
     "socket.request.max.bytes": SMALL.socket_request_max_bytes,
     "upload.parallelism": SMALL.upload_parallelism,
 }

@@ -49,7 +49,7 @@ ACCOUNTED = {
     "cli/children.py": {"_start": AWAITED},
     "cli/dev.py": {"_watch": AWAITED},
     "cli/process/serve.py": {"_serve": AWAITED},
-    "cli/processes/supervise.py": {"run": AWAITED},
+    "cli/several_agents/supervise.py": {"run": AWAITED},
     "client/consumer.py": {"start": LIBRARY},
     "client/fetching.py": {"run": LIBRARY},
     "client/membership.py": {"run": AWAITED},

@@ -263,7 +263,7 @@ def _settings(rng: random.Random, early: random.Random) -> Settings:
         flush_early_burst=early.choice((1, 5, 20)),
         flush_early_free_bytes=early.choice((400, 4_000_000)),
         linger_ms=rng.choice((25, 60, 100)),
-        segment_bytes=rng.choice((250, 800, 1_000_000, 1_000_000)),
+        flush_bytes=rng.choice((250, 800, 1_000_000, 1_000_000)),
         upload_parallelism=rng.choice((1, 2, 8)),
         store_retries=rng.choice((0, 0, 1, 3)),
         store_hedge_after_ms=rng.choice((0, 0, 40)),

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.roster import ClassicMember, ClassicRoster
+from headrace.agent.groups.group_values import JoinAnswer, SyncAnswer
 from headrace.agent.groups.outbox import Outbox
-from headrace.agent.groups.values import JoinAnswer, SyncAnswer
 
 
 @dataclass(slots=True)

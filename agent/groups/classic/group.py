@@ -34,8 +34,7 @@ from headrace.agent.groups.classic.saved import SavedGroup
 from headrace.agent.groups.classic.saves import ClassicSaves
 from headrace.agent.groups.classic.subscriptions import subscribed_topics
 from headrace.agent.groups.group_memory import PROMISED_BYTES, group_bytes, sizes_of_group
-from headrace.agent.groups.outbox import Outbox
-from headrace.agent.groups.values import (
+from headrace.agent.groups.group_values import (
     Departure,
     DescribedMember,
     GroupDescription,
@@ -48,6 +47,7 @@ from headrace.agent.groups.values import (
     SyncRequest,
     Token,
 )
+from headrace.agent.groups.outbox import Outbox
 from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.log.image import MetadataImage
 

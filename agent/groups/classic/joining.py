@@ -16,8 +16,8 @@ from headrace.agent.groups.classic.answers import Generation, MemberAnswers
 from headrace.agent.groups.classic.promised_ids import PROMISE_SECONDS, PromisedIds
 from headrace.agent.groups.classic.rebalance import Rebalance
 from headrace.agent.groups.classic.roster import ClassicMember, ClassicRoster
+from headrace.agent.groups.group_values import GroupState, JoinAnswer, JoinRequest, Token
 from headrace.agent.groups.outbox import Outbox
-from headrace.agent.groups.values import GroupState, JoinAnswer, JoinRequest, Token
 
 
 class Joining:

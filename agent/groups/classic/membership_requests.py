@@ -17,8 +17,15 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.coordinator import ClassicCoordinator
+from headrace.agent.groups.group_values import (
+    Departure,
+    JoinAnswer,
+    JoinRequest,
+    MemberProtocol,
+    MemberRef,
+    SyncRequest,
+)
 from headrace.agent.groups.names import is_legal_group_id, storable
-from headrace.agent.groups.values import Departure, JoinAnswer, JoinRequest, MemberProtocol, MemberRef, SyncRequest
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply

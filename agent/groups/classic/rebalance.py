@@ -14,8 +14,8 @@ from headrace.agent.groups.classic.answers import Generation, MemberAnswers, ref
 from headrace.agent.groups.classic.promised_ids import PromisedIds
 from headrace.agent.groups.classic.roster import ClassicMember, ClassicRoster
 from headrace.agent.groups.classic.saves import ClassicSaves
+from headrace.agent.groups.group_values import GroupState, JoinRequest, SyncAnswer, SyncRequest, Token
 from headrace.agent.groups.outbox import Outbox
-from headrace.agent.groups.values import GroupState, JoinRequest, SyncAnswer, SyncRequest, Token
 
 NEW_MEMBER_JOIN_SECONDS = 300.0
 """If the join of a new member waits longer, the member is given up: its client has left or asks again."""

@@ -18,6 +18,7 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
+from headrace.agent.groups.consumer.consumer_values import MemberState
 from headrace.agent.groups.consumer.embedded import (
     PROTOCOL_TYPE,
     Subscription,
@@ -27,8 +28,7 @@ from headrace.agent.groups.consumer.embedded import (
 )
 from headrace.agent.groups.consumer.member import ClassicSide, ConsumerMember
 from headrace.agent.groups.consumer.membership import GroupMembership
-from headrace.agent.groups.consumer.values import MemberState
-from headrace.agent.groups.values import (
+from headrace.agent.groups.group_values import (
     JoinAnswer,
     JoinRequest,
     MemberRef,

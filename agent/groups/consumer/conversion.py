@@ -15,7 +15,7 @@ from headrace.agent.groups.classic.saved import SavedClassicMember, SavedGroup
 from headrace.agent.groups.consumer.embedded import PROTOCOL_TYPE, read_assignment, read_subscription, write_assignment
 from headrace.agent.groups.consumer.member import ClassicSide, ConsumerMember
 from headrace.agent.groups.consumer.topics import KnownTopics
-from headrace.agent.groups.values import MemberProtocol
+from headrace.agent.groups.group_values import MemberProtocol
 
 
 def from_classic(state: SavedGroup, topics: KnownTopics) -> list[ConsumerMember] | None:

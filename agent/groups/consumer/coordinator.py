@@ -25,16 +25,16 @@ from headrace.agent.client_turns import ClientTurns
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
+from headrace.agent.groups.consumer.consumer_values import JOIN_EPOCH, ConsumerHeartbeatAnswer, HeartbeatRequest
 from headrace.agent.groups.consumer.conversion import from_classic
 from headrace.agent.groups.consumer.gates import Gate, children_to_begin
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.member import names_bytes
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
 from headrace.agent.groups.consumer.topics import GroupTopics
-from headrace.agent.groups.consumer.values import JOIN_EPOCH, ConsumerHeartbeatAnswer, HeartbeatRequest
 from headrace.agent.groups.group_memory import MEMBER_BYTES
+from headrace.agent.groups.group_values import GroupEffect
 from headrace.agent.groups.held_groups import Held, HeldGroups
-from headrace.agent.groups.values import GroupEffect
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.metastore.api.groups import CommittedOffset, GroupApi, GroupRecord, ParentPosition
 from headrace.storage.clock import Clock

@@ -19,7 +19,7 @@ from kio.serial import entity_writer
 
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
 from headrace.agent.groups.consumer.topics import KnownTopics
-from headrace.agent.groups.values import MemberProtocol
+from headrace.agent.groups.group_values import MemberProtocol
 from headrace.metastore.keys import split_partition_key
 from headrace.protocol.entity_reader import entity_reader
 from headrace.protocol.wire import MALFORMED

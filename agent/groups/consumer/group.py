@@ -24,6 +24,14 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING
 from headrace.agent.groups.consumer.classic_members import ClassicMembers
+from headrace.agent.groups.consumer.consumer_values import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_FOR_A_WHILE_EPOCH,
+    ConsumerHeartbeatAnswer,
+    HeartbeatRequest,
+    MemberState,
+)
 from headrace.agent.groups.consumer.gates import Gate, GroupGates
 from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.membership import GroupMembership
@@ -32,16 +40,8 @@ from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
 from headrace.agent.groups.consumer.saved import PROTOCOL_TYPE, SavedConsumerGroup
 from headrace.agent.groups.consumer.target import Target
 from headrace.agent.groups.consumer.topics import KnownTopics, matches_bytes
-from headrace.agent.groups.consumer.values import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    LEAVE_FOR_A_WHILE_EPOCH,
-    ConsumerHeartbeatAnswer,
-    HeartbeatRequest,
-    MemberState,
-)
 from headrace.agent.groups.group_memory import group_bytes, sizes_of_group
-from headrace.agent.groups.values import (
+from headrace.agent.groups.group_values import (
     Abandon,
     Departure,
     GroupEffect,

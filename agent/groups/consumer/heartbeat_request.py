@@ -16,16 +16,16 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.coordinator import ConsumerGroups
-from headrace.agent.groups.consumer.rules import ASSIGNORS
-from headrace.agent.groups.consumer.saved import by_topic
-from headrace.agent.groups.consumer.topics import is_valid
-from headrace.agent.groups.consumer.values import (
+from headrace.agent.groups.consumer.consumer_values import (
     JOIN_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
     ConsumerHeartbeatAnswer,
     HeartbeatRequest,
 )
+from headrace.agent.groups.consumer.coordinator import ConsumerGroups
+from headrace.agent.groups.consumer.rules import ASSIGNORS
+from headrace.agent.groups.consumer.saved import by_topic
+from headrace.agent.groups.consumer.topics import is_valid
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.names import storable
 from headrace.protocol.request import ANONYMOUS, Request, Response

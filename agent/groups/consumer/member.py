@@ -15,9 +15,14 @@ from typing import TypeVar
 from headrace.agent.client_memory import text_bytes
 from headrace.agent.groups.classic.roster import protocols_bytes
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
-from headrace.agent.groups.consumer.values import LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest, MemberState, pattern_of
+from headrace.agent.groups.consumer.consumer_values import (
+    LEAVE_FOR_A_WHILE_EPOCH,
+    HeartbeatRequest,
+    MemberState,
+    pattern_of,
+)
 from headrace.agent.groups.group_memory import MEMBER_BYTES
-from headrace.agent.groups.values import MemberProtocol
+from headrace.agent.groups.group_values import MemberProtocol
 
 T = TypeVar("T")
 

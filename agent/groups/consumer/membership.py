@@ -14,6 +14,7 @@ from dataclasses import replace
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
+from headrace.agent.groups.consumer.consumer_values import MemberState
 from headrace.agent.groups.consumer.conversion import to_classic
 from headrace.agent.groups.consumer.deadlines import MemberDeadlines
 from headrace.agent.groups.consumer.gates import GroupGates
@@ -24,9 +25,8 @@ from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
 from headrace.agent.groups.consumer.saved import SavedConsumerGroup, decode, load_member, save_member
 from headrace.agent.groups.consumer.target import Target
 from headrace.agent.groups.consumer.topics import KnownTopics
-from headrace.agent.groups.consumer.values import MemberState
+from headrace.agent.groups.group_values import Become, GroupEffect, MemberRef
 from headrace.agent.groups.outbox import Outbox
-from headrace.agent.groups.values import Become, GroupEffect, MemberRef
 from headrace.metastore.api.groups import GroupRecord
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
+from headrace.agent.groups.consumer.consumer_values import MemberState
 from headrace.agent.groups.consumer.member import ConsumerMember
-from headrace.agent.groups.consumer.values import MemberState
 
 
 def reconcile(

@@ -41,7 +41,7 @@ class ConsumerRoster(Collection[ConsumerMember]):
 
     @property
     def patterns(self) -> list[str]:
-        """The topic patterns that members subscribe to, as `pattern_of` in values.py."""
+        """The topic patterns that members subscribe to, as `pattern_of` in consumer_values.py."""
         return list(self._patterns)
 
     def holder(self, partition: int) -> str | None:

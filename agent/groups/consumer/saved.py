@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
+from headrace.agent.groups.consumer.consumer_values import MemberState
 from headrace.agent.groups.consumer.member import ClassicSide, ConsumerMember
-from headrace.agent.groups.consumer.values import MemberState
-from headrace.agent.groups.values import MemberProtocol
+from headrace.agent.groups.group_values import MemberProtocol
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.keys import partition_key, split_partition_key
 from headrace.storage.errors import CorruptError, InvalidError

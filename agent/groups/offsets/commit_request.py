@@ -14,11 +14,11 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.group_values import MemberRef
 from headrace.agent.groups.names import storable
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.offsets.judged_offsets import JudgedOffsets, StoredOffsets
 from headrace.agent.groups.offsets.topics import resolve
-from headrace.agent.groups.values import MemberRef
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply

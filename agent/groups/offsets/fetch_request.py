@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.group_values import MemberRef
 from headrace.agent.groups.names import storable
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.offsets.topics import name_or_id, resolve, topic_by_number
-from headrace.agent.groups.values import MemberRef
 from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.keys import split_partition_key
 from headrace.protocol.request import Request, Response

@@ -14,7 +14,7 @@ from kio.static.primitive import i32, i64
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.dispatch import Dispatcher
-from headrace.agent.handlers import Parts, register_handlers
+from headrace.agent.handlers import HandlerParts, register_handlers
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import (
@@ -341,7 +341,7 @@ def _served_to_clients() -> set[int]:
     dispatcher = Dispatcher()
     anything: Any = MagicMock()
     authorizer = Authorizer(Settings(), anything)
-    parts = Parts(
+    parts = HandlerParts(
         settings=Settings(),
         clock=SystemClock(),
         rng=random.Random(1),

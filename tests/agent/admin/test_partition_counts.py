@@ -9,9 +9,9 @@ import pytest
 from kafka.protocol.admin import CreatePartitionsRequest, DescribeTopicPartitionsRequest
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.admin.count_changes import PartitionCounts, WantedCount
 from headrace.agent.admin.create_partitions import CreatePartitions
 from headrace.agent.admin.describe_topic_partitions import DescribeTopicPartitions
-from headrace.agent.admin.partition_counts import PartitionCounts, WantedCount
 from headrace.agent.admin.set_partition_count import SetPartitionCount
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.log.image import TopicImage

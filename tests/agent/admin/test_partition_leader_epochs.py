@@ -9,8 +9,8 @@ from types import MappingProxyType
 import pytest
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.admin.metadata_counts import CountsOfTopics
 from headrace.agent.admin.partition_leader_epochs import PartitionLeaderEpochs
-from headrace.agent.admin.topic_counts import CountsOfTopics
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage, TopicImage

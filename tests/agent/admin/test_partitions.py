@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from kafka.protocol.admin import CreatePartitionsRequest, DescribeTopicPartitionsRequest, ElectLeadersRequest
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.admin.count_changes import PartitionCounts
 from headrace.agent.admin.create_partitions import CreatePartitions
 from headrace.agent.admin.describe_topic_partitions import DescribeTopicPartitions
 from headrace.agent.admin.elect_leaders import ElectLeaders
-from headrace.agent.admin.partition_counts import PartitionCounts
 from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.cluster import Cluster
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError

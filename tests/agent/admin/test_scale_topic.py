@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.admin.partition_counts import PartitionCounts, WantedCount
+from headrace.agent.admin.count_changes import PartitionCounts, WantedCount
 from headrace.agent.admin.scale_topic import ScaleTopic
 from headrace.agent.admin.topic_doubling import TopicDoubling
 from headrace.agent.admin.topic_halving import TopicHalving

@@ -37,7 +37,7 @@ async def test_a_buffer_is_flushed_100_ms_after_its_first_batch() -> None:
 
 
 async def test_a_connection_keeps_its_order_with_many_requests_in_flight() -> None:
-    async with ProduceWorld(segment_bytes=65_536) as world:
+    async with ProduceWorld(flush_bytes=65_536) as world:
         topic = world.create_topic("t")
         connection = world.connect()
         batches = [plain_batch(2, b"%d" % n * 3000) for n in range(64)]

@@ -63,7 +63,7 @@ async def test_batches_of_many_clients_and_partitions_become_one_sorted_file() -
 
 @pytest.mark.requirement("W4")
 async def test_uploads_run_side_by_side_up_to_their_limit() -> None:
-    world, store = _world(upload_parallelism=2, segment_bytes=65_536)
+    world, store = _world(upload_parallelism=2, flush_bytes=65_536)
     async with world:
         world.create_topic("t", 4)
         big = plain_batch(9, b"x" * 8000)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.admin.count_changes import PartitionCounts
 from headrace.agent.admin.create_partitions import CreatePartitions
 from headrace.agent.admin.create_topics import CreateTopics
 from headrace.agent.admin.delete_topics import DeleteTopics
-from headrace.agent.admin.partition_counts import PartitionCounts
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.dispatch import Dispatcher

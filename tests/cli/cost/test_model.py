@@ -115,7 +115,7 @@ def test_every_constant_names_the_run_that_measured_it() -> None:
 def test_defaults_are_those_of_the_settings() -> None:
     workload, settings = Workload(write_mib_s=1), Settings()
     assert workload.linger_ms == settings.linger_ms
-    assert workload.flush_bytes == settings.segment_bytes
+    assert workload.flush_bytes == settings.flush_bytes
     assert workload.feed_poll_ms == settings.feed_poll_interval_ms
 
 

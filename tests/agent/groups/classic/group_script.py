@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.group import NO_LIMIT, ClassicGroup
 from headrace.agent.groups.classic.saved import SavedGroup, decode, encode
-from headrace.agent.groups.values import (
+from headrace.agent.groups.group_values import (
     Departure,
     GroupEffect,
     GroupState,

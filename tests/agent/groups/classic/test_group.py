@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.promised_ids import PROMISE_SECONDS
-from headrace.agent.groups.values import GroupState, JoinAnswer, MemberProtocol, MemberRef
+from headrace.agent.groups.group_values import GroupState, JoinAnswer, MemberProtocol, MemberRef
 from tests.agent.groups.classic.group_script import RANGE, Script
 
 

@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.classic.saved import SavedGroup
-from headrace.agent.groups.values import (
+from headrace.agent.groups.group_values import (
     GroupEffect,
     GroupState,
     JoinAnswer,

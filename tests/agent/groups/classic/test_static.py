@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.values import GroupState, MemberProtocol, MemberRef
+from headrace.agent.groups.group_values import GroupState, MemberProtocol, MemberRef
 from tests.agent.groups.classic.group_script import Script
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.groups.consumer.consumer_values import ConsumerHeartbeatAnswer, HeartbeatRequest
 from headrace.agent.groups.consumer.embedded import read_assignment
 from headrace.agent.groups.consumer.gates import gates_of
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules
 from headrace.agent.groups.consumer.topics import KnownTopics
-from headrace.agent.groups.consumer.values import ConsumerHeartbeatAnswer, HeartbeatRequest
-from headrace.agent.groups.values import (
+from headrace.agent.groups.group_values import (
     Abandon,
     Become,
     GroupEffect,

@@ -9,11 +9,16 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.classic.saved import SavedClassicMember, SavedGroup, decode
+from headrace.agent.groups.consumer.consumer_values import (
+    LEAVE_EPOCH,
+    ConsumerHeartbeatAnswer,
+    HeartbeatRequest,
+    MemberState,
+)
 from headrace.agent.groups.consumer.conversion import from_classic
 from headrace.agent.groups.consumer.embedded import read_assignment, read_subscription, write_assignment
 from headrace.agent.groups.consumer.group import ConsumerGroup
-from headrace.agent.groups.consumer.values import LEAVE_EPOCH, ConsumerHeartbeatAnswer, HeartbeatRequest, MemberState
-from headrace.agent.groups.values import (
+from headrace.agent.groups.group_values import (
     GroupState,
     JoinAnswer,
     JoinRequest,

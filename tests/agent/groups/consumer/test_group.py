@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.consumer.saved import decode
-from headrace.agent.groups.consumer.values import (
+from headrace.agent.groups.consumer.consumer_values import (
     LEAVE_EPOCH,
     LEAVE_FOR_A_WHILE_EPOCH,
     ConsumerHeartbeatAnswer,
     HeartbeatRequest,
     MemberState,
 )
-from headrace.agent.groups.values import MemberRef
+from headrace.agent.groups.consumer.saved import decode
+from headrace.agent.groups.group_values import MemberRef
 from headrace.storage.errors import CorruptError, InvalidError
 from tests.agent.groups.consumer.consumer_world import REBALANCE, SESSION, World
 

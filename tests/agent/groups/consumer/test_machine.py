@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.groups.consumer.consumer_values import LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest
 from headrace.agent.groups.consumer.saved import decode, from_topics
-from headrace.agent.groups.consumer.values import LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH, HeartbeatRequest
-from headrace.agent.groups.values import MemberRef
+from headrace.agent.groups.group_values import MemberRef
 from headrace.metastore.log.image import MetadataImage
 from tests.agent.groups.consumer.consumer_world import REBALANCE, SESSION, ClassicClient, Client, World
 

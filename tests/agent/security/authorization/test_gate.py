@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.acl_table import RULES
+from headrace.agent.groups.consumer.consumer_values import pattern_of
 from headrace.agent.groups.consumer.topics import GroupTopics
-from headrace.agent.groups.consumer.values import pattern_of
 from headrace.agent.security.audit import AuditLog
 from headrace.agent.security.authorization.authorizer import Authorizer, Denial
 from headrace.agent.security.authorization.denial_log import reporting_authorizer

@@ -26,8 +26,8 @@ from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_security import HttpSecurity
 from headrace.cli.process.http_server import HttpServer
 from headrace.cli.process.serve import open_log
-from headrace.cli.processes.pages import ChildPages, ReadyChild, make_pages
-from headrace.cli.processes.places import places
+from headrace.cli.several_agents.pages import ChildPages, ReadyChild, make_pages
+from headrace.cli.several_agents.places import places
 from headrace.config.listeners import http_port
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock

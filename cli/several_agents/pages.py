@@ -16,7 +16,7 @@ from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from headrace.cli.process.http_security import MAY_READ
-from headrace.cli.processes.sums import summed
+from headrace.cli.several_agents.sums import summed
 
 ANSWER_SECONDS = 4.0
 """Less than probes and scrapes usually allow."""
