@@ -43,7 +43,7 @@ class KnownTopics:
     by_name: Mapping[str, TopicImage]
     by_number: Mapping[int, TopicImage]
     matches: dict[str, frozenset[int]]
-    """Topic pattern (`pattern_of` in consumer_values.py) -> numbers of the topics with a name that it matches as a whole; filled
+    """Topic pattern (`pattern_of`) -> numbers of the topics with a name that it matches as a whole; filled
     as patterns are asked for. The metadata log's topic has to be named."""
     gates: Mapping[int, Sequence[Gate]] = field(default_factory=dict)
     """Topic number -> gates, of topics that double or have doubled."""
