@@ -3,12 +3,14 @@
 Place: filled by the write path's commit (feed.py); looked at by each fetch (handler.py).
 Invariant: a client that got an acknowledgement from this agent finds the record here: its fetch catches up with the
 feed once if the index ends before it, and shows no lower high watermark. A mark ends with a complete poll that began
-after it was made, so the commits of a producer without readers cost no poll.
+after it was made, so the commits of a producer without readers cost no poll. A fetch takes its marks before it looks
+into the index: what it found there is as old, also if a poll ends while it waits for the primary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.metastore.api.commit import BatchOutcome, FileAnswer, FileCommit
@@ -17,6 +19,15 @@ from headrace.metastore.api.read import ExtentQuery
 PARTITIONS_MAX = 10_000
 """Partitions with a mark; if there are more, every partition counts as marked until the next poll."""
 _DUPLICATE_SEQUENCE = BatchOutcome.DUPLICATE_SEQUENCE
+
+
+class Marks(NamedTuple):
+    """The marks of a fetch's partitions, as they were before its look-up."""
+
+    ends: Mapping[int, int]
+    more: bool
+    life: int
+    """The number of the life of the metastore, from this agent's start on."""
 
 
 class AcknowledgedEnds:
@@ -28,10 +39,7 @@ class AcknowledgedEnds:
         """What the poll that is under way will bring."""
         self._more = self._more_polled = False
         """Whether something was acknowledged that no mark tells: the end of a transaction."""
-
-    def __bool__(self) -> bool:
-        """Whether there is any mark."""
-        return self._more or self._more_polled or bool(self._ends) or bool(self._polled)
+        self._life = 0
 
     def note(self, commits: Sequence[FileCommit], answers: Sequence[FileAnswer]) -> None:
         """A commit appended these batches, or found them to be duplicates."""
@@ -57,6 +65,7 @@ class AcknowledgedEnds:
         """All of it was of another life of the metastore."""
         self._ends, self._polled = {}, {}
         self._more = self._more_polled = False
+        self._life += 1
 
     def begin_poll(self) -> None:
         """A poll is about to be sent: it brings what was noted before."""
@@ -71,21 +80,33 @@ class AcknowledgedEnds:
             self._ends = {key: max(end, polled.get(key, 0)) for key, end in (polled | self._ends).items()}
         self._more_polled = False
 
-    def is_missing(self, query: ExtentQuery, lookup: Lookup) -> bool:
-        """Whether a look-up ends where the index does, and this agent has acknowledged more."""
+    def marks(self, queries: Sequence[ExtentQuery]) -> Marks | None:
+        """What is marked now of these partitions; None if nothing is."""
+        more = self._more or self._more_polled
+        if not (more or self._ends or self._polled):
+            return None
+        ends = {key: end for key, _, _ in queries if (end := self._end(key))}
+        return Marks(ends, more, self._life) if ends or more else None
+
+    def is_missing(self, marks: Marks, query: ExtentQuery, lookup: Lookup) -> bool:
+        """Whether a look-up ends where the index does, and this agent had acknowledged more."""
         if lookup.status is not LookupStatus.FOUND:
             return False
-        if self._more or self._more_polled:
+        if marks.more:
             return True
         end = lookup.extents[-1].last_offset + 1 if lookup.extents else query.offset
-        return not lookup.cut and lookup.high_watermark <= end < self._end(query.partition_key)
+        return not lookup.cut and lookup.high_watermark <= end < self._end_of(marks, query)
 
-    def raised(self, query: ExtentQuery, lookup: Lookup) -> Lookup:
-        """The look-up with a high watermark that is no lower than what this agent has acknowledged."""
-        end = self._end(query.partition_key)
+    def raised(self, marks: Marks, query: ExtentQuery, lookup: Lookup) -> Lookup:
+        """The look-up with a high watermark that is no lower than what this agent had acknowledged."""
+        end = self._end_of(marks, query)
         if lookup.status is not LookupStatus.FOUND or end <= lookup.high_watermark:
             return lookup
         return lookup._replace(high_watermark=end)
+
+    def _end_of(self, marks: Marks, query: ExtentQuery) -> int:
+        """0 in another life of the metastore, which may lack it."""
+        return marks.ends.get(query.partition_key, 0) if marks.life == self._life else 0
 
     def _end(self, key: int) -> int:
         return max(self._ends.get(key, 0), self._polled.get(key, 0))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
@@ -280,13 +281,14 @@ class FetchHandler:
                 await waiter.wait(missing, self._clock, deadline - self._clock.monotonic())
 
     async def _locate(self, queries: Sequence[ExtentQuery], max_bytes: int, *, committed: bool) -> list[Lookup]:
-        """What the index or the primary has: no less than what this agent has acknowledged."""
+        """What the index or the primary has: no less than what this agent had acknowledged before."""
+        marks = self._acknowledged.marks(queries)  # a poll may end them while the look-up waits for the primary
         found = await self._locator.locate(queries, max_bytes)
-        if self._acknowledged:
-            if any(map(self._acknowledged.is_missing, queries, found)):
+        if marks is not None:
+            if any(map(partial(self._acknowledged.is_missing, marks), queries, found)):
                 await self._catch_up()
                 found = await self._locator.locate(queries, max_bytes)
-            found = list(map(self._acknowledged.raised, queries, found))
+            found = list(map(partial(self._acknowledged.raised, marks), queries, found))
         return list(map(stable_part, queries, found)) if committed else found
 
     def _missing(

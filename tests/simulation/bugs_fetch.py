@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.acknowledged import AcknowledgedEnds
+from headrace.agent.fetch.acknowledged import AcknowledgedEnds, Marks
 from headrace.agent.fetch.assemble import Batches
 from headrace.agent.fetch.cache import ChunkCache
 from headrace.agent.fetch.file_range import RangeBytes
@@ -216,3 +216,23 @@ def a_failed_poll_ends_the_marks(patch: Patch) -> None:
         original(self, is_complete=True)
 
     original = patch.replace(AcknowledgedEnds, "end_poll", end_poll)
+
+
+@bug("W5", Kind.STALE)
+def a_fetch_takes_its_marks_after_its_look_up(patch: Patch) -> None:
+    """A poll that ends while a fetch waits for the primary ends the marks of what its look-up lacks."""
+
+    def marks(self: AcknowledgedEnds, queries: Sequence[ExtentQuery]) -> Marks:
+        return Marks({}, more=False, life=self._life)
+
+    def is_missing(self: AcknowledgedEnds, taken: Marks, query: ExtentQuery, lookup: Lookup) -> bool:
+        now = right_marks(self, [query])
+        return now is not None and bool(right_is_missing(self, now, query, lookup))
+
+    def raised(self: AcknowledgedEnds, taken: Marks, query: ExtentQuery, lookup: Lookup) -> Any:
+        now = right_marks(self, [query])
+        return lookup if now is None else right_raised(self, now, query, lookup)
+
+    right_marks = patch.replace(AcknowledgedEnds, "marks", marks)
+    right_is_missing = patch.replace(AcknowledgedEnds, "is_missing", is_missing)
+    right_raised = patch.replace(AcknowledgedEnds, "raised", raised)

@@ -122,7 +122,7 @@ class IdempotentProducer:
         """The topic was deleted and created again. The libraries number batches by the name of their topic: they go on
         with the next sequence, after they have sent again what is unresolved."""
         lane = Lane(heir, self._style, before.next_sequence)
-        lane.epoch = before.epoch
+        lane.go_on_from(before)
         for pending in before.leave():
             lane.send_again(self._again(pending.batch, heir), pending)
         self._note_first(lane)

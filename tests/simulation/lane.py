@@ -35,6 +35,8 @@ class Pending:
     first_sent_at: float = 0.0
     is_again: bool = False
     """It was sent to a topic that was deleted. All go through one connection, in order, so it goes alone."""
+    is_behind_gap: bool = False
+    """The deleted topic acknowledged the batch before it: this topic never gets that one, so this is out of order."""
 
 
 class Lane:
@@ -53,6 +55,8 @@ class Lane:
         self._is_draining = False
         self._wants_bump = False
         self._ordinals = 0
+        self._end_sequence: int | None = None
+        """Behind the last batch that has a sequence, if there is any in this epoch and topic."""
 
     def next(self, now: float, gives_up_after: float) -> Pending | None:
         """What may be sent now."""
@@ -96,8 +100,9 @@ class Lane:
         may come after those of its predecessors: Java then bumps its epoch. The real librdkafka has no two agents
         in flight at once, and would stop; here it sends the batch again.
         """
-        legal = self._has_gap or not pending.was_head
-        if self.queue[0] is pending and (self._has_gap or self.style is Style.JAVA or not legal):
+        has_gap = self._has_gap or pending.is_behind_gap
+        legal = has_gap or not pending.was_head
+        if self.queue[0] is pending and (has_gap or self.style is Style.JAVA or not legal):
             self._wants_bump = True
         return legal
 
@@ -131,11 +136,17 @@ class Lane:
         self.topic_is_gone()
         return self._left
 
+    def go_on_from(self, before: Lane) -> None:
+        """Be the lane after one in a deleted topic of the same name: in its epoch, and behind what it gave up."""
+        self.epoch, self._has_gap = before.epoch, before._has_gap
+
     def send_again(self, copy: Batch, before: Pending) -> None:
         """To be sent before anything else, under the sequence that it had in the deleted topic."""
         self._ordinals += 1
         sent_at = before.first_sent_at
-        self.queue.append(Pending(copy, self._ordinals, before.sequence, first_sent_at=sent_at, is_again=True))
+        again = Pending(copy, self._ordinals, before.sequence, first_sent_at=sent_at, is_again=True)
+        self.queue.append(again)
+        self._follow(again)
 
     @property
     def first_sequence(self) -> int:
@@ -160,7 +171,7 @@ class Lane:
 
     def _bump(self) -> None:
         self.epoch += 1
-        self.next_sequence = 0
+        self.next_sequence, self._end_sequence = 0, None
         self._wants_bump = self._has_gap = False
         for pending in (*self._left, *self.queue):
             if pending.sequence >= 0:
@@ -168,7 +179,13 @@ class Lane:
 
     def _number(self, pending: Pending) -> None:
         pending.sequence = self.next_sequence
+        self._follow(pending)
         self.next_sequence = (self.next_sequence + pending.batch.count) % SEQUENCES
+
+    def _follow(self, pending: Pending) -> None:
+        """It is the last one that has a sequence."""
+        pending.is_behind_gap = self._end_sequence not in (None, pending.sequence)
+        self._end_sequence = (pending.sequence + pending.batch.count) % SEQUENCES
 
 
 def _is_too_old(pending: Pending, sent_before: float) -> bool:

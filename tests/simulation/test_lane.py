@@ -105,3 +105,81 @@ def test_out_of_order_is_spurious_only_when_everything_before_was_acknowledged()
 def test_sequences_wrap_to_zero() -> None:
     lane = lane_of(Style.JAVA, 3, count=2, first_sequence=SEQUENCES - 3)
     assert [pending.sequence for pending in send_all(lane)] == [SEQUENCES - 3, SEQUENCES - 1, 1]
+
+
+def heir_of(before: Lane) -> Lane:
+    lane = Lane(PLACE, before.style, before.next_sequence)
+    lane.go_on_from(before)
+    messages = Messages()
+    for pending in before.leave():
+        copy = messages.create("p", PLACE, pending.batch.count, 0, is_idempotent=True, again=pending.batch)
+        lane.send_again(copy, pending)
+    return lane
+
+
+def end_in_order(lane: Lane, *ended: Pending) -> None:
+    for pending in ended:
+        pending.on_wire = False
+        lane.succeeded(pending)
+
+
+def test_what_a_deleted_topic_acknowledged_is_a_gap_in_the_next_one() -> None:
+    before = lane_of(Style.PATIENT, 3)
+    first, second, third = send_all(before)
+    fail(before, first, third)
+    end_in_order(before, second)
+    lane = heir_of(before)
+    (again,) = send_all(lane)
+    end_in_order(lane, again)
+    (behind,) = send_all(lane)
+    behind.on_wire = False
+    assert lane.out_of_order(behind), "the batch between them is in the deleted topic only"
+    fail(lane, behind)
+    assert send_all(lane) == [behind]
+    assert (lane.epoch, behind.sequence) == (1, 0)
+    behind.on_wire = False
+    assert not lane.out_of_order(behind), "nothing is missing in the next epoch"
+
+
+def test_the_last_one_that_a_deleted_topic_acknowledged_is_a_gap_before_what_is_new() -> None:
+    before = lane_of(Style.PATIENT, 2)
+    first, second = send_all(before)
+    fail(before, first)
+    end_in_order(before, second)
+    lane = heir_of(before)
+    end_in_order(lane, *send_all(lane))
+    lane.add(Messages().create("p", PLACE, 1, 0, is_idempotent=True))
+    (new,) = send_all(lane)
+    new.on_wire = False
+    assert new.sequence == 2
+    assert lane.out_of_order(new)
+
+
+def test_a_deleted_topic_that_acknowledged_none_in_between_leaves_no_gap() -> None:
+    before = lane_of(Style.PATIENT, 3)
+    first, second, third = send_all(before)
+    end_in_order(before, first)
+    fail(before, second, third)
+    lane = heir_of(before)
+    (again,) = send_all(lane)
+    end_in_order(lane, again)
+    (last,) = send_all(lane)
+    last.on_wire = False
+    assert (again.sequence, last.sequence) == (1, 2)
+    assert not lane.out_of_order(last)
+
+
+def test_what_was_given_up_in_a_deleted_topic_is_a_gap_in_the_next_one() -> None:
+    before = lane_of(Style.JAVA, 2)
+    first, second = send_all(before)
+    second.first_sent_at = 25.0
+    fail(before, first, second)
+    before.next(30.0, 20.0)
+    lane = heir_of(before)
+    (again,) = send_all(lane)
+    again.on_wire = False
+    assert again.sequence == 1
+    assert lane.out_of_order(again)
+    fail(lane, again)
+    assert send_all(lane) == [again]
+    assert (lane.epoch, again.sequence) == (1, 0)

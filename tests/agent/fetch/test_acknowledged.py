@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from headrace.agent.fetch.acknowledged import PARTITIONS_MAX, AcknowledgedEnds
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, FileStatus, StagedBatch
-from headrace.metastore.api.read import ExtentQuery, FeedPage
+from headrace.metastore.api.read import ALL_BYTES, ExtentQuery, FeedPage, PartitionExtents
 from headrace.storage.errors import UnavailableError
 from tests.agent.fetch.fetch_world import World, expected, split_sent
 from tests.agent.fetch.test_index import KEY, OTHER, extent
@@ -115,6 +116,36 @@ async def test_the_high_watermark_shows_it_while_the_feed_does_not_answer(world:
 
 
 @pytest.mark.requirement("W5")
+@pytest.mark.parametrize("is_new_incarnation", [False, True], ids=["fed", "forgotten"])
+async def test_a_poll_may_end_while_another_partition_waits_for_the_primary(
+    world: World, key: int, is_new_incarnation: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `key` the fetch has what the index knew before; the poll brings the record, or the index forgets all."""
+    (other,) = world.create_topic("other", 1)
+    await world.append(key, b"b", own=True)
+    if is_new_incarnation:
+        world.model.incarnation_id = uuid.UUID(int=9)
+    has_polled = asyncio.Event()
+    find_extents = world.metastore.find_extents
+
+    async def find_late(queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[PartitionExtents]:
+        await has_polled.wait()
+        return await find_extents(queries, max_bytes)
+
+    def polled(page: FeedPage) -> FeedPage:
+        has_polled.set()
+        return page
+
+    monkeypatch.setattr(world.metastore, "find_extents", find_late)
+    world.metastore.change_page = polled
+
+    result = await world.fetch({key: 0, other: 0}, max_wait_ms=60_000, min_bytes=1)
+
+    assert result.partitions[key].high_watermark == 2
+    assert split_sent(result.records(key)) == expected(world.live[key], 0)
+
+
+@pytest.mark.requirement("W5")
 async def test_the_latest_offset_is_behind_what_was_acknowledged(world: World, key: int) -> None:
     await world.append(key, b"b", own=True)
     (answer,) = await world.list_offsets([(world.name(key), 0, -1)])
@@ -153,7 +184,9 @@ class TestMarks:
     def is_missing(self, high_watermark: int, offset: int = 0, key: int = KEY, **fields: bool) -> bool:
         extents = [extent(offset, high_watermark - 1)] if high_watermark > offset else []
         lookup = Lookup(LookupStatus.FOUND, 0, high_watermark, extents, **fields)
-        return self.ends.is_missing(ExtentQuery(key, offset, 1), lookup)
+        query = ExtentQuery(key, offset, 1)
+        marks = self.ends.marks([query])
+        return marks is not None and self.ends.is_missing(marks, query, lookup)
 
     def test_the_highest_end_counts(self) -> None:
         self.note(7)
@@ -165,7 +198,7 @@ class TestMarks:
 
     def test_refused_batches_leave_no_mark(self) -> None:
         self.note(-1, outcome=BatchOutcome.OUT_OF_ORDER)
-        assert not self.ends
+        assert self.ends.marks([ExtentQuery(KEY, 0, 1)]) is None
 
     def test_a_duplicate_without_an_offset_may_be_anywhere(self) -> None:
         self.note(-1, outcome=BatchOutcome.DUPLICATE_SEQUENCE)
@@ -182,7 +215,20 @@ class TestMarks:
         assert self.is_missing(9, key=OTHER)
         self.ends.begin_poll()
         self.ends.end_poll(is_complete=True)
-        assert not self.ends
+        assert self.ends.marks([ExtentQuery(KEY, 0, 1)]) is None
+
+    def test_those_of_a_fetch_stay_until_a_life_is_over(self) -> None:
+        query, lookup = ExtentQuery(KEY, 0, 1), Lookup(LookupStatus.FOUND, 0, 0)
+        self.note(4)
+        marks = self.ends.marks([query])
+        assert marks is not None
+        self.ends.begin_poll()
+        self.ends.end_poll(is_complete=True)
+        assert self.ends.is_missing(marks, query, lookup)
+        assert self.ends.raised(marks, query, lookup).high_watermark == 5
+        self.ends.forget()
+        assert not self.ends.is_missing(marks, query, lookup)
+        assert self.ends.raised(marks, query, lookup) == lookup
 
     @pytest.mark.requirement("X7")
     def test_they_are_bounded(self) -> None:
