@@ -104,7 +104,8 @@ def test_sparks_account_is_limited_to_what_spark_makes() -> None:
         if verb in verbs
     }
     assert granted <= changed, "the role grants a change that no policy judges"
-    assert ("pods", "CREATE") in _matched(policies["streams-streams-spark-executors"])
+    judged = {(resource, operation) for resource, operation in granted if resource == "pods" and operation != "DELETE"}
+    assert judged == _matched(policies["streams-streams-spark-executors"]), "a patch could change an executor's image"
 
 
 def _matched(policy: Object) -> set[tuple[str, str]]:
@@ -129,3 +130,8 @@ def test_the_executors_that_spark_makes_are_what_the_policy_allows() -> None:
     assert account is not None
     assert f"serviceAccountName == '{account[1]}'" in said
     assert all("emptyDir" in volume or "configMap" in volume for volume in template["spec"]["volumes"])
+    assert template["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert template["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    rights = container["securityContext"]
+    assert (rights["allowPrivilegeEscalation"], rights["capabilities"]) == (False, {"drop": ["ALL"]})
+    assert not {"seccompProfile", "appArmorProfile", "runAsNonRoot"} & rights.keys()

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.agent.listener.proxy_header import ProxyHeader, read_proxy_header
 from tests.kubernetes.cluster.dns_server import ServiceNames, answer
+from tests.kubernetes.cluster.load_balancer import proxy_header
 from tests.kubernetes.kubelet.environment import Json, MissingReferenceError
 from tests.kubernetes.kubelet.images import UnknownImageError, image_of, write_accounts, write_commands
 from tests.kubernetes.kubelet.pod_objects import references
@@ -140,3 +142,8 @@ def test_commands_and_accounts_of_the_images(tmp_path: Path) -> None:
     homes = {line.split(":")[2]: line.split(":")[5] for line in (tmp_path / "passwd").read_text().splitlines()}
     assert homes["185"] == "/home/spark"
     assert "0" in homes
+
+
+def test_the_load_balancer_says_who_the_client_is() -> None:
+    header = proxy_header(("203.0.113.5", 4000), ("198.51.100.10", 9092))
+    assert read_proxy_header(header + b"request") == ProxyHeader(("203.0.113.5", 4000), len(header))

@@ -14,11 +14,8 @@ from pathlib import Path
 
 from tests.kubernetes.cluster.control_plane import ControlPlane
 from tests.kubernetes.cluster.stores import ACCESS_KEY, BUCKET, SECRET_KEY, Stores
-from tests.kubernetes.kubelet.network import HOST, cable, run
+from tests.kubernetes.kubelet.network import HOST, OUTSIDE, cable, run
 from tests.kubernetes.kubelet.node_agent import NODES
-
-OUTSIDE = "203.0.113.5"
-"""A client's address outside the cluster (TEST-NET-3, RFC 5737)."""
 
 
 def prepare_network() -> None:
@@ -43,7 +40,8 @@ def main(folder: Path, arguments: list[str]) -> int:
     began = time.monotonic()
     with Stores(folder) as stores, ControlPlane(folder):
         state = json.loads((folder / "cluster.json").read_text())
-        state |= {"metastore_url": stores.metastore_url, "s3_url": stores.s3_url, "bucket": BUCKET}
+        state |= {"metastore_url": stores.metastore_url, "metastore": stores.metastore}
+        state |= {"s3_url": stores.s3_url, "bucket": BUCKET}
         state |= {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY}
         (folder / "cluster.json").write_text(json.dumps(state))
         print(

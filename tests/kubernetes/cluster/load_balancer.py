@@ -8,7 +8,9 @@ Invariant: a new connection goes to the next ready endpoint in turn; existing co
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import itertools
+import struct
 from contextlib import suppress
 
 from tests.kubernetes.cluster.api_client import ApiClient, ApiError
@@ -18,6 +20,8 @@ from tests.kubernetes.kubelet.network import run
 
 ADDRESSES = "198.51.100.{}"
 """TEST-NET-2 (RFC 5737)."""
+PROXY_ANNOTATION = "headrace.test/proxy-protocol"
+"""`v2`: each connection to a pod begins with a header that says who the client is, as clouds' annotations have it."""
 LOOK_S = 0.5
 CONNECT_S = 2.0
 CHUNK_BYTES = 1 << 18
@@ -73,11 +77,23 @@ class LoadBalancer:
                     inner = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_S)
                 except (OSError, TimeoutError):
                     continue
+                if self._names.services[key]["metadata"].get("annotations", {}).get(PROXY_ANNOTATION) == "v2":
+                    inner[1].write(proxy_header(writer.get_extra_info("peername"), writer.get_extra_info("sockname")))
                 await asyncio.gather(_copy(reader, inner[1]), _copy(inner[0], writer))
                 return
             writer.close()
 
         return forward
+
+
+def proxy_header(client: tuple[str, int], here: tuple[str, int]) -> bytes:
+    """PROXY protocol, version 2, for TCP over IPv4."""
+    addresses = b"".join(ipaddress.IPv4Address(host).packed for host, _ in (client, here))
+    return (
+        struct.pack("!12sBBH", b"\r\n\r\n\0\r\nQUIT\n", 0x21, 0x11, 12)
+        + addresses
+        + struct.pack("!HH", client[1], here[1])
+    )
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import quote
 
 import boto3
 import psycopg
@@ -22,23 +23,32 @@ from tests.kubernetes.programs import program
 BUCKET = "headrace"
 ACCESS_KEY, SECRET_KEY = "headrace-test", "headrace-test-secret"
 S3_PORT, POSTGRES_PORT = 7070, 5432
+DATABASE, PASSWORD = "postgres", "p@ss:w/rd?#%24&+ =$(A)"
+"""A password with characters that an address has only percent-encoded, and that a pod's spec could expand."""
 START_S = 60.0
 
 
+def metastore_url(password: str) -> str:
+    """The whole address, for pods."""
+    return f"postgresql://{USER}:{quote(password, safe='')}@{HOST}:{POSTGRES_PORT}/{DATABASE}"
+
+
 class Stores:
-    """`metastore_url` and `s3_url` are for pods."""
+    """`metastore_url`, its parts and `s3_url` are for pods."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._postgres = EmbeddedPostgres(folder / "postgres", fsync=False, tcp=True)
+        self._postgres = EmbeddedPostgres(folder / "postgres", fsync=False, tcp=True, password=PASSWORD)
         self.s3_url = f"http://{HOST}:{S3_PORT}"
-        self.metastore_url = ""
+        self.metastore_url = metastore_url(PASSWORD)
+        self.metastore = {
+            "host": HOST, "port": str(POSTGRES_PORT), "username": USER, "password": PASSWORD, "dbname": DATABASE,
+        }  # fmt: skip
+        """Named as CloudNativePG names them."""
 
     def __enter__(self) -> Stores:
         self._postgres.start()
         self._admit_pods()
-        local = self._postgres.tcp_url()
-        self.metastore_url = local.replace(f"127.0.0.1:{self._postgres.port}", f"{HOST}:{POSTGRES_PORT}")
         self._start_s3()
         return self
 

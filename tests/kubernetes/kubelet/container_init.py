@@ -59,6 +59,7 @@ def make_root(spec: dict[str, Any]) -> None:
     for volume in spec["binds"]:
         bind(volume["source"], root + volume["target"], read_only=volume["read_only"])
     mount("proc", f"{root}/proc", "proc", 0)
+    os.makedirs(root + spec["folder"], exist_ok=True)  # an image has its working folder
     if spec["read_only_root"]:
         for folder in ("", *spec["masked"]):
             if folder not in {volume["target"] for volume in spec["binds"]}:

@@ -21,7 +21,7 @@ COMMANDS_FOLDER, ACCOUNTS_FILE = "commands", "passwd"
 """Below the folder of all pods' files."""
 USER = 10001
 """The account of Headrace's image, unless the pod's security context names another."""
-SPARK_USER = 185
+SPARK_USER, SPARK_FOLDER = 185, "/opt/spark/work-dir"
 JAVA = Path("/usr/lib/jvm/default-java")
 
 
@@ -57,7 +57,7 @@ def image_of(name: str) -> Image:
     if repository == "headrace-spark":
         spark = {"SPARK_HOME": str(_spark_home()), "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(_java_home())}
         entrypoint = [sys.executable, str(Path(__file__).with_name("spark_entrypoint.py"))]
-        return Image(entrypoint, python | spark, folder="/tmp", user=SPARK_USER)
+        return Image(entrypoint, python | spark, folder=SPARK_FOLDER, user=SPARK_USER)
     raise UnknownImageError(f"no image {name} on this machine: headrace, headrace-spark, headrace-test-client")
 
 

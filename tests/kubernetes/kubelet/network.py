@@ -15,6 +15,8 @@ from pathlib import Path
 
 HOST = "10.88.0.1"
 """The API server, DNS, Postgres and the S3 server; an address of the test's own namespace."""
+OUTSIDE = "203.0.113.5"
+"""A client's address outside the cluster (TEST-NET-3, RFC 5737)."""
 GATEWAY = "169.254.1.1"
 POD_NETWORK = "10.77.0.0/16"
 RUN = Path("/run/netns")

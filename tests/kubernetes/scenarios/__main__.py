@@ -27,6 +27,7 @@ SCENARIOS: dict[str, Callable[[Release], str]] = {
     "node-drained": changes.node_drained,
     "failed-migration": changes.failed_migration,
     "outside": install.outside,
+    "proxied": install.proxied,
     "uninstall": removal.uninstall,
 }
 

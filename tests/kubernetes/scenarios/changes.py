@@ -6,17 +6,21 @@ import subprocess
 import threading
 import time
 
+from tests.kubernetes.cluster.stores import metastore_url
 from tests.kubernetes.kubelet.container import kill
 from tests.kubernetes.programs import program
 from tests.kubernetes.scenarios import clients
-from tests.kubernetes.scenarios.install import ROLLOUT, secret, zones_of_agents
+from tests.kubernetes.scenarios.install import PARTS, ROLLOUT, secret, zones_of_agents
 from tests.kubernetes.scenarios.release import AGENTS, NAME, CommandError, Release, is_ready
 
 DRAINED, OTHERS = "node-b", ("node-a", "node-c")
 
 
 def rolling_upgrade(release: Release) -> str:
-    """Another image tag replaces every agent and the compactor. From now on an init container reads the node's zone."""
+    """Another image tag replaces every agent and the compactor.
+
+    From now on an init container reads the node's zone, and the metastore's whole address is in one key of the Secret.
+    """
     before = {pod["metadata"]["uid"] for pod in release.ready_agents()}
     fewest = len(before)
     with clients.inside(release) as watched:
@@ -24,7 +28,8 @@ def rolling_upgrade(release: Release) -> str:
         seen: list[int] = []
         watcher = threading.Thread(target=_count_ready, args=(release, seen, ended))
         watcher.start()
-        release.upgrade({"image/tag": "two", "zone/from": "nodeLabel"}, timeout=ROLLOUT)
+        whole = {f"metastore/parts/{part}": "" for part in PARTS}
+        release.upgrade({"image/tag": "two", "zone/from": "nodeLabel", **whole}, timeout=ROLLOUT)
         release.wait_for_agents(
             fewest, 180
         )  # helm returns when the new agents are ready, before the last old one ended
@@ -100,8 +105,8 @@ def _drain(release: Release) -> str:
 
 def failed_migration(release: Release) -> str:
     """The migration Job cannot connect: the upgrade ends, and the agents are the same as before."""
-    wrong = release.state["metastore_url"].replace("headrace:", "headrace:wrong-", 1)
-    secret(release, "wrong", {"metastore-url": wrong})
+    parts = release.state["metastore"] | {"password": "wrong"}
+    secret(release, "wrong", {"metastore-url": metastore_url("wrong"), **parts})
     before = {pod["metadata"]["uid"] for pod in release.ready_agents()}
     revision = release.get("deployments", f"{NAME}-agent")["metadata"]["generation"]
     values = {"metastore/existingSecret": "wrong", "migration/backoffLimit": 0, "migration/timeoutSeconds": 60}

@@ -27,6 +27,11 @@ class Watched:
     topic: str
     summary: Json | None = None
 
+    @property
+    def group(self) -> str:
+        """Of its consumer; client.py names it."""
+        return f"group-of-{self.topic}"
+
     def __str__(self) -> str:
         assert self.summary is not None
         told = self.summary

@@ -1,20 +1,17 @@
-"""The CronJob's Spark driver makes executors with its own rights, and compacts."""
+"""The CronJob's Spark driver makes executors with its own rights, on a read-only root, and compacts."""
 
 from __future__ import annotations
 
 import json
 import re
-from functools import partial
 
-from tests.kubernetes.scenarios import clients
+from tests.kubernetes.scenarios import clients, spark_account
 from tests.kubernetes.scenarios.commands import records_of, set_configs
 from tests.kubernetes.scenarios.install import ROLLOUT
-from tests.kubernetes.scenarios.release import NAME, NAMESPACE, CommandError, Release
+from tests.kubernetes.scenarios.release import Json, Release
 
 DRIVER, EXECUTOR = "app.kubernetes.io/component=spark", "spark-role=executor"
 PATIENCE_S = 900
-_SECRET = {"secretKeyRef": {"name": "headrace-metastore", "key": "metastore-url"}}
-_CONTAINER = {"name": "c", "image": "headrace-spark:one", "env": [{"name": "URL", "valueFrom": _SECRET}]}
 SUMMARY = re.compile(r"compaction on spark ended: jobs_done=(\d+) jobs_failed=(\d+) merged_files=(\d+).*")
 
 
@@ -30,11 +27,12 @@ def spark_compaction(release: Release) -> str:
         },
         timeout=ROLLOUT,
     )  # fmt: skip
-    refused = _refused_to_sparks_account(release)
-    executors: set[str] = set()
+    _suspend(release, True)
+    spark_account.wait_until_enforced(release)  # so that the policies judge the executors, too
+    executors: dict[str, Json] = {}
 
     def done() -> re.Match[str] | None:
-        executors.update(pod["metadata"]["name"] for pod in release.pods(EXECUTOR))
+        executors.update({pod["metadata"]["name"]: pod for pod in release.pods(EXECUTOR)})
         drivers = release.pods(DRIVER)
         phases = [pod.get("status", {}).get("phase") for pod in drivers]
         _suspend(release, any(phase in (None, "Pending", "Running") for phase in phases))
@@ -47,46 +45,18 @@ def spark_compaction(release: Release) -> str:
 
     found = release.wait_for("a driver that did a job and ended", done, PATIENCE_S)
     release.wait_for("the executors are gone", lambda: not release.pods(EXECUTOR))
+    assert executors, "no executor pod"
+    told = spark_account.check_refusals(release, next(iter(executors.values())))
     release.upgrade({"spark/enabled": False}, timeout=ROLLOUT)
     set_configs(release, "compaction.spark.min.bytes=0", "compaction.min.age.ms=30000", "compaction.max.age.ms=600000")
-    assert executors, "no executor pod"
     assert int(found[2]) == 0, found[0]
     assert watched.summary is not None
     read = records_of(release, watched.topic)
     assert read == watched.summary["acknowledged"], (read, watched.summary)
     return (
         f"{found[0]}; executor pods: {len(executors)}, gone after it; all {read} records are read from merged files;"
-        f" refused to Spark's account: {', '.join(refused)}"
+        f" {told}"
     )
-
-
-def _refused_to_sparks_account(release: Release) -> list[str]:
-    """What its Role allows and the admission policies do not. Nothing is changed, also if they fail."""
-    account = f"--as=system:serviceaccount:{NAMESPACE}:{NAME}-spark"
-    agent = release.ready_agents()[0]["metadata"]["name"]
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "free"}, "spec": {"containers": [_CONTAINER]}}
-    labelled = pod | {"metadata": {"name": "labelled", "labels": {"spark-app-selector": "x"}}}
-    attempts: dict[str, tuple[list[str], str | None]] = {
-        "deleting an agent": (["delete", "pod", agent, "--wait=false"], None),
-        "changing the agents' settings": (
-            ["patch", "configmap", NAME, "-p", '{"data":{"agent.properties":"x"}}'],
-            None,
-        ),
-        "a pod of no application": (["create", "-f", "-"], json.dumps(pod)),
-        "a pod with a Secret": (["create", "-f", "-"], json.dumps(labelled)),
-    }
-    for what, (words, text) in attempts.items():
-        command = [*words, "--dry-run=server", account]
-        release.wait_for(f"refused to Spark's account: {what}", partial(_is_refused, release, command, text))
-    return list(attempts)
-
-
-def _is_refused(release: Release, command: list[str], text: str | None) -> bool:
-    try:
-        release.kubectl(*command, text=text)
-    except CommandError as error:
-        return "ValidatingAdmissionPolicy" in str(error)
-    return False
 
 
 def _suspend(release: Release, wanted: bool) -> None:
