@@ -1,6 +1,6 @@
 """Types of settings with their bounds.
 
-Place: used by the declarations (process_settings.py, cluster_settings.py, settings.py).
+Place: used by the declarations (settings.py, security_settings.py).
 Invariant: every number fits a bigint of Postgres, because the metastore's functions read cluster settings.
 """
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headrace.config.declared import SettingScope, declared
-from headrace.config.settings import Settings
+from headrace.config.declared import declared
+from headrace.config.settings import Settings, SettingScope
 
 RETENTION_MS = "log.retention.ms"
 UNITS_OF_RETENTION = {"log.retention.minutes": 60_000, "log.retention.hours": 3_600_000}

@@ -7,28 +7,17 @@ Invariant: the accepted values shown here are the ones that msgspec enforces.
 
 from __future__ import annotations
 
-import enum
 import functools
 from typing import Any, NamedTuple
 
 import msgspec
 
 from headrace.config.bounds import LONG_MAX
-from headrace.config.client_limits import ClientLimits
-from headrace.config.cluster_settings import ClusterSettings
-from headrace.config.settings import Settings
+from headrace.config.settings import Settings, SettingScope
 
 ENV_PREFIX = "HEADRACE_"
 OVERRIDES = "listener_overrides"
 """The field that is no setting: config/listener_overrides.py."""
-
-
-class SettingScope(enum.Enum):
-    """Who shares one value: see config/settings.py."""
-
-    PROCESS = "process"
-    CLUSTER = "cluster"
-    TOPIC_DEFAULT = "topic default"
 
 
 _SCOPES = list(SettingScope)
@@ -61,20 +50,13 @@ def _declared(field: msgspec.structs.FieldInfo) -> Declared:
     return Declared(
         field.encode_name,
         field.name,
-        _scope(field.name),
+        (info.extra or {}).get("scope", SettingScope.PROCESS),
         ENV_PREFIX + field.encode_name.replace(".", "_").upper(),
         field.default,
         field.type,
         str(extra.get("accepted") or _accepted(info.type)),
         str(extra["description"]),
     )
-
-
-def _scope(name: str) -> SettingScope:
-    """By the class that declares the field."""
-    if name in ClientLimits.__struct_fields__:
-        return SettingScope.PROCESS
-    return SettingScope.CLUSTER if name in ClusterSettings.__struct_fields__ else SettingScope.TOPIC_DEFAULT
 
 
 def _accepted(info: Any) -> str:

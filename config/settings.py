@@ -1,43 +1,889 @@
 """Every setting of Headrace, declared once: name, type, default, bounds, meaning, scope.
 
 Place: below every package; each component takes the settings it needs. `config.load` fills `Settings` from
-file, environment and flags; docs/operate/CONFIGURATION.md is generated from it.
-Invariant: a setting has Kafka's name where Kafka has one; names end in their unit; an unknown key is refused.
-The class that declares a setting is its scope: ProcessSettings and ClientLimits (each process for itself),
-ClusterSettings (one value in the cluster), Settings itself (defaults of topics: one value in the cluster, and a topic
-may have another).
+file, environment and flags; docs/operate/CONFIGURATION.md is generated from it. config/security_settings.py has those
+that can be set for one listener.
+Invariant: a setting has Kafka's name where Kafka has one; names end in their unit; an unknown key is refused. The scope
+is in a setting's Meta: CLUSTER has one value in the cluster, TOPIC_DEFAULT too, and a topic may have another; a
+setting without a scope is each process's own, and decides neither which data the cluster keeps nor how its processes
+agree on who does what. Two processes with different values of CLUSTER would disagree, so the value in the metadata log
+applies to every process, and that of a file only while the cluster has none
+(docs/decisions/0033-one-value-per-cluster.md).
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from msgspec import Meta, field
 
-from headrace.config.bounds import AtLeastMinusOne, PositiveInt
-from headrace.config.cluster_settings import ClusterSettings
+from headrace.config.bounds import LONG_MAX, AtLeastMinusOne, NodeId, NonNegativeInt, Port, PositiveInt
+from headrace.config.security_settings import SecuritySettings
+
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+MIB = 1024 * 1024
+INT_MAX = 2**31 - 1
 
 
-class Settings(ClusterSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One flat namespace, as in Kafka's server.properties. Adds scope `topic default`."""
+class SettingScope(enum.Enum):
+    """Who shares one value."""
 
-    message_max_bytes: Annotated[PositiveInt, Meta(description="Largest record batch that is accepted.")] = field(
-        default=1_048_588, name="message.max.bytes"
+    PROCESS = "process"
+    CLUSTER = "cluster"
+    TOPIC_DEFAULT = "topic default"
+
+
+CLUSTER, TOPIC_DEFAULT = ({"scope": scope} for scope in (SettingScope.CLUSTER, SettingScope.TOPIC_DEFAULT))
+OF_CLIENTS = {"scope": SettingScope.PROCESS, "bounds": "clients"}
+"""Each has a row in docs/operate/LIMITS.md."""
+
+
+class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One flat namespace, as in Kafka's server.properties."""
+
+    # == Each process's own
+
+    # -- authorization. No request of a client changes it: a client that may change configs would make itself a super
+    # user. It has to be the same on every agent.
+    authorizer_class_name: Annotated[
+        str,
+        Meta(
+            pattern=f"^({STANDARD_AUTHORIZER.replace('.', '[.]')}|)$",
+            description="Whether ACLs are enforced. Empty: they are stored and listed only. Otherwise Kafka's name of"
+            " the authorizer that applies. The same on every agent.",
+            extra_json_schema={"accepted": f"{STANDARD_AUTHORIZER}, or empty"},
+        ),
+    ] = field(default="", name="authorizer.class.name")
+    super_users: Annotated[
+        str,
+        Meta(
+            pattern="^([^:;]+:[^;]+(;[^:;]+:[^;]+)*;?|)$",
+            description="Principals that may do everything, separated by semicolons: User:admin;User:backup. The same"
+            " on every agent.",
+            extra_json_schema={"accepted": "type:name, separated by semicolons"},
+        ),
+    ] = field(default="", name="super.users")
+    allow_everyone_if_no_acl_found: Annotated[
+        bool,
+        Meta(description="Whether all clients may use a resource that no ACL includes. The same on every agent."),
+    ] = field(default=False, name="allow.everyone.if.no.acl.found")
+
+    # -- the HTTP listener. With a token file or a trust store, a client has to show a token or a certificate for every
+    # path except /healthz and /readyz. Versions and ciphers of TLS are those of ssl.enabled.protocols and
+    # ssl.cipher.suites.
+    http_host: Annotated[str, Meta(description="Address of the HTTP listener (health, metrics, status).")] = field(
+        default="127.0.0.1", name="http.host"
     )
+    http_port: Annotated[
+        Port | None,
+        Meta(
+            description="Port of the HTTP listener; 0 picks a free one. Unset: 9644, or 9645 in a process that is only"
+            " a compactor, so that both run on one host."
+        ),
+    ] = field(default=None, name="http.port")
+    http_ssl_keystore_location: Annotated[
+        str,
+        Meta(
+            description="PEM file with the private key and the certificate chain of the HTTP listener, which then"
+            " accepts HTTPS only. Read again when it changes. Unset: HTTP."
+        ),
+    ] = field(default="", name="http.ssl.keystore.location")
+    http_ssl_key_password: Annotated[
+        str | None, Meta(description="Password of the HTTP listener's private key, if it has one.")
+    ] = field(default=None, name="http.ssl.key.password")
+    http_ssl_truststore_location: Annotated[
+        str,
+        Meta(
+            description="PEM file with the certificates that sign those of HTTP clients: a client with such a"
+            " certificate may read every path. Needs http.ssl.keystore.location. Unset: no client certificates."
+        ),
+    ] = field(default="", name="http.ssl.truststore.location")
+    http_bearer_token_location: Annotated[
+        str,
+        Meta(
+            description="File with the bearer tokens of HTTP clients, one per line; a client with one of them may read"
+            " every path. Read again when it changes. Unset: no tokens. If neither this nor"
+            " http.ssl.truststore.location is set, every client may read every path."
+        ),
+    ] = field(default="", name="http.bearer.token.location")
+
+    # -- identity and listeners
+    node_id: Annotated[
+        NodeId | None,
+        Meta(description="This agent's node id. Unset: one is leased from the metastore."),
+    ] = field(default=None, name="node.id")
+    process_roles: Annotated[
+        str,
+        Meta(
+            pattern="^(broker|controller|compactor)(,(broker|controller|compactor))*$",
+            description="What this process does. Each role can also run in a separate process.",
+            extra_json_schema={"accepted": "broker, controller, compactor, separated by commas"},
+        ),
+    ] = field(default="broker,controller", name="process.roles")
+    broker_rack: Annotated[str | None, Meta(description="The availability zone this agent runs in.")] = field(
+        default=None, name="broker.rack"
+    )
+    listeners: Annotated[
+        str,
+        Meta(
+            description="NAME://host:port, comma-separated: the listeners for clients, the one for other agents if"
+            " inter.broker.listener.name names it, and the one for controllers if controller.listener.names names it."
+            " Unset: PLAINTEXT://127.0.0.1:9092. Port 0 picks a free one."
+        ),
+    ] = field(default="", name="listeners")
+    advertised_listeners: Annotated[
+        str,
+        Meta(
+            description="NAME://host:port, comma-separated: the address to which clients of each listener are sent,"
+            " which includes other agents as clients of their listener. Port 0: the port that is bound. A listener"
+            " that is not named advertises its own address, if that is one address."
+        ),
+    ] = field(default="", name="advertised.listeners")
+    inter_broker_listener_name: Annotated[
+        str,
+        Meta(
+            description="The name in listeners that agents use between each other; the same on every agent. Unset: the"
+            " first listener."
+        ),
+    ] = field(default="", name="inter.broker.listener.name")
+    controller_listener_names: Annotated[
+        str,
+        Meta(description="The name in listeners that is for controllers; not advertised to clients. Unset: none."),
+    ] = field(default="", name="controller.listener.names")
+    listener_security_protocol_map: Annotated[
+        str,
+        Meta(
+            description="NAME:PROTOCOL, comma-separated: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. A listener that it"
+            " does not name uses the protocol that its name is, else PLAINTEXT."
+        ),
+    ] = field(default="", name="listener.security.protocol.map")
+    proxy_protocol_listeners: Annotated[
+        str,
+        Meta(
+            description="Names in listeners on which every connection begins with a header of PROXY protocol version 2,"
+            " with the client's address. Only behind a load balancer that sends it: clients could name any address."
+        ),
+    ] = field(default="", name="proxy.protocol.listeners")
+    kafka_host: Annotated[str, Meta(description="Deprecated: set listeners, which overrides it.")] = field(
+        default="127.0.0.1", name="kafka.host"
+    )
+    kafka_port: Annotated[Port, Meta(description="Deprecated: set listeners, which overrides it.")] = field(
+        default=9092, name="kafka.port"
+    )
+    advertised_host: Annotated[
+        str | None, Meta(description="Deprecated: set advertised.listeners. Not together with it.")
+    ] = field(default=None, name="advertised.host")
+    advertised_port: Annotated[
+        Port | None, Meta(description="Deprecated: set advertised.listeners. Not together with it.")
+    ] = field(default=None, name="advertised.port")
+
+    # -- where state is stored
+    metastore_url: Annotated[
+        str,
+        Meta(
+            description="postgresql:// address of the metastore. Special characters of user and password are"
+            " percent-encoded (@ is %40, / is %2F, % is %25); parts that it leaves out come from PGHOST, PGPORT,"
+            " PGUSER, PGPASSWORD and PGDATABASE."
+        ),
+    ] = field(default="", name="metastore.url")
+    metastore_password_command: Annotated[
+        str,
+        Meta(
+            description="Program with arguments that prints the password for metastore.url, for example a token of a"
+            " cloud's IAM. It runs at most once a minute, when connections are made. Unset: the one in metastore.url."
+        ),
+    ] = field(default="", name="metastore.password.command")
+    metastore_pool_size: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=10_000,
+            description="Connections that one process keeps to Postgres. Look-ups of readers have separate ones: up to"
+            " half as many more.",
+        ),
+    ] = field(default=8, name="metastore.pool.size")
+    metastore_statement_timeout_ms: Annotated[
+        PositiveInt, Meta(description="Postgres cancels a statement of Headrace after this time.")
+    ] = field(default=15_000, name="metastore.statement.timeout.ms")
+    metastore_lock_timeout_ms: Annotated[
+        PositiveInt, Meta(description="Postgres stops waiting for a lock after this time.")
+    ] = field(default=5_000, name="metastore.lock.timeout.ms")
+    commit_shards: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1024,
+            description="Commit shards of a new cluster; fixed by its first migration. At least as many as a zone will"
+            " have agents: those of one shard wait for each other.",
+        ),
+    ] = field(default=8, name="commit.shards")
+    bucket: Annotated[
+        str, Meta(description="Where segment files are stored: s3://name/prefix or file:///directory.")
+    ] = field(default="", name="bucket")
+    s3_endpoint: Annotated[str | None, Meta(description="URL of an S3-compatible server. Unset: AWS.")] = field(
+        default=None, name="s3.endpoint"
+    )
+    s3_region: Annotated[str | None, Meta(description="AWS region. Unset: from the AWS environment.")] = field(
+        default=None, name="s3.region"
+    )
+    s3_path_style: Annotated[
+        bool,
+        Meta(
+            description="Address buckets as host/bucket/key instead of bucket.host/key. Always so if the host is an IP"
+            " address, or if the bucket's name has dots and the endpoint is https."
+        ),
+    ] = field(default=False, name="s3.path.style")
+    s3_server_side_encryption: Annotated[
+        str,
+        Meta(
+            pattern="^(|AES256|aws:kms|aws:kms:dsse)$",
+            description="How S3 encrypts each object that is put; a put that S3 does not encrypt like this fails."
+            " Unset: the bucket's default.",
+            extra_json_schema={"accepted": "AES256, aws:kms, aws:kms:dsse, or empty"},
+        ),
+    ] = field(default="", name="s3.server.side.encryption")
+    s3_kms_key_id: Annotated[
+        str, Meta(description="ARN of the KMS key, for aws:kms and aws:kms:dsse. Unset: the account's key for S3.")
+    ] = field(default="", name="s3.kms.key.id")
+    s3_expected_bucket_owner: Annotated[
+        str,
+        Meta(
+            pattern="^([0-9]{12}|)$",
+            description="Account id of the bucket's owner: S3 refuses each request if another account owns it, as after"
+            " the bucket was deleted and its name taken. Unset: not checked.",
+            extra_json_schema={"accepted": "12 digits, or empty"},
+        ),
+    ] = field(default="", name="s3.expected.bucket.owner")
+    s3_max_connections: Annotated[
+        PositiveInt, Meta(description="Maximum number of connections to the object store.")
+    ] = field(default=64, name="s3.max.connections")
+    s3_request_timeout_ms: Annotated[PositiveInt, Meta(description="Timeout of one object store request.")] = field(
+        default=10_000, name="s3.request.timeout.ms"
+    )
+    store_retries: Annotated[
+        NonNegativeInt, Meta(description="Number of retries of a retryable object store request.")
+    ] = field(default=5, name="store.retries")
+    store_hedge_after_ms: Annotated[
+        NonNegativeInt,
+        Meta(description="Send a second, identical request if the first takes longer than this; 0: never."),
+    ] = field(default=0, name="store.hedge.after.ms")
+
+    # -- write path
+    linger_ms: Annotated[
+        int, Meta(ge=1, le=60_000, description="A buffer is flushed at most this long after its first batch.")
+    ] = field(default=100, name="linger.ms")
+    linger_idle_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=60_000,
+            description="A buffer is flushed early when no byte of a Produce request arrives for this long.",
+        ),
+    ] = field(default=3, name="linger.idle.ms")
+    flush_early_per_second: Annotated[
+        NonNegativeInt | None,
+        Meta(
+            description="Early flushes per second, on average, of files below flush.early.free.bytes. 0 never flushes"
+            " early. Unset: 10 on S3, unlimited on a directory.",
+        ),
+    ] = field(default=None, name="flush.early.per.second")
+    flush_early_burst: Annotated[
+        PositiveInt, Meta(description="Early flushes that may follow each other at once after a quiet time.")
+    ] = field(default=20, name="flush.early.burst")
+    flush_early_free_bytes: Annotated[
+        PositiveInt,
+        Meta(description="A file of at least this size is flushed early without counting as an early flush."),
+    ] = field(default=4 * 1024 * 1024, name="flush.early.free.bytes")
+    flush_bytes: Annotated[
+        int, Meta(ge=65_536, description="A buffer is flushed as soon as it holds this many bytes.")
+    ] = field(default=8 * 1024 * 1024, name="flush.bytes")
+    upload_parallelism: Annotated[PositiveInt, Meta(description="Number of segment files uploaded in parallel.")] = (
+        field(default=8, name="upload.parallelism")
+    )
+    ingest_merge_max_bytes: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="Small uncompressed batches of non-idempotent producers are merged up to this size"
+            " when a file is laid out; 0: never.",
+        ),
+    ] = field(default=65_536, name="ingest.merge.max.bytes")
+    buffer_memory_bytes: Annotated[
+        int,
+        Meta(ge=16 * 1024 * 1024, description="Bytes of produce requests held in memory; above this producers wait."),
+    ] = field(default=256 * 1024 * 1024, name="buffer.memory.bytes")
+    socket_request_max_bytes: Annotated[PositiveInt, Meta(description="Largest request frame.")] = field(
+        default=104_857_600, name="socket.request.max.bytes"
+    )
+    connections_max_idle_ms: Annotated[
+        PositiveInt, Meta(description="An idle connection is closed after this time.")
+    ] = field(default=600_000, name="connections.max.idle.ms")
+    max_connections: Annotated[PositiveInt, Meta(description="Maximum number of Kafka connections of one agent.")] = (
+        field(default=10_000, name="max.connections")
+    )
+    max_inflight_requests: Annotated[
+        PositiveInt,
+        Meta(description="Requests in progress per connection; above this the agent stops reading from it."),
+    ] = field(default=64, name="connection.max.inflight.requests")
+
+    # -- read path
+    fetch_max_bytes: Annotated[
+        PositiveInt, Meta(description="Largest fetch response. A single larger batch is still returned.")
+    ] = field(default=57_671_680, name="fetch.max.bytes")
+    feed_poll_interval_ms: Annotated[
+        PositiveInt,
+        Meta(
+            description="How often the commit feed is polled while consumers are at the end; otherwise every 100 ms,"
+            " and every 10 s once nothing happens."
+        ),
+    ] = field(default=15, name="feed.poll.interval.ms")
+    cache_bytes: Annotated[
+        NonNegativeInt, Meta(description="Memory for file chunks that were recently written or read.")
+    ] = field(default=128 * 1024 * 1024, name="cache.bytes")
+    zone_cache_timeout_ms: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="If an agent of the zone does not deliver a cached chunk within this time,"
+            " the object store is read instead. 0: other agents are never asked.",
+        ),
+    ] = field(default=500, name="zone.cache.timeout.ms")
+
+    # -- membership and groups
+    broker_heartbeat_interval_ms: Annotated[PositiveInt, Meta(description="How often an agent renews its lease.")] = (
+        field(default=3_000, name="broker.heartbeat.interval.ms")
+    )
+    initial_broker_registration_timeout_ms: Annotated[
+        PositiveInt, Meta(description="An agent that cannot join the cluster within this time exits.")
+    ] = field(default=60_000, name="initial.broker.registration.timeout.ms")
+
+    # -- access
+    delegation_token_secret_key: Annotated[
+        str | None,
+        Meta(
+            description="Secret for delegation tokens; the same on every agent. Unset: no delegation tokens."
+            "  Tokens are issued only on listeners that authenticate."
+        ),
+    ] = field(default=None, name="delegation.token.secret.key")
+
+    metadata_secret_keys: Annotated[
+        str | None,
+        Meta(
+            description="Keys with which the cluster's secrets in the metastore are sealed: 32 bytes in base64 each,"
+            " separated by commas. The first one seals, all of them open. The same on every agent. Unset: secrets are"
+            " not sealed. `headrace storage seal-secrets` seals what is there.",
+        ),
+    ] = field(default=None, name="metadata.secret.keys")
+
+    # -- background work
+    compactor_threads: Annotated[
+        PositiveInt, Meta(description="Background jobs (compaction, retention, deletion) that one process works on.")
+    ] = field(default=1, name="compactor.threads")
+    compactor_io_max_bytes_per_second: Annotated[
+        PositiveInt,
+        Meta(description="Bytes per second that all background jobs of one process read and write together."),
+    ] = field(default=100_000_000, name="compactor.io.max.bytes.per.second")
+    compaction_cpu_percent: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="CPU time that each job of compactor.threads uses to open, merge and compress"
+            " records, in percent of one core: it pauses after each step. 100: no limit.",
+        ),
+    ] = field(default=100, name="compaction.cpu.percent")
+
+    # -- the process
+    shutdown_grace_ms: Annotated[
+        PositiveInt, Meta(description="Time that requests in progress have to finish after SIGTERM.")
+    ] = field(default=15_000, name="shutdown.grace.ms")
+    log_format: Annotated[
+        str,
+        Meta(
+            pattern="^(console|json)$",
+            description="How log lines are written: `console` for people, `json` for programs: one object per line"
+            " with `timestamp`, `level`, `logger`, `message`, `fields` (what the message has as name=value) and"
+            " `exception`.",
+        ),
+    ] = field(default="console", name="log.format")
+    log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="Minimum log level.")] = field(
+        default="info", name="log.level"
+    )
+    otel_enable: Annotated[
+        bool,
+        Meta(
+            description="Send spans of produce and fetch requests by OpenTelemetry (OTLP over HTTP), as the standard"
+            " OTEL_* environment variables say. Needs the extra `otel`."
+        ),
+    ] = field(default=False, name="otel.enable")
+    topic_metrics_max: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="Maximum number of topics for which an agent shows bytes and records in /metrics by name; all"
+            " further ones are one sum. 0: no metrics by topic."
+        ),
+    ] = field(default=100, name="topic.metrics.max")
+    consumer_lag_metrics_max: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="Maximum number of pairs of group and partition for which the active controller shows the lag"
+            " in /metrics; those with the largest lag. 0: it does not ask for lags."
+        ),
+    ] = field(default=1_000, name="consumer.lag.metrics.max")
+    audit_log_path: Annotated[
+        str,
+        Meta(
+            description="File for the audit log, one JSON object per line; it may be moved while it is written. Unset:"
+            " only the process's log has it, as lines of headrace.audit."
+        ),
+    ] = field(default="", name="audit.log.path")
+
+    @property
+    def metastore_reader_connections(self) -> int:
+        """Most connections for look-ups of readers, in addition to metastore.pool.size."""
+        return max(1, self.metastore_pool_size // 2)
+
+    # == What clients may use of one agent. The defaults fit an agent into 2 GiB; docs/operate/LIMITS.md says what
+    # happens at each limit.
+
+    # -- connections
+    max_connections_per_ip: Annotated[
+        PositiveInt,
+        Meta(extra=OF_CLIENTS, description="Maximum number of Kafka connections from one address to one agent."),
+    ] = field(default=INT_MAX, name="max.connections.per.ip")
+    max_connection_creation_rate: Annotated[
+        PositiveInt,
+        Meta(
+            extra=OF_CLIENTS, description="New Kafka connections per second of one agent; it closes what comes faster."
+        ),
+    ] = field(default=INT_MAX, name="max.connection.creation.rate")
+    max_unauthenticated_connections: Annotated[
+        PositiveInt,
+        Meta(
+            extra=OF_CLIENTS,
+            description="Maximum number of Kafka connections of one agent before PROXY header, TLS handshake and"
+            " authentication are complete; beyond it the oldest of the address with the most of them is closed.",
+        ),
+    ] = field(default=500, name="max.unauthenticated.connections")
+    unauthenticated_connections_max_ms: Annotated[
+        PositiveInt,
+        Meta(
+            extra=OF_CLIENTS,
+            description="PROXY header, TLS handshake and authentication must be complete after this time.",
+        ),
+    ] = field(default=60_000, name="unauthenticated.connections.max.ms")
+    http_max_connections: Annotated[
+        PositiveInt, Meta(extra=OF_CLIENTS, description="Maximum number of connections to the HTTP listener.")
+    ] = field(default=64, name="http.max.connections")
+
+    # -- requests and replies
+    control_request_max_bytes: Annotated[
+        int, Meta(extra=OF_CLIENTS, ge=65_536, description="Largest request frame of every API but Produce.")
+    ] = field(default=8 * MIB, name="control.request.max.bytes")
+    request_max_elements: Annotated[
+        int,
+        Meta(
+            extra=OF_CLIENTS,
+            ge=1_000,
+            description="Elements that the arrays of one request may have in total; beyond it INVALID_REQUEST,"
+            " or the connection ends where a response cannot say so.",
+        ),
+    ] = field(default=10_000, name="request.max.elements")
+    request_memory_bytes: Annotated[
+        int,
+        Meta(
+            extra=OF_CLIENTS,
+            ge=MIB,
+            description="Bytes of requests in progress of every API but Produce; above this, others wait.",
+        ),
+    ] = field(default=64 * MIB, name="request.memory.bytes")
+    reply_memory_bytes: Annotated[
+        int,
+        Meta(
+            extra=OF_CLIENTS,
+            ge=MIB,
+            description="Bytes of replies that clients have not read; above this, further large ones wait.",
+        ),
+    ] = field(default=64 * MIB, name="reply.memory.bytes")
+
+    # -- groups and fetch sessions
+    group_memory_bytes: Annotated[
+        int,
+        Meta(
+            extra=OF_CLIENTS,
+            ge=MIB,
+            description="Memory of the groups of one agent; beyond it GROUP_MAX_SIZE_REACHED for new members.",
+        ),
+    ] = field(default=64 * MIB, name="group.memory.bytes")
+    group_member_max_bytes: Annotated[
+        int,
+        Meta(
+            extra=OF_CLIENTS, ge=4_096, description="Subscription of one member of a group; beyond it INVALID_REQUEST."
+        ),
+    ] = field(default=MIB, name="group.member.max.bytes")
+    fetch_session_max_partitions: Annotated[
+        PositiveInt,
+        Meta(
+            extra=OF_CLIENTS,
+            description="Partitions in all fetch sessions of one agent; beyond it clients fetch without sessions.",
+        ),
+    ] = field(default=200_000, name="fetch.session.max.partitions")
+
+    # == One value in the cluster
+
+    # -- write path
+    producer_id_expiration_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Producer state that is unused for this time is removed.")
+    ] = field(default=86_400_000, name="producer.id.expiration.ms")
+    transaction_max_timeout_ms: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="The longest transaction.timeout.ms that a producer may ask for; beyond it"
+            " INVALID_TRANSACTION_TIMEOUT.",
+        ),
+    ] = field(default=900_000, name="transaction.max.timeout.ms")
+    transactional_id_expiration_ms: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="A transactional id that is unused for this time is forgotten, but never one with an open"
+            " transaction.",
+        ),
+    ] = field(default=604_800_000, name="transactional.id.expiration.ms")
+    transaction_timed_out_interval_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="How often the active controller looks for transactions to abort.")
+    ] = field(default=10_000, name="transaction.abort.timed.out.transaction.cleanup.interval.ms")
+    transaction_expired_interval_ms: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="How often the active controller looks for transactional ids to forget."),
+    ] = field(default=3_600_000, name="transaction.remove.expired.transaction.cleanup.interval.ms")
+    file_delete_delay_ms: Annotated[
+        NonNegativeInt,
+        Meta(
+            extra=CLUSTER,
+            description="A segment file's object is deleted this long after its last live byte was removed, but never"
+            " within 75 minutes of its commit. At least the age of the oldest metastore backup that may be restored.",
+        ),
+    ] = field(default=3_600_000, name="file.delete.delay.ms")
+    segments_tombstone_retention_ms: Annotated[
+        NonNegativeInt,
+        Meta(
+            extra=CLUSTER,
+            description="A tombstone in `__remote_log_metadata` is removed after this time, as by delete.retention.ms.",
+        ),
+    ] = field(default=86_400_000, name="segments.tombstone.retention.ms")
+    segments_audit_retention_ms: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="Records of `__remote_log_metadata_audit` are removed after this time."),
+    ] = field(default=7_776_000_000, name="segments.audit.retention.ms")
+    segments_cleanup_interval_ms: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="Pause between two rounds that end orphaned keys of remote segments."),
+    ] = field(default=60_000, name="segments.cleanup.interval.ms")
+    read_pin_max_ms: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="The longest time for which a Spark read or an export may keep the files that it needs"
+            " (option readPinMs).",
+        ),
+    ] = field(default=86_400_000, name="read.pin.max.ms")
+
+    # -- topics
+    auto_create_topics_enable: Annotated[
+        bool, Meta(extra=CLUSTER, description="Create a topic when a producer or consumer asks for its metadata.")
+    ] = field(default=True, name="auto.create.topics.enable")
+    max_topics: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="Topics of the cluster; beyond it POLICY_VIOLATION. Automatic creation may use half of it.",
+        ),
+    ] = field(default=10_000, name="max.topics")
+    max_partitions: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="Partitions of the cluster; beyond it POLICY_VIOLATION. Automatic creation may use half.",
+        ),
+    ] = field(default=200_000, name="max.partitions")
+    max_transactional_ids: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="Transactional ids of the cluster; beyond it POLICY_VIOLATION for new ones. Unused ones are"
+            " forgotten after transactional.id.expiration.ms.",
+        ),
+    ] = field(default=1_000_000, name="max.transactional.ids")
+    max_producer_states: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="Producers of all partitions, each counted once a partition; beyond it POLICY_VIOLATION for new"
+            " producers. Those that are silent are forgotten after producer.id.expiration.ms.",
+        ),
+    ] = field(default=10_000_000, name="max.producer.states")
+    max_committed_offsets: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="Committed offsets and groups of the cluster; beyond it POLICY_VIOLATION for new ones."
+            " Unused ones are forgotten after offsets.retention.minutes.",
+        ),
+    ] = field(default=10_000_000, name="max.committed.offsets")
+    num_partitions: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Default number of partitions of a new topic.")
+    ] = field(default=1, name="num.partitions")
+    halving_settle_ms: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="A topic that was halved for unmodified clients doubles or halves again after this time at the"
+            " earliest: longer than any producer's delivery.timeout.ms.",
+        ),
+    ] = field(default=300_000, name="halving.settle.ms")
+    default_replication_factor: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Only shown to clients: the object store replicates the data.")
+    ] = field(default=1, name="default.replication.factor")
+
+    # -- addresses
+    advertised_shared: Annotated[
+        bool,
+        Meta(
+            extra=CLUSTER,
+            description="All agents have one address, that of a load balancer: clients see one broker, and agents"
+            " forward what needs one of them. Needs inter.broker.listener.name.",
+        ),
+    ] = field(default=False, name="advertised.shared")
+
+    # -- membership and groups
+    broker_session_timeout_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="An agent that does not renew its lease for this time is fenced.")
+    ] = field(default=18_000, name="broker.session.timeout.ms")
+    metadata_max_lag_records: Annotated[
+        NonNegativeInt,
+        Meta(
+            extra=CLUSTER, description="An agent is unfenced only when it is at most this far behind the metadata log."
+        ),
+    ] = field(default=100, name="metadata.max.lag.records")
+    controller_lease_ms: Annotated[
+        int,
+        Meta(
+            extra=CLUSTER,
+            ge=100,
+            le=LONG_MAX,
+            description="A standby controller takes over within this time after the active one fails.",
+        ),
+    ] = field(default=3_000, name="controller.lease.ms")
+    metadata_snapshot_bytes: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="A metadata snapshot is written after at most this many bytes of log."),
+    ] = field(default=20_971_520, name="metadata.log.max.record.bytes.between.snapshots")
+    metadata_snapshot_interval_ms: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="A metadata snapshot is written after at most this time if there are new records.",
+        ),
+    ] = field(default=3_600_000, name="metadata.log.max.snapshot.interval.ms")
+    group_min_session_timeout_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Shortest session timeout a member may request.")
+    ] = field(default=6_000, name="group.min.session.timeout.ms")
+    group_max_session_timeout_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Longest session timeout a member may request.")
+    ] = field(default=1_800_000, name="group.max.session.timeout.ms")
+    group_initial_rebalance_delay_ms: Annotated[
+        NonNegativeInt,
+        Meta(extra=CLUSTER, description="A new group waits this long for more members before its first rebalance."),
+    ] = field(default=3_000, name="group.initial.rebalance.delay.ms")
+    group_consumer_session_timeout_ms: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="A member of a consumer group (KIP-848) that sends no heartbeat for this time is removed.",
+        ),
+    ] = field(default=45_000, name="group.consumer.session.timeout.ms")
+    group_consumer_min_session_timeout_ms: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="Smallest consumer.session.timeout.ms that a group config may set."),
+    ] = field(default=45_000, name="group.consumer.min.session.timeout.ms")
+    group_consumer_max_session_timeout_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Largest consumer.session.timeout.ms that a group config may set.")
+    ] = field(default=60_000, name="group.consumer.max.session.timeout.ms")
+    group_consumer_heartbeat_interval_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Heartbeat interval of the members of consumer groups (KIP-848).")
+    ] = field(default=5_000, name="group.consumer.heartbeat.interval.ms")
+    group_consumer_min_heartbeat_interval_ms: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="Smallest consumer.heartbeat.interval.ms that a group config may set."),
+    ] = field(default=5_000, name="group.consumer.min.heartbeat.interval.ms")
+    group_consumer_max_heartbeat_interval_ms: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="Largest consumer.heartbeat.interval.ms that a group config may set."),
+    ] = field(default=15_000, name="group.consumer.max.heartbeat.interval.ms")
+    group_consumer_max_size: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="Maximum number of members of a consumer group; beyond it GROUP_MAX_SIZE_REACHED.",
+        ),
+    ] = field(default=2_147_483_647, name="group.consumer.max.size")
+    group_consumer_assignors: Annotated[
+        str,
+        Meta(
+            extra=CLUSTER,
+            pattern="^(uniform|range)(,(uniform|range))*$",
+            description="Server-side assignors that members may request; the first is the default.",
+            extra_json_schema={"accepted": "uniform, range, separated by commas"},
+        ),
+    ] = field(default="uniform,range", name="group.consumer.assignors")
+    group_consumer_migration_policy: Annotated[
+        str,
+        Meta(
+            extra=CLUSTER,
+            pattern="^(disabled|upgrade|downgrade|bidirectional)$",
+            description="Directions in which a group with members may change between the two group protocols.",
+            extra_json_schema={"accepted": "disabled, upgrade, downgrade, bidirectional"},
+        ),
+    ] = field(default="bidirectional", name="group.consumer.migration.policy")
+    group_max_size: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER, description="Maximum number of members of a classic group; beyond it GROUP_MAX_SIZE_REACHED."
+        ),
+    ] = field(default=2_147_483_647, name="group.max.size")
+    group_late_parent_ms: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="A group that has not committed up to the boundary of a partition that was split in two, this"
+            " long after its coordinator first saw that, is shown by headrace_group_late_seconds.",
+        ),
+    ] = field(default=300_000, name="group.late.parent.ms")
+    offsets_retention_minutes: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="Committed offsets expire this long after their group lost its last member, or after"
+            " their commit if no member consumes the topic.",
+        ),
+    ] = field(default=10_080, name="offsets.retention.minutes")
+    offset_metadata_max_bytes: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Maximum length of the metadata string of a committed offset.")
+    ] = field(default=4_096, name="offset.metadata.max.bytes")
+
+    # -- access
+    delegation_token_max_lifetime_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="A delegation token cannot be renewed beyond this age.")
+    ] = field(default=604_800_000, name="delegation.token.max.lifetime.ms")
+    delegation_token_expiry_time_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="A delegation token that is not renewed expires after this time.")
+    ] = field(default=86_400_000, name="delegation.token.expiry.time.ms")
+    delegation_token_max_per_owner: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="Delegation tokens of one owner at a time; beyond it POLICY_VIOLATION for new ones.",
+        ),
+    ] = field(default=1_000, name="delegation.token.max.per.owner")
+
+    # -- retention
+    log_retention_check_interval_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="How often retention looks for records to delete.")
+    ] = field(default=300_000, name="log.retention.check.interval.ms")
+
+    # -- background work
+    compaction_interval_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="How often compaction looks for files to merge.")
+    ] = field(default=15_000, name="compaction.interval.ms")
+    log_cleaner_enable: Annotated[
+        bool, Meta(extra=CLUSTER, description="Remove superseded records of topics with cleanup.policy=compact.")
+    ] = field(default=True, name="log.cleaner.enable")
+    log_cleaner_backoff_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="How often log compaction by key looks for partitions to clean.")
+    ] = field(default=15_000, name="log.cleaner.backoff.ms")
+    log_cleaner_dedupe_buffer_size: Annotated[
+        int,
+        Meta(
+            extra=CLUSTER,
+            ge=1_048_576,
+            le=LONG_MAX,
+            description="Memory for the keys of one pass of log compaction by key, per job: 112 bytes per key. A pass"
+            " ends where it is full.",
+        ),
+    ] = field(default=134_217_728, name="log.cleaner.dedupe.buffer.size")
+    log_cleaner_io_max_bytes_per_second: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="Bytes per second that log compaction by key reads and writes in one process, within"
+            " compactor.io.max.bytes.per.second. A change takes effect within 15 s, also in running jobs.",
+        ),
+    ] = field(default=LONG_MAX, name="log.cleaner.io.max.bytes.per.second")
+    compaction_min_age_ms: Annotated[
+        NonNegativeInt,
+        Meta(
+            extra=CLUSTER,
+            description="Younger segment files are not compacted: consumers near the log end read them from caches.",
+        ),
+    ] = field(default=30_000, name="compaction.min.age.ms")
+    compaction_max_age_ms: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description="Flushed files are merged after at most this time; merged files are rewritten"
+            " after six times this time.",
+        ),
+    ] = field(default=600_000, name="compaction.max.age.ms")
+    compaction_file_bytes: Annotated[
+        int,
+        Meta(
+            extra=CLUSTER,
+            ge=1_048_576,
+            le=1_073_741_824,
+            description="Target size of compacted files; a job uses up to three times as much memory.",
+        ),
+    ] = field(default=67_108_864, name="compaction.file.bytes")
+    compaction_spark_min_bytes: Annotated[
+        NonNegativeInt,
+        Meta(
+            extra=CLUSTER,
+            description="Compaction jobs of at least this many live bytes, and cleaning of partitions with more keys"
+            " than log.cleaner.dedupe.buffer.size holds, are left to the Spark application; 0: none.",
+        ),
+    ] = field(default=0, name="compaction.spark.min.bytes")
+    compaction_spark_max_wait_ms: Annotated[
+        NonNegativeInt,
+        Meta(
+            extra=CLUSTER,
+            description="If the Spark application does not finish a job within this time, this process does it.",
+        ),
+    ] = field(default=3_600_000, name="compaction.spark.max.wait.ms")
+
+    # == Defaults of topics: one value in the cluster, and a topic may have another
+
+    message_max_bytes: Annotated[
+        PositiveInt, Meta(extra=TOPIC_DEFAULT, description="Largest record batch that is accepted.")
+    ] = field(default=1_048_588, name="message.max.bytes")
     log_retention_ms: Annotated[
         AtLeastMinusOne | None,
-        Meta(description="Records older than this are deleted, in topics without retention.ms; -1: never."),
+        Meta(
+            extra=TOPIC_DEFAULT,
+            description="Records older than this are deleted, in topics without retention.ms; -1: never.",
+        ),
     ] = field(default=None, name="log.retention.ms")
     log_retention_minutes: Annotated[
-        AtLeastMinusOne | None, Meta(description="As log.retention.ms, which overrides it.")
+        AtLeastMinusOne | None, Meta(extra=TOPIC_DEFAULT, description="As log.retention.ms, which overrides it.")
     ] = field(default=None, name="log.retention.minutes")
     log_retention_hours: Annotated[
-        AtLeastMinusOne, Meta(description="As log.retention.ms and log.retention.minutes, which override it.")
+        AtLeastMinusOne,
+        Meta(extra=TOPIC_DEFAULT, description="As log.retention.ms and log.retention.minutes, which override it."),
     ] = field(default=168, name="log.retention.hours")
     log_retention_bytes: Annotated[
         AtLeastMinusOne,
         Meta(
+            extra=TOPIC_DEFAULT,
             description="A partition above this size loses its oldest records, without retention.bytes; -1: none.",
         ),
     ] = field(default=-1, name="log.retention.bytes")

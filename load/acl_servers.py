@@ -16,7 +16,7 @@ from headrace.cli.bench.kafka_target import _free_ports, find_jars, find_java, s
 from headrace.cli.client.login import Login
 from headrace.cli.client.transport import ClientConfig, connect
 from headrace.cli.main import main as main_of_headrace
-from headrace.config.authorization_settings import STANDARD_AUTHORIZER
+from headrace.config.settings import STANDARD_AUTHORIZER
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.storage.cluster_properties import random_cluster_id
 from headrace.storage.errors import InvalidError

@@ -28,8 +28,7 @@ from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.security.authorization.acl_index import EMPTY
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.operations import ALLOW, LITERAL, PREFIXED, AclOperation, AclResource
-from headrace.config.authorization_settings import STANDARD_AUTHORIZER
-from headrace.config.settings import Settings
+from headrace.config.settings import STANDARD_AUTHORIZER, Settings
 from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import ANONYMOUS, ClientConnection, Request

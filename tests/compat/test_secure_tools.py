@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from headrace.config.authorization_settings import STANDARD_AUTHORIZER
+from headrace.config.settings import STANDARD_AUTHORIZER
 from load.tools import JAVA_LIBRARIES, KAFKA_JARS
 from tests.agent_process import SECONDS_MAX, format_storage
 from tests.faults.secure_cluster import SecureCluster, java_settings, secure_cluster

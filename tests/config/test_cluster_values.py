@@ -18,8 +18,8 @@ from headrace.config.cluster_values import (
     why_invalid,
 )
 from headrace.config.consistency import why_inconsistent
-from headrace.config.declared import SettingScope, declared
-from headrace.config.settings import Settings
+from headrace.config.declared import declared
+from headrace.config.settings import Settings, SettingScope
 
 PROCESS_PREFIXES = (
     *(

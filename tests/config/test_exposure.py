@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.config.authorization_settings import STANDARD_AUTHORIZER
 from headrace.config.exposure import exposures, http_exposures
 from headrace.config.load import load
+from headrace.config.settings import STANDARD_AUTHORIZER
 
 pytestmark = pytest.mark.requirement("X2")
 ACLS, PLAIN, CLEAR, TOKEN = "ACLs are not enforced", "PLAIN sends passwords", "encrypts nothing", "bearer tokens"

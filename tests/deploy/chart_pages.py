@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from headrace.config.declared import SettingScope, declared
-from headrace.config.settings import Settings
+from headrace.config.declared import declared
+from headrace.config.settings import Settings, SettingScope
 
 CHART = Path(__file__).parents[2] / "deploy" / "helm" / "headrace"
 BY_THE_CHART = re.compile(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.config.authorization_settings import STANDARD_AUTHORIZER
+from headrace.config.settings import STANDARD_AUTHORIZER
 from load.hostile.attacks.grown_fields import APART_MAX_BYTES, FIELD_BYTES, TIMES, Growth, send_grown
 from load.hostile.grown_requests import GrownField, grown_fields
 from load.hostile.metrics_page import memory_in_use, read_page

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
 )
 
-from headrace.config.authorization_settings import STANDARD_AUTHORIZER
+from headrace.config.settings import STANDARD_AUTHORIZER
 from headrace.storage.errors import InvalidError
 from load.acl_case import TOPIC
 from load.acl_data_cases import data_cases

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from headrace.agent.client_pattern import PATTERN_CHARACTERS_MAX
 from headrace.agent.client_rows import COMMITTED_OFFSETS, PRODUCER_STATES, TRANSACTIONAL_IDS
@@ -14,10 +17,8 @@ from headrace.agent.produce.pending import LEADER_ONLY_TIMEOUT_MS
 from headrace.agent.produce.validate import LOOP_WORK
 from headrace.agent.security.sasl.scram import MESSAGE_BYTES_MAX
 from headrace.cli.process.http_connection import WAIT_SECONDS
-from headrace.config.client_limits import ClientLimits
 from headrace.config.declared import declared
 from headrace.config.memory_budget import REMEMBERED_BYTES, memory_budget
-from headrace.config.process_settings import ProcessSettings
 from headrace.config.settings import Settings
 from headrace.metastore.audit_trail.objects import BLOCK_BYTES_MAX
 from headrace.metastore.log.delegation_tokens import PRINCIPAL_BYTES_MAX, RENEWERS_MAX
@@ -50,9 +51,16 @@ def _number(text: str) -> int | None:
     return int(match[1].replace(",", "")) * UNITS.get(match[2] or "", 1) if match else None
 
 
+def _bounds_clients(annotation: Any) -> bool:
+    info = msgspec.inspect.type_info(annotation)
+    return isinstance(info, msgspec.inspect.Metadata) and (info.extra or {}).get("bounds") == "clients"
+
+
 def test_every_limit_has_a_row_with_its_default() -> None:
     rows = dict(ROW.findall(PAGE))
-    added = set(ClientLimits.__struct_encode_fields__) - set(ProcessSettings.__struct_encode_fields__)
+    fields = msgspec.structs.fields(Settings)
+    added = {f.encode_name for f in fields if _bounds_clients(f.type)}
+    assert len(added) > 10
     assert set(rows) >= added
     for name, default in rows.items():
         assert _number(default) == declared()[name].default, name

@@ -21,6 +21,7 @@ PACKAGES = (
 FILE_LINES_MAX = 400
 LONG_FILES = {
     "agent/listener/connection.py",
+    "config/settings.py",
     "tests/agent/admin/test_configs.py",
     "tests/agent/cluster/test_controller.py",
     "tests/agent/fetch/fetch_world.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 
-from headrace.config.authorization_settings import STANDARD_AUTHORIZER
+from headrace.config.settings import STANDARD_AUTHORIZER
 from load.hostile.attacked_agent import AttackedAgent
 from load.hostile.typed_frames import Asking, frame
 

@@ -16,7 +16,7 @@ from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.security.authorization.access import Access
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.operations import ALLOW, LITERAL, AclOperation, AclResource
-from headrace.config.authorization_settings import STANDARD_AUTHORIZER
+from headrace.config.settings import STANDARD_AUTHORIZER
 from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.protocol.request import ANONYMOUS, ClientConnection
 from tests.agent.cluster.standing_view import StandingView

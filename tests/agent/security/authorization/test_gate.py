@@ -20,9 +20,8 @@ from headrace.agent.security.authorization.authorizer import Authorizer, Denial
 from headrace.agent.security.authorization.denial_log import reporting_authorizer
 from headrace.agent.security.authorization.gate import gate
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
-from headrace.config.authorization_settings import STANDARD_AUTHORIZER
 from headrace.config.load import load
-from headrace.config.settings import Settings
+from headrace.config.settings import STANDARD_AUTHORIZER, Settings
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.log.own_records import UserScramKeysRecord
 from headrace.metastore.log.records import encode_record
