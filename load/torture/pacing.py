@@ -9,6 +9,7 @@ sending when its input ends. librdkafka's also prints `implied COUNT`, librdkafk
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -89,7 +90,8 @@ class Pacer:
         _print(f"end {self.sent} {retries}")
 
     def _await_end_of_input(self) -> None:
-        sys.stdin.buffer.read()
+        while os.read(0, 4096):  # not sys.stdin: Python may end while this thread holds its lock, and aborts then
+            pass
         self._stop.set()
 
 
