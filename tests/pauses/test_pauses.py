@@ -90,6 +90,7 @@ NEVER_MET = {
     "agent/fetch/service.py:FetchService.close#3": "no load is in progress when it closes",
     "agent/groups/classic/coordinator.py:ClassicCoordinator.sync#1": "a group is loaded by a heartbeat or a join first",
     "agent/groups/classic/coordinator.py:ClassicCoordinator.leave#3": "likewise",
+    "agent/groups/classic/coordinator.py:ClassicCoordinator.leave#1": "members of one address leave",
     "agent/groups/consumer/coordinator.py:ConsumerGroups.heartbeat#3": "a pattern is matched in a thread",
     "agent/groups/consumer/coordinator.py:ConsumerGroups.heartbeat#6": "no topic doubles",
     "agent/groups/consumer/coordinator.py:ConsumerGroups._positions#1": "likewise",
