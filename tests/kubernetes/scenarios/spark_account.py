@@ -131,7 +131,7 @@ def _changes(release: Release, own: Json) -> list[str]:
     """Updates and deletions, of others' objects and of a pod that Spark's account makes here."""
     agent = release.ready_agents()[0]["metadata"]["name"]
     label = json.dumps({"metadata": {"labels": {LABEL: "x"}}})
-    settings = json.dumps({"data": {"agent.properties": "x"}})
+    settings = json.dumps({"metadata": {"labels": {LABEL: "x"}}, "data": {"agent.properties": "x"}})
     attempts = {
         "deleting an agent": ("delete", "pod", agent, "--wait=false"),
         "deleting all agents": ("delete", "--raw", f"{PODS}?labelSelector={AGENTS.replace('/', '%2F')}&dryRun=All"),
