@@ -85,7 +85,7 @@ class ControlPlane:
             f"--service-account-signing-key-file={at}/sa.key",
             "--service-account-issuer=https://kubernetes.default.svc", f"--token-auth-file={at}/tokens.csv",
             "--authorization-mode=RBAC", f"--service-cluster-ip-range={SERVICES}", f"--cert-dir={at}/certs",
-            "--enable-aggregator-routing=true", "--endpoint-reconciler-type=lease",
+            "--enable-aggregator-routing=true", "--allow-privileged=true", "--endpoint-reconciler-type=lease",
         )  # fmt: skip
         self._wait("the API server", lambda: _is_ready(f"{API}/readyz"))
         common = f"--kubeconfig={self.kubeconfig}"

@@ -48,6 +48,7 @@ def spark_compaction(release: Release) -> str:
     assert executors, "no executor pod"
     told = spark_account.check_refusals(release, next(iter(executors.values())))
     release.upgrade({"spark/enabled": False}, timeout=ROLLOUT)
+    spark_account.check_removed(release)
     set_configs(release, "compaction.spark.min.bytes=0", "compaction.min.age.ms=30000", "compaction.max.age.ms=600000")
     assert int(found[2]) == 0, found[0]
     assert watched.summary is not None

@@ -17,6 +17,7 @@ from tests.kubernetes.scenarios.release import AGENTS, NAME, NAMESPACE, CommandE
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{NAME}-spark"
 POLICY = "ValidatingAdmissionPolicy"
 LABEL = "spark-app-selector"
+POLICIES = (f"{NAMESPACE}-{NAME}-spark", f"{NAMESPACE}-{NAME}-spark-executors")
 POD = "as-spark-makes-it"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
@@ -36,7 +37,7 @@ def wait_until_enforced(release: Release) -> None:
     unlabelled, bare = _pod({}), _pod({LABEL: "x"})
     for what, pod, message in (("the first", unlabelled, OF_SPARK), ("the executors'", bare, EXECUTORS)):
         release.wait_for(f"{what} policy is enforced", partial(_says, release, pod, message))
-    for name in (f"{NAMESPACE}-{NAME}-spark", f"{NAMESPACE}-{NAME}-spark-executors"):
+    for name in POLICIES:
         release.wait_for(f"types of {name} are checked", partial(_is_checked, release, name))
 
 
@@ -45,6 +46,12 @@ def _is_checked(release: Release, policy: str) -> bool:
     status = json.loads(release.kubectl("get", "validatingadmissionpolicy", policy, "-o", "json")).get("status", {})
     assert not status.get("typeChecking", {}).get("expressionWarnings"), status
     return "typeChecking" in status
+
+
+def check_removed(release: Release) -> None:
+    """Policies are in no namespace: they must go with the release."""
+    left = release.kubectl("get", "validatingadmissionpolicies,validatingadmissionpolicybindings", "-o", "name")
+    assert not [line for line in left.splitlines() if line.partition("/")[2] in POLICIES], left
 
 
 def check_refusals(release: Release, executor: Json) -> str:
@@ -131,7 +138,7 @@ def _changes(release: Release, own: Json) -> list[str]:
     """Updates and deletions, of others' objects and of a pod that Spark's account makes here."""
     agent = release.ready_agents()[0]["metadata"]["name"]
     label = json.dumps({"metadata": {"labels": {LABEL: "x"}}})
-    settings = json.dumps({"data": {"agent.properties": "x"}})
+    settings = json.dumps({"metadata": {"labels": {LABEL: "x"}}, "data": {"agent.properties": "x"}})
     attempts = {
         "deleting an agent": ("delete", "pod", agent, "--wait=false"),
         "deleting all agents": ("delete", "--raw", f"{PODS}?labelSelector={AGENTS.replace('/', '%2F')}&dryRun=All"),
