@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+from tests.simulation.plan import Plan
 from tests.simulation.problems import Kind
 
 
@@ -26,13 +27,16 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """`requirement`: the promise that it breaks. `caught_as`: one of these must be reported."""
+    """`requirement`: the promise that it breaks. `caught_as`: one of these must be reported. `may_show`: whether it may
+    show in schedules of the plan; others are not run.
+    """
 
     name: str
     what: str
     requirement: str
     caught_as: tuple[Kind, ...]
     apply: Callable[[Patch], None]
+    may_show: Callable[[Plan], bool]
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -42,10 +46,12 @@ class Bug:
             yield
 
 
-def bug(requirement: str, *caught_as: Kind) -> Callable[[Callable[[Patch], None]], Bug]:
+def bug(
+    requirement: str, *caught_as: Kind, may_show: Callable[[Plan], bool] = lambda plan: True
+) -> Callable[[Callable[[Patch], None]], Bug]:
     """Makes a Bug of a function that applies it; name and docstring are the function's."""
 
     def make(apply: Callable[[Patch], None]) -> Bug:
-        return Bug(apply.__name__, (apply.__doc__ or "").strip(), requirement, caught_as, apply)
+        return Bug(apply.__name__, (apply.__doc__ or "").strip(), requirement, caught_as, apply, may_show)
 
     return make

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tests.planted import Report, Trial
 from tests.simulation.bug import Bug
+from tests.simulation.plan import make_plan
 from tests.simulation.world import simulate
 
 
@@ -14,6 +15,8 @@ def look_for(bug: Bug, trial: Trial, report: Report) -> int:
     """Run schedules until one shows the bug as what it is; its seed."""
     seed = 0
     for seed in trial.seeds(report):
+        if not bug.may_show(make_plan(seed)):
+            continue
         with bug.installed():
             kinds = {problem.kind for problem in simulate(seed).problems}
         trial.saw(kinds & set(bug.caught_as), instead=kinds)
