@@ -57,6 +57,8 @@ class Lane:
         self._ordinals = 0
         self._end_sequence: int | None = None
         """Behind the last batch that has a sequence, if there is any in this epoch and topic."""
+        self._is_unknown = False
+        """The topic was created again, and has acknowledged nothing."""
 
     def next(self, now: float, gives_up_after: float) -> Pending | None:
         """What may be sent now."""
@@ -68,9 +70,18 @@ class Lane:
                 continue
             head = self.queue[0]
             must_wait = pending is not head and (head.is_again or (self.style is Style.JAVA and pending.sequence >= 0))
+            must_wait = must_wait or (pending is not head and self._would_begin(pending))
             is_too_far = pending.ordinal - head.ordinal >= IN_FLIGHT_MAX
             return None if must_wait or is_too_far else pending
         return None
+
+    def _would_begin(self, pending: Pending) -> bool:
+        """Whether a topic that was created again may take it for the producer's first batch, because sequences went
+        over their end: through another agent it may arrive before the batches before it. Real clients have one
+        connection, and keep the order.
+        """
+        sequence = self.next_sequence if pending.sequence < 0 else pending.sequence
+        return self._is_unknown and sequence == 0
 
     def add(self, batch: Batch) -> None:
         """To be sent after everything before it."""
@@ -86,7 +97,7 @@ class Lane:
 
     def succeeded(self, pending: Pending) -> None:
         self.queue.remove(pending)
-        self._has_gap = False
+        self._has_gap = self._is_unknown = False
 
     def failed(self, pending: Pending, not_before: float) -> None:
         """To be sent again."""
@@ -138,7 +149,7 @@ class Lane:
 
     def go_on_from(self, before: Lane) -> None:
         """Be the lane after one in a deleted topic of the same name: in its epoch, and behind what it gave up."""
-        self.epoch, self._has_gap = before.epoch, before._has_gap
+        self.epoch, self._has_gap, self._is_unknown = before.epoch, before._has_gap, True
 
     def send_again(self, copy: Batch, before: Pending) -> None:
         """To be sent before anything else, under the sequence that it had in the deleted topic."""

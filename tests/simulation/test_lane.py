@@ -183,3 +183,14 @@ def test_what_was_given_up_in_a_deleted_topic_is_a_gap_in_the_next_one() -> None
     fail(lane, again)
     assert send_all(lane) == [again]
     assert (lane.epoch, again.sequence) == (1, 0)
+
+
+def test_a_wrapped_sequence_does_not_begin_a_topic_that_was_created_again() -> None:
+    lane = heir_of(lane_of(Style.JAVA, 0, first_sequence=SEQUENCES - 2))
+    messages = Messages()
+    for _ in range(3):
+        lane.add(messages.create("p", PLACE, 1, 0, is_idempotent=True))
+    first, second = send_all(lane)
+    end_in_order(lane, first)
+    (wrapped,) = send_all(lane)
+    assert (first.sequence, second.sequence, wrapped.sequence) == (SEQUENCES - 2, SEQUENCES - 1, 0)
