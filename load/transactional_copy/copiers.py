@@ -26,7 +26,7 @@ COPIER_FAULTS = ("kill copier", "pause copier", "zombie")
 GAP_MEAN_S = 4.0
 RESTART_SECONDS = 0.5
 """Before a process that ended is replaced."""
-STOP_SECONDS = 90.0
+STOP_SECONDS = 300.0
 """What the copiers get to end what they are doing."""
 
 
