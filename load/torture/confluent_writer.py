@@ -14,12 +14,15 @@ import logging
 import re
 import sys
 from collections.abc import Callable
+from typing import cast
 
 import confluent_kafka
 
 from load.torture.pacing import Arguments, Pacer, pause
 
-FATAL = (confluent_kafka.KafkaException, SystemError)
+_RAISED_ERROR = cast("type[BaseException]", confluent_kafka.KafkaError)
+"""Its type has the flag of an exception, and no exception as its base: it is raised, and can be caught by itself."""
+FATAL = (_RAISED_ERROR, confluent_kafka.KafkaException, SystemError)
 """How poll and flush raise a fatal error: the last one if a line of the log is due at the same time."""
 
 
