@@ -39,7 +39,7 @@ def set_quota(address: str, client_id: str, **values: float) -> None:
     """Set quotas of a client id, as `kafka-configs.sh --alter --entity-type clients` does."""
     host, _, port = address.partition(":")
     entity = (EntityData(entity_type="client-id", entity_name=client_id),)
-    ops = tuple(OpData(key=key, value=f64(value), remove=False) for key, value in values.items())
+    ops = tuple(OpData(key=key, value=f64(float(value)), remove=False) for key, value in values.items())
     request = AlterClientQuotasRequest(entries=(EntryData(entity=entity, ops=ops),), validate_only=False)
     with socket.create_connection((host, int(port)), SECONDS_MAX) as connection:
         answer = exchange(connection, "admin", request, AlterClientQuotasResponse)

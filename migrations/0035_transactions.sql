@@ -1,5 +1,5 @@
 -- Transactions (decisions/0060): what an agent of transaction.version 1 or 2 writes.
--- One row per transactional id; metastore/api/transaction_state.py says what it means.
+-- One row per transactional id; metastore/transactions/state.py says what it means.
 CREATE TABLE transactions (
     transactional_id      text        PRIMARY KEY,
     producer_id           bigint      NOT NULL UNIQUE,
