@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from itertools import islice
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def test_a_store_that_slows_down_is_struck_alone() -> None:
 
 def test_a_small_disk_is_full_until_it_is_freed(tmp_path: Path) -> None:
     if why_missing():
-        pytest.skip("needs root")
+        pytest.skip("needs mkfs.ext4 and a loop device" if os.geteuid() == 0 else "needs root")
     with SmallDisk(tmp_path, 8 * 1024**2) as disk:
         disk.fill()
         with pytest.raises(OSError, match="No space left") as refused:

@@ -57,6 +57,7 @@ REASONS: dict[str, SkipReason] = {
         )
         for version in ("3.11", "3.12", "3.13")
     },
+    "needs mkfs.ext4 and a loop device": SkipReason("apt-get install e2fsprogs, and allow loop devices"),
     "needs root": SkipReason("run the tests as root", lambda: os.geteuid() == 0),
     "needs another account": SkipReason("check out to a folder that the account nobody can read, with its Python"),
     "needs HEADRACE_TEST_SEED": SkipReason(
