@@ -61,7 +61,7 @@ def register_rows(
 
 
 def routes_of(rows: Mapping[int, ApiRow[P]]) -> dict[int, Route]:
-    """Of the APIs that other agents may serve."""
+    """List the APIs that other agents may serve, each with its route."""
     return {api_key: row.route for api_key, row in rows.items() if row.route is not None}
 
 

@@ -28,7 +28,7 @@ def text_bytes(*texts: str | None) -> int:
 
 
 class ClientMemory(Generic[K, V]):
-    """For one event loop. `size_of` an entry is always the same."""
+    """A mapping with a limit in bytes, for one event loop. `size_of` an entry is always the same."""
 
     def __init__(
         self, limit_bytes: int, size_of: Callable[[K, V], int], largest_bytes: int | None = None, count_max: int = 2**31

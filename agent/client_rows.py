@@ -37,7 +37,7 @@ COMMITTED_OFFSETS: Final = "max.committed.offsets"
 
 
 class RowUse(NamedTuple):
-    """Of one limit: its setting, the rows that there are, about, and the most that new ones may add to."""
+    """How full one limit is: its setting, about how many rows there are, and the most that new ones may add to."""
 
     limit: str
     rows: int
@@ -50,7 +50,7 @@ class RowUse(NamedTuple):
 
 
 def row_use(counts: RowCounts, settings: Settings) -> list[RowUse]:
-    """Of each limit, by the settings in force."""
+    """Compare the counts with each limit in force."""
     return [
         RowUse(TRANSACTIONAL_IDS, counts.transactional_ids, settings.max_transactional_ids),
         RowUse(PRODUCER_STATES, counts.producer_states, settings.max_producer_states),
@@ -62,14 +62,14 @@ class RowLimits(Protocol):
     """Whether the cluster has room."""
 
     async def has_room(self, limit: str, rows: int = 1) -> bool:
-        """For so many more rows of the limit with this name."""
+        """Whether so many more rows of the limit with this name may be added."""
 
     def refused(self, limit: str) -> None:
         """Count a request that was refused."""
 
 
 class ClientRows:
-    """Of one agent."""
+    """The limits as one agent applies them."""
 
     def __init__(
         self,

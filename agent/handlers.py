@@ -119,7 +119,7 @@ def register_handlers(dispatcher: Dispatcher, parts: HandlerParts) -> dict[str, 
 
     Bytes by part of the memory budget that handlers remember.
     """
-    made = _Made(parts)
+    made = _BrokerParts(parts)
     register_rows(dispatcher, ROWS, made, parts.authorizer, parts.audit, parts.forward.wrap)
     parts.forward.register(dispatcher, routes_of(ROWS))
     if parts.fetch.zone_cache is not None:
@@ -127,7 +127,7 @@ def register_handlers(dispatcher: Dispatcher, parts: HandlerParts) -> dict[str, 
     return {"metadata_answers": lambda: made.metadata.in_use_bytes}
 
 
-class _Made:
+class _BrokerParts:
     """The parts, and what several handlers have in common."""
 
     def __init__(self, parts: HandlerParts) -> None:
@@ -161,7 +161,7 @@ class _Made:
         self.metadata = _metadata(self)
 
 
-def _metadata(of: _Made) -> Metadata:
+def _metadata(of: _BrokerParts) -> Metadata:
     return Metadata(
         of.cluster,
         of.creation,
@@ -174,7 +174,7 @@ def _metadata(of: _Made) -> Metadata:
     )
 
 
-def _init_producer_id(of: _Made) -> RequestHandler:
+def _init_producer_id(of: _BrokerParts) -> RequestHandler:
     return InitProducerId(
         of.producer_ids,
         of.cluster,
@@ -186,14 +186,14 @@ def _init_producer_id(of: _Made) -> RequestHandler:
     )
 
 
-def _scale_topic(of: _Made) -> RequestHandler:
+def _scale_topic(of: _BrokerParts) -> RequestHandler:
     return ScaleTopic(
         TopicDoubling(of.cluster, of.metastore, of.clock),
         TopicHalving(of.cluster, of.metastore, of.clock, of.configs, of.in_force.current),
     )
 
 
-_RECORDS: dict[int, ApiRow[_Made]] = {
+_RECORDS: dict[int, ApiRow[_BrokerParts]] = {
     ApiKey.PRODUCE: ApiRow(lambda of: of.parts.traffic.counted_produce(of.parts.produce.handle), topics.PRODUCE),
     ApiKey.FETCH: ApiRow(lambda of: of.parts.fetch.handle_fetch, topics.FETCH),
     ApiKey.LIST_OFFSETS: ApiRow(lambda of: of.parts.fetch.handle_list_offsets, topics.LIST_OFFSETS),
@@ -203,7 +203,7 @@ _RECORDS: dict[int, ApiRow[_Made]] = {
 }
 """What producers and consumers call all the time."""
 
-_TOPICS: dict[int, ApiRow[_Made]] = {
+_TOPICS: dict[int, ApiRow[_BrokerParts]] = {
     ApiKey.METADATA: ApiRow(lambda of: of.metadata, topics.METADATA),
     ApiKey.CREATE_TOPICS: ApiRow(
         lambda of: CreateTopics(of.creation, of.configs, of.parts.mutations),
@@ -251,7 +251,7 @@ _TOPICS: dict[int, ApiRow[_Made]] = {
     SCALE_TOPIC_KEY: ApiRow(_scale_topic, own_requests.SCALE_TOPIC, audited_changes.scaled, is_advertised=False),
 }
 
-_TRANSACTIONS: dict[int, ApiRow[_Made]] = {
+_TRANSACTIONS: dict[int, ApiRow[_BrokerParts]] = {
     ApiKey.INIT_PRODUCER_ID: ApiRow(_init_producer_id, cluster.INIT_PRODUCER_ID),
     ApiKey.ADD_PARTITIONS_TO_TXN: ApiRow(
         lambda of: AddPartitionsToTxn(of.cluster, of.metastore), transactions.ADD_PARTITIONS_TO_TXN
@@ -278,7 +278,7 @@ _TRANSACTIONS: dict[int, ApiRow[_Made]] = {
 }
 """What producers ask before they write, and what tools ask about them."""
 
-_CONFIGS: dict[int, ApiRow[_Made]] = {
+_CONFIGS: dict[int, ApiRow[_BrokerParts]] = {
     ApiKey.DESCRIBE_CONFIGS: ApiRow(
         lambda of: DescribeConfigs(of.cluster, of.configs, lambda: of.shared.is_set),
         configs.DESCRIBE_CONFIGS,
@@ -298,11 +298,11 @@ _CONFIGS: dict[int, ApiRow[_Made]] = {
 }
 
 
-def _controller(of: _Made) -> ControllerParts:
+def _controller(of: _BrokerParts) -> ControllerParts:
     return of.controller
 
 
-_OF_CONTROLLERS: dict[int, ApiRow[_Made]] = {
+_OF_CONTROLLERS: dict[int, ApiRow[_BrokerParts]] = {
     **{key: row.of(_controller) for key, row in CONTROLLER_ROWS.items() if key not in CONTROLLER_ONLY},
     ApiKey.UNREGISTER_BROKER: ApiRow(  # where Kafka's brokers forward it
         lambda of: UnregisterBroker(of.cluster, of.metastore), cluster.ALTER, audited_changes.broker
@@ -310,7 +310,7 @@ _OF_CONTROLLERS: dict[int, ApiRow[_Made]] = {
     ApiKey.FETCH_SNAPSHOT: unadvertised(CONTROLLER_ROWS[ApiKey.FETCH_SNAPSHOT].of(_controller)),
 }
 
-ROWS: dict[int, ApiRow[_Made]] = {
+ROWS: dict[int, ApiRow[_BrokerParts]] = {
     **_RECORDS,
     **_TOPICS,
     **_TRANSACTIONS,

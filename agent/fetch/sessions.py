@@ -60,7 +60,7 @@ class _Session:
     client: str
     """The address of the owner, by which sessions are counted."""
     weight: int = 0
-    """In partitions; one with a long name counts as several."""
+    """What it counts for, in partitions; one with a long name counts as several."""
     next_epoch: int = 1
     used_at: float = 0.0
     wanted: dict[Ref, FetchPartition] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class FetchSessions:
 
     @property
     def partitions(self) -> int:
-        """In all sessions; one with a long name counts as several."""
+        """Partitions of all sessions; one with a long name counts as several."""
         return self._total_partitions
 
     def open(

@@ -19,7 +19,7 @@ HEADER, HANDSHAKE, AUTHENTICATION = "proxy_header", "tls_handshake", "unauthenti
 
 
 class AcceptedSocket:
-    """Of one connection."""
+    """The socket of one connection, from accept to its end."""
 
     def __init__(
         self, host: ConnectionHost, entrance: Entrance, transport: asyncio.Transport, client: tuple[str, int]
@@ -29,7 +29,7 @@ class AcceptedSocket:
         self.client = client
         self._stage = AUTHENTICATION
         self._newcomer: Newcomer | None = None
-        self._is_admitted = self._has_ended = self._is_told = False
+        self._is_admitted = self._has_ended = self._is_reported = False
         self._bytes = 0
         self._takes(CONNECTION_BYTES)
         host.arriving.add(self)
@@ -90,10 +90,10 @@ class AcceptedSocket:
 
     def close(self, reason: str, *, detail: object = "", level: int = logging.WARNING) -> None:
         """End it, count why, and say so once; `detail` for the log."""
-        if not self._is_told:
-            self._is_told = True
-            told = f"{reason}: {detail}" if detail else reason
-            self._host.log_end("connection closed", self.peer, self._entrance.name, told, level=level)
+        if not self._is_reported:
+            self._is_reported = True
+            shown = f"{reason}: {detail}" if detail else reason
+            self._host.log_end("connection closed", self.peer, self._entrance.name, shown, level=level)
             self._host.metrics.connection_closed(reason)
         self.ended()
         self._transport.abort()

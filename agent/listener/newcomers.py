@@ -31,7 +31,7 @@ class Newcomer:
 
 
 class Newcomers:
-    """Of one listener, or of all that share a limit. For one event loop."""
+    """The newcomers of one listener, or of all that share a limit. For one event loop."""
 
     def __init__(self, most: Callable[[], int], seconds: float, *, fresh_seconds: float = 0.0) -> None:
         """`seconds`: how long one may stay. One that is younger than `fresh_seconds` is not closed for a newer one of

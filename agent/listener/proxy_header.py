@@ -1,6 +1,6 @@
 """The header of PROXY protocol, version 2, with which a load balancer says who the client is. Pure.
 
-Place: under proxied.py, before the first frame of a connection.
+Place: under arrival.py, before the first frame of a connection.
 Invariant: bytes that cannot become a header are refused at the first of them; a header has at most HEADER_BYTES_MAX
 bytes. The extensions (TLVs) after the addresses are skipped.
 Source: HAProxy's proxy-protocol.txt, section 2.2.

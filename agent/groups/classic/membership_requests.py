@@ -198,10 +198,10 @@ class LeaveGroup:
 def _log_reasons(entity: Any, departures: Sequence[Departure]) -> None:
     """One line for the members that left and said why, with the first of them."""
     named = zip(getattr(entity, "members", ()), departures, strict=False)
-    told = [each for each, departure in named if departure.code is ErrorCode.none and getattr(each, "reason", None)]
-    if told:
-        group, member, reason = shown(entity.group_id), shown(told[0].member_id), shown(told[0].reason)
-        logger.info("members left: group=%s members=%d first=%s reason=%r", group, len(told), member, reason)
+    leaving = [each for each, departure in named if departure.code is ErrorCode.none and getattr(each, "reason", None)]
+    if leaving:
+        group, member, reason = shown(entity.group_id), shown(leaving[0].member_id), shown(leaving[0].reason)
+        logger.info("members left: group=%s members=%d first=%s reason=%r", group, len(leaving), member, reason)
 
 
 def _left(schema: Schema, code: ErrorCode, members: tuple[Any, ...] = ()) -> Any:

@@ -65,8 +65,9 @@ async def attack(target: AttackedAgent) -> str:
     told = []
     for tool in ("librdkafka", "kafka-configs.sh"):
         async with AsyncExitStack() as stack:
-            port = await stack.enter_async_context(_agent_with_sasl(target))
+            # before there is a second agent: an admin client may ask any, and cannot log in there
             await asyncio.to_thread(_make_users, target.bootstrap, tool)
+            port = await stack.enter_async_context(_agent_with_sasl(target))
             known = [await shown(port, f"user-{n}") for n in range(_USERS)]
             unknown = [await shown(port, f"nosuch-{n}") for n in range(_USERS)]
             usual = {await shown(port, f"cannot-exist-{n}") for n in range(_USERS)}
