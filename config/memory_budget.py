@@ -24,7 +24,8 @@ CONNECTION_BYTES = 8 * 1024
 TLS_CONNECTION_BYTES = 28 * 1024
 """A connection with TLS; 1,800 idle ones took 25 KiB each."""
 TLS_HANDSHAKE_BYTES = 48 * 1024
-"""One before its handshake is complete: OpenSSL has more for it; 600 silent ones took 48 KiB each."""
+"""One with a handshake in progress: OpenSSL has more for it; 600 unfinished ones took 48 KiB each. A silent one has no
+TLS yet."""
 SESSION_PARTITION_BYTES = 512
 """A partition of a fetch session."""
 REFUSED_SEQUENCES_BYTES = 8 * MIB

@@ -42,12 +42,14 @@ class AcceptedSocket:
     def wait(self, stage: str) -> bool:
         """It is a newcomer, at this stage; False if it was closed at once."""
         self._stage = stage
-        if stage == HANDSHAKE:
-            self._takes(TLS_HANDSHAKE_BYTES)
         if self._newcomer is None and not self._has_ended:
             now = self._host.clock.monotonic()
             self._newcomer = self._entrance.newcomers.enter(self.client[0], now, self._give_up)
         return not self._has_ended
+
+    def handshake_begins(self) -> None:
+        """Count what TLS allocates from now on."""
+        self._takes(TLS_HANDSHAKE_BYTES)
 
     def name(self, client: tuple[str, int]) -> None:
         """A balancer has said who the client is."""

@@ -53,7 +53,7 @@ class TlsProtocol(SSLProtocol):
             ssl_shutdown_timeout=SHUTDOWN_SECONDS,
         )
         del vars(self)["max_size"]
-        self._ssl_buffer_view = _receive_buffer()
+        self._ssl_buffer_view = receive_buffer()
 
     def get_buffer(self, n: int) -> memoryview:
         return self._ssl_buffer_view
@@ -70,8 +70,8 @@ class TlsProtocol(SSLProtocol):
         self._extra.clear()
 
 
-def _receive_buffer() -> memoryview:
-    """Of this thread's event loop."""
+def receive_buffer() -> memoryview:
+    """Return the buffer of this thread's event loop: of all its TLS connections, RECEIVE_BYTES."""
     buffer: memoryview | None = getattr(_of_thread, "buffer", None)
     if buffer is None:
         buffer = _of_thread.buffer = memoryview(bytearray(RECEIVE_BYTES))

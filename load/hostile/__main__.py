@@ -3,7 +3,8 @@
 Each attack gets a fresh agent, and an ordinary producer and consumer at the same time. A module's `prepare`, if it has
 one, first does what ordinary clients may do. Printed: resident memory at its peak above that before the attack, the
 longest stall of the event loop, what the attack itself observed, and how the ordinary clients fared.
-`--checkout` attacks the Headrace of another checkout, for figures of before and after.
+`--checkout` attacks the Headrace of another checkout, for figures of before and after. An attack that could not run is
+reported and the others follow; the exit status is 1 if one missed its goals or could not run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import argparse
 import asyncio
 import importlib
 import pkgutil
+import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +28,7 @@ MEMORY_GOAL_BYTES = 64 * MIB
 STALL_GOAL_SECONDS = 0.25
 SETTINGS = {"group.initial.rebalance.delay.ms": 0}
 """So that each JoinGroup of a new group is answered at once."""
+MET, MISSED = "met ", "MISS"
 
 
 def names() -> list[str]:
@@ -55,7 +59,7 @@ async def _attack(attack: object, target: AttackedAgent) -> str:
         observed = await attack(target)
     alive = "" if target.is_alive() else " THE AGENT ENDED"
     goals = (watch.grown_bytes <= MEMORY_GOAL_BYTES, watch.stall_seconds <= STALL_GOAL_SECONDS)
-    met = "met " if all(goals) else "MISS"
+    met = MET if all(goals) else MISSED
     return (
         f"{met} memory {watch.grown_bytes / MIB:+.0f} MiB (idle {watch.idle_bytes / MIB:.0f})"
         f" stall {watch.stall_seconds * 1000:.0f} ms{alive}; {observed}"
@@ -68,18 +72,26 @@ def _settings(name: str) -> dict[str, object]:
     return found
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the attacks that are named, or all."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the attacks that are named, or all; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names()))
     parser.add_argument("--checkout", type=Path, help="another checkout, with its .venv, to attack its Headrace")
     parser.add_argument("--alone", action="store_true", help="no ordinary clients: a calmer measurement")
     args = parser.parse_args(argv)
     print(machine_state(), flush=True)
+    status = 0
     for name in args.names or names():
-        with AttackedAgent(args.checkout, SETTINGS | _settings(name)) as target:
-            print(asyncio.run(run(name, target, alone=args.alone)), flush=True)
+        try:
+            with AttackedAgent(args.checkout, SETTINGS | _settings(name)) as target:
+                told = asyncio.run(run(name, target, alone=args.alone))
+        except Exception:
+            told = f"{name}: {MISSED} it could not run"
+            traceback.print_exc()
+        print(told, flush=True)
+        status |= not told.startswith(f"{name}: {MET}")
+    return status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
