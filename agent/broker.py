@@ -34,7 +34,7 @@ from headrace.agent.produce.trace import FileTrace
 from headrace.agent.quotas.service import QuotaService
 from headrace.agent.security.audit import AuditLog
 from headrace.agent.security.listener_security import ListenerSecurity
-from headrace.config.listeners import Endpoint, SecurityProtocol, deprecated_forms, listeners
+from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener, agent_features
 from headrace.metastore.api.metastore import Metastore
@@ -229,8 +229,6 @@ class Broker:
 
     async def _listen(self) -> None:
         """Bind every listener of the broker. Clients are answered once the agent serves."""
-        if warning := deprecated_forms(self.settings):
-            logger.warning("%s", warning)
         found = listeners(self.settings)
         ports = [
             await self._listener.start(

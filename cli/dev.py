@@ -20,9 +20,10 @@ from headrace.cli.children import AgentProcess
 from headrace.cli.forked_agent import load_code
 from headrace.cli.numbers import whole
 from headrace.cli.options import PREFIX, add_settings, settings_from
+from headrace.cli.several_agents.places import moved
 from headrace.cli.storage import format_bucket
 from headrace.config.cluster_values import proposed
-from headrace.config.listeners import COMPACTOR, http_port, roles
+from headrace.config.listeners import COMPACTOR, Endpoint, http_port, listeners, listeners_text, roles
 from headrace.config.settings import Settings
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
@@ -36,8 +37,8 @@ agents. Prints one line with the word `ready` and its addresses when clients can
 cleanly on SIGTERM or Ctrl-C. A restart on the same directory finds all data.
 
   headrace dev
-  headrace dev --data-dir /tmp/headrace --agents 2 --kafka-port 9092
-  headrace dev --agents 3 --kafka-port 9101 --behind-one-address 127.0.0.1:9092
+  headrace dev --data-dir /tmp/headrace --agents 2 --listeners PLAINTEXT://127.0.0.1:9192
+  headrace dev --agents 3 --listeners PLAINTEXT://127.0.0.1:9101 --behind-one-address 127.0.0.1:9092
 """
 AGENT_START_SECONDS = 180
 PRIVATE = "INTERNAL"
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="all agents advertise this address, of a load balancer that you run in front of their ports",
     )
-    add_settings(parser, ("kafka.port", "http.port", "linger.ms", "log.level"))
+    add_settings(parser, ("listeners", "http.port", "linger.ms", "log.level"))
     parser.set_defaults(run=run)
 
 
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise InvalidError(f"cannot create the data directory: {data_dir}: {error.strerror}") from error
     passed_on = {key.removeprefix(PREFIX): str(v) for key, v in vars(args).items() if key.startswith(PREFIX) and v}
-    passed_on.pop("kafka.port", None)  # see _agent
+    passed_on.pop("listeners", None)  # see _agent
     if args.behind_one_address:
         settings = msgspec.structs.replace(settings, advertised_shared=True)
         passed_on |= {
@@ -120,17 +121,17 @@ def _agent(settings: Settings, index: int, url: str, bucket: str, passed_on: dic
         "metastore.url": url,
         "bucket": bucket,
         "node.id": str((1 if settings.node_id is None else settings.node_id) + index),
-        "listeners": passed_on.get("listeners")
-        or _listeners(settings, index, private="inter.broker.listener.name" in passed_on),
+        "listeners": _listeners(settings, index, private="inter.broker.listener.name" in passed_on),
         "http.port": str(http_port(settings) + index if http_port(settings) else 0),
     }
     return AgentProcess(passed_on | own)
 
 
 def _listeners(settings: Settings, index: int, *, private: bool) -> str:
-    port = settings.kafka_port + index if settings.kafka_port else 0
-    own = f"PLAINTEXT://{settings.kafka_host}:{port}"
-    return f"{own},{PRIVATE}://{settings.kafka_host}:0" if private else own
+    """Return the value for agent `index`; `private`: with a listener for the other agents, at a free port."""
+    found = listeners(settings)
+    own = [moved(endpoint, index) for endpoint in (*found.serving, *([found.controller] if found.controller else []))]
+    return listeners_text([*own, Endpoint(PRIVATE, own[0].host, 0)] if private else own)
 
 
 async def _forget_dead_agents(url: str, settings: Settings) -> None:

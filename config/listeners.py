@@ -1,5 +1,5 @@
 """The addresses a process binds and the addresses it advertises, from Kafka's settings `listeners`,
-`advertised.listeners`, `inter.broker.listener.name`, `controller.listener.names`, and deprecated short forms.
+`advertised.listeners`, `inter.broker.listener.name`, `controller.listener.names`.
 
 Place: called once, when a process is composed.
 Invariant: each listener of the broker has a name, an address to bind, and one advertised address, to which clients of
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from headrace.config.errors import ConfigError
@@ -103,7 +103,8 @@ def link_endpoint(settings: Settings) -> Endpoint:
     """Name and protocol of the listener that agents use between each other; host and port are of no use."""
     name = settings.inter_broker_listener_name.strip().upper()
     if not name:
-        return listeners(settings).serving[0]
+        serving = listeners(settings).serving
+        return serving[0] if serving else Endpoint("PLAINTEXT", "", 0)
     return Endpoint(name, "", 0, _protocols(settings).get(name, SecurityProtocol.PLAINTEXT))
 
 
@@ -117,36 +118,14 @@ def _proxied(settings: Settings, serving: list[Endpoint], between: str | None) -
     return names
 
 
-def deprecated_forms(settings: Settings) -> str:
-    """The deprecated settings that are used, and what to set instead; empty if there are none."""
-    plain = Settings()
-    names = ("kafka.host", "kafka.port", "advertised.host", "advertised.port")
-    used = [name for name in names if getattr(settings, _field(name)) != getattr(plain, _field(name))]
-    if not used:
-        return ""
-    found = listeners(settings)
-    instead = [f"listeners={_text(found.serving)}"]
-    if "advertised.host" in used or "advertised.port" in used:
-        instead.append(f"advertised.listeners={_text(found.advertised)}")
-    return f"deprecated: {', '.join(used)}; set {' and '.join(instead)} instead"
-
-
-def _field(name: str) -> str:
-    return name.replace(".", "_")
-
-
-def _text(endpoints: tuple[Endpoint, ...]) -> str:
+def listeners_text(endpoints: Iterable[Endpoint]) -> str:
+    """Return `endpoints` as a value of `listeners` or `advertised.listeners`."""
     return ",".join(f"{e.name}://{f'[{e.host}]' if ':' in e.host else e.host}:{e.port}" for e in endpoints)
 
 
 def _bound(settings: Settings) -> tuple[list[Endpoint], Endpoint | None]:
     """The broker's listeners, and the one for controllers."""
-    plain = Endpoint("PLAINTEXT", settings.kafka_host, settings.kafka_port)
     names = {name.strip().upper() for name in settings.controller_listener_names.split(",") if name.strip()}
-    if not settings.listeners:
-        if names:
-            raise ConfigError("controller.listener.names: listeners must be set as well")
-        return [plain], None
     found = _parse("listeners", settings.listeners)
     if len({endpoint.name for endpoint in found}) < len(found):
         raise ConfigError(f"listeners: duplicate name: {settings.listeners}")
@@ -163,41 +142,28 @@ def _bound(settings: Settings) -> tuple[list[Endpoint], Endpoint | None]:
         raise ConfigError("controller.listener.names: process.roles does not include controller")
     if not serving and BROKER in roles(settings):
         raise ConfigError("listeners: process.roles includes broker, but no listener is left for clients")
-    return serving or [plain], for_controllers[0] if for_controllers else None
+    return serving, for_controllers[0] if for_controllers else None
 
 
 def _advertised(settings: Settings, serving: list[Endpoint]) -> list[Endpoint]:
     """Of each listener: what advertised.listeners says, else its own address."""
-    short = settings.advertised_host is not None or settings.advertised_port is not None
+    found: dict[str, Endpoint] = {}
     if settings.advertised_listeners:
-        if short:
-            raise ConfigError("advertised.listeners: set it, or advertised.host and advertised.port, not both")
         found = {endpoint.name: endpoint for endpoint in _parse("advertised.listeners", settings.advertised_listeners)}
-    elif short and len(serving) > 1:
-        raise ConfigError("advertised.host: set advertised.listeners instead, because there are several listeners")
-    else:
-        host, port = settings.advertised_host or serving[0].host, settings.advertised_port or 0
-        found = {serving[0].name: Endpoint(serving[0].name, host, port)}
     if unknown := found.keys() - {endpoint.name for endpoint in serving}:
         known = ", ".join(endpoint.name for endpoint in serving)
         raise ConfigError(f"advertised.listeners: the broker listens as {known}, not as {', '.join(sorted(unknown))}")
-    for name, endpoint in found.items():
-        if settings.advertised_listeners and endpoint.host in _EVERY_ADDRESS:
-            raise ConfigError(f"advertised.listeners: clients cannot connect to it: {settings.advertised_listeners}")
-        if endpoint.host in _EVERY_ADDRESS:
-            raise _not_advertised(name, endpoint.host)
+    if any(endpoint.host in _EVERY_ADDRESS for endpoint in found.values()):
+        raise ConfigError(f"advertised.listeners: clients cannot connect to it: {settings.advertised_listeners}")
     return [found.get(endpoint.name) or _itself(endpoint) for endpoint in serving]
 
 
 def _itself(endpoint: Endpoint) -> Endpoint:
     """The bound address as the advertised one. ConfigError if it is not one address."""
     if endpoint.host in _EVERY_ADDRESS:
-        raise _not_advertised(endpoint.name, endpoint.host)
+        problem = f"{endpoint.name} is not set, and clients cannot connect to {endpoint.host}"
+        raise ConfigError(f"advertised.listeners: {problem}")
     return Endpoint(endpoint.name, endpoint.host, 0)
-
-
-def _not_advertised(name: str, host: str) -> ConfigError:
-    return ConfigError(f"advertised.listeners: {name} is not set, and clients cannot connect to {host}")
 
 
 def _parse(setting: str, value: str) -> list[Endpoint]:

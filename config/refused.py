@@ -43,6 +43,8 @@ _OWN_METRICS = "metrics are served for Prometheus, at /metrics of http.port"
 _NO_PURGATORY = "waiting requests are not kept in a purgatory: there is nothing to purge"
 
 _REFUSED = {
+    "advertised.host": "replaced by advertised.listeners",
+    "advertised.port": "replaced by advertised.listeners",
     "alter.config.policy.class.name": _NO_PLUGINS,
     "alter.log.dirs.replication.": _NO_REPLICAS,
     "auto.include.jmx.reporter": _OWN_METRICS,
@@ -72,7 +74,9 @@ _REFUSED = {
     "group.share.": _NO_SHARE_GROUPS,
     "group.streams.": _NO_STREAMS_GROUPS,
     "inter.broker.protocol.version": "each feature has its level, which UpdateFeatures changes",
+    "kafka.host": "replaced by listeners",
     "kafka.metrics.": _OWN_METRICS,
+    "kafka.port": "replaced by listeners",
     "leader.imbalance.": "leadership follows the set of active agents at once: there is no imbalance",
     "leader.replication.": _NO_REPLICAS,
     "listener.name.": "only the settings of encryption and authentication can be set for one listener",

@@ -130,9 +130,9 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             description="NAME://host:port, comma-separated: the listeners for clients, the one for other agents if"
             " inter.broker.listener.name names it, and the one for controllers if controller.listener.names names it."
-            " Unset: PLAINTEXT://127.0.0.1:9092. Port 0 picks a free one."
+            " Port 0 picks a free one."
         ),
-    ] = field(default="", name="listeners")
+    ] = field(default="PLAINTEXT://127.0.0.1:9092", name="listeners")
     advertised_listeners: Annotated[
         str,
         Meta(
@@ -166,18 +166,6 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
             " with the client's address. Only behind a load balancer that sends it: clients could name any address."
         ),
     ] = field(default="", name="proxy.protocol.listeners")
-    kafka_host: Annotated[str, Meta(description="Deprecated: set listeners, which overrides it.")] = field(
-        default="127.0.0.1", name="kafka.host"
-    )
-    kafka_port: Annotated[Port, Meta(description="Deprecated: set listeners, which overrides it.")] = field(
-        default=9092, name="kafka.port"
-    )
-    advertised_host: Annotated[
-        str | None, Meta(description="Deprecated: set advertised.listeners. Not together with it.")
-    ] = field(default=None, name="advertised.host")
-    advertised_port: Annotated[
-        Port | None, Meta(description="Deprecated: set advertised.listeners. Not together with it.")
-    ] = field(default=None, name="advertised.port")
 
     # -- where state is stored
     metastore_url: Annotated[

@@ -23,7 +23,7 @@ class AgentChild:
     """Ready for clients once entered. `kafka`: host:port. `log`: where its log lines go."""
 
     def __init__(self, settings: Mapping[str, object], log: Path) -> None:
-        own = {"kafka.port": 0, "http.port": 0}
+        own = {"listeners": "PLAINTEXT://127.0.0.1:0", "http.port": 0}
         self._log = log
         self._command = [sys.executable, "-m", "headrace.cli.main", "agent", *flags({**settings, **own})]
         self.kafka = ""

@@ -159,7 +159,7 @@ def _settings(url: str, bucket_url: str, *, linger_ms: int) -> Settings:
         s3_endpoint=bucket_url,
         s3_region="us-east-1",
         s3_path_style=True,
-        kafka_port=0,
+        listeners="PLAINTEXT://127.0.0.1:0",
         http_port=0,
         linger_ms=linger_ms,
         cache_bytes=0,

@@ -99,7 +99,7 @@ def main() -> None:
             _measure("direct", ",".join(agent.kafka for agent in dev.agents), args.groups)
         first = _free_ports(AGENTS)
         with Balancer([f"127.0.0.1:{first + number}" for number in range(AGENTS)]) as balancer:
-            shared = {**common, "kafka.port": first, "behind.one.address": balancer.address}
+            shared = {**common, "listeners": f"PLAINTEXT://127.0.0.1:{first}", "behind.one.address": balancer.address}
             with DevServer(Path(place) / "shared", agents=AGENTS, settings=shared):
                 _measure("behind one address", balancer.address, args.groups)
 

@@ -66,7 +66,7 @@ class DevServer:
         self._command = [
             *headrace, "dev",
             "--data-dir", str(data_dir), "--agents", str(agents),
-            "--kafka-port", "0", "--http-port", "0", "--log-level", "warning", *flags,
+            "--listeners", "PLAINTEXT://127.0.0.1:0", "--http-port", "0", "--log-level", "warning", *flags,
         ]  # fmt: skip
         self._count = agents
         self._remembered: dict[str, dict[str, float]] = {}

@@ -82,7 +82,7 @@ async def run(place: Path, seconds: float, put_ms: float, slow: Callable[[Object
                 settings = Settings(
                     metastore_url=url,
                     bucket=(place / "bucket").as_uri(),
-                    kafka_port=0,
+                    listeners="PLAINTEXT://127.0.0.1:0",
                     http_port=0,
                     cache_bytes=0,
                     flush_early_per_second=rate,

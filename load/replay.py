@@ -41,7 +41,7 @@ class Replay(NamedTuple):
 
 async def replay(url: str, store: CountingStore, clock: Clock, topic: str, partitions: int) -> Replay:
     """Read all of it once. RuntimeError when the client fails."""
-    settings = Settings(metastore_url=url, kafka_port=0, http_port=0, metastore_pool_size=4)
+    settings = Settings(metastore_url=url, listeners="PLAINTEXT://127.0.0.1:0", http_port=0, metastore_pool_size=4)
     metastore = await PostgresMetastore.open(url, settings)
     connections = Connections(MergingStore(store), metastore, clock, random.Random(1), CollectorRegistry())
     process, agent = compose_agent(settings, connections)

@@ -61,7 +61,7 @@ class AgentUnderTest:
         """`environment`: of a new interpreter. None: as `headrace dev`, from code that is loaded already."""
         self._environment = environment
         flags = [part for name, value in settings.items() for part in (f"--{name.replace('.', '-')}", str(value))]
-        kafka = () if "listeners" in settings else ("--kafka-port", "0")
+        kafka = () if "listeners" in settings else ("--listeners", "PLAINTEXT://127.0.0.1:0")
         self._words = [*kafka, "--http-port", "0", *flags]
         self.node_id = 0
         self.kafka = ""

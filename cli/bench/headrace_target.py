@@ -48,7 +48,9 @@ async def open_headrace(spec: TargetSpec, folder: Path) -> AsyncIterator[Measure
         version = await _output([*command, "version"], log, env)
         settings = {name: value for name, value in spec.settings.items() if name != PUT_DELAY}
         flags = [*storage, "--http-port", "0", "--log-level", "warning", *_flags(settings)]
-        agent = await stack.enter_async_context(ServerProcess([*agent_command, *flags, "--kafka-port", "0"], log, env))
+        agent = await stack.enter_async_context(
+            ServerProcess([*agent_command, *flags, "--listeners", "PLAINTEXT://127.0.0.1:0"], log, env)
+        )
         ready = await agent.line(r"ready node=\d+ kafka=(\S+) http=(\S+)")
         compactor = await stack.enter_async_context(ServerProcess([*command, "compactor", *flags], log, env))
         compacting = await compactor.line(r"ready compactor=\S+ http=(\S+)")

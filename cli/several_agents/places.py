@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from headrace.config.errors import ConfigError
-from headrace.config.listeners import BROKER, COMPACTOR, Endpoint, listeners, roles
+from headrace.config.listeners import BROKER, COMPACTOR, Endpoint, listeners, listeners_text, roles
 from headrace.config.node_ids import NODE_ID_MAX
 from headrace.config.settings import Settings
 
@@ -22,8 +22,6 @@ def places(settings: Settings, count: int) -> list[dict[str, str]]:
     """Names and values for each of `count` agents. ConfigError if they do not fit next to each other."""
     if BROKER not in roles(settings):
         raise ConfigError("--processes: process.roles does not include broker")
-    if settings.advertised_host is not None or settings.advertised_port is not None:
-        raise ConfigError("--processes: set advertised.listeners instead of advertised.host and advertised.port")
     if settings.node_id is not None and settings.node_id + count - 1 > NODE_ID_MAX:
         raise ConfigError(f"--processes: node ids would exceed {NODE_ID_MAX}")
     found = listeners(settings)
@@ -35,11 +33,11 @@ def places(settings: Settings, count: int) -> list[dict[str, str]]:
 def _place(
     settings: Settings, bound: list[Endpoint], advertised: Iterable[Endpoint], between: str | None, index: int
 ) -> dict[str, str]:
-    place = {"listeners": _text(_moved(endpoint, index) for endpoint in bound)}
+    place = {"listeners": listeners_text(moved(endpoint, index) for endpoint in bound)}
     if settings.advertised_listeners:
         # A balancer's address is the same for all; agents connect to each other directly.
-        place["advertised.listeners"] = _text(
-            endpoint if settings.advertised_shared and endpoint.name != between else _moved(endpoint, index)
+        place["advertised.listeners"] = listeners_text(
+            endpoint if settings.advertised_shared and endpoint.name != between else moved(endpoint, index)
             for endpoint in advertised
         )
     if settings.node_id is not None:
@@ -49,19 +47,15 @@ def _place(
     return place
 
 
-def _moved(endpoint: Endpoint, index: int) -> Endpoint:
-    """Port 0 stays: it picks a free one, or advertises the bound one."""
+def moved(endpoint: Endpoint, index: int) -> Endpoint:
+    """Return agent `index`'s endpoint. Port 0 stays: it picks a free one, or advertises the bound one."""
     return replace(endpoint, port=endpoint.port + index) if endpoint.port else endpoint
 
 
 def _refuse_shared_ports(ports: list[int], bound: list[Endpoint]) -> None:
     if len(set(ports)) < len(ports):
         raise ConfigError(
-            f"--processes: the ports of two listeners overlap, each needs one per process: {_text(bound)}"
+            f"--processes: the ports of two listeners overlap, each needs one per process: {listeners_text(bound)}"
         )
     if ports and max(ports) > PORT_MAX:
-        raise ConfigError(f"--processes: ports would exceed {PORT_MAX}: {_text(bound)}")
-
-
-def _text(endpoints: Iterable[Endpoint]) -> str:
-    return ",".join(f"{e.name}://{f'[{e.host}]' if ':' in e.host else e.host}:{e.port}" for e in endpoints)
+        raise ConfigError(f"--processes: ports would exceed {PORT_MAX}: {listeners_text(bound)}")

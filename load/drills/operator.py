@@ -21,8 +21,6 @@ from load.torture.servers import CREDENTIALS
 
 TELLING = re.compile(r"^headrace_\w*(fail|error|retr|timed_out|refused|fenced|duplicate|elect|hidden|not_ready)\w*$")
 """Metrics that do not change on a good day."""
-OF_THE_DRILL = "deprecated: kafka.port"
-"""Its agents are configured as the torture run does it."""
 _WARNING = re.compile(r"\b(WARNING|ERROR|CRITICAL) headrace\.(\S+) (.*)$")
 LINES_MAX, TEXT_MAX = 6, 170
 
@@ -83,7 +81,7 @@ def warnings(text: str) -> list[str]:
     kinds: Counter[str] = Counter()
     first: dict[str, str] = {}
     for line in text.splitlines():
-        if OF_THE_DRILL not in line and (match := _WARNING.search(line)):
+        if match := _WARNING.search(line):
             level, logger, message = match.groups()
             kind = f"{logger} {re.split(r'[:=]|[0-9]', message)[0]}"
             kinds[kind] += 1

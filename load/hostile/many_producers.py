@@ -182,7 +182,7 @@ async def run(url: str, s3: S3Server, cluster_id: str, args: argparse.Namespace)
         s3_endpoint=f"http://127.0.0.1:{s3.port}",
         s3_region="us-east-1",
         s3_path_style=True,
-        kafka_port=0,
+        listeners="PLAINTEXT://127.0.0.1:0",
         http_port=0,
         linger_ms=args.linger_ms,
     )

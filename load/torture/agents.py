@@ -74,8 +74,8 @@ class ProxiedAgent:
     async def _try_to_start(self) -> bool:
         port, self._http_port = free_port(), free_port()
         own = {
-            "kafka.port": port, "http.port": self._http_port,
-            "advertised.host": "127.0.0.1", "advertised.port": self.proxy.port,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}", "http.port": self._http_port,
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.proxy.port}",
         }  # fmt: skip
         with self._log.open("ab") as log:
             process = self._process = await asyncio.create_subprocess_exec(

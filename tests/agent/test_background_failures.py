@@ -38,7 +38,9 @@ async def agents(url: str) -> AsyncIterator[list[Agent]]:
     async with AsyncExitStack() as stack:
         started: list[Agent] = []
         for number in range(AGENTS):
-            settings = Settings(kafka_port=0, http_port=0, metastore_url=url, metastore_pool_size=3, linger_ms=5)
+            settings = Settings(
+                listeners="PLAINTEXT://127.0.0.1:0", http_port=0, metastore_url=url, metastore_pool_size=3, linger_ms=5
+            )
             metastore = await PostgresMetastore.open(url, settings)
             registry = CollectorRegistry()
             supervisor = Supervisor(clock, registry)

@@ -79,7 +79,7 @@ class _NoMetastore:
 
 async def test_an_agent_that_loses_its_metastore_while_starting_says_so_and_stops() -> None:
     clock = ManualClock()
-    settings = Settings(kafka_port=0, http_port=0)
+    settings = Settings(listeners="PLAINTEXT://127.0.0.1:0", http_port=0)
     metastore = cast(Any, _NoMetastore())
     shared = Connections(MemoryStore(clock), metastore, clock, random.Random(0), CollectorRegistry())
     process, _ = compose_agent(settings, shared)

@@ -38,20 +38,22 @@ def _started(command: str, *flags: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("command", "setting", "other"),
-    [("agent", "http.port", "kafka.port"), ("agent", "kafka.port", "http.port"), ("compactor", "http.port", None)],
+    [("agent", "http.port", "listeners"), ("agent", "listeners", "http.port"), ("compactor", "http.port", None)],
 )
 def test_a_port_in_use_ends_the_process_with_one_line(
     command: str, setting: str, other: str | None, places: list[str], taken: str
 ) -> None:
-    free = [f"--{other.replace('.', '-')}", "0"] if other else []
-    ended = _started(command, f"--{setting.replace('.', '-')}", taken, *free, *places)
+    free = _at("0", other) if other else []
+    ended = _started(command, *_at(taken, setting), *free, *places)
     assert (ended.returncode, ended.stdout) == (1, "")
     errors = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
     assert f"cannot listen on 127.0.0.1:{taken}: Address already in use; choose another" in errors[0]
     assert "Traceback" not in ended.stderr
-    if setting == "kafka.port":
-        assert f"deprecated: kafka.port; set listeners=PLAINTEXT://127.0.0.1:{taken} instead" in ended.stderr
+
+
+def _at(port: str, setting: str) -> list[str]:
+    return ["--http-port", port] if setting == "http.port" else ["--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
 
 
 def test_a_node_id_in_use_is_one_line_per_attempt(places: list[str]) -> None:
@@ -59,7 +61,14 @@ def test_a_node_id_in_use_is_one_line_per_attempt(places: list[str]) -> None:
         name.lstrip("-").replace("-", "."): value for name, value in zip(places[::2], places[1::2], strict=True)
     }
     with AgentUnderTest(settings | {"node.id": 7}):
-        patience = ["--initial-broker-registration-timeout-ms", "2000", "--kafka-port", "0", "--http-port", "0"]
+        patience = [
+            "--initial-broker-registration-timeout-ms",
+            "2000",
+            "--listeners",
+            "PLAINTEXT://127.0.0.1:0",
+            "--http-port",
+            "0",
+        ]
         ended = _started("agent", "--node-id", "7", *patience, *places)
     assert ended.returncode == 1
     attempts = [line for line in ended.stderr.splitlines() if "joining the cluster failed" in line]

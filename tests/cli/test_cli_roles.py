@@ -109,7 +109,7 @@ def test_controllers_run_separately_and_a_killed_one_is_replaced(
 ) -> None:
     with _running(flags, *_controller(101)) as one, _running(flags, *_controller(102)) as two:
         _active_first([one, two])
-        with _running(flags, "--process-roles", "broker", "--kafka-port", "0") as (_, agent):
+        with _running(flags, "--process-roles", "broker", "--listeners", "PLAINTEXT://127.0.0.1:0") as (_, agent):
             shown = ["shell", "-C", agent["kafka"], "ls", "/brokers"]
             assert main(shown) == 0
             assert capsys.readouterr().out.splitlines()[-1:] == [agent["node"]], "controllers are no brokers"
@@ -133,7 +133,7 @@ def test_both_roles_in_one_process_listen_apart(flags: list[str]) -> None:
 def test_a_compactor_runs_alone_or_in_an_agent(flags: list[str]) -> None:
     with _running(flags, command="compactor") as (alone, addresses):
         assert _status(addresses)["roles"] == ["compactor"]
-        beside = ["--process-roles", "broker,controller,compactor", "--kafka-port", "0"]
+        beside = ["--process-roles", "broker,controller,compactor", "--listeners", "PLAINTEXT://127.0.0.1:0"]
         with _running(flags, *beside) as (agent, both):
             with urllib.request.urlopen(f"http://{both['http']}/metrics", timeout=SECONDS_MAX) as response:
                 assert "headrace_compaction_waiting_files" in response.read().decode()
@@ -147,7 +147,7 @@ def test_a_compactor_runs_alone_or_in_an_agent(flags: list[str]) -> None:
 def test_a_node_id_in_use_keeps_a_second_process_out_until_its_time_is_up(
     flags: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    own = [*flags, "--kafka-port", "0", "--node-id", "5"]
+    own = [*flags, "--listeners", "PLAINTEXT://127.0.0.1:0", "--node-id", "5"]
     with _running(own) as (first, _):
         second = subprocess.run(
             [
@@ -167,7 +167,7 @@ def test_a_node_id_in_use_keeps_a_second_process_out_until_its_time_is_up(
         assert second.returncode == 1
         assert "node id is in use by another incarnation: node_id=5" in second.stderr
         assert first.poll() is None
-        with _running([*flags, "--kafka-port", "0"]) as (_, leased):
+        with _running([*flags, "--listeners", "PLAINTEXT://127.0.0.1:0"]) as (_, leased):
             assert leased["node"] != "5"
 
 

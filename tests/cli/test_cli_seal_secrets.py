@@ -128,7 +128,16 @@ def test_a_cluster_that_begins_with_a_key_is_sealed(place: Place, capsys: pytest
 @pytest.mark.parametrize("keys", ["", NEW])
 def test_an_agent_without_the_key_ends_at_its_start(place: Place, keys: str) -> None:
     assert place.format(keys=OLD) == 0
-    command = [sys.executable, "-m", "headrace.cli.main", "agent", "--kafka-port", "0", "--http-port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "headrace.cli.main",
+        "agent",
+        "--listeners",
+        "PLAINTEXT://127.0.0.1:0",
+        "--http-port",
+        "0",
+    ]
     own = {"HEADRACE_METADATA_SECRET_KEYS": keys} if keys else {}
     ended = subprocess.run([*command, *place.flags], env=os.environ | own, capture_output=True, text=True, check=False)
     assert ended.returncode == 1

@@ -54,7 +54,7 @@ def places(postgres_server: EmbeddedPostgres, tmp_path: Path, request: pytest.Fi
 
 
 def _settings(places: list[str]) -> Settings:
-    return Settings(metastore_url=places[1], bucket=places[3], kafka_port=0, http_port=0)
+    return Settings(metastore_url=places[1], bucket=places[3], listeners="PLAINTEXT://127.0.0.1:0", http_port=0)
 
 
 @pytest.mark.requirement("C11.1", "C12")
@@ -163,7 +163,7 @@ async def test_an_agent_refuses_storage_that_is_not_formatted_or_anothers(places
 def test_an_agent_on_a_database_without_a_cluster_says_what_to_run(
     places: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["agent", "--kafka-port", "0", "--http-port", "0", *places]) == 1
+    assert main(["agent", "--listeners", "PLAINTEXT://127.0.0.1:0", "--http-port", "0", *places]) == 1
     assert "headrace migrate" in capsys.readouterr().err
 
 
@@ -214,7 +214,7 @@ def test_a_process_refuses_parts_that_do_not_belong_together_and_says_what_to_do
     file.unlink()
     if stored is not None:
         file.write_bytes(render(stored))
-    ports = ["--http-port", "0", *(["--kafka-port", "0"] if command == "agent" else [])]
+    ports = ["--http-port", "0", *(["--listeners", "PLAINTEXT://127.0.0.1:0"] if command == "agent" else [])]
     process = [sys.executable, "-m", "headrace.cli.main", command, *ports, *places]
     ended = subprocess.run(process, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 1

@@ -63,7 +63,7 @@ async def test_connecting_is_tried_until_the_registration_timeout(monkeypatch: p
 @pytest.mark.parametrize("command", ["agent", "compactor"])
 def test_a_process_that_cannot_register_in_time_exits(command: str, tmp_path: Path) -> None:
     """initial.broker.registration.timeout.ms: the process ends by itself, with status 1 and the reason."""
-    ports = ["--http-port", "0", *(["--kafka-port", "0"] if command == "agent" else [])]
+    ports = ["--http-port", "0", *(["--listeners", "PLAINTEXT://127.0.0.1:0"] if command == "agent" else [])]
     url = "postgresql://headrace@127.0.0.1:1/nobody"
     given = [*ports, "--metastore-url", url, "--bucket", tmp_path.as_uri()]
     patience = ["--initial-broker-registration-timeout-ms", str(round(2_500 * RETRY_SECONDS))]
@@ -165,7 +165,7 @@ async def test_a_process_waits_for_postgres_and_stops_on_a_signal(
     proxy = FaultProxy(random.Random(1))
     await proxy.start()
     url = postgres_server.tcp_url(urlsplit(metastore_url).path.lstrip("/"), proxy.port)
-    ports = ["--http-port", "0", *(["--kafka-port", "0"] if command == "agent" else [])]
+    ports = ["--http-port", "0", *(["--listeners", "PLAINTEXT://127.0.0.1:0"] if command == "agent" else [])]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "headrace.cli.main", command, "--metastore-url", url, *bucket, *ports,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

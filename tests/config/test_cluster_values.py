@@ -36,8 +36,6 @@ PROCESS_PREFIXES = (
         "authorizer.class.name",
         "super.users",
         "allow.everyone.if.no.acl.found",
-        "advertised.host",
-        "advertised.port",
         "advertised.listeners",
     ),
     *("http.", "metastore.", "bucket", "s3.", "store.", "linger.", "flush.", "upload.", "ingest.", "buffer."),

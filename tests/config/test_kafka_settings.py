@@ -10,7 +10,7 @@ import pytest
 from headrace.config.declared import declared
 from headrace.config.errors import ConfigError
 from headrace.config.listener_overrides import for_listener
-from headrace.config.listeners import BROKER, CONTROLLER, Endpoint, Listeners, deprecated_forms, listeners, roles
+from headrace.config.listeners import BROKER, CONTROLLER, Endpoint, Listeners, listeners, roles
 from headrace.config.load import load
 from headrace.config.refused import why_not_in_files, why_refused
 from headrace.config.topic_configs import BROKER_DEFAULTS
@@ -136,7 +136,6 @@ def _listeners(**given: str) -> Listeners:
         "names": "controller.listener.names",
         "on": "listeners",
         "told": "advertised.listeners",
-        "told_host": "advertised.host",
         "between": "inter.broker.listener.name",
         "map": "listener.security.protocol.map",
         "proxied": "proxy.protocol.listeners",
@@ -156,9 +155,9 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
     )
     assert found.serving == (Endpoint("EXTERNAL", "10.1.1.5", 9093),)
     assert found.controller == Endpoint("CONTROLLER", "::1", 9094)
-    plain = listeners(load(flags={"kafka.host": "127.0.0.2", "kafka.port": 7}))
-    assert (plain.serving, plain.controller) == ((Endpoint("PLAINTEXT", "127.0.0.2", 7),), None)
-    everywhere = {"listeners": "PLAINTEXT://:9092", "advertised.host": "h"}
+    plain = listeners(load())
+    assert (plain.serving, plain.controller) == ((Endpoint("PLAINTEXT", "127.0.0.1", 9092),), None)
+    everywhere = {"listeners": "PLAINTEXT://:9092", "advertised.listeners": "PLAINTEXT://h:9092"}
     assert listeners(load(flags=everywhere)).serving[0].host == "0.0.0.0"
     apart = {
         "listeners": "CONTROLLER://:9092",
@@ -180,7 +179,6 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
         ({"on": "A://h:1", "between": "B"}, "inter.broker.listener.name: not a listener of this broker: B"),
         ({"on": "A://h:1,C://h:2", "names": "C", "between": "C"}, "not a listener of this broker: C"),
         ({"on": "A://h:1,B://:2"}, "B is not set, and clients cannot connect to 0.0.0.0"),
-        ({"on": "A://h:1,B://h:2", "told_host": "h"}, "there are several listeners"),
         ({"on": "A://h:1", "proxied": "B"}, "proxy.protocol.listeners: not a listener of this broker: B"),
         ({"on": "A://h:1", "proxied": "A"}, "agents connect to each other without a balancer"),
         ({"on": "A://h:1,B://h:2", "proxied": "B", "between": "B"}, "agents connect to each other without"),
@@ -188,7 +186,7 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
         ({"map": "A:TLS"}, "not of the form NAME:PROTOCOL, with one of PLAINTEXT, SSL"),
         ({"map": "A"}, "not of the form NAME:PROTOCOL"),
         ({"on": "A://h:1,A://h:2"}, "duplicate name"),
-        ({"names": "CONTROLLER"}, "listeners must be set"),
+        ({"names": "CONTROLLER"}, "not in listeners: CONTROLLER"),
         ({"on": "A://h:1", "names": "C"}, "not in listeners: C"),
         ({"on": "A://h:1,C://h:2", "names": "C", "roles": "broker"}, "does not include controller"),
         ({"on": "C://h:2", "names": "C"}, "no listener is left for clients"),
@@ -202,7 +200,6 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
         ({"told": "PLAINTEXT://:9092"}, "clients cannot connect to it"),
         ({"on": "PLAINTEXT://:9092"}, r"PLAINTEXT is not set, and clients cannot connect to 0\.0\.0\.0"),
         ({"on": "PLAINTEXT://[::]:9092"}, r"PLAINTEXT is not set, and clients cannot connect to ::"),
-        ({"told": "PLAINTEXT://h:1", "told_host": "h"}, "not both"),
     ],
 )
 def test_listeners_that_do_not_fit_are_refused_by_name(given: dict[str, str], reason: str) -> None:
@@ -217,7 +214,7 @@ def test_listeners_that_do_not_fit_are_refused_by_name(given: dict[str, str], re
         ({"on": "PLAINTEXT://:0", "told": "PLAINTEXT://localhost:0"}, ("PLAINTEXT", "localhost", 0)),
         ({"on": "external://:9093", "told": "EXTERNAL://[2001:db8::1]:9093"}, ("EXTERNAL", "2001:db8::1", 9_093)),
         ({"on": "PLAINTEXT://10.1.1.5:9093"}, ("PLAINTEXT", "10.1.1.5", 0)),
-        ({"on": "PLAINTEXT://:9093", "told_host": "h"}, ("PLAINTEXT", "h", 0)),
+        ({"on": "PLAINTEXT://:9093", "told": "PLAINTEXT://h:0"}, ("PLAINTEXT", "h", 0)),
         ({}, ("PLAINTEXT", "127.0.0.1", 0)),
     ],
 )
@@ -245,24 +242,10 @@ def test_several_listeners_have_names_and_one_is_for_other_agents() -> None:
     assert [endpoint.name for endpoint in alone.serving] == ["INTERNAL"], "agents and clients may share one"
 
 
-@pytest.mark.parametrize(
-    ("flags", "instead"),
-    [
-        ({}, ""),
-        ({"listeners": "PLAINTEXT://h:1"}, ""),
-        (
-            {"kafka.port": "9093"},
-            "deprecated: kafka.port; set listeners=PLAINTEXT://127.0.0.1:9093 instead",
-        ),
-        (
-            {"kafka.host": "::", "advertised.host": "h", "advertised.port": "7"},
-            "deprecated: kafka.host, advertised.host, advertised.port; set listeners=PLAINTEXT://[::]:9092 and"
-            " advertised.listeners=PLAINTEXT://h:7 instead",
-        ),
-    ],
-)
-def test_the_short_forms_work_and_say_what_replaces_them(flags: dict[str, str], instead: str) -> None:
-    assert deprecated_forms(load(flags=flags)) == instead
+@pytest.mark.parametrize("name", ["kafka.host", "kafka.port", "advertised.host", "advertised.port"])
+def test_short_forms_are_refused_and_say_what_replaces_them(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}.*: replaced by (advertised\.)?listeners"):
+        load(flags={name: "1"})
 
 
 @pytest.mark.requirement("C17")

@@ -90,7 +90,9 @@ def test_what_an_asynchronous_standby_lacks_is_lost_and_mixed_with_nothing(
         assert len(_produce(old.kafka, "split", 500, {})) == 500  # acknowledged, and not on the standby
         lost = _lost_from(reader, len(kept) + 500)
         servers.promote("standby")
-        with by_command(settings | {"metastore.url": servers.url("standby"), "kafka.port": port}) as new:
+        with by_command(
+            settings | {"metastore.url": servers.url("standby"), "listeners": f"PLAINTEXT://127.0.0.1:{port}"}
+        ) as new:
             _until_not_ready(old, "another server is the metastore")
             assert len(_produce(new.kafka, "split", RECORDS, {})) == RECORDS
             found = _read_all(new.kafka, "split", 2 * RECORDS)
@@ -125,7 +127,7 @@ def test_lost_records_are_put_back_once_and_only_if_told(
         _produce(old.kafka, "back", 200, {})  # acknowledged, and not on the standby
         servers.promote("standby")
         on_standby = settings | {"metastore.url": servers.url("standby")}
-        with AgentUnderTest(on_standby | {"kafka.port": port}) as new:
+        with AgentUnderTest(on_standby | {"listeners": f"PLAINTEXT://127.0.0.1:{port}"}) as new:
             _until_not_ready(old, "another server is the metastore")
             _produce(new.kafka, "back", 100, {})
             flags = [f"--metastore-url={on_standby['metastore.url']}", f"--bucket={settings['bucket']}"]

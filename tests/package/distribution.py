@@ -44,7 +44,7 @@ class Environment:
     @contextlib.contextmanager
     def dev(self, cwd: Path) -> Iterator[str]:
         """`headrace dev`, ready; the bootstrap servers."""
-        flags = ["--kafka-port", "0", "--http-port", "0", "--log-level", "warning"]
+        flags = ["--listeners", "PLAINTEXT://127.0.0.1:0", "--http-port", "0", "--log-level", "warning"]
         process = subprocess.Popen(
             [str(self.place / "bin" / "headrace"), "dev", *flags],
             cwd=cwd,

@@ -56,7 +56,8 @@ def _used_port(target: AttackedAgent) -> str:
     bucket = (target.directory / "data" / "bucket").as_uri()
     port = str(target.kafka[1])
     done = _headrace(
-        target, "agent", "--metastore-url", target.metastore_url, "--bucket", bucket, "--kafka-port", port,
+        target, "agent", "--metastore-url", target.metastore_url, "--bucket", bucket, "--listeners",
+        f"PLAINTEXT://127.0.0.1:{port}",
         "--http-port", "0",
     )  # fmt: skip
     lines = [line for line in done.stderr.splitlines() if line.strip()]

@@ -72,7 +72,13 @@ async def traced_agent(
     cache_bytes: int = 1 << 24,
 ) -> AsyncIterator[TracedAgent]:
     """Serving, with one topic of one partition."""
-    settings = Settings(kafka_port=0, http_port=0, cache_bytes=cache_bytes, linger_ms=20, metastore_url=metastore_url)
+    settings = Settings(
+        listeners="PLAINTEXT://127.0.0.1:0",
+        http_port=0,
+        cache_bytes=cache_bytes,
+        linger_ms=20,
+        metastore_url=metastore_url,
+    )
     clock, exporter = SystemClock(), InMemorySpanExporter()
     metastore = await PostgresMetastore.open(metastore_url, settings)
     await metastore.create_topics(

@@ -42,7 +42,7 @@ def test_without_the_extra_a_start_is_refused(
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     words = ["--metastore-url=postgresql://nowhere/x", f"--bucket=file://{tmp_path}", "--otel-enable=true"]
-    assert main(["agent", "--kafka-port=0", "--http-port=0", *words]) == 1
+    assert main(["agent", "--listeners=PLAINTEXT://127.0.0.1:0", "--http-port=0", *words]) == 1
     errors = capsys.readouterr().err
     assert "otel.enable is true, but opentelemetry.sdk.trace is not installed: pip install 'headrace[otel]'" in errors
 

@@ -48,7 +48,6 @@ def test_the_address_of_a_balancer_is_the_same_for_all_but_not_that_between_agen
         (Settings(listeners="A://127.0.0.1:9092,B://127.0.0.1:9093"), "overlap"),
         (Settings(listeners="A://127.0.0.1:65535"), "exceed 65535"),
         (Settings(node_id=999_999_999), "node ids would exceed"),
-        (Settings(advertised_host="somewhere"), "advertised.listeners instead"),
         (Settings(process_roles="compactor"), "does not include broker"),
     ],
 )
