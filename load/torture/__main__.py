@@ -15,6 +15,7 @@ from load.torture.drills import DRILLS
 from load.torture.faults import BUCKET_FAULTS, GAP_MEAN_S, KINDS, STEADY_KINDS
 from load.torture.report import print_outcome
 from load.torture.run import TorturePlan, torture
+from load.torture.run_directory import RunDirectory
 from load.torture.small_disk import why_missing
 from load.torture.writers import DELIVERY_MS, installed
 
@@ -41,7 +42,9 @@ def main() -> int:
         action="store_true",
         help="strike only S3 and Postgres, for less than a lease; a client that begins another epoch fails the run",
     )
-    parser.add_argument("--directory", type=Path, help="an empty directory that keeps logs and data")
+    parser.add_argument(
+        "--directory", type=Path, help="an empty directory for logs and data; without it they stay if the run fails"
+    )
     args = parser.parse_args()
     every = (*KINDS, *BUCKET_FAULTS)
     logging.disable(logging.CRITICAL)  # the clients tell at length what the faults do to them
@@ -54,6 +57,7 @@ def main() -> int:
     for name in clients:
         if name not in commands:
             parser.error(missing.get(name, f"unknown client: {name}"))
+    place = RunDirectory(args.directory)
     plan = TorturePlan(
         seed=random.SystemRandom().randrange(2**31) if args.seed is None else args.seed,
         seconds=args.seconds,
@@ -65,11 +69,12 @@ def main() -> int:
         delivery_ms=args.delivery_ms,
         clients=clients,
         leaders_stay=args.leaders_stay,
-        directory=args.directory and args.directory.resolve(),
+        directory=place.path,
     )
     print(f"seed {plan.seed}, {plan.seconds:g} s of faults, drills: {', '.join(chosen) or 'none'}", flush=True)
     outcome = asyncio.run(torture(plan, partial(print, flush=True)))
     print_outcome(outcome)
+    place.end(is_clean=not outcome.offences)
     return 1 if outcome.offences else 0
 
 

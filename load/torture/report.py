@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from load.torture.run import TortureOutcome
+from load.torture.writers import Report
 
 OFFENCES_SHOWN = 20
 REASONS_SHOWN = 3
@@ -25,10 +26,7 @@ def print_outcome(outcome: TortureOutcome) -> None:
         print(f"           {report.producer:10}{report.sent:7}{acknowledged:14}{failed:10}{retries:>9}")
         if report.implied:
             print(f"             {report.implied} of them acknowledged by a later batch's success, without an offset")
-        for reason, count in Counter(report.started_over).most_common(REASONS_SHOWN):
-            print(f"             started over {count:2}: {reason[:100]}")
-        for reason, count in Counter(report.failed.values()).most_common(REASONS_SHOWN):
-            print(f"             given up {count:6}: {reason[:100]}")
+        print_reasons(report)
     print(f"           producer ids {outcome.producer_ids}, highest epoch {outcome.highest_epoch}")
     print("agents")
     for name, count in sorted(outcome.counters.items()):
@@ -60,3 +58,11 @@ def print_outcome(outcome: TortureOutcome) -> None:
         print(f"FAILED: {len(outcome.offences)} offences; replay the faults with SEED={outcome.plan.seed}")
     else:
         print(f"clean (seed {outcome.plan.seed})")
+
+
+def print_reasons(report: Report) -> None:
+    """Print why a writer began another epoch or producer id, and why it gave records up."""
+    for reason, count in Counter(report.started_over).most_common(REASONS_SHOWN):
+        print(f"             started over {count:2}: {reason[:100]}")
+    for reason, count in Counter(report.failed.values()).most_common(REASONS_SHOWN):
+        print(f"             given up {count:6}: {reason[:100]}")

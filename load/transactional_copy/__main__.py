@@ -14,6 +14,8 @@ from pathlib import Path
 from load.tools import why_missing
 from load.torture.drills import DRILLS as EVERY_DRILL
 from load.torture.faults import BUCKET_FAULTS, KINDS
+from load.torture.report import print_reasons
+from load.torture.run_directory import RunDirectory
 from load.transactional_copy.run import DRILLS, FAULTS, CopyOutcome, CopyPlan, copy_under_faults
 from load.transactional_copy.verdict import KnownOutcome
 
@@ -30,12 +32,15 @@ def main() -> int:
     parser.add_argument("--kinds", default=",".join(FAULTS), help=f"none, or of {','.join((*KINDS, *BUCKET_FAULTS))}")
     parser.add_argument("--drills", default=",".join(DRILLS), help=f"none, or of {','.join(EVERY_DRILL)}")
     parser.add_argument("--without-java", action="store_true", help="only librdkafka's copiers")
-    parser.add_argument("--directory", type=Path, help="an empty directory that keeps logs and data")
+    parser.add_argument(
+        "--directory", type=Path, help="an empty directory for logs and data; without it they stay if the run fails"
+    )
     args = parser.parse_args()
     logging.disable(logging.CRITICAL)  # the clients tell at length what the faults do to them
     reason = "not asked for" if args.without_java else why_missing("kafka-clients")
     if reason:
         print(f"left out   java: {reason}")
+    place = RunDirectory(args.directory)
     plan = CopyPlan(
         seed=random.SystemRandom().randrange(2**31) if args.seed is None else args.seed,
         seconds=args.seconds,
@@ -43,11 +48,12 @@ def main() -> int:
         kinds=_named(args.kinds, (*KINDS, *BUCKET_FAULTS)),
         drills=_named(args.drills, [drill for drill in EVERY_DRILL if drill != "disk_full"]),
         with_java=not reason,
-        directory=args.directory and args.directory.resolve(),
+        directory=place.path,
     )
     print(f"seed {plan.seed}, {plan.seconds:g} s of faults, drills: {', '.join(plan.drills) or 'none'}", flush=True)
     outcome = asyncio.run(copy_under_faults(plan, partial(print, flush=True)))
     print_copy(outcome)
+    place.end(is_clean=not outcome.offences)
     return 1 if outcome.offences else 0
 
 
@@ -67,6 +73,7 @@ def print_copy(outcome: CopyOutcome) -> None:
     print(f"           processes {outcome.incarnations}")
     written = outcome.written
     print(f"input      sent {written.sent:,}  acknowledged {len(written.acknowledged):,}  read {outcome.source:,}")
+    print_reasons(written)
     print(
         f"copy       committed {outcome.committed:,}  with aborted ones {outcome.uncommitted:,}"
         f"  read during the run {outcome.seen:,}  caught up in {outcome.catch_up_s:.1f} s"
