@@ -36,8 +36,9 @@ TRIES_OFTEN = f"from headrace.cli.process import waiting; waiting.RETRY_SECONDS 
 TIME_FLIES = f"""
 import asyncio
 from headrace.cli.process import open_process
+from headrace.storage.clock import SystemClock
 
-class Skipping:
+class Skipping(SystemClock):
     seconds = 0.0
 
     def monotonic(self):
