@@ -21,7 +21,6 @@ from pathlib import Path
 import aioboto3
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.s3 import S3Store
@@ -59,6 +58,8 @@ def aws_credentials() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def moto_url(aws_credentials: None) -> Iterator[str]:
     """Endpoint of a moto server with an empty bucket BUCKET."""
+    from moto.server import ThreadedMotoServer  # half a second, which most workers do not need
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

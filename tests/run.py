@@ -26,6 +26,11 @@ from load.tools.__main__ import why_not_installable
 from load.tools.plan import VARIABLE, ToolPlan
 
 ROOT = Path(__file__).resolve().parents[1]
+WORKERS_ABOVE_CORES = 1
+"""A test waits for a third of its time: for a lease to end, for a client's interval, for its servers. With one worker
+for each core, cores have nothing to do meanwhile: two cores were used at 75 % by two workers, at 83 % by three."""
+WORKERS_MAX = 8
+"""More would only wait for the longest unit (tests/house/units.py), and each has a separate Postgres."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +130,14 @@ def _plan(folder: Path, installing: Collection[str]) -> ToolPlan:
 
 def _pytest(chosen: argparse.Namespace) -> list[str]:
     marks = "" if chosen.all else "not slow and fast" if chosen.fast else "not slow"
-    command = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
+    command = [sys.executable, "-m", "pytest", "-n", str(workers()), "--dist", "loadgroup", "--no-loadscope-reorder"]
     return [*command, "-m", marks, *(chosen.only or ())]
+
+
+def workers() -> int:
+    """Return how many processes run tests, by the cores that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores + WORKERS_ABOVE_CORES, WORKERS_MAX)
 
 
 def _minutes(seconds: float) -> str:

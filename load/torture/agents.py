@@ -77,12 +77,7 @@ class ProxiedAgent:
             "listeners": f"PLAINTEXT://127.0.0.1:{port}", "http.port": self._http_port,
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.proxy.port}",
         }  # fmt: skip
-        with self._log.open("ab") as log:
-            process = self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", *self.module, "agent", *flags({**self._settings, **own}),
-                env=os.environ | CREDENTIALS, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-                stderr=log,
-            )  # fmt: skip
+        process = self._process = await self._begin(flags({**self._settings, **own}))
         assert process.stdout is not None
         try:
             line = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
@@ -95,6 +90,14 @@ class ProxiedAgent:
         self.proxy.target = port
         self.starts += 1
         return True
+
+    async def _begin(self, words: Sequence[str]) -> asyncio.subprocess.Process:
+        with self._log.open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                sys.executable, "-m", *self.module, "agent", *words,
+                env=os.environ | CREDENTIALS, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+            )  # fmt: skip
 
     async def kill(self) -> None:
         """SIGKILL; clients are refused until the next start."""

@@ -30,6 +30,29 @@ from load.torture.proxy import FaultProxy
 from tests.cli.process.test_health import HealthWorld
 from tests.manual_clock import ManualClock
 
+_MAIN = "from headrace.cli.main import main; import sys; sys.exit(main())"
+TRIES_OFTEN = f"from headrace.cli.process import waiting; waiting.RETRY_SECONDS = 0.1; {_MAIN}"
+"""`headrace` with a shorter pause between attempts."""
+TIME_FLIES = f"""
+import asyncio
+from headrace.cli.process import open_process
+from headrace.storage.clock import SystemClock
+
+class Skipping(SystemClock):
+    seconds = 0.0
+
+    def monotonic(self):
+        return self.seconds
+
+    async def sleep(self, seconds):
+        self.seconds += seconds
+        await asyncio.sleep(0)
+
+open_process.SystemClock = Skipping
+{_MAIN}
+"""
+"""`headrace`, with a clock on which only pauses take time, and no real one."""
+
 
 class Absent:
     """Fault model: Postgres does not answer the first `times` attempts."""
@@ -68,7 +91,7 @@ def test_a_process_that_cannot_register_in_time_exits(command: str, tmp_path: Pa
     given = [*ports, "--metastore-url", url, "--bucket", tmp_path.as_uri()]
     patience = ["--initial-broker-registration-timeout-ms", str(round(2_500 * RETRY_SECONDS))]
     ended = subprocess.run(
-        [sys.executable, "-m", "headrace.cli.main", command, *given, *patience],
+        [sys.executable, "-c", TIME_FLIES, command, *given, *patience],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (1, "")
@@ -167,7 +190,7 @@ async def test_a_process_waits_for_postgres_and_stops_on_a_signal(
     url = postgres_server.tcp_url(urlsplit(metastore_url).path.lstrip("/"), proxy.port)
     ports = ["--http-port", "0", *(["--listeners", "PLAINTEXT://127.0.0.1:0"] if command == "agent" else [])]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "headrace.cli.main", command, "--metastore-url", url, *bucket, *ports,
+        sys.executable, "-c", TRIES_OFTEN, command, "--metastore-url", url, *bucket, *ports,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None

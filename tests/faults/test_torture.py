@@ -11,14 +11,16 @@ import asyncio
 import confluent_kafka
 import pytest
 
-from load.torture import run
+from load.torture import cluster, run
 from load.torture.checker import Name, Read, check, compare
 from load.torture.faults import BEHIND_AGENTS, KINDS, LINK_FAULTS, STEADY_KINDS, schedule
 from load.torture.pacing import NOWHERE
 from load.torture.reading import read_with_confluent
 from load.torture.report import print_outcome
 from load.torture.run import LONG_LEASES, TortureOutcome, TorturePlan, torture
+from load.torture.servers import CREDENTIALS
 from load.torture.writers import Report
+from tests.faults.forked_torture import ForkedAgent
 
 RUNS = [(6, 69584, 60), pytest.param(15, 2773, 250, marks=pytest.mark.slow)]
 """Seconds, seed and records/s of each client: the faults of each run are of every kind."""
@@ -30,7 +32,13 @@ ACKNOWLEDGED = {Name("a", 0, 0): 0, Name("b", 0, 0): 1, Name("a", 0, 1): 2, Name
 
 @pytest.mark.requirement("W13")
 @pytest.mark.parametrize(("seconds", "seed", "rate"), RUNS)
-def test_nothing_is_lost_doubled_or_out_of_order(seconds: int, seed: int, rate: int) -> None:
+def test_nothing_is_lost_doubled_or_out_of_order(
+    seconds: int, seed: int, rate: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not request.node.get_closest_marker("slow"):
+        monkeypatch.setattr(cluster, "ProxiedAgent", ForkedAgent)
+        for name, value in CREDENTIALS.items():
+            monkeypatch.setenv(name, value)
     outcome = asyncio.run(torture(TorturePlan(seed=seed, seconds=seconds, rate=rate)))
     print_outcome(outcome)
 

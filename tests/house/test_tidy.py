@@ -9,8 +9,9 @@ import re
 import subprocess
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -57,9 +58,40 @@ SOURCES = _sources()
 PRODUCT = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in PACKAGES]
 
 
+class Facts(NamedTuple):
+    """What the tests ask of a module; kept instead of its tree, which is large."""
+
+    has_docstring: bool
+    long_functions: Sequence[str]
+    public_classes: Sequence[str]
+    public_names: Sequence[str]
+
+
 @functools.cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def _facts(path: Path) -> Facts:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    long = []
+    for node in _statements(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                long.append(f"{_name(path)}:{node.lineno} {node.name} ({lines})")
+    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    return Facts(
+        bool(ast.get_docstring(tree)),
+        long,
+        [name for name in classes if not name.startswith("_")],
+        [name for name in _names(tree) if not name.startswith("_")],
+    )
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Statements at any depth. Expressions, which are most of a tree, have no functions but lambdas."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inner = getattr(node, field, ())
+        for child in inner if isinstance(inner, list) else ():
+            yield child
+            yield from _statements(child)
 
 
 def _name(path: Path) -> str:
@@ -77,18 +109,12 @@ def test_files_stay_short() -> None:
 
 
 def test_functions_fit_a_screen() -> None:
-    long = []
-    for path in SOURCES:
-        for node in ast.walk(_tree(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
-                if lines > FUNCTION_LINES_MAX:
-                    long.append(f"{_name(path)}:{node.lineno} {node.name} ({lines})")
+    long = [function for path in SOURCES for function in _facts(path).long_functions]
     assert not long, long
 
 
 def test_every_module_opens_with_its_purpose() -> None:
-    bare = [_name(p) for p in SOURCES if p.read_text(encoding="utf-8").strip() and not ast.get_docstring(_tree(p))]
+    bare = [_name(p) for p in SOURCES if p.read_text(encoding="utf-8").strip() and not _facts(p).has_docstring]
     assert not bare, bare
 
 
@@ -124,9 +150,8 @@ def test_public_classes_have_distinct_names() -> None:
     found: dict[str, list[str]] = {}
     for path in SOURCES:
         if path in PRODUCT or path.relative_to(ROOT).parts[0] == "load":
-            for node in _tree(path).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    found.setdefault(node.name, []).append(_name(path))
+            for name in _facts(path).public_classes:
+                found.setdefault(name, []).append(_name(path))
     assert not {name: paths for name, paths in found.items() if len(paths) > 1}
 
 
@@ -153,7 +178,7 @@ UNUSED_BUT_KEPT = {
 }
 
 
-def _public_names(tree: ast.Module) -> Iterator[str]:
+def _names(tree: ast.Module) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
@@ -183,7 +208,7 @@ def test_public_names_are_used() -> None:
         if path in PRODUCT or top == "load":
             used.update(_words(source))
         if path in PRODUCT:
-            defined.update(name for name in _public_names(_tree(path)) if not name.startswith("_"))
+            defined.update(_facts(path).public_names)
     unused = {name for name, count in defined.items() if used[name] <= count} - CALLED_FROM_OUTSIDE
     assert unused == set(UNUSED_BUT_KEPT), "use or remove it; what is used again leaves the list"
 

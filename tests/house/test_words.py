@@ -13,9 +13,11 @@ def _found(path: str, text: str) -> list[tuple[int, str]]:
     return [(one.line, one.word) for one in words.occurrences(path, text)]
 
 
+@pytest.mark.slow
 def test_the_documents_and_the_code_are_within_their_allowance(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """In `make test`, this is a part of `make check`."""
     monkeypatch.setattr(sys, "argv", ["words"])
     assert words.main() == 0, capsys.readouterr().out
 

@@ -1,7 +1,7 @@
 """A pytest plugin: which tests run on one worker after each other, and in which order.
 
 Place: replaces the scheduler of pytest-xdist by one that knows the units below.
-A unit is a file, or a folder with one cluster or one Spark for all its tests. Long units come first, so that both
+A unit is a file, or a folder with one cluster or one Spark for all its tests. Long units come first, so that all
 workers end together; units that need a tool come after the others, so that it can be installed meanwhile, and those
 that need Helm, which takes minutes to build, come last.
 Invariant: the order is the same in each worker, because it depends only on the tests and on cost.json.
