@@ -19,8 +19,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.api_row import register_rows
 from headrace.agent.cluster.agent_links import open_link
 from headrace.agent.cluster.consumer_lag import ConsumerLags
-from headrace.agent.cluster.controller import Controller
-from headrace.agent.cluster.controller_metrics import ControllerMetrics
+from headrace.agent.cluster.controller import Controller, controller_steps
 from headrace.agent.cluster.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.schedules import schedules
@@ -61,19 +60,24 @@ class ControllerEndpoint:
         supervisor: Supervisor,
     ) -> None:
         configs, in_force = EffectiveConfigs(settings), SettingsInForce(settings, lambda: view.image)
+
+        def times() -> ControllerTimes:
+            return ControllerTimes.of(in_force.current())
+
+        steps = controller_steps(
+            *(metastore, follower, times, clock, registry),
+            lambda image: schedules(configs, image),
+            ConsumerLags(metastore, settings.consumer_lag_metrics_max, registry),
+            TransactionEnds(metastore, lambda: EndingTimes.of(in_force.current()), registry),
+        )
         self.controller = Controller(
-            metastore,
-            follower,
-            lambda: ControllerTimes.of(in_force.current()),
+            *(metastore, follower, times, steps),
             node_id=lambda: view.node_id,
             clock=clock,
             rng=rng,
-            metrics=ControllerMetrics(registry),
-            schedules=lambda image: schedules(configs, image),
+            registry=registry,
             connect=partial(open_link, tls=link_context(settings, clock)),
             listener=listeners(settings).inter_broker,
-            lags=ConsumerLags(metastore, follower, settings.consumer_lag_metrics_max, clock, registry),
-            transactions=TransactionEnds(metastore, lambda: EndingTimes.of(in_force.current()), clock, registry),
             supervisor=supervisor,
         )
         self.port = 0

@@ -14,13 +14,13 @@ again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.permit import permit
-from headrace.compactor.refused_files import RefusedFiles
 from headrace.metastore.api.cluster import ConfigApi
 from headrace.metastore.api.files import DELETE_DEAD_FILES, DeadFile, FileApi
 from headrace.metastore.api.jobs import Job
@@ -34,6 +34,39 @@ logger = logging.getLogger(__name__)
 KIND = DELETE_DEAD_FILES.kind
 FILES_PER_CALL = 1_000
 """S3's limit of keys per deletion request."""
+DELAY_MIN_MS = 60_000
+"""After the first refusal; doubled with each further one, up to the longest."""
+DELAY_MAX_MS = 86_400_000
+REFUSED_FILES_MAX = 10_000
+"""Beyond it a refused file starts with the longest delay, so that the counts stay small."""
+
+
+class RefusedFiles:
+    """Count refusals in a row by file id: a file's delay doubles with each, and is forgotten when the file is deleted.
+
+    The counts are this process's; the metastore keeps the time at which a file may be tried again.
+    """
+
+    def __init__(self) -> None:
+        self._refusals: dict[uuid.UUID, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._refusals)
+
+    def refused(self, file_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, int]:
+        """File id -> for how many milliseconds it is set aside."""
+        return {file_id: self._delay_ms(file_id) for file_id in file_ids}
+
+    def deleted(self, file_ids: Iterable[uuid.UUID]) -> None:
+        """The store confirmed these."""
+        for file_id in file_ids:
+            self._refusals.pop(file_id, None)
+
+    def _delay_ms(self, file_id: uuid.UUID) -> int:
+        if file_id not in self._refusals and len(self._refusals) >= REFUSED_FILES_MAX:
+            return DELAY_MAX_MS
+        count = self._refusals[file_id] = self._refusals.get(file_id, 0) + 1
+        return min(DELAY_MIN_MS << min(count - 1, 20), DELAY_MAX_MS)
 
 
 class JanitorMetastore(FileApi, SegmentCleanupApi, ConfigApi, Protocol):

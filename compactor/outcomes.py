@@ -1,6 +1,6 @@
 """Job kind `record-outcomes`: writes to the bucket how transactions ended and which bulk writes were decided.
 
-Place: run by the job loop every few seconds; recorder.py has the steps, bulk_decisions.py the second half.
+Place: run by the job loop every few seconds; recorder.py has the steps.
 Invariant: an outcome is in use as long as its marker is in the log: an end that is not there any more was undone, or
 nothing of its transaction is left.
 """
@@ -8,12 +8,13 @@ nothing of its transaction is left.
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Sequence
 from typing import Protocol
 
-from headrace.compactor.bulk_decisions import BulkDecisionRecorder
 from headrace.compactor.lease import Lease
 from headrace.compactor.recorder import Recorder
+from headrace.metastore import bulk_records
 from headrace.metastore.api.bulk import BulkRecordApi
 from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.outcomes import RECORD_OUTCOMES, EndedTransaction, OutcomeApi, TransactionOutcome
@@ -48,6 +49,46 @@ class OutcomeRecorder(Recorder[EndedTransaction, TransactionOutcome]):
     async def in_use(self, entries: Sequence[TransactionOutcome]) -> list[bool]:
         """Whether the marker of each is in the log."""
         return await self._api.markers_in_log(entries)
+
+
+class BulkDecisionRecorder(Recorder[uuid.UUID, uuid.UUID]):
+    """Write which files are those of decided attempts, so that a rebuild shows no others; an entry is a file id.
+
+    A driver writes the same record before its first chunk (metastore/bulk_records.py): the job adds what a killed
+    driver left, and keeps the objects few.
+    """
+
+    prefix = bulk_records.PREFIX
+    kind = uuid.UUID
+
+    def __init__(self, api: BulkRecordApi, store: ObjectStore, rng: random.Random) -> None:
+        super().__init__(store, rng)
+        self._api = api
+        self._is_marked = False
+
+    async def record(self, life: int, lease: Lease) -> None:
+        """As Recorder; then the bucket says that all is recorded."""
+        await super().record(life, lease)
+        if not self._is_marked:
+            if not await bulk_records.are_recorded(self._store):
+                await self._store.put(bulk_records.RECORDED, b"")
+            self._is_marked = True
+
+    async def waiting(self, most: int) -> Sequence[uuid.UUID]:
+        """Files of decided attempts."""
+        return await self._api.decided_bulk_files(most)
+
+    def entries(self, waiting: Sequence[uuid.UUID]) -> list[uuid.UUID]:
+        """All of them."""
+        return list(waiting)
+
+    async def forget(self, token: JobToken, waiting: Sequence[uuid.UUID]) -> None:
+        """Remove the rows."""
+        await self._api.forget_decided_bulk_files(token, waiting)
+
+    async def in_use(self, entries: Sequence[uuid.UUID]) -> list[bool]:
+        """Whether the index has each file: the life that decided for it may have been lost."""
+        return await self._api.bulk_files_in_index(entries)
 
 
 class RecordedApi(OutcomeApi, BulkRecordApi, Protocol):

@@ -1,6 +1,6 @@
 """Moves what the metastore decided into objects of the bucket, so that a rebuild knows it, and keeps these few.
 
-Place: under outcomes.py (how transactions ended) and bulk_decisions.py (which bulk writes are the decided ones);
+Place: under outcomes.py (how transactions ended, and which bulk writes are the decided ones);
 metastore/recorded_objects.py has the objects.
 Invariant: an entry leaves the metastore only after an object has it, and an object goes only after another one has
 all of it that is still in use. So after a crash at any step an entry may be there twice, and none is missing.

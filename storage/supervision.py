@@ -109,6 +109,11 @@ class Supervisor:
             work.failures, work.due_at = 0, 0.0
             self._failing.labels(name).set(0)
 
+    def forget(self, name: str) -> None:
+        """Another process does this work from now on."""
+        if self._works.pop(name, None) is not None:
+            self._failing.labels(name).set(0)
+
     async def _keep(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         while True:
             started_at = self._clock.monotonic()

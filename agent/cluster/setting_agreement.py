@@ -1,6 +1,6 @@
 """Decides when a setting that the cluster has no value for gets the one that all running processes propose.
 
-Place: called by the active controller in each round. SettingAgreement is pure: it is given the time.
+Place: a row of controller.py's table. SettingAgreement is pure: it is given the time.
 Invariant: a value is recorded only after all running processes have proposed the same one for SETTLE_SECONDS, and
 while every unfenced agent has reported: an agent of an older version does not report its file. So a
 process that is slow to start, or that could not reach the metastore for a while, still has its say. What processes
@@ -10,13 +10,12 @@ disagree about stays undecided until their files agree or an operator sets a val
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping
 
 from headrace.config.cluster_values import cluster_settings, in_force
 from headrace.config.consistency import why_inconsistent
 from headrace.config.settings import Settings
-from headrace.metastore.api.metadata_log import MetadataRecord
+from headrace.metastore.api.controller import ControllerMetastore
 from headrace.metastore.api.settings import SettingProposals
 from headrace.metastore.log.effective_configs import set_for_all_brokers, setting_record
 from headrace.metastore.log.image import MetadataImage
@@ -27,19 +26,6 @@ logger = logging.getLogger(__name__)
 
 SETTLE_SECONDS = 30.0
 """Three intervals of reports: after an outage of the metastore every process has reported again."""
-LOOK_SECONDS = 5.0
-
-
-class SettingRecorderApi(Protocol):
-    """The part of the metastore that recording needs."""
-
-    async def setting_proposals(self) -> SettingProposals:
-        """See metastore.api.settings.SettingsApi."""
-
-    async def append_records(
-        self, expected_head: int, records: Sequence[MetadataRecord], *, controller_epoch: int | None = None
-    ) -> bool:
-        """See metastore.api.metadata_log.MetadataLogApi."""
 
 
 class SettingAgreement:
@@ -67,28 +53,27 @@ class SettingAgreement:
 
 
 class SettingRecorder:
-    """What the active controller does in each of its rounds, until the cluster has all values."""
+    """A step of the active controller, until the cluster has all values."""
 
-    def __init__(self, api: SettingRecorderApi, clock: Clock) -> None:
+    def __init__(self, api: ControllerMetastore, clock: Clock) -> None:
         self._api, self._clock = api, clock
         self._agreement = SettingAgreement()
-        self._next_look = 0.0
+        self.stand_by = self._agreement.forget
 
-    def forget(self) -> None:
-        """This process is not the active controller any more."""
-        self._agreement.forget()
-
-    async def record(self, controller_epoch: int, image: MetadataImage) -> None:
-        """Append what is agreed; one look every few seconds. If the log changed, the next look decides again."""
-        now, values = self._clock.monotonic(), set_for_all_brokers(image)
-        if now < self._next_look or all(name in values for name in cluster_settings()):
-            return
-        self._next_look = now + LOOK_SECONDS
-        due = self._agreement.due(await self._api.setting_proposals(), values, now)
+    async def record(self, epoch: int, image: MetadataImage, _: bool) -> None:
+        """Append what is agreed. If the log changed, the next look decides again."""
+        values = set_for_all_brokers(image)
+        due = self._agreement.due(await self._api.setting_proposals(), values, self._clock.monotonic())
         if due:
-            appended = await self._api.append_records(image.offset, due, controller_epoch=controller_epoch)
+            appended = await self._api.append_records(image.offset, due, controller_epoch=epoch)
             named = " ".join(f"{record.name}={record.value}" for record in due)
             logger.info("recorded the settings that all processes agree on: appended=%s %s", appended, named)
+
+
+def lacks_values(image: MetadataImage) -> bool:
+    """Whether the cluster has no value for one of its settings."""
+    values = set_for_all_brokers(image)
+    return any(name not in values for name in cluster_settings())
 
 
 def _agreed(found: SettingProposals) -> dict[str, str]:

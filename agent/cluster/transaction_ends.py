@@ -1,6 +1,6 @@
 """Ends what producers left: late transactions are aborted, unused transactional ids are forgotten.
 
-Place: in each round of a controller; looks at its own intervals, while it is active. Its metrics come from the look.
+Place: two rows of controller.py's table, with these intervals. The metrics come from the look for late ones.
 Invariant: an end changes only the version of the transaction that was seen late, so neither a second controller nor the
 producer's own EndTxn is in its way: one of them ends it. An id with an open transaction is never forgotten. A
 transaction that cannot be ended holds up no other: it is asked for again in each look, after the others.
@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.config.settings import Settings
-from headrace.metastore.api.transactions import LateTransaction, OpenTransactions
-from headrace.storage.clock import Clock
+from headrace.metastore.api.transactions import LateTransaction, OpenTransactions, TransactionApi
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError, RetryableError
 
 logger = logging.getLogger(__name__)
@@ -31,21 +30,8 @@ FAILING_MAX = 10_000
 """Transactional ids that cannot be ended and are asked for besides; Postgres lists the oldest first."""
 
 
-class TransactionEndApi(Protocol):
-    """What it asks of the metastore: see metastore.api.transactions.TransactionApi."""
-
-    async def open_transactions(self, most: int) -> OpenTransactions:
-        """With up to `most` late ones, the oldest first."""
-
-    async def time_out_transaction(self, late: LateTransaction) -> bool:
-        """Whether it was aborted."""
-
-    async def expire_transactional_ids(self, expiration_ms: int, most: int) -> int:
-        """How many were forgotten."""
-
-
 class EndingTimes(NamedTuple):
-    """In ms, as they are now."""
+    """As they are now."""
 
     late_interval_ms: int
     expired_interval_ms: int
@@ -62,13 +48,10 @@ class EndingTimes(NamedTuple):
 
 
 class TransactionEnds:
-    """One per candidate; `step` is called in each round."""
+    """One per candidate."""
 
-    def __init__(
-        self, api: TransactionEndApi, times: Callable[[], EndingTimes], clock: Clock, registry: CollectorRegistry
-    ) -> None:
-        self._api, self._times, self._clock = api, times, clock
-        self._looked_at = self._forgot_at = clock.monotonic()
+    def __init__(self, api: TransactionApi, times: Callable[[], EndingTimes], registry: CollectorRegistry) -> None:
+        self._api, self._times = api, times
         self._failing: set[str] = set()
         """Transactional ids with a late transaction that could not be ended in the last look."""
         self._open = Gauge(
@@ -95,22 +78,27 @@ class TransactionEnds:
             registry=registry,
         )
 
-    async def step(self, is_active: bool) -> None:
-        """Do what is due; show nothing unless active."""
-        if not is_active:
-            self._show(OpenTransactions())
-            return
-        now, times = self._clock.monotonic(), self._times()
-        if (now - self._looked_at) * 1000 >= times.late_interval_ms:
-            await self._end_late(now)
-        if (now - self._forgot_at) * 1000 >= times.expired_interval_ms:
-            forgotten = await self._api.expire_transactional_ids(times.expiration_ms, FORGOTTEN_PER_CALL)
-            if forgotten:
-                logger.info("transactional ids forgotten: ids=%d", forgotten)
-            if forgotten < FORGOTTEN_PER_CALL:
-                self._forgot_at = now
+    def stand_by(self) -> None:
+        """Show nothing."""
+        self._show(OpenTransactions())
 
-    async def _end_late(self, now: float) -> None:
+    def late_pause(self) -> float:
+        """Return the seconds between two looks for late ones."""
+        return self._times().late_interval_ms / 1000
+
+    def unused_pause(self) -> float:
+        """Return the seconds between two looks for unused ids."""
+        return self._times().expired_interval_ms / 1000
+
+    async def forget_unused(self, *_: object) -> bool:
+        """Forget transactional ids. True: there may be more."""
+        forgotten = await self._api.expire_transactional_ids(self._times().expiration_ms, FORGOTTEN_PER_CALL)
+        if forgotten:
+            logger.info("transactional ids forgotten: ids=%d", forgotten)
+        return forgotten == FORGOTTEN_PER_CALL
+
+    async def end_late(self, *_: object) -> bool:
+        """Abort late transactions, and show what is open. True: there are more."""
         most = PER_ROUND + len(self._failing)
         found = await self._api.open_transactions(most)
         self._show(found)
@@ -128,8 +116,7 @@ class TransactionEnds:
                     raise
         self._failed.set(len(self._failing))
         self._late.set(found.late_count - len(found.late) + len(self._failing))
-        if len(found.late) < most:
-            self._looked_at = now
+        return len(found.late) == most
 
     def _fails(self, transactional_id: str, error: HeadraceError) -> None:
         logger.error("late transaction not aborted: transactional_id=%s error=%s", transactional_id, error)

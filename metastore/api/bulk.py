@@ -111,7 +111,7 @@ class BulkWriteApi(Protocol):
 
 
 class BulkRecordApi(Protocol):
-    """What is decided, until the bucket knows it (compactor/bulk_decisions.py)."""
+    """What is decided, until the bucket knows it (compactor/outcomes.py)."""
 
     async def decided_bulk_files(self, most: int) -> list[uuid.UUID]:
         """Up to `most` files of decided attempts that are not forgotten."""

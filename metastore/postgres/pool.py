@@ -21,9 +21,14 @@ with ALTER ROLE ... SET. PgBouncer keeps `client_encoding` and `standard_conform
 from __future__ import annotations
 
 import select
-from collections.abc import Awaitable, Callable
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+from prometheus_client import REGISTRY
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from psycopg import AsyncConnection
 from psycopg_pool import AsyncConnectionPool
 
@@ -31,7 +36,6 @@ from headrace.config.settings import Settings
 from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.password import PasswordCommand
-from headrace.metastore.postgres.pool_metrics import POOLS
 from headrace.metastore.postgres.server_check import ENCODING
 from headrace.metastore.postgres.statement import Pool
 from headrace.storage.clock import SystemClock
@@ -40,6 +44,51 @@ Arguments = Callable[[], Awaitable[dict[str, Any]]]
 """Of psycopg's connect, for the next connection."""
 CONNECT_TIMEOUT_S = 5
 IDLE_IN_TRANSACTION_TIMEOUT_MS = 5_000
+
+
+class PoolMetrics(Collector):
+    """Show how full all pools of this process are, summed by name.
+
+    It reads counters of the pools and calls nothing; a pool that is closed and forgotten is not shown.
+    """
+
+    def __init__(self) -> None:
+        self._pools: weakref.WeakKeyDictionary[Pool, str] = weakref.WeakKeyDictionary()
+
+    def watch(self, pool: Pool, name: str) -> None:
+        """Show it from now on, until it is closed."""
+        self._pools[pool] = name
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by prometheus-client for every scrape, on the HTTP listener's thread."""
+        limit = GaugeMetricFamily(
+            "headrace_metastore_pool_max_connections", "Most connections that the pool may have", labels=["pool"]
+        )
+        busy = GaugeMetricFamily(
+            "headrace_metastore_pool_busy_connections", "Connections that run a statement now", labels=["pool"]
+        )
+        waiting = GaugeMetricFamily(
+            "headrace_metastore_pool_waiting", "Calls that wait for a connection now", labels=["pool"]
+        )
+        failed = CounterMetricFamily(
+            "headrace_metastore_pool_failed_waits",
+            "Calls that got no connection within metastore.statement.timeout.ms",
+            labels=["pool"],
+        )
+        sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for pool, name in list(self._pools.items()):
+            if not pool.closed:
+                sums[name].update(pool.get_stats())
+        for name, stats in sums.items():
+            limit.add_metric([name], stats["pool_max"])
+            busy.add_metric([name], max(0, stats["pool_size"] - stats["pool_available"]))
+            waiting.add_metric([name], stats["requests_waiting"])
+            failed.add_metric([name], stats["requests_errors"])
+        yield from (limit, busy, waiting, failed)
+
+
+POOLS = PoolMetrics()
+REGISTRY.register(POOLS)
 
 
 async def open_pool(url: str, settings: Settings) -> Pool:

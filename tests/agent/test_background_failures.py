@@ -13,11 +13,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.broker import Broker
-from headrace.agent.cluster.partition_removal import PartitionRemover
+from headrace.agent.cluster.controller_step import TopicsWhere
 from headrace.cli.process.open_process import Connections, compose_agent
 from headrace.cli.process.shell import ProcessShell
 from headrace.config.settings import Settings
 from headrace.metastore.api.topics import NewTopic
+from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.memory import MemoryStore
@@ -93,10 +94,10 @@ async def failing(found: list[Agent]) -> None:
 async def test_produce_and_fetch_go_on_while_a_step_always_fails_everywhere(
     metastore_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(self: PartitionRemover, epoch: int) -> None:
+    def broken(self: TopicsWhere, image: MetadataImage) -> list[uuid.UUID]:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(PartitionRemover, "step", broken)
+    monkeypatch.setattr(TopicsWhere, "__call__", broken)
     metastore = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=1))
     metastore.name_life(0)
     await metastore.create_topics(await metastore.metadata_head(), [NewTopic(TOPIC, uuid.uuid4(), 1, {})])

@@ -8,8 +8,8 @@ import uuid
 
 import pytest
 
+from headrace.compactor.janitor import DELAY_MAX_MS, DELAY_MIN_MS, RefusedFiles
 from headrace.compactor.permit import Mark, read_mark, write_mark
-from headrace.compactor.refused_files import DELAY_MAX_MS, DELAY_MIN_MS, RefusedFiles
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock

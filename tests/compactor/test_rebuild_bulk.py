@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headrace.compactor import rebuild
-from headrace.compactor.bulk_decisions import BulkDecisionRecorder
+from headrace.compactor.outcomes import BulkDecisionRecorder
 from headrace.compactor.rebuild_bulk import BulkFiles
 from headrace.metastore.api.bulk import BulkFile, BulkOutcome
 from headrace.metastore.api.read import Extent, ExtentQuery

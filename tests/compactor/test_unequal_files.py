@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.setting_agreement import LOOK_SECONDS, SETTLE_SECONDS, SettingRecorder
+from headrace.agent.cluster.setting_agreement import SETTLE_SECONDS, SettingRecorder
 from headrace.compactor.janitor import Janitor
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.lease import Lease
@@ -37,6 +37,7 @@ from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.sessions import beat, join, move_time, session, set_for_cluster
 
 pytestmark = pytest.mark.requirement("X10")
+LOOK_SECONDS = 5.0
 HOUR = 3_600
 RECORDS_AGE_HOURS = 400
 """Between 168 (the default) and 720 (in the file of an operator who wants to keep more)."""
@@ -82,7 +83,7 @@ class UnequalFiles:
         for _ in range(int(seconds / LOOK_SECONDS)):
             for reporter in self.reporters.values():
                 await reporter.report()
-            await self.recorder.record(lease.controller_epoch, await load_image(self.store))
+            await self.recorder.record(lease.controller_epoch, await load_image(self.store), True)
             await self.clock.advance(LOOK_SECONDS)
             self.ahead += LOOK_SECONDS
             async with session(self.url) as raw:

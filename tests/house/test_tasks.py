@@ -22,8 +22,7 @@ SHORT = "one piece of work that ends by itself and leaves nothing to be done; th
 
 ACCOUNTED = {
     "storage/supervision.py": {"keep": "the supervisor"},
-    "agent/cluster/consumer_lag.py": {"step": SHORT},
-    "agent/cluster/controller.py": {"_keep_snapshots": "Supervisor.attempt"},
+    "agent/cluster/controller_step.py": {"run": "Supervisor.attempt"},
     "agent/cluster/follower.py": {"_next_read": SHARED},
     "agent/cluster/membership.py": {"_pause": AWAITED, "controlled_shutdown": AWAITED},
     "agent/fetch/cache.py": {"_shared_load": SHARED},

@@ -22,8 +22,7 @@ from headrace.metastore.postgres import pool as module
 from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.errors import translated
-from headrace.metastore.postgres.pool import open_pool
-from headrace.metastore.postgres.pool_metrics import PoolMetrics
+from headrace.metastore.postgres.pool import PoolMetrics, open_pool
 from headrace.metastore.postgres.single_connection import connected
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -16,8 +16,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.api_row import routes_of
 from headrace.agent.cluster.agent_links import AgentLink
 from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.controller import Controller
-from headrace.agent.cluster.controller_metrics import ControllerMetrics
+from headrace.agent.cluster.controller import Controller, controller_steps
 from headrace.agent.cluster.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import Identity, Membership
@@ -89,11 +88,14 @@ class Process:
             line,
             follower,
             lambda: CONTROLLER_TIMES,
+            controller_steps(
+                *(line, follower, lambda: CONTROLLER_TIMES, clock, registry),
+                lambda image: [JobSchedule("retention", 1_000)],
+            ),
             node_id=lambda: node_id,
             clock=clock,
             rng=rng,
-            metrics=ControllerMetrics(registry),
-            schedules=lambda image: [JobSchedule("retention", 1_000)],
+            registry=registry,
             connect=_unreachable,
         )
         settings = Settings(

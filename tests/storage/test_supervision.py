@@ -47,6 +47,20 @@ async def test_a_failing_step_is_left_out_for_longer_and_longer_and_holds_up_no_
     assert registry.get_sample_value("headrace_background_failing", {"work": "bad"}) == 0
 
 
+async def test_work_that_another_process_does_is_no_problem_of_this_one(fake_clock: ManualClock) -> None:
+    registry = CollectorRegistry()
+    supervisor, work = Supervisor(fake_clock, registry), Work()
+    work.error = KeyError("a bug")
+    for _ in range(3):
+        await supervisor.attempt("work", work)
+    supervisor.forget("work")
+    supervisor.forget("never tried")
+    assert supervisor.problems() == {}
+    assert registry.get_sample_value("headrace_background_failing", {"work": "work"}) == 0
+    work.error = None
+    assert await supervisor.attempt("work", work), "without a pause"
+
+
 async def test_the_first_failure_is_repeated_at_once_and_an_outage_soon(fake_clock: ManualClock) -> None:
     supervisor, work = Supervisor(fake_clock), Work()
     work.error = UnavailableError("no answer")

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.consumer_lag import INTERVAL_SECONDS, ConsumerLags
+from headrace.agent.cluster.consumer_lag import ConsumerLags
+from headrace.agent.cluster.controller import controller_steps
+from headrace.agent.cluster.controller_step import ControllerSteps
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.reports import ConsumerLag
 from headrace.metastore.keys import partition_key
 from headrace.storage.errors import UnavailableError
+from headrace.storage.supervision import Supervisor
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
+
+INTERVAL_SECONDS = 30.0
 
 
 class Lags:
@@ -27,7 +33,10 @@ class Lags:
         self.registry = CollectorRegistry()
         self.answer: list[ConsumerLag] | UnavailableError = []
         self.limits: list[int] = []
-        self.lags = ConsumerLags(self, self.follower, pairs_max, clock, self.registry)
+        api: Any = self
+        lags = ConsumerLags(api, pairs_max, self.registry)
+        table = controller_steps(api, self.follower, api, clock, self.registry, lags=lags)
+        self.steps = ControllerSteps(table[-1:], self.follower, clock, Supervisor(clock))
 
     async def consumer_lags(self, limit: int) -> list[ConsumerLag]:
         self.limits.append(limit)
@@ -37,7 +46,10 @@ class Lags:
 
     async def round(self, *, active: bool, later: float = INTERVAL_SECONDS) -> dict[tuple[str, str, str], float]:
         """What /metrics shows after a round of the controller."""
-        self.lags.step(active)
+        if active:
+            await self.steps.run(1)
+        else:
+            self.steps.stand_by()
         await self.clock.advance(later)
         (family,) = (found for found in self.registry.collect() if found.name == "headrace_consumer_lag_records")
         return {(s.labels["group"], s.labels["topic"], s.labels["partition"]): s.value for s in family.samples}
@@ -85,4 +97,4 @@ async def test_zero_switches_it_off(fake_clock: ManualClock) -> None:
     world = Lags(fake_clock, pairs_max=0)
     assert await world.round(active=True) == {}
     assert world.limits == []
-    await world.lags.close()
+    await world.steps.close()

@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.agent_links import AgentLink, Connect
-from headrace.agent.cluster.controller import Controller
-from headrace.agent.cluster.controller_metrics import ControllerMetrics
+from headrace.agent.cluster.controller import Controller, controller_steps
 from headrace.agent.cluster.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
+from headrace.agent.cluster.metadata_snapshots import MetadataSnapshots
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.controller import ControllerLease
 from headrace.metastore.api.jobs import JobSchedule, JobState
-from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.log.delegation_tokens import TokenTimes, issue_token
 from headrace.metastore.log.image import Assignment, MetadataImage
@@ -64,15 +63,19 @@ class Candidate:
         """`connect` None: no agent can be reached."""
         self.registry = CollectorRegistry()
         self.follower = MetadataFollower(api)
+        own_clock = clock or api.clock
         self.controller = Controller(
             api,
             self.follower,
             lambda: times,
+            controller_steps(
+                *(api, self.follower, lambda: times, own_clock, self.registry),
+                lambda image: [JobSchedule("retention", 300_000), JobSchedule("sweep", 3_600_000)],
+            ),
             node_id=lambda: node_id,
-            clock=clock or api.clock,
+            clock=own_clock,
             rng=random.Random(node_id),
-            metrics=ControllerMetrics(self.registry),
-            schedules=lambda image: [JobSchedule("retention", 300_000), JobSchedule("sweep", 3_600_000)],
+            registry=self.registry,
             connect=connect or _unreachable,
         )
         MetadataMetrics(self.follower, self.registry)
@@ -342,15 +345,16 @@ async def _pass(clock: ManualClock, seconds: float, candidate: Candidate) -> Non
     """Snapshots are encoded on a thread: virtual time waits for it."""
     for _ in range(round(seconds / 10)):
         await clock.advance(10)
-        if candidate.controller._snapshotting is not None:
-            await asyncio.wait([candidate.controller._snapshotting])
+        turn = candidate.controller._steps.steps["metadata snapshots"].turn
+        if turn is not None:
+            await asyncio.wait([turn])
 
 
 async def test_a_snapshot_that_does_not_read_back_is_not_kept(
     api: FakeClusterApi, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(
-        "headrace.agent.cluster.controller.encode_snapshot", lambda image: encode_snapshot(MetadataImage())
+        "headrace.agent.cluster.metadata_snapshots.encode_snapshot", lambda image: encode_snapshot(MetadataImage())
     )
     api.add_topic("orders", 3)
     one = Candidate(api, 1, replace(TIMES, snapshot_bytes=1))
@@ -474,7 +478,7 @@ async def test_after_the_format_is_raised_no_salted_password_is_left(
 ) -> None:
     """Neither in the log nor in a snapshot. The planted bug: one snapshot, and the log before the older one stays."""
     if is_planted:
-        monkeypatch.setattr(Controller, "_repeated_level", _nothing_is_due)
+        monkeypatch.setattr(MetadataSnapshots, "_repeat", _repeats_nothing)
     password = b"a salted password"
     api.append(FeatureLevelRecord(name=METADATA_FORMAT, min_feature_level=1, max_feature_level=3))
     api.append(_user_with_password(password))
@@ -492,5 +496,5 @@ async def test_after_the_format_is_raised_no_salted_password_is_left(
     await one.controller.stop()
 
 
-async def _nothing_is_due(self: Controller, image: MetadataImage) -> list[MetadataRecord]:
-    return []
+async def _repeats_nothing(self: MetadataSnapshots, epoch: int, image: MetadataImage) -> bool:
+    return False

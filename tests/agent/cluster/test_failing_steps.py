@@ -9,14 +9,22 @@ import pytest
 
 from headrace.agent.cluster import controller as controller_module
 from headrace.agent.cluster.controller import ABSTAIN_SECONDS, FAILED_ROUNDS_MAX, Controller
+from headrace.agent.cluster.controller_step import always
 from headrace.storage.errors import UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.test_controller import TIMES, Candidate
 from tests.manual_clock import ManualClock
 
 SECONDS = 120
-STEPS = ("_append_due", "_keep_snapshots", "_keep_schedules")
-PARTS = ("_settings.record", "_remover.step", "_boundaries.step", "_halvings.step")
+STEPS = (
+    "due records",
+    "settings of the cluster",
+    "partition removal",
+    "split boundaries",
+    "topic halvings",
+    "metadata snapshots",
+    "job schedules",
+)
 
 
 @pytest.fixture
@@ -25,16 +33,16 @@ def api(fake_clock: ManualClock) -> FakeClusterApi:
 
 
 def breaks(controller: Controller, name: str, error: Exception) -> None:
-    """Let this step always fail."""
-    *path, last = name.split(".")
-    owner: Any = controller
-    for part in path:
-        owner = getattr(owner, part)
+    """Let this step, or this method, always fail."""
 
     async def broken(*arguments: object) -> None:
         raise error
 
-    setattr(owner, last, broken)
+    if name in STEPS:
+        step = controller._steps.steps[name]
+        step.judge, step.act = always, broken
+    else:
+        setattr(controller, name, broken)
 
 
 def counts(api: FakeClusterApi, name: str) -> list[int]:
@@ -52,7 +60,7 @@ def counts(api: FakeClusterApi, name: str) -> list[int]:
 
 @pytest.mark.requirement("C15")
 @pytest.mark.parametrize("error", [KeyError("a bug"), UnavailableError("its statement takes too long")])
-@pytest.mark.parametrize("step", [*STEPS, *PARTS])
+@pytest.mark.parametrize("step", STEPS)
 async def test_a_step_that_always_fails_holds_up_no_other(
     api: FakeClusterApi, fake_clock: ManualClock, step: str, error: Exception
 ) -> None:
@@ -66,9 +74,10 @@ async def test_a_step_that_always_fails_holds_up_no_other(
     assert [candidate.controller.is_active for candidate in candidates].count(True) == 1
     assert api.controller.controller_epoch == epoch, "the role stays where it is"
     assert len(fencing) > SECONDS / (TIMES.session_timeout_ms / 1000)
-    assert scheduling or step == "_keep_schedules"
+    assert scheduling or step == "job schedules"
     active = next(candidate.controller for candidate in candidates if candidate.controller.is_active)
-    assert len(active._supervisor.problems()) == 1
+    assert list(active._supervisor.problems()) == [step]
+    assert list(active._steps.steps) == list(STEPS), "all of the table"
     for candidate in candidates:
         await candidate.controller.stop()
 

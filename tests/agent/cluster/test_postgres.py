@@ -12,8 +12,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from headrace.agent.admin.topic_creation import TopicCreation
 from headrace.agent.admin.topic_rules import AcceptedTopic, TopicDefaults, WantedTopic
 from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.controller import Controller
-from headrace.agent.cluster.controller_metrics import ControllerMetrics
+from headrace.agent.cluster.controller import Controller, controller_steps
 from headrace.agent.cluster.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import BrokerState, Identity, Membership
@@ -78,16 +77,19 @@ async def test_topics_of_two_agents_never_take_one_name(metastore: PostgresMetas
 
 
 def a_controller(metastore: PostgresMetastore, node_id: int) -> tuple[Controller, MetadataFollower]:
-    follower = MetadataFollower(metastore)
+    follower, clock, registry = MetadataFollower(metastore), SystemClock(), CollectorRegistry()
+    times = ControllerTimes(lease_ms=300, session_timeout_ms=1_000, snapshot_interval_ms=1, snapshot_bytes=1)
     controller = Controller(
         metastore,
         follower,
-        lambda: ControllerTimes(lease_ms=300, session_timeout_ms=1_000, snapshot_interval_ms=1, snapshot_bytes=1),
+        lambda: times,
+        controller_steps(
+            *(metastore, follower, lambda: times, clock, registry), lambda image: [JobSchedule("retention", 3_600_000)]
+        ),
         node_id=lambda: node_id,
-        clock=SystemClock(),
+        clock=clock,
         rng=random.Random(node_id),
-        metrics=ControllerMetrics(CollectorRegistry()),
-        schedules=lambda image: [JobSchedule("retention", 3_600_000)],
+        registry=registry,
     )
     controller.start()
     return controller, follower

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.cluster.setting_agreement import LOOK_SECONDS, SETTLE_SECONDS, SettingAgreement
+from headrace.agent.cluster.setting_agreement import SETTLE_SECONDS, SettingAgreement
 from headrace.config.cluster_values import cluster_settings, in_force, proposed
 from headrace.config.settings import Settings
 from headrace.metastore.api.settings import SettingProposals
@@ -17,6 +17,7 @@ from tests.manual_clock import ManualClock
 
 pytestmark = pytest.mark.requirement("X10")
 NAME = "log.retention.ms"
+LOOK_SECONDS = 5.0
 
 
 def proposals(*files: dict[str, Any], values: dict[str, str] | None = None, unreported: int = 0) -> SettingProposals:

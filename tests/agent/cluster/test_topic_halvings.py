@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.cluster.topic_halvings import LOOK_SECONDS, HalvingSteps, TopicHalvings, due_steps
+from headrace.agent.cluster.partition_steps import HalvingSteps, PartitionSteps, due_steps
 from headrace.metastore.api.commit import BatchOutcome
+from headrace.metastore.api.controller import ControllerMetastore
 from headrace.metastore.api.halvings import HalvingPair, HalvingState
 from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError, UnavailableError
-from tests.manual_clock import ManualClock
 from tests.metastore.commit_scenes import appended, batch
 from tests.metastore.halving_scenes import TIMES, HalvingScene, open_halving_scene
 from tests.metastore.sessions import session
@@ -51,27 +51,30 @@ class FailingStore:
 
 
 class Steps:
-    """The rounds of one active controller after the other; the metastore's clock is the scene's."""
+    """The looks of one active controller after the other; the metastore's clock is the scene's."""
 
-    def __init__(self, scene: HalvingScene, clock: ManualClock, store: FailingStore) -> None:
-        self.scene, self._clock, self._store = scene, clock, store
+    def __init__(self, scene: HalvingScene, store: FailingStore) -> None:
+        self.scene, self._store = scene, store
         self._take_over(scene.controller_epoch)
 
     def _take_over(self, epoch: int) -> None:
         self.epoch, self.follower = epoch, MetadataFollower(self.scene.store)
-        self.halvings = TopicHalvings(self._store, self.follower, self._clock)
+        self.steps = PartitionSteps(cast(ControllerMetastore, self._store), self.follower)
 
     async def round(self, ms: int = 1_000) -> None:
         """After so much time. A controller that fails is never heard of again."""
         await self.scene.later(ms)
-        self._clock.jump(LOOK_SECONDS)
         try:
-            await self.follower.catch_up()
-            await self.halvings.step(self.epoch)
+            await self.halve(self.epoch)
         except HeadraceError:
             store, me = self.scene.store, uuid.uuid4()
             await store.resign_controller(self.epoch)
             self._take_over((await store.hold_controller_lease(77, me, 10_000_000)).controller_epoch)
+
+    async def halve(self, epoch: int) -> None:
+        image = await self.follower.catch_up()
+        halving = [topic.topic_id for topic in image.topics_by_id.values() if topic.halving >= 0]
+        await self.steps.halve(epoch, image, halving)
 
 
 @pytest.fixture
@@ -110,9 +113,9 @@ async def _halve(scene: HalvingScene, steps: Steps) -> None:
     assert await scene.outcomes(scene.aliased(2, 0, 5), scene.aliased(3, 1, 30)) == appended(0, 0)
 
 
-async def test_a_controller_takes_each_step(scene: HalvingScene, fake_clock: ManualClock) -> None:
+async def test_a_controller_takes_each_step(scene: HalvingScene) -> None:
     store = FailingStore(scene.store)
-    await _halve(scene, Steps(scene, fake_clock, store))
+    await _halve(scene, Steps(scene, store))
     assert store.calls == [
         "pause_children",  # of 2; the lag in 3 is too large
         "pause_children",  # of 3
@@ -127,28 +130,25 @@ async def test_a_controller_takes_each_step(scene: HalvingScene, fake_clock: Man
 
 @pytest.mark.parametrize("behind", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("fails_at", range(8))
-async def test_another_controller_goes_on_where_one_failed(
-    scene: HalvingScene, fake_clock: ManualClock, fails_at: int, behind: bool
-) -> None:
+async def test_another_controller_goes_on_where_one_failed(scene: HalvingScene, fails_at: int, behind: bool) -> None:
     store = FailingStore(scene.store, fails_at, behind=behind)
-    steps = Steps(scene, fake_clock, store)
+    steps = Steps(scene, store)
     await _halve(scene, steps)
     assert store.left < 0, "it failed"
     assert steps.epoch > scene.controller_epoch
 
 
-async def test_a_controller_that_was_replaced_takes_no_step(scene: HalvingScene, fake_clock: ManualClock) -> None:
+async def test_a_controller_that_was_replaced_takes_no_step(scene: HalvingScene) -> None:
     await scene.begin()
-    steps = Steps(scene, fake_clock, FailingStore(scene.store))
-    await steps.follower.catch_up()
+    steps = Steps(scene, FailingStore(scene.store))
     with pytest.raises(FencedError):
-        await steps.halvings.step(steps.epoch - 1)
+        await steps.halve(steps.epoch - 1)
     assert {pair.phase for pair in (await scene.state()).pairs} == {MergePhase.DRAINING}
 
 
-async def test_without_a_controller_a_pause_ends(scene: HalvingScene, fake_clock: ManualClock) -> None:
+async def test_without_a_controller_a_pause_ends(scene: HalvingScene) -> None:
     await scene.begin()
-    await Steps(scene, fake_clock, FailingStore(scene.store)).round()
+    await Steps(scene, FailingStore(scene.store)).round()
     assert await scene.outcomes(batch(scene.keys[2], 5)) == [(BatchOutcome.SENT_BACK, -1)]
     await scene.later(TIMES.pause_most_ms)
     assert await scene.outcomes(batch(scene.keys[2], 5)) == appended(5)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any, cast
+
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.cluster.controller import controller_steps
+from headrace.agent.cluster.controller_step import ControllerSteps
+from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.transaction_ends import FORGOTTEN_PER_CALL, PER_ROUND, EndingTimes, TransactionEnds
 from headrace.config.settings import Settings
 from headrace.metastore.api.transactions import LateTransaction, OpenTransactions
 from headrace.storage.errors import InvalidError, UnavailableError
+from headrace.storage.supervision import Supervisor
 from tests.manual_clock import ManualClock
 
 
@@ -43,41 +48,55 @@ class Rows:
         return forgotten
 
 
+def rounds(
+    rows: Rows, clock: ManualClock, times: EndingTimes | None = None, registry: CollectorRegistry | None = None
+) -> ControllerSteps:
+    """The rows of the controller's table that end something."""
+    api, registry = cast(Any, rows), registry or CollectorRegistry()
+    follower = MetadataFollower(api)
+    ends = TransactionEnds(api, lambda: times or EndingTimes.of(Settings()), registry)
+    table = controller_steps(api, follower, cast(Any, None), clock, registry, ends=ends)
+    return ControllerSteps(table[-2:], follower, clock, Supervisor(clock))
+
+
 async def test_it_looks_at_kafkas_intervals(fake_clock: ManualClock) -> None:
     rows = Rows()
-    ends = TransactionEnds(rows, lambda: EndingTimes.of(Settings()), fake_clock, CollectorRegistry())
+    steps = rounds(rows, fake_clock)
     rows.late, rows.gone = ["a", "b"], {"b"}
-    await ends.step(is_active=True)
-    assert rows.looks == []
-    await fake_clock.advance(10.0)
-    await ends.step(is_active=True)
-    await ends.step(is_active=True)
-    assert rows.looks == [("late", PER_ROUND)]
+    await steps.run(1)
+    assert rows.looks == [("late", PER_ROUND), ("unused", 604_800_000)], "a new controller looks at once"
     assert rows.late == []
+    await fake_clock.advance(9.0)
+    await steps.run(1)
+    assert len(rows.looks) == 2
+    await fake_clock.advance(1.0)
+    await steps.run(1)
+    await steps.run(1)
+    assert rows.looks[2:] == [("late", PER_ROUND)]
     await fake_clock.advance(3_590.0)
-    await ends.step(is_active=True)
-    assert rows.looks[1:] == [("late", PER_ROUND), ("unused", 604_800_000)]
+    await steps.run(1)
+    assert rows.looks[3:] == [("late", PER_ROUND), ("unused", 604_800_000)]
 
 
 async def test_what_is_left_is_done_in_the_next_round(fake_clock: ManualClock) -> None:
     rows = Rows()
-    ends = TransactionEnds(rows, lambda: EndingTimes(10, 10, 1), fake_clock, CollectorRegistry())
+    steps = rounds(rows, fake_clock, EndingTimes(10, 10, 1))
     rows.late, rows.unused = [str(number) for number in range(PER_ROUND + 1)], FORGOTTEN_PER_CALL + 1
     await fake_clock.advance(1.0)
-    await ends.step(is_active=True)
+    await steps.run(1)
     assert (len(rows.late), rows.unused) == (1, 1)
-    await ends.step(is_active=True)
+    await steps.run(1)
     assert (len(rows.late), rows.unused) == (0, 0)
-    await ends.step(is_active=True)
+    await steps.run(1)
     assert len(rows.looks) == 4
 
 
 async def test_its_look_is_what_the_metrics_show_while_it_is_active(fake_clock: ManualClock) -> None:
     rows, registry = Rows(), CollectorRegistry()
-    ends = TransactionEnds(rows, lambda: EndingTimes.of(Settings()), fake_clock, registry)
+    steps = rounds(rows, fake_clock, registry=registry)
     rows.late, rows.gone = ["a", "b"], {"b"}
     await fake_clock.advance(10.0)
-    await ends.step(is_active=True)
+    await steps.run(1)
 
     def shown() -> list[float | None]:
         names = ("open", "oldest_seconds", "late", "timed_out_total")
@@ -86,29 +105,28 @@ async def test_its_look_is_what_the_metrics_show_while_it_is_active(fake_clock: 
     assert shown() == [3, 7.5, 0, 1]
     rows.late, rows.is_failing = ["c", "d"], True
     await fake_clock.advance(10.0)
-    with pytest.raises(UnavailableError):
-        await ends.step(is_active=True)
+    await steps.run(1)
     assert shown() == [3, 7.5, 2, 1], "they hang"
-    await ends.step(is_active=False)
+    steps.stand_by()
     assert shown() == [0, 0, 0, 1]
-    assert len(rows.looks) == 2
+    assert len(rows.looks) == 3
 
 
 async def test_transactions_that_cannot_be_ended_hold_up_no_other(fake_clock: ManualClock) -> None:
     """Also if there are more of them than one look takes, and they are the oldest."""
     rows, registry = Rows(), CollectorRegistry()
-    ends = TransactionEnds(rows, lambda: EndingTimes(10, 10, 1), fake_clock, registry)
+    steps = rounds(rows, fake_clock, EndingTimes(10, 10, 1), registry)
     bad = [f"bad-{number:03}" for number in range(PER_ROUND + 10)]
     rows.late, rows.bad, rows.unused = [*bad, "good-1", "good-2"], set(bad), 1
     await fake_clock.advance(1.0)
     for _ in range(3):
-        await ends.step(is_active=True)
+        await steps.run(1)
     assert rows.late == bad
     assert rows.unused == 0, "unused ids are forgotten all the same"
     assert registry.get_sample_value("headrace_transactions_unending") == len(bad)
     rows.bad = set()
     for _ in range(3):
         await fake_clock.advance(1.0)
-        await ends.step(is_active=True)
+        await steps.run(1)
     assert not rows.late
     assert registry.get_sample_value("headrace_transactions_unending") == 0

@@ -72,10 +72,7 @@ async def healed(url: str) -> None:
 
 async def ends_of(metastore: PostgresMetastore) -> int:
     """Late transactions after a round of the controller."""
-    clock = ManualClock()
-    ends = TransactionEnds(metastore, lambda: TIMES, clock, CollectorRegistry())
-    await clock.advance(1)
-    await ends.step(is_active=True)
+    await TransactionEnds(metastore, lambda: TIMES, CollectorRegistry()).end_late()
     return (await metastore.open_transactions(10)).late_count
 
 
