@@ -49,7 +49,7 @@ from headrace.agent.fetch.service import FetchService
 from headrace.agent.forward.routes import of_brokers
 from headrace.agent.forward.service import ForwardService
 from headrace.agent.groups.handlers import GROUP_ROWS, GroupHandlers
-from headrace.agent.peer_apis import ZONE_CACHE_KEY
+from headrace.agent.peers.channel import ZONE_CACHE_KEY
 from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.agent.quotas.mutations import MutationQuotas
 from headrace.agent.refusal_log import RefusalLog

@@ -16,16 +16,16 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.dispatch import Dispatcher
-from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.forward.forwarding import Forwarding
-from headrace.agent.forward.link import Connect, ForwardLink
+from headrace.agent.forward.link import ForwardLink
 from headrace.agent.forward.links import Links
 from headrace.agent.forward.metrics import ForwardMetrics
 from headrace.agent.forward.routes import Route
 from headrace.agent.forward.serving import ForwardServer
 from headrace.agent.groups.handlers import GroupHandlers
 from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
-from headrace.agent.peer_apis import ENVELOPE_KEY, OPEN_KEY
+from headrace.agent.peers.channel import ENVELOPE_KEY, OPEN_KEY
+from headrace.agent.peers.connection import Connect, open_connection
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import PROVEN_LINKS, SHARED_ADDRESS, Listener
 from headrace.metastore.log.image import AgentImage, MetadataImage

@@ -9,8 +9,8 @@ from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.zone_cache import wire as zone_cache
 from headrace.agent.forward import wire as forwarding
 from headrace.agent.listener.frames import read_request_header
-from headrace.agent.peer_apis import BETWEEN_AGENTS
 from headrace.agent.peer_health import wire as health
+from headrace.agent.peers.channel import BETWEEN_AGENTS
 from headrace.storage.dependency import BUCKET, METASTORE
 
 SECRET = bytes(range(32))
