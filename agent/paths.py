@@ -30,6 +30,7 @@ from headrace.agent.handlers import HandlerParts, register_handlers
 from headrace.agent.limit_metrics import limits_reached
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.memory_metrics import watch_memory
+from headrace.agent.no_coordinator import without_coordinator
 from headrace.agent.peer_health.reports import AgentReports
 from headrace.agent.peers.channel import PEER_HEALTH_KEY
 from headrace.agent.peers.connection import Connect, open_connection
@@ -203,9 +204,8 @@ class RequestPaths:
             self._zone_secret,
             cluster,
             self._shared,
-            base.metastore,
-            base.dispatcher,
-            base.settings,
+            without_coordinator(base.metastore, cluster, base.settings, base.clock, base.rng),
+            base.dispatcher.handle,
             self.fetch.database_now_ms,
             base.clock,
             base.rng,
