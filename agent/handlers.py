@@ -49,7 +49,7 @@ from headrace.agent.fetch.service import FetchService
 from headrace.agent.forward.routes import of_brokers
 from headrace.agent.forward.service import ForwardService
 from headrace.agent.groups.handlers import GROUP_ROWS, GroupHandlers
-from headrace.agent.peer_apis import ZONE_CACHE_KEY
+from headrace.agent.peers.channel import ZONE_CACHE_KEY
 from headrace.agent.produce.pipeline import ProducePipeline
 from headrace.agent.quotas.mutations import MutationQuotas
 from headrace.agent.refusal_log import RefusalLog
@@ -121,7 +121,8 @@ def register_handlers(dispatcher: Dispatcher, parts: HandlerParts) -> dict[str, 
     """
     made = _BrokerParts(parts)
     register_rows(dispatcher, ROWS, made, parts.authorizer, parts.audit, parts.forward.wrap)
-    parts.forward.register(dispatcher, routes_of(ROWS))
+    for api_key, handler in parts.forward.serve(routes_of(ROWS)).items():
+        dispatcher.register_unadvertised(api_key, handler)
     if parts.fetch.zone_cache is not None:
         dispatcher.register_unadvertised(ZONE_CACHE_KEY, parts.fetch.zone_cache.handle)
     return {"metadata_answers": lambda: made.metadata.in_use_bytes}

@@ -24,16 +24,16 @@ from headrace.agent.cluster.zone_traffic import ZoneTraffic
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.fetch.steps import FetchSteps
-from headrace.agent.fetch.zone_cache.asking import Connect
-from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.forward.service import ForwardService
 from headrace.agent.groups.handlers import GroupHandlers
 from headrace.agent.handlers import HandlerParts, register_handlers
 from headrace.agent.limit_metrics import limits_reached
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.memory_metrics import watch_memory
-from headrace.agent.peer_apis import PEER_HEALTH_KEY
+from headrace.agent.no_coordinator import without_coordinator
 from headrace.agent.peer_health.reports import AgentReports
+from headrace.agent.peers.channel import PEER_HEALTH_KEY
+from headrace.agent.peers.connection import Connect, open_connection
 from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
@@ -204,9 +204,8 @@ class RequestPaths:
             self._zone_secret,
             cluster,
             self._shared,
-            base.metastore,
-            base.dispatcher,
-            base.settings,
+            without_coordinator(base.metastore, cluster, base.settings, base.clock, base.rng),
+            base.dispatcher.handle,
             self.fetch.database_now_ms,
             base.clock,
             base.rng,

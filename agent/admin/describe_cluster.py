@@ -14,15 +14,13 @@ from headrace.agent.cluster.routing import preferred
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.security.authorization.access import FULL_ACCESS
-from headrace.agent.security.authorization.operations import AclResource
+from headrace.agent.security.authorization.operations import NOT_ASKED, AclResource
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply
 
 BROKERS = 1
 CONTROLLERS = 2
-NOT_ASKED = -(2**31)
-"""The value of authorized operations if they were not requested."""
 
 
 def controller_id(image: MetadataImage) -> int:

@@ -14,7 +14,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.admin.describe_cluster import NOT_ASKED
 from headrace.agent.admin.metadata_response import MetadataRendering
 from headrace.agent.admin.topic_names import why_illegal
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
@@ -22,7 +21,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.agent.security.authorization.access import FULL_ACCESS, Access
 from headrace.agent.security.authorization.authorizer import Authorizer
-from headrace.agent.security.authorization.operations import AclOperation, AclResource
+from headrace.agent.security.authorization.operations import NOT_ASKED, AclOperation, AclResource
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.request import Request, Response

@@ -13,10 +13,10 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.admin.describe_cluster import NOT_ASKED, controller_id
+from headrace.agent.admin.describe_cluster import controller_id
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.security.authorization.access import FULL_ACCESS, Access
-from headrace.agent.security.authorization.operations import AclOperation, AclResource
+from headrace.agent.security.authorization.operations import NOT_ASKED, AclOperation, AclResource
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.typed import Schema

@@ -35,9 +35,8 @@ from headrace.agent.fetch.sessions import FetchSessions
 from headrace.agent.fetch.steps import UNTRACED, FetchSteps
 from headrace.agent.fetch.timestamps import TimestampSearch
 from headrace.agent.fetch.waiters import Waiters
-from headrace.agent.fetch.zone_cache.asking import Connect
-from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.fetch.zone_cache.service import ZoneCache
+from headrace.agent.peers.connection import Connect, open_connection
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.listeners import listeners
 from headrace.config.memory_budget import EXTENT_BYTES, SESSION_PARTITION_BYTES

@@ -13,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 
-from headrace.agent.fetch.zone_cache.connection import PeerConnection, open_connection
 from headrace.agent.forward.metrics import ForwardMetrics
 from headrace.agent.forward.wire import (
     ANSWER_BYTES_MAX,
@@ -34,6 +33,8 @@ from headrace.agent.forward.wire import (
     encode_opening,
     link_key,
 )
+from headrace.agent.peers.channel import FORWARDING
+from headrace.agent.peers.connection import Connect, PeerConnection, open_connection
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.request import Request
 from headrace.storage.clock import Clock, within
@@ -51,7 +52,6 @@ SILENT_SECONDS = 5.0
 LOST: tuple[None, bytes] = (None, b"")
 Answer = tuple[ForwardOutcome | None, bytes | memoryview]
 """What became of a request, and what follows; LOST if that is not known."""
-Connect = Callable[[str, int], Awaitable[PeerConnection]]
 
 
 class ForwardLink:
@@ -128,7 +128,7 @@ class ForwardLink:
         try:
             connection = await self._open()
         except HeadraceError as error:
-            logger.warning("link not opened: node_id=%d error=%s", self._node_id, error)
+            logger.warning("forwarding: link not opened: node_id=%d error=%s", self._node_id, error)
             self._rests_until = self._clock.monotonic() + REST_SECONDS
             self._lose_queue()
             return
@@ -150,10 +150,10 @@ class ForwardLink:
         try:
             return await within(self._clock, OPEN_SECONDS, self._exchange(), lambda connection: connection.close())
         except TimeoutError:
-            raise UnavailableError("link: no answer in time") from None
+            raise FORWARDING.error(UnavailableError, "no answer in time") from None
 
     async def _exchange(self) -> PeerConnection:
-        connection = await self._connect(self._address.host, self._address.port)
+        connection = await self._connect(FORWARDING, self._address.host, self._address.port)
         try:
             nonce = self._rng.randbytes(NONCE_BYTES)
             opening = Opening(self._now_ms(), self._own_node_id(), self._node_id, NEWEST_ENVELOPE, nonce)
@@ -161,7 +161,7 @@ class ForwardLink:
             frame, mac = encode_opening(opening, self._secret, number)
             version, other = decode_opened(await connection.ask(number, frame, OPENED_BYTES), self._secret, mac)
             if not 1 <= version <= NEWEST_ENVELOPE:
-                raise CorruptError(f"link: unknown version of envelopes: version={version}")
+                raise FORWARDING.error(CorruptError, f"unknown version of envelopes: version={version}")
         except BaseException:
             connection.close()
             raise
@@ -178,7 +178,9 @@ class ForwardLink:
                     if connection.waiting and not connection.closed:
                         self._ping(connection)
                 elif self._clock.monotonic() - self._pinged_at >= SILENT_SECONDS:
-                    logger.warning("link is silent: node_id=%d waiting=%d", self._node_id, connection.waiting)
+                    logger.warning(
+                        "forwarding: link is silent: node_id=%d waiting=%d", self._node_id, connection.waiting
+                    )
                     return
         finally:
             self._metrics.links.dec()
@@ -244,7 +246,7 @@ class ForwardLink:
         try:
             found = decode_answer(frame.result(), key, number)
         except CorruptError as error:
-            logger.warning("link closed: node_id=%d error=%s", self._node_id, error)
+            logger.warning("forwarding: link closed: node_id=%d error=%s", self._node_id, error)
             connection.close()
             self._lose(answer)
             return

@@ -1,6 +1,6 @@
 """Forwarding composed: this agent's links, and what it serves for others.
 
-Place: created by agent/broker.py.
+Place: created by agent/paths.py.
 Invariant: an agent serves what others forward in every mode, so that each of them may begin to forward at any time.
 Nothing is sent after `close`.
 """
@@ -8,42 +8,36 @@ Nothing is sent after `close`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.dispatch import Dispatcher
-from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.forward.forwarding import Forwarding
-from headrace.agent.forward.link import Connect, ForwardLink
+from headrace.agent.forward.link import ForwardLink
 from headrace.agent.forward.links import Links
 from headrace.agent.forward.metrics import ForwardMetrics
 from headrace.agent.forward.routes import Route
 from headrace.agent.forward.serving import ForwardServer
-from headrace.agent.groups.handlers import GroupHandlers
-from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
-from headrace.agent.peer_apis import ENVELOPE_KEY, OPEN_KEY
-from headrace.config.settings import Settings
+from headrace.agent.peers.channel import ENVELOPE_KEY, OPEN_KEY
+from headrace.agent.peers.connection import Connect, open_connection
 from headrace.metastore.api.agents import PROVEN_LINKS, SHARED_ADDRESS, Listener
-from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 
 
 class ForwardService:
-    """`wrap` handlers, then `register`; finally `drain` and `close`."""
+    """`wrap` handlers, then `serve`; finally `drain` and `close`."""
 
     def __init__(
         self,
         secret: bytes,
         view: ClusterView,
         shared: SharedAddress,
-        api: GroupOffsetApi,
-        dispatcher: Dispatcher,
-        settings: Settings,
+        unavailable: Mapping[int, RequestHandler],
+        handle: RequestHandler,
         now_ms: Callable[[], int],
         clock: Clock,
         rng: random.Random,
@@ -52,7 +46,8 @@ class ForwardService:
         inter_broker: str | None,
         connect: Connect = open_connection,
     ) -> None:
-        """`now_ms`: the database's clock."""
+        """`unavailable`: handlers that answer as if no coordinator was known. `handle` serves any request of a client;
+        `now_ms`: the database's clock."""
         metrics = ForwardMetrics(registry)
 
         def make_link(node_id: int, address: Listener) -> ForwardLink:
@@ -69,10 +64,9 @@ class ForwardService:
             )
 
         self.links = Links(make_link, inter_broker)
-        nowhere = GroupHandlers(api, _NoCoordinator(view), settings, clock, rng, CollectorRegistry())
-        self._forwarding = Forwarding(view, shared, self.links, nowhere.handlers)
+        self._forwarding = Forwarding(view, shared, self.links, unavailable)
         self._server = ForwardServer(
-            *(secret, lambda: view.node_id, now_ms, dispatcher.handle, rng, metrics),
+            *(secret, lambda: view.node_id, now_ms, handle, rng, metrics),
             proves=partial(_proves_links, view),
         )
 
@@ -80,11 +74,10 @@ class ForwardService:
         """The handler of any API; those with a route are forwarded to its agent."""
         return handler if route is None else self._forwarding.wrap(route, handler)
 
-    def register(self, dispatcher: Dispatcher, served: Collection[int]) -> None:
-        """Serve the APIs `served` for other agents."""
+    def serve(self, served: Collection[int]) -> dict[int, RequestHandler]:
+        """Return what serves the APIs `served` for other agents: handlers of the private APIs, by their keys."""
         self._server.served = frozenset(served)
-        dispatcher.register_unadvertised(OPEN_KEY, self._server.open)
-        dispatcher.register_unadvertised(ENVELOPE_KEY, self._server.serve)
+        return {OPEN_KEY: self._server.open, ENVELOPE_KEY: self._server.serve}
 
     def drain(self) -> None:
         """Clients that wait for other members go on at other agents."""
@@ -99,39 +92,3 @@ def _proves_links(view: ClusterView, node_id: int) -> bool:
     agent = view.image.agents.get(node_id)
     forwards = None if agent is None else agent.features.get(SHARED_ADDRESS)
     return forwards is not None and forwards.max_level >= PROVEN_LINKS
-
-
-class _NoCoordinator:
-    """A ClusterView in which no group has a coordinator: handlers answer COORDINATOR_NOT_AVAILABLE."""
-
-    def __init__(self, view: ClusterView) -> None:
-        self._view = view
-
-    @property
-    def cluster_id(self) -> str:
-        return self._view.cluster_id
-
-    @property
-    def commit_shards(self) -> int:
-        return self._view.commit_shards
-
-    @property
-    def node_id(self) -> int:
-        return self._view.node_id
-
-    @property
-    def broker_epoch(self) -> int:
-        return self._view.broker_epoch
-
-    @property
-    def image(self) -> MetadataImage:
-        return self._view.image
-
-    async def catch_up(self) -> MetadataImage:
-        return await self._view.catch_up()
-
-    def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        return self._view.leader(partition_key, zone)
-
-    def coordinator(self, group_id: str) -> AgentImage | None:
-        return None

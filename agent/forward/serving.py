@@ -22,7 +22,6 @@ from headrace.agent.forward.wire import (
     NONCE_BYTES,
     OPEN_VERSION,
     PROVEN,
-    WINDOW_MS,
     Envelope,
     EnvelopeKind,
     ForwardOutcome,
@@ -32,6 +31,7 @@ from headrace.agent.forward.wire import (
     encode_opened,
     link_key,
 )
+from headrace.agent.peers.channel import FORWARDING
 from headrace.metastore.api.zone_secret import opened_with
 from headrace.protocol.api_versions import WIDE
 from headrace.protocol.request import ClientConnection, CloseConnection, Promise, Request, RequestHandler, Response
@@ -76,15 +76,13 @@ class ForwardServer:
     def open(self, request: Request) -> Awaitable[Response]:
         """Make the connection a link. CloseConnection or InvalidError for an opening that is not for this agent."""
         try:
-            if request.api_version != OPEN_VERSION:
-                raise CloseConnection("link: unsupported version")
+            FORWARDING.check_version(request.api_version, OPEN_VERSION)
             (opening, mac), secret = opened_with(self._secret, lambda secret: decode_opening(request.body, secret))
-            if opening.asked != self._own_node_id() or abs(self._now_ms() - opening.sent_ms) > WINDOW_MS:
-                raise CloseConnection(f"link: not for this agent, or stale: asked={opening.asked}")
+            FORWARDING.check_addressee(opening.asked, self._own_node_id(), opening.sent_ms, self._now_ms())
             if opening.newest_envelope < 1 or request.connection in self._links:
-                raise CloseConnection("link: unsupported version, or opened already")
+                raise _refusal("unsupported version, or opened already")
             if opening.newest_envelope < PROVEN and self._proves(opening.asker):
-                raise CloseConnection(f"link: an opening from before the agent's upgrade: asker={opening.asker}")
+                raise _refusal(f"an opening from before the agent's upgrade: asker={opening.asker}")
         except (CloseConnection, InvalidError):
             self._metrics.refused.inc()
             raise
@@ -103,12 +101,12 @@ class ForwardServer:
         link = self._links.get(request.connection)
         try:
             if link is None or request.api_version != link.version:
-                raise CloseConnection("link: an envelope without an open link, or of another version")
+                raise _refusal("an envelope without an open link, or of another version")
             if request.correlation_id <= link.last_number:
-                raise CloseConnection(f"link: a repeated envelope: number={request.correlation_id}")
+                raise _refusal(f"a repeated envelope: number={request.correlation_id}")
             envelope = decode_envelope(request.body, link.key, request.correlation_id)
             if envelope.kind is EnvelopeKind.REQUEST and envelope.api_key not in self.served:
-                raise CloseConnection(f"link: an api that is not forwarded: api_key={envelope.api_key}")
+                raise _refusal(f"an api that is not forwarded: api_key={envelope.api_key}")
         except (CloseConnection, InvalidError):
             self._metrics.refused.inc()
             raise
@@ -158,7 +156,9 @@ class ForwardServer:
         except (CloseConnection, InvalidError) as error:
             return ForwardOutcome.CLOSE, [str(error).encode()], 0
         except Exception as error:
-            logger.error("forwarded request failed: api_key=%d peer=%s", envelope.api_key, client.peer, exc_info=error)
+            logger.error(
+                "forwarding: request failed: api_key=%d peer=%s", envelope.api_key, client.peer, exc_info=error
+            )
             return ForwardOutcome.CLOSE, [b"the request failed at another agent"], 0
         if buffers is None:
             return ForwardOutcome.NO_ANSWER, [], response.reserved_bytes
@@ -195,6 +195,10 @@ def _client(link: ClientConnection, envelope: Envelope) -> ClientConnection:
         listener=envelope.listener,
         is_forwarded=True,
     )
+
+
+def _refusal(event: str) -> CloseConnection:
+    return FORWARDING.error(CloseConnection, event)
 
 
 def _end(client: ClientConnection) -> None:

@@ -16,12 +16,11 @@ with PROVEN_LINKS (metastore/api/agents.py), so it ends with the last older agen
 from __future__ import annotations
 
 import enum
-import hmac
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.agent.peer_apis import ENVELOPE_KEY, OPEN_KEY
+from headrace.agent.peers.channel import ENVELOPE_KEY, FORWARDING, NOT_OURS, OPEN_KEY, SEAL_BYTES, framed, seal
 from headrace.protocol import wire
 from headrace.storage.errors import CorruptError, InvalidError
 
@@ -29,19 +28,16 @@ OPEN_VERSION = 0
 NEWEST_ENVELOPE = 2
 PROVEN = 2
 """From this version on the first envelope opens the link."""
-WINDOW_MS = 60_000
-"""An opening is valid for so long, on the database's clock."""
 NONCE_BYTES = 16
 ANSWER_BYTES_MAX = 128 * 1024 * 1024
 
-_MAC_BYTES = 32
-_REQUEST_HEADER = struct.Struct(">hhi")
 _OPENING = struct.Struct(">qiih16s")
 _OPENED = struct.Struct(">i32sh16s")
 OPENED_BYTES = _OPENED.size
 _FIXED = struct.Struct(">bqqhhi")
 _ANSWER = struct.Struct(">i32sb")
 _NUMBER = struct.Struct(">ci")
+_OPEN, _ANSWERED = b"open", b"opened"
 
 
 class EnvelopeKind(enum.IntEnum):
@@ -101,39 +97,39 @@ class Envelope(NamedTuple):
 def encode_opening(opening: Opening, secret: bytes, correlation_id: int) -> tuple[bytes, bytes]:
     """(the request frame with its length, its MAC)."""
     body = _OPENING.pack(*opening)
-    mac = _mac(secret, b"open", body)
-    return _framed(OPEN_KEY, OPEN_VERSION, correlation_id, mac + body), mac
+    mac = seal(secret, _OPEN, body)
+    return framed(OPEN_KEY, OPEN_VERSION, correlation_id, mac + body), mac
 
 
 def decode_opening(body: memoryview, secret: bytes) -> tuple[Opening, bytes]:
     """(opening, its MAC). InvalidError if it is malformed or not from an agent of this cluster."""
-    if len(body) != _MAC_BYTES + _OPENING.size:
-        raise InvalidError(f"link: malformed opening: bytes={len(body)}")
-    mac, rest = bytes(body[:_MAC_BYTES]), body[_MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(secret, b"open", rest)):
-        raise InvalidError("link: not from an agent of this cluster")
+    if len(body) != SEAL_BYTES + _OPENING.size:
+        raise FORWARDING.error(InvalidError, f"malformed opening: bytes={len(body)}")
+    rest, mac = FORWARDING.unsealed(body, secret, _OPEN, refusal=f"opening is {NOT_OURS}")
     return Opening(*_OPENING.unpack(rest)), mac
 
 
 def encode_opened(correlation_id: int, secret: bytes, opening_mac: bytes, version: int, nonce: bytes) -> bytes:
     """The response frame after its length; `version` of the envelopes from here on."""
     rest = struct.pack(">h", version) + nonce
-    return _OPENED.pack(correlation_id, _mac(secret, b"opened", opening_mac, rest), version, nonce)
+    return _OPENED.pack(correlation_id, seal(secret, _ANSWERED, opening_mac, rest), version, nonce)
 
 
 def decode_opened(frame: memoryview, secret: bytes, opening_mac: bytes) -> tuple[int, bytes]:
     """(version, nonce). CorruptError unless it answers this opening."""
     if len(frame) != OPENED_BYTES:
-        raise CorruptError(f"link: malformed answer to the opening: bytes={len(frame)}")
+        raise FORWARDING.error(CorruptError, f"malformed answer to the opening: bytes={len(frame)}")
     _, mac, version, nonce = _OPENED.unpack(frame)
-    if not hmac.compare_digest(mac, _mac(secret, b"opened", opening_mac, struct.pack(">h", version) + nonce)):
-        raise CorruptError("link: the answer is not from an agent of this cluster")
+    rest = struct.pack(">h", version) + nonce
+    FORWARDING.check_answer(
+        mac, secret, _ANSWERED, opening_mac, rest, refusal=f"the answer to the opening is {NOT_OURS}"
+    )
     return version, nonce
 
 
 def link_key(secret: bytes, opening_mac: bytes, nonce: bytes) -> bytes:
     """The key of the link that was opened so."""
-    return _mac(secret, b"link", opening_mac, nonce)
+    return seal(secret, b"link", opening_mac, nonce)
 
 
 def encode_envelope(envelope: Envelope, key: bytes, number: int, version: int = NEWEST_ENVELOPE) -> bytes:
@@ -145,14 +141,13 @@ def encode_envelope(envelope: Envelope, key: bytes, number: int, version: int = 
             envelope.body,
         )
     )
-    return _framed(ENVELOPE_KEY, version, number, _mac(key, _NUMBER.pack(b">", number), body) + body)
+    return framed(ENVELOPE_KEY, version, number, seal(key, _NUMBER.pack(b">", number), body) + body)
 
 
 def decode_envelope(body: memoryview, key: bytes, number: int) -> Envelope:
     """InvalidError if it is malformed or not the envelope with this number of this link."""
-    mac, rest = bytes(body[:_MAC_BYTES]), body[_MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(key, _NUMBER.pack(b">", number), rest)):
-        raise InvalidError(f"link: an envelope is not from the agent that opened it: number={number}")
+    refusal = f"an envelope is not from the agent that opened the link: number={number}"
+    rest, _ = FORWARDING.unsealed(body, key, _NUMBER.pack(b">", number), refusal=refusal)
     try:
         kind, connection_id, deadline_ms, api_key, api_version, correlation_id = _FIXED.unpack_from(rest)
         listener, position = wire.read_string(rest, _FIXED.size, False)
@@ -173,39 +168,26 @@ def decode_envelope(body: memoryview, key: bytes, number: int) -> Envelope:
             rest[position:],
         )
     except (*wire.MALFORMED, ValueError) as error:
-        raise InvalidError(f"link: malformed envelope: number={number} error={error}") from error
+        raise FORWARDING.error(InvalidError, f"malformed envelope: number={number} error={error}") from error
 
 
 def encode_answer(
     number: int, key: bytes, outcome: ForwardOutcome, buffers: Sequence[bytes | memoryview] = ()
 ) -> list[bytes | memoryview]:
     """Buffers of the response frame; the last ones are the client's, not copied."""
-    digest = hmac.new(key, _NUMBER.pack(b"<", number) + bytes((outcome,)), "sha256")
-    for buffer in buffers:
-        digest.update(buffer)
-    return [_ANSWER.pack(number, digest.digest(), outcome), *buffers]
+    mac = seal(key, _NUMBER.pack(b"<", number), bytes((outcome,)), *buffers)
+    return [_ANSWER.pack(number, mac, outcome), *buffers]
 
 
 def decode_answer(frame: memoryview, key: bytes, number: int) -> tuple[ForwardOutcome, memoryview]:
     """(what became of the request, what follows). CorruptError unless it answers the envelope with this number."""
     try:
         found, mac, outcome = _ANSWER.unpack_from(frame)
-        rest = frame[_ANSWER.size :]
-        expected = _mac(key, _NUMBER.pack(b"<", number), frame[_ANSWER.size - 1 : _ANSWER.size], rest)
-        if found != number or not hmac.compare_digest(mac, expected):
-            raise CorruptError(f"link: an answer is not from the agent that was asked: number={number}")
+        sealed, rest = frame[_ANSWER.size - 1 : _ANSWER.size], frame[_ANSWER.size :]
+        refusal = f"an answer is not from the agent that was asked: number={number}"
+        if found != number:
+            raise FORWARDING.error(CorruptError, refusal)
+        FORWARDING.check_answer(mac, key, _NUMBER.pack(b"<", number), sealed, rest, refusal=refusal)
         return ForwardOutcome(outcome), rest
     except (struct.error, ValueError) as error:
-        raise CorruptError(f"link: malformed answer: number={number} error={error}") from error
-
-
-def _framed(api_key: int, version: int, correlation_id: int, body: bytes) -> bytes:
-    frame = _REQUEST_HEADER.pack(api_key, version, correlation_id) + wire.string(None, False) + body
-    return wire.INT32.pack(len(frame)) + frame
-
-
-def _mac(key: bytes, *parts: bytes | memoryview) -> bytes:
-    digest = hmac.new(key, digestmod="sha256")
-    for part in parts:
-        digest.update(part)
-    return digest.digest()
+        raise FORWARDING.error(CorruptError, f"malformed answer: number={number} error={error}") from error

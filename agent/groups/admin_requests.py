@@ -12,14 +12,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.admin.describe_cluster import NOT_ASKED
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.administration import GroupAdministration
 from headrace.agent.groups.group_values import GroupDescription
 from headrace.agent.groups.names import is_legal_group_id, storable
 from headrace.agent.groups.offsets.topics import resolve
 from headrace.agent.security.authorization.access import FULL_ACCESS
-from headrace.agent.security.authorization.operations import AclResource
+from headrace.agent.security.authorization.operations import NOT_ASKED, AclResource
 from headrace.metastore.api.groups import GroupListing
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply

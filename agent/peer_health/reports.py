@@ -14,21 +14,20 @@ import random
 from collections.abc import Callable
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.fetch.zone_cache.asking import Connect
-from headrace.agent.fetch.zone_cache.connection import PeerConnection, open_connection
 from headrace.agent.peer_health.wire import (
     ANSWER_BYTES,
     VERSION,
-    WINDOW_MS,
     Question,
     decode_answer,
     decode_question,
     encode_answer,
     encode_question,
 )
+from headrace.agent.peers.channel import PEER_HEALTH
+from headrace.agent.peers.connection import Connect, PeerConnection, open_connection
 from headrace.metastore.api.zone_secret import opened_with
 from headrace.metastore.log.image import AgentImage
-from headrace.protocol.request import CloseConnection, Request, Response
+from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 
@@ -78,11 +77,9 @@ class AgentReports:
 
     async def handle(self, request: Request) -> Response:
         """What this process reaches. CloseConnection for an unauthorized, stale or misdirected question."""
-        if request.api_version != VERSION:
-            raise CloseConnection("peer health: unsupported version")
+        PEER_HEALTH.check_version(request.api_version, VERSION)
         (question, mac), secret = opened_with(self._secret, lambda secret: decode_question(request.body, secret))
-        if question.asked != self._view.node_id or abs(self._now_ms() - question.sent_ms) > WINDOW_MS:
-            raise CloseConnection(f"peer health: not for this agent, or stale: question={question}")
+        PEER_HEALTH.check_addressee(question.asked, self._view.node_id, question.sent_ms, self._now_ms())
         request.connection.is_agent = True
         return Response([encode_answer(request.correlation_id, secret, mac, self._own_reached())])
 
@@ -90,7 +87,7 @@ class AgentReports:
         connection: PeerConnection | None = None
         try:
             address = agent.endpoint(self._listener)
-            connection = await self._connect(address.host, address.port)
+            connection = await self._connect(PEER_HEALTH, address.host, address.port)
             question = Question(self._now_ms(), self._view.node_id, agent.node_id)
             correlation_id = connection.next_id()
             frame, mac = encode_question(question, self._secret, correlation_id)

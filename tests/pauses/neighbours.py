@@ -13,7 +13,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from headrace.agent.listener.frames import read_request_header
-from headrace.agent.peer_apis import ENVELOPE_KEY, OPEN_KEY
+from headrace.agent.peers.channel import ENVELOPE_KEY, OPEN_KEY
 from headrace.protocol.request import ClientConnection, CloseConnection, Request
 
 if TYPE_CHECKING:

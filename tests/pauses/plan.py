@@ -22,7 +22,8 @@ PATHS = (
         for name in ("held_groups", "classic/coordinator", "offsets/group_offsets", "consumer/coordinator")
     ),
     *(f"agent/fetch/{name}.py" for name in ("handler", "service", "feed", "locate")),
-    *(f"agent/fetch/zone_cache/{name}.py" for name in ("asking", "connection", "serving", "shared", "service")),
+    *(f"agent/fetch/zone_cache/{name}.py" for name in ("asking", "serving", "shared", "service")),
+    "agent/peers/connection.py",
     *(f"agent/forward/{name}.py" for name in ("forwarding", "link", "links", "serving", "service")),
     "agent/housekeeping.py",
 )

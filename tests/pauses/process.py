@@ -26,6 +26,7 @@ from headrace.agent.fetch.service import FetchService
 from headrace.agent.forward.service import ForwardService
 from headrace.agent.groups.handlers import GROUP_ROWS
 from headrace.agent.housekeeping import Housekeeper
+from headrace.agent.no_coordinator import without_coordinator
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener
@@ -133,15 +134,16 @@ class Process:
         """What clients ask of groups goes to their coordinator, if agents forward."""
         now_ms = self.fetch.database_now_ms
         forward = ForwardService(
-            SECRET, self.cluster, shared, api, self.dispatcher, settings, now_ms, self.clock, rng, registry,
-            inter_broker=AGENTS,
+            SECRET, self.cluster, shared, without_coordinator(api, self.cluster, settings, self.clock, rng),
+            self.dispatcher.handle, now_ms, self.clock, rng, registry, inter_broker=AGENTS,
         )  # fmt: skip
         routes = routes_of(GROUP_ROWS)
         served = {key: forward.wrap(routes[key], handler) for key, handler in self.groups.handlers.items()}
         for key, handler in served.items():
             if GROUP_ROWS[key].is_advertised:
                 self.dispatcher.register(key, handler)
-        forward.register(self.dispatcher, routes)
+        for api_key, handler in forward.serve(routes).items():
+            self.dispatcher.register_unadvertised(api_key, handler)
         self.cluster.follower.on_image.append(forward.links.on_image)
         self.groups.handlers = served
         return forward

@@ -102,7 +102,6 @@ NEVER_MET = {
     "agent/forward/forwarding.py:Forwarding._finish#2": "a stopped agent goes on before its links are given up",
     "agent/forward/forwarding.py:Forwarding._join#1": "no request is for groups of both agents",
     "agent/forward/serving.py:ForwardServer._outcome#1": "memory for answers is free",
-    "agent/forward/service.py:_NoCoordinator.catch_up#1": "no request that is lost looks for unknown topics",
 }
 """Where these schedules never wait, and what would take them there."""
 

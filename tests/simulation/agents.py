@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.listener.produce_bytes import ProduceBytes
-from headrace.agent.peer_apis import ZONE_CACHE_KEY
+from headrace.agent.peers.channel import ZONE_CACHE_KEY
 from headrace.agent.produce.pipeline import Callbacks, ProduceMetastore, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
 from headrace.agent.transactions.init_producer_id import InitProducerId

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.agent.fetch.file_range import FileRange
-from headrace.agent.fetch.zone_cache.connection import PeerConnection, open_connection
 from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
 from headrace.agent.fetch.zone_cache.wire import (
     BUSY,
@@ -25,6 +24,8 @@ from headrace.agent.fetch.zone_cache.wire import (
     encode_ask,
     largest_answer,
 )
+from headrace.agent.peers.channel import ZONE_CACHE
+from headrace.agent.peers.connection import Connect, PeerConnection, open_connection
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.clock import Clock, within
 from headrace.storage.errors import CorruptError, HeadraceError, UnavailableError
@@ -38,8 +39,6 @@ AWAITED_BYTES_MAX = MAX_ANSWER_BYTES
 REST_SECONDS = 1.0
 SLOW_CALLS = 3
 """After this many calls in a row without an answer in time, the agent is skipped for a while."""
-
-Connect = Callable[[str, int], Awaitable[PeerConnection]]
 
 
 class _Peer:
@@ -135,11 +134,11 @@ class Peers:
         if idlest is not None and (not idlest.waiting or len(peer.connections) >= CONNECTIONS):
             return idlest
         address = agent.endpoint(self._listener)
-        opened = await self._connect(address.host, address.port)
+        opened = await self._connect(ZONE_CACHE, address.host, address.port)
         peer.connections.append(opened)
         if self._peers.get((agent.node_id, agent.broker_epoch)) is not peer:  # removed meanwhile
             self._disconnect(peer)
-            raise UnavailableError(f"zone cache: agent left: node_id={agent.node_id}")
+            raise ZONE_CACHE.error(UnavailableError, f"agent left: node_id={agent.node_id}")
         return opened
 
     def _judge(self, agent: AgentImage, answer: memoryview | int | CorruptError) -> memoryview | Fallback:

@@ -15,12 +15,12 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
 from headrace.agent.fetch.cache import ChunkCache
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.agent.fetch.zone_cache.asking import Connect, Peers
-from headrace.agent.fetch.zone_cache.connection import open_connection
+from headrace.agent.fetch.zone_cache.asking import Peers
 from headrace.agent.fetch.zone_cache.metrics import ZoneCacheMetrics
 from headrace.agent.fetch.zone_cache.owners import ChunkOwners
 from headrace.agent.fetch.zone_cache.serving import ZoneCacheServer
 from headrace.agent.fetch.zone_cache.shared import SharedCache
+from headrace.agent.peers.connection import Connect, open_connection
 from headrace.storage.clock import Clock
 
 

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from headrace.agent.fetch.cache import ChunkCache
 from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.zone_cache.metrics import ZoneCacheMetrics
-from headrace.agent.fetch.zone_cache.wire import BUSY, FAILED, VERSION, WINDOW_MS, decode_ask, encode_answer
+from headrace.agent.fetch.zone_cache.wire import BUSY, FAILED, VERSION, decode_ask, encode_answer
+from headrace.agent.peers.channel import ZONE_CACHE
 from headrace.metastore.api.zone_secret import opened_with
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.storage.errors import HeadraceError, InvalidError
@@ -50,16 +51,13 @@ class ZoneCacheServer:
 
     async def __call__(self, request: Request) -> Response:
         """One answer per range. CloseConnection for an unauthorized, stale or misdirected request."""
-        if request.api_version != VERSION:
-            raise CloseConnection("zone cache: unsupported version")
+        ZONE_CACHE.check_version(request.api_version, VERSION)
         try:
             (ask, mac), secret = opened_with(self._secret, lambda secret: decode_ask(request.body, secret))
-        except InvalidError:
+            ZONE_CACHE.check_addressee(ask.owner, self._own_node_id(), ask.sent_ms, self._now_ms())
+        except (InvalidError, CloseConnection):
             self._metrics.refused.inc()
             raise
-        if ask.owner != self._own_node_id() or abs(self._now_ms() - ask.sent_ms) > WINDOW_MS:
-            self._metrics.refused.inc()
-            raise CloseConnection(f"zone cache: not for this agent, or stale: owner={ask.owner} sent_ms={ask.sent_ms}")
         request.connection.is_agent = True
         self._metrics.rpcs_served.inc()
         self._metrics.ranges_served.inc(len(ask.ranges))

@@ -13,20 +13,18 @@ bytes again and has no other effect.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import struct
 import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.agent.fetch.file_range import FileRange
-from headrace.agent.peer_apis import ZONE_CACHE_KEY
+from headrace.agent.peers.channel import NOT_OURS, SEAL_BYTES, ZONE_CACHE, ZONE_CACHE_KEY, framed, seal
 from headrace.protocol import wire
 from headrace.storage.errors import CorruptError, InvalidError
 
 VERSION = 1
 """1: SHA-256 of each range instead of CRC32C."""
-WINDOW_MS = 60_000
 MAX_RANGES = 8_192
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """All ranges of one call."""
@@ -34,8 +32,6 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 OK, BUSY, FAILED = 0, 1, 2
 """The result of one range: its bytes follow; the owner serves too many already; it could not be read."""
 
-_MAC_BYTES = 32
-_REQUEST_HEADER = struct.Struct(">hhi")
 _ASK = struct.Struct(">qiii")
 _RANGE = struct.Struct(">16sqiq")
 _ROW = struct.Struct(">bi32s")
@@ -64,32 +60,29 @@ def encode_ask(ask: Ask, secret: bytes, correlation_id: int) -> tuple[bytes, byt
             *(_RANGE.pack(p.file_id.bytes, p.start, p.end - p.start, p.live_end) for p in ask.ranges),
         )
     )
-    mac = _mac(secret, body)
-    frame = _REQUEST_HEADER.pack(ZONE_CACHE_KEY, VERSION, correlation_id) + wire.string(None, False) + mac + body
-    return wire.INT32.pack(len(frame)) + frame, mac
+    mac = seal(secret, body)
+    return framed(ZONE_CACHE_KEY, VERSION, correlation_id, mac + body), mac
 
 
 def decode_ask(body: memoryview, secret: bytes) -> tuple[Ask, bytes]:
     """(request, its MAC). InvalidError if the MAC is not the cluster's or the body is malformed."""
-    mac = bytes(body[:_MAC_BYTES])
-    rest = body[_MAC_BYTES:]
-    if len(rest) > _ASK.size + MAX_RANGES * _RANGE.size:  # an unauthorized client may send 100 MB: do not hash them
-        raise InvalidError(f"zone cache: request too long: bytes={len(rest)}")
-    if not hmac.compare_digest(mac, _mac(secret, rest)):
-        raise InvalidError("zone cache: not from an agent of this cluster")
+    size = len(body) - SEAL_BYTES
+    if size > _ASK.size + MAX_RANGES * _RANGE.size:  # an unauthorized client may send 100 MB: do not hash them
+        raise ZONE_CACHE.error(InvalidError, f"request too long: bytes={size}")
+    rest, mac = ZONE_CACHE.unsealed(body, secret, refusal=NOT_OURS)
     try:
         sent_ms, asker, owner, count = _ASK.unpack_from(rest)
         if not 0 < count <= MAX_RANGES or len(rest) != _ASK.size + count * _RANGE.size:
-            raise InvalidError(f"zone cache: malformed question: ranges={count} bytes={len(rest)}")
+            raise ZONE_CACHE.error(InvalidError, f"malformed question: ranges={count} bytes={len(rest)}")
         ranges = [
             FileRange(uuid.UUID(bytes=file_id), start, start + length, live_end)
             for file_id, start, length, live_end in _RANGE.iter_unpack(rest[_ASK.size :])
         ]
     except struct.error as error:
-        raise InvalidError(f"zone cache: malformed question: {error}") from error
+        raise ZONE_CACHE.error(InvalidError, f"malformed question: {error}") from error
     ask = Ask(sent_ms, asker, owner, ranges)
     if any(wanted.start < 0 or wanted.end <= wanted.start for wanted in ranges) or ask.size_bytes > MAX_ANSWER_BYTES:
-        raise InvalidError("zone cache: ranges cannot be served")
+        raise ZONE_CACHE.error(InvalidError, "ranges cannot be served")
     return ask, mac
 
 
@@ -103,13 +96,13 @@ def encode_answer(
         else _ROW.pack(OK, len(answer), hashlib.sha256(answer).digest())
         for answer in answers
     )
-    head = wire.INT32.pack(correlation_id) + _mac(secret, ask_mac + rows) + wire.INT32.pack(len(answers)) + rows
+    head = wire.INT32.pack(correlation_id) + seal(secret, ask_mac, rows) + wire.INT32.pack(len(answers)) + rows
     return [head, *(answer for answer in answers if not isinstance(answer, int))]
 
 
 def largest_answer(ranges: Sequence[FileRange]) -> int:
     """Bytes of the answer that has every range."""
-    rows = wire.INT32.size * 2 + _MAC_BYTES + len(ranges) * _ROW.size
+    rows = wire.INT32.size * 2 + SEAL_BYTES + len(ranges) * _ROW.size
     return rows + sum(wanted.end - wanted.start for wanted in ranges)
 
 
@@ -120,13 +113,13 @@ def decode_answer(
 
     CorruptError for the whole answer if it is not from an agent of this cluster for this request.
     """
-    at = wire.INT32.size + _MAC_BYTES
+    at = wire.INT32.size + SEAL_BYTES
     rows_end = at + wire.INT32.size + len(ranges) * _ROW.size
     if len(frame) < rows_end or wire.INT32.unpack_from(frame, at)[0] != len(ranges):
-        raise CorruptError(f"zone cache: answer does not fit: asked={len(ranges)} bytes={len(frame)}")
+        raise ZONE_CACHE.error(CorruptError, f"answer does not fit: asked={len(ranges)} bytes={len(frame)}")
     rows = frame[at + wire.INT32.size : rows_end]
-    if not hmac.compare_digest(bytes(frame[wire.INT32.size : at]), _mac(secret, ask_mac + bytes(rows))):
-        raise CorruptError("zone cache: answer is not from an agent of this cluster")
+    found_mac = bytes(frame[wire.INT32.size : at])
+    ZONE_CACHE.check_answer(found_mac, secret, ask_mac, rows, refusal=f"answer is {NOT_OURS}")
     found: list[memoryview | int | CorruptError] = []
     position = rows_end
     for wanted, (status, length, digest) in zip(ranges, _ROW.iter_unpack(rows), strict=True):
@@ -135,13 +128,9 @@ def decode_answer(
         if status != OK:
             found.append(status)
         elif length != wanted.end - wanted.start or len(data) != length:
-            found.append(CorruptError(f"zone cache: short range: file={wanted.file_id} got={len(data)}"))
+            found.append(ZONE_CACHE.error(CorruptError, f"short range: file={wanted.file_id} got={len(data)}"))
         elif hashlib.sha256(data).digest() != digest:
-            found.append(CorruptError(f"zone cache: range altered: file={wanted.file_id} start={wanted.start}"))
+            found.append(ZONE_CACHE.error(CorruptError, f"range altered: file={wanted.file_id} start={wanted.start}"))
         else:
             found.append(data)
     return found
-
-
-def _mac(secret: bytes, data: bytes | memoryview) -> bytes:
-    return hmac.digest(secret, data, "sha256")

@@ -8,6 +8,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
+NOT_ASKED = -(2**31)
+"""The value of authorized operations in an answer, if they were not requested."""
+
 
 class AclOperation(enum.IntEnum):
     """AclOperation."""

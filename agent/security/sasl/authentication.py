@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry, Counter
 
-from headrace.agent.peer_apis import BETWEEN_AGENTS
+from headrace.agent.peers.channel import BETWEEN_AGENTS
 from headrace.agent.security.audit import AuditLog
 from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.agent.security.sasl.credentials import Credentials

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.agent.peer_apis import ZONE_CACHE_KEY
+from headrace.agent.peers.channel import ZONE_CACHE_KEY
 from load.hostile.attacked_agent import AttackedAgent
 
 SETTINGS = {"broker.rack": "zone-a", "cache.bytes": 0}

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from functools import partial
 
-from headrace.agent.fetch.zone_cache.connection import PeerConnection
 from headrace.agent.forward.link import ForwardLink
 from headrace.agent.forward.serving import ForwardServer, ServedLink, _Ready
 from headrace.agent.forward.wire import (
     NONCE_BYTES,
     OPEN_VERSION,
     OPENED_BYTES,
-    WINDOW_MS,
     Opening,
     decode_opened,
     decode_opening,
@@ -23,6 +21,8 @@ from headrace.agent.forward.wire import (
     encode_opening,
     link_key,
 )
+from headrace.agent.peers.channel import FORWARDING, WINDOW_MS
+from headrace.agent.peers.connection import PeerConnection
 from headrace.metastore.api.zone_secret import opened_with
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.storage.errors import CorruptError, InvalidError
@@ -34,7 +34,7 @@ class EarlierLink(ForwardLink):
     """Opens links of version 1 and sends requests at once."""
 
     async def _exchange(self) -> PeerConnection:
-        connection = await self._connect(self._address.host, self._address.port)
+        connection = await self._connect(FORWARDING, self._address.host, self._address.port)
         try:
             nonce = self._rng.randbytes(NONCE_BYTES)
             opening = Opening(self._now_ms(), self._own_node_id(), self._node_id, NEWEST_ENVELOPE, nonce)

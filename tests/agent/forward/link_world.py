@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Collection
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.fetch.zone_cache.connection import PeerConnection
 from headrace.agent.forward.link import Answer, ForwardLink
 from headrace.agent.forward.metrics import ForwardMetrics
 from headrace.agent.forward.serving import ForwardServer
 from headrace.agent.listener.frames import read_request_header
-from headrace.agent.peer_apis import ENVELOPE_KEY, OPEN_KEY
+from headrace.agent.peers.channel import ENVELOPE_KEY, OPEN_KEY, Channel
+from headrace.agent.peers.connection import PeerConnection
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.request import ClientConnection, Request, Response
 from headrace.storage.errors import UnavailableError
@@ -159,10 +159,10 @@ class LinkWorld:
             self.server_error = self.server_error or error
             raise
 
-    async def _connect(self, host: str, port: int) -> PeerConnection:
+    async def _connect(self, channel: Channel, host: str, port: int) -> PeerConnection:
         if self.refuses:
             raise UnavailableError("refused")
-        protocol = PeerConnection()
+        protocol = PeerConnection(channel)
         pipe = _Pipe(protocol)
         protocol.connection_made(pipe)
         self.pipes.append((pipe, ClientConnection(1000 + len(self.pipes), "127.0.0.1:5", listener="INTERNAL")))

@@ -27,7 +27,7 @@ from headrace.agent.forward.links import Links
 from headrace.agent.forward.metrics import ForwardMetrics
 from headrace.agent.forward.serving import ForwardServer
 from headrace.agent.groups.handlers import GROUP_ROWS
-from headrace.agent.peer_apis import ENVELOPE_KEY, OPEN_KEY
+from headrace.agent.peers.channel import ENVELOPE_KEY, OPEN_KEY
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import SystemClock

@@ -15,7 +15,7 @@ from headrace.agent.forward.link import LOST, ForwardLink
 from headrace.agent.forward.metrics import ForwardMetrics
 from headrace.agent.forward.serving import ForwardServer
 from headrace.agent.forward.wire import Envelope, EnvelopeKind, ForwardOutcome, encode_envelope
-from headrace.agent.peer_apis import ENVELOPE_KEY, OPEN_KEY
+from headrace.agent.peers.channel import ENVELOPE_KEY, OPEN_KEY
 from headrace.metastore.api.agents import Listener
 from headrace.protocol.request import ClientConnection, Request, Response
 from headrace.storage.clock import SystemClock

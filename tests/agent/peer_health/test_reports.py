@@ -17,14 +17,13 @@ from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.peer_health.reports import PEERS_ASKED, TIMEOUT_SECONDS, AgentReports
 from headrace.agent.peer_health.wire import (
-    PEER_HEALTH_KEY,
-    WINDOW_MS,
     Question,
     decode_answer,
     decode_question,
     encode_answer,
     encode_question,
 )
+from headrace.agent.peers.channel import PEER_HEALTH_KEY, WINDOW_MS
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import CorruptError, InvalidError

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.peer_apis import BETWEEN_AGENTS
+from headrace.agent.peers.channel import BETWEEN_AGENTS
 from headrace.agent.security.audit import AuditLog
 from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.agent.security.sasl import scram

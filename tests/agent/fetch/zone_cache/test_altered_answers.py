@@ -15,7 +15,8 @@ import pytest
 
 from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.zone_cache import wire
-from headrace.agent.fetch.zone_cache.connection import PeerConnection, open_connection
+from headrace.agent.peers.channel import ZONE_CACHE
+from headrace.agent.peers.connection import PeerConnection, open_connection
 from headrace.storage.errors import CorruptError, HeadraceError, UnavailableError
 
 pytestmark = pytest.mark.requirement("X7")
@@ -70,7 +71,7 @@ async def _peer(reply: Callable[[asyncio.StreamWriter], None]) -> AsyncIterator[
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    connection = await open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+    connection = await open_connection(ZONE_CACHE, "127.0.0.1", server.sockets[0].getsockname()[1])
     try:
         yield connection
     finally:

@@ -14,11 +14,11 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.zone_cache.asking import CONNECTIONS, Peers
-from headrace.agent.fetch.zone_cache.connection import open_connection
 from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
-from headrace.agent.peer_apis import ZONE_CACHE_KEY
+from headrace.agent.peers.channel import ZONE_CACHE, ZONE_CACHE_KEY
+from headrace.agent.peers.connection import open_connection
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.clock import SystemClock
@@ -133,7 +133,7 @@ async def test_an_owner_that_is_not_reachable(owner: Owner) -> None:
     peers, _ = _peers()
     assert await peers.ask(agent, [FileRange(FILE, 0, 9, 0)]) == [Fallback.DOWN]
     with pytest.raises(UnavailableError):
-        await open_connection(agent.host, agent.port)
+        await open_connection(ZONE_CACHE, agent.host, agent.port)
 
 
 async def test_a_wrong_secret_ends_the_connection(owner: Owner) -> None:

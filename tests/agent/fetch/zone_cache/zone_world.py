@@ -19,9 +19,10 @@ from headrace.agent.fetch.cache import ChunkCache
 from headrace.agent.fetch.file_range import FileRange, RangeBytes
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.read import RangeReader
-from headrace.agent.fetch.zone_cache.connection import PeerConnection
 from headrace.agent.fetch.zone_cache.service import ZoneCache
 from headrace.agent.listener.frames import read_request_header
+from headrace.agent.peers.channel import ZONE_CACHE, Channel
+from headrace.agent.peers.connection import PeerConnection
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.protocol.request import ClientConnection, Request
 from headrace.storage.errors import HeadraceError, UnavailableError
@@ -73,7 +74,7 @@ class Link(PeerConnection):
     """A connection without sockets: the other agent's handler is called with the frame's bytes."""
 
     def __init__(self, member: Member, clock: ManualClock) -> None:
-        super().__init__()
+        super().__init__(ZONE_CACHE)
         self._member = member
         self._clock = clock
 
@@ -127,7 +128,8 @@ class Zone:
         for member in self.members.values():
             member.view.image = image
 
-    async def connect(self, host: str, port: int) -> PeerConnection:
+    async def connect(self, channel: Channel, host: str, port: int) -> PeerConnection:
+        assert channel is ZONE_CACHE
         self.connects.append(port)
         if self.members[port].down:
             raise UnavailableError("refused")

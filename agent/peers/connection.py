@@ -1,6 +1,6 @@
 """One connection to another agent: pipelined requests, answers in their order.
 
-Place: under asking.py; the other end is the agent's Kafka listener.
+Place: under the asking side of each channel; the other end is the agent's Kafka listener.
 Invariant: an answer is at most as large as its request allows; no other frame is read. It goes to the caller with
 its correlation id, or is dropped if the caller was cancelled.
 Every failure closes the connection, and all callers that wait on it get an error at once.
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from headrace.agent.listener.frames import FrameReader
+from headrace.agent.peers.channel import Channel
 from headrace.protocol import wire
 from headrace.storage.errors import InvalidError, UnavailableError
 
@@ -24,7 +25,8 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self) -> None:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self.closed = False
         self._frames = FrameReader(0)
         self._slab = memoryview(bytearray(_SLAB_BYTES))
@@ -55,7 +57,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         """As `ask`, sent before this returns."""
         answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         if self.closed:
-            answer.set_exception(UnavailableError("connection closed"))
+            answer.set_exception(self._channel.error(UnavailableError, "connection closed"))
         else:
             self._waiting[correlation_id] = answer, largest_answer
             self._transport.write(frame)
@@ -92,7 +94,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         waiting, self._waiting = self._waiting, {}
         for answer, _ in waiting.values():
             if not answer.done():
-                answer.set_exception(UnavailableError(f"zone cache: connection lost: {exc}"))
+                answer.set_exception(self._channel.error(UnavailableError, f"connection lost: {exc}"))
 
     def _cut(self, data: memoryview) -> None:
         try:
@@ -116,18 +118,23 @@ class PeerConnection(asyncio.BufferedProtocol):
         (correlation_id,) = wire.INT32.unpack_from(frame)
         asked = self._waiting.pop(correlation_id, None)
         if asked is None:
-            raise InvalidError(f"zone cache: answer without a request: correlation_id={correlation_id}")
+            raise self._channel.error(InvalidError, f"answer without a request: correlation_id={correlation_id}")
         answer, _ = asked
         if not answer.done():
             answer.set_result(frame)
 
 
+Connect = Callable[[Channel, str, int], Awaitable[PeerConnection]]
+
+
 async def open_connection(
-    host: str, port: int, tls: Callable[[], ssl.SSLContext | None] = lambda: None
+    channel: Channel, host: str, port: int, tls: Callable[[], ssl.SSLContext | None] = lambda: None
 ) -> PeerConnection:
     """Connect, encrypted if `tls` returns a context; UnavailableError if that fails."""
+    loop = asyncio.get_running_loop()
     try:
-        _, protocol = await asyncio.get_running_loop().create_connection(PeerConnection, host, port, ssl=tls())
+        _, protocol = await loop.create_connection(lambda: PeerConnection(channel), host, port, ssl=tls())
     except OSError as error:
-        raise UnavailableError(f"zone cache: cannot connect: host={host} port={port} error={error}") from error
+        event = f"cannot connect: host={host} port={port} error={error}"
+        raise channel.error(UnavailableError, event) from error
     return protocol

@@ -1,0 +1,1 @@
+"""What agents say to each other: sealed messages over the Kafka listener, in separate channels."""
