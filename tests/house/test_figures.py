@@ -17,7 +17,7 @@ def _listed(run: str) -> dict[str, list[str]]:
 
 
 def _measured(figure: str, text: str) -> bool:
-    """Whether the run's page has this number, perhaps with more decimals."""
+    """Return whether the run's page has this number, perhaps with more decimals."""
     number = figure.split(" ")[0]
     decimals = len(number.partition(".")[2])
     found = re.findall(r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", text)
