@@ -18,7 +18,7 @@ from headrace.metastore.postgres.statement import Pool
 
 
 class PoolMetrics(Collector):
-    """Of all pools of this process, summed by name."""
+    """Metrics of all pools of this process, summed by name."""
 
     def __init__(self) -> None:
         self._pools: weakref.WeakKeyDictionary[Pool, str] = weakref.WeakKeyDictionary()
