@@ -30,7 +30,7 @@ class BulkDecisionRecorder(Recorder[uuid.UUID, uuid.UUID]):
         self._is_marked = False
 
     async def record(self, life: int, lease: Lease) -> None:
-        """As Recorder; then the bucket says that all is recorded."""
+        """Record as Recorder does; then the bucket says that all is recorded."""
         await super().record(life, lease)
         if not self._is_marked:
             if not await are_recorded(self._store):
@@ -50,5 +50,5 @@ class BulkDecisionRecorder(Recorder[uuid.UUID, uuid.UUID]):
         await self._api.forget_decided_bulk_files(token, waiting)
 
     async def in_use(self, entries: Sequence[uuid.UUID]) -> list[bool]:
-        """Whether the index has each file: the life that decided for it may have been lost."""
+        """Return whether the index has each file: the life that decided for it may have been lost."""
         return await self._api.bulk_files_in_index(entries)
