@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 MEMORY_GOAL_BYTES = 64 * MIB
 STALL_GOAL_SECONDS = 0.25
 SETTINGS = {"group.initial.rebalance.delay.ms": 0}
-"""So that each JoinGroup of a new group is answered at once."""
+"""Settings with which each JoinGroup of a new group is answered at once."""
 
 
 def names() -> list[str]:
@@ -63,7 +63,7 @@ async def _attack(attack: object, target: AttackedAgent) -> str:
 
 
 def _settings(name: str) -> dict[str, object]:
-    """What the attack wants its agent to have."""
+    """Return what the attack wants its agent to have."""
     found: dict[str, object] = getattr(importlib.import_module(f"{attacks.__name__}.{name}"), "SETTINGS", {})
     return found
 
