@@ -128,7 +128,7 @@ class Process:
     def _compose_forwarding(
         self, shared: SharedAddress, api: Any, settings: Settings, rng: random.Random, registry: CollectorRegistry
     ) -> ForwardService:
-        """What clients ask of groups goes to their coordinator, if agents forward."""
+        """Return what clients ask of groups goes to their coordinator, if agents forward."""
         now_ms = self.fetch.database_now_ms
         forward = ForwardService(
             SECRET, self.cluster, shared, api, self.dispatcher, settings, now_ms, self.clock, rng, registry,
@@ -145,7 +145,7 @@ class Process:
         return forward
 
     async def start(self) -> None:
-        """As Agent.start."""
+        """Do the same as Agent.start."""
         await self.cluster.follower.catch_up()
         await self.fetch.start()
         await self.produce.start()
@@ -155,7 +155,7 @@ class Process:
         self.is_serving = True
 
     async def stop(self) -> None:
-        """As Agent.stop."""
+        """Do the same as Agent.stop."""
         await self.membership.controlled_shutdown()
         self.fetch.drain()
         self.forwarding.drain()

@@ -36,14 +36,14 @@ class Lags:
         return self.answer
 
     async def round(self, *, active: bool, later: float = INTERVAL_SECONDS) -> dict[tuple[str, str, str], float]:
-        """What /metrics shows after a round of the controller."""
+        """Return what /metrics shows after a round of the controller."""
         self.lags.step(active)
         await self.clock.advance(later)
         (family,) = (found for found in self.registry.collect() if found.name == "headrace_consumer_lag_records")
         return {(s.labels["group"], s.labels["topic"], s.labels["partition"]): s.value for s in family.samples}
 
     def lag(self, partition: int, records: int, pairs: int = 2) -> ConsumerLag:
-        """Of group g in topic orders."""
+        """Return the lag of group g in topic orders."""
         (number,) = self.follower.image.topics_by_number
         return ConsumerLag("g", partition_key(number, partition), records, pairs)
 
