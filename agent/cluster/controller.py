@@ -200,7 +200,7 @@ class Controller:
         return False
 
     async def _abstain(self, lease: ControllerLease) -> None:
-        """Let another process have the role; this one goes on with everything else."""
+        """Let another process have the role; this one continues with everything else."""
         logger.error("controller resigns, its rounds fail: rounds=%d seconds=%d", self._failed_rounds, ABSTAIN_SECONDS)
         self._abstains_until = self._clock.monotonic() + ABSTAIN_SECONDS
         self._failed_rounds = 0
@@ -240,8 +240,9 @@ class Controller:
             await self._supervisor.attempt("late transactions", step)
 
     async def _act(self, epoch: int) -> None:
-        """What the active controller does in each round. Without the first two it is none; of the others, one that
-        fails holds up none."""
+        """Do one round of the active controller. Without the first two steps it is none; of the others, one that
+        fails holds up none.
+        """
         await self._fence_silent(epoch)
         image = await self._follow()
         for name, step in (
@@ -333,7 +334,9 @@ class Controller:
             self._next_schedule = now + SCHEDULE_SECONDS
 
     async def _keep_snapshots(self, epoch: int) -> None:
-        """In a separate task: a large snapshot takes longer than the lease may go without renewal."""
+        """Keep snapshots in a separate task: a large snapshot takes longer than the lease may go without
+        renewal.
+        """
         now, until = self._clock.monotonic(), self._follower.image.passwords_until
         if until > self._passwords_seen:  # the log has secrets that are not needed any more: no reason to wait
             self._passwords_seen, self._next_snapshot_check = until, now
@@ -361,8 +364,9 @@ class Controller:
             logger.warning("metadata snapshot failed: error=%s", error)
 
     async def _log_has_passwords(self, image: MetadataImage) -> bool:
-        """Whether the log still has salted passwords, or keys of users in clear, that nothing needs any more: after two
-        snapshots without them the log before the older one is dropped."""
+        """Return whether the log still has salted passwords, or keys of users in clear, that nothing needs any more:
+        after two snapshots without them the log before the older one is dropped.
+        """
         if image.metadata_format < SCRAM_KEYS_FORMAT or not image.passwords_until:
             return False
         return await self._api.metadata_log_start() < image.passwords_until - 1

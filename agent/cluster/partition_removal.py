@@ -2,7 +2,7 @@
 
 Place: a round of controller.py. Retention and DeleteRecords empty the partitions; nothing is announced to it.
 Invariant: each removal is planned from the newest image and carried out at its offset, so a controller that takes over
-goes on by looking again. The store checks once more that the partition is empty.
+continues by looking again. The store checks once more that the partition is empty.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class BoundaryApi(Protocol):
         """Those that are due."""
 
     async def set_split_boundary(self, controller_epoch: int, expected_head: int, split: QuietSplit) -> bool:
-        """Whether it is set."""
+        """Return whether it is set."""
 
 
 class SplitBoundaries:
@@ -61,7 +61,7 @@ class SplitBoundaries:
             image = await self._follower.catch_up()
 
     def _waits(self) -> bool:
-        """Whether some split has no boundary; found again only when topics changed."""
+        """Return whether some split has no boundary; found again only when topics changed."""
         topics = self._follower.image.topics_by_id
         if topics is not self._seen:
             self._seen = topics

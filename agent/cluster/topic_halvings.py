@@ -2,7 +2,7 @@
 
 Place: a round of controller.py, from the request to halve (agent/admin/topic_halving.py) until the halving is settled.
 Invariant: each step is planned from what the store says, and is one transaction; a controller that takes over at any
-point goes on by looking again. The store checks itself what order depends on: that groups have committed a child's end,
+point looks again. The store checks itself what order depends on: that groups have committed a child's end,
 and that times have passed. If no controller is there, pauses end by themselves.
 """
 
@@ -37,7 +37,9 @@ class HalvingSteps(NamedTuple):
 
 
 def due_steps(state: HalvingState) -> HalvingSteps:
-    """By the rule of merging.py. Pairs go their own ways until the lower count is shown, for all of them at once."""
+    """Return the due steps by the rule of merging.py. Pairs go their own ways until the lower count is shown, for
+    all of them at once.
+    """
     times, now_ms = state.times, state.now_ms
     if state.shown_ms is not None:
         return HalvingSteps(settles=now_ms - state.shown_ms >= times.settle_after_ms)

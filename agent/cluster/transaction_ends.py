@@ -23,7 +23,7 @@ from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownEr
 logger = logging.getLogger(__name__)
 
 PER_ROUND = 100
-"""A call ends one transaction: the others wait for the next round, so that the controller's other work goes on."""
+"""A call ends one transaction: the others wait for the next round, so that the controller's other work continues."""
 FORGOTTEN_PER_CALL = 1_000
 UNREACHABLE_MAX = 2
 """Calls without an answer in one look, after which it ends; the row of such a transaction may change all the time."""
@@ -35,17 +35,17 @@ class TransactionEndApi(Protocol):
     """What it asks of the metastore: see metastore.api.transactions.TransactionApi."""
 
     async def open_transactions(self, most: int) -> OpenTransactions:
-        """With up to `most` late ones, the oldest first."""
+        """Return the open transactions, with up to `most` late ones, the oldest first."""
 
     async def time_out_transaction(self, late: LateTransaction) -> bool:
-        """Whether it was aborted."""
+        """Return whether it was aborted."""
 
     async def expire_transactional_ids(self, expiration_ms: int, most: int) -> int:
-        """How many were forgotten."""
+        """Return how many were forgotten."""
 
 
 class EndingTimes(NamedTuple):
-    """In ms, as they are now."""
+    """The times that end transactions, in ms, as they are set now."""
 
     late_interval_ms: int
     expired_interval_ms: int
@@ -53,7 +53,7 @@ class EndingTimes(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> EndingTimes:
-        """From the settings of these names."""
+        """Read the settings of these names."""
         return cls(
             settings.transaction_timed_out_interval_ms,
             settings.transaction_expired_interval_ms,

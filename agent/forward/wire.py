@@ -28,7 +28,7 @@ from headrace.storage.errors import CorruptError, InvalidError
 OPEN_VERSION = 0
 NEWEST_ENVELOPE = 2
 PROVEN = 2
-"""From this version on the first envelope opens the link."""
+"""Version from which on the first envelope opens the link."""
 WINDOW_MS = 60_000
 """An opening is valid for so long, on the database's clock."""
 NONCE_BYTES = 16

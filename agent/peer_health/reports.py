@@ -77,7 +77,7 @@ class AgentReports:
         return frozenset().union(*(answer for answer in answers if isinstance(answer, frozenset)))
 
     async def handle(self, request: Request) -> Response:
-        """What this process reaches. CloseConnection for an unauthorized, stale or misdirected question."""
+        """Return what this process reaches. CloseConnection for an unauthorized, stale or misdirected question."""
         if request.api_version != VERSION:
             raise CloseConnection("peer health: unsupported version")
         (question, mac), secret = opened_with(self._secret, lambda secret: decode_question(request.body, secret))

@@ -20,7 +20,7 @@ VERSION = 0
 WINDOW_MS = 60_000
 """A question is valid for so long, on the database's clock."""
 DEPENDENCIES = (METASTORE, BUCKET)
-"""By their bit in the answer."""
+"""Dependencies by their bit in the answer."""
 
 _MAC_BYTES = 32
 _REQUEST_HEADER = struct.Struct(">hhi")

@@ -52,7 +52,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         return await self.send(correlation_id, frame, largest_answer)
 
     def send(self, correlation_id: int, frame: bytes, largest_answer: int) -> asyncio.Future[memoryview]:
-        """As `ask`, sent before this returns."""
+        """The same as `ask`, sent before this returns."""
         answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         if self.closed:
             answer.set_exception(UnavailableError("connection closed"))
