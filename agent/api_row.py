@@ -35,7 +35,7 @@ class ApiRow(Generic[P]):
     changes: Changes | None = None
     """Lines of the audit log; None for an API that changes nothing that an administrator looks after."""
     route: Route | None = None
-    """Which agent serves it, if the clients see all agents as one; None: any."""
+    """The rule that chooses the agent, if the clients see all agents as one; None: any."""
     is_advertised: bool = True
     """It is in ApiVersions. Others are for the tools of Headrace."""
 

@@ -125,7 +125,7 @@ class Broker:
 
     @property
     def node_id(self) -> int | None:
-        """None until it has registered."""
+        """Return None until it has registered."""
         return None if self.cluster is None or self.cluster.node_id < 0 else self.cluster.node_id
 
     @property
@@ -164,8 +164,9 @@ class Broker:
         self._serving.set()
 
     def in_life(self, is_current: bool) -> None:
-        """Whether this process's server is the metastore, in another life than before or again. If another one is,
-        other agents know more: while clients reach this one, they get an old view of the cluster, and come back to it.
+        """Follow whether this process's server is the metastore, in another life than before or again. If another
+        one is, other agents know more: while clients reach this one, they get an old view of the cluster, and come
+        back to it.
         """
         self._listener.suspend(not is_current)
         if self._paths is None:
@@ -198,7 +199,7 @@ class Broker:
         return f"node={self.cluster.node_id} kafka={first.host}:{first.port}"
 
     def not_ready_reason(self) -> str | None:
-        """None while it is a running member and can produce."""
+        """Return None while it is a running member and can produce."""
         if self.cluster is None or self._paths is None:
             return "not a running member of the cluster"
         if (reason := self.cluster.membership.not_ready_reason()) is not None:

@@ -74,7 +74,7 @@ class ClientMemory(Generic[K, V]):
         return True
 
     def has_room(self, key: K, value: V | None = None) -> bool:
-        """Whether `add` would keep it; for memories in which the value has no part in the size."""
+        """Return whether `add` would keep it; for memories in which the value has no part in the size."""
         size = self._size(key, value)  # type: ignore[arg-type]
         return size <= self._largest and self._fits(size)
 

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 FRESH_SECONDS = 60.0
 """A count is used for so long."""
 AGAIN_SECONDS = 5.0
-"""Without room, it is counted again after so long."""
+"""Seconds after which rows are counted again if there was no room."""
 WARN_SHARE = 0.8
 
 TRANSACTIONAL_IDS: Final = "max.transactional.ids"
@@ -62,7 +62,7 @@ class RowLimits(Protocol):
     """Whether the cluster has room."""
 
     async def has_room(self, limit: str, rows: int = 1) -> bool:
-        """Whether so many more rows of the limit with this name may be added."""
+        """Return whether so many more rows of the limit with this name may be added."""
 
     def refused(self, limit: str) -> None:
         """Count a request that was refused."""

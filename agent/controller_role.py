@@ -69,7 +69,7 @@ class ControllerRole:
         broker: Broker | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
-        """Without `broker`, node.id must be set. `supervisor`: the process's; None: a separate one."""
+        """Note: without `broker`, node.id must be set. `supervisor`: the process's; None: a separate one."""
         self._supervisor = supervisor or Supervisor(clock)
         self._settings, self._metastore = settings, metastore
         self._clock, self._rng, self._registry = clock, rng, registry

@@ -21,7 +21,7 @@ from headrace.storage.errors import HeadraceError
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 15.0
-"""Between two rounds in the whole cluster, about."""
+"""About the number of seconds between two rounds in the whole cluster."""
 IDLE_ROUNDS_MAX = 4
 """A step that finds nothing to do leaves out one round, then two, and three at most; one with work leaves out none."""
 CHUNK_ROWS = 1_000
@@ -138,7 +138,7 @@ class _Step:
         self._rounds_left_out = 0
 
     def is_due(self) -> bool:
-        """To be asked once a round; its turn begins if it is."""
+        """Return whether the step is due; asked once a round; its turn begins if it is."""
         self._rounds_left_out += 1
         if self._rounds_left_out <= min(self._idle_turns, self._rounds_max - 1):
             return False

@@ -76,7 +76,7 @@ class AgentResources:
     sealing: Sealing
     supervisor: Supervisor
     securities: Mapping[str, ListenerSecurity]
-    """Of the listeners that are not PLAINTEXT, by name; filled when they are bound."""
+    """Security of the listeners that are not PLAINTEXT, by name; filled when they are bound."""
     observer: ProduceObserver | None
     """What traces produce requests, if anything does."""
     fetch_steps: FetchSteps
@@ -88,7 +88,7 @@ class AgentResources:
 
 
 class RequestPaths:
-    """Of one agent. `serve` answers every request of its clients."""
+    """The request paths of one agent. `serve` answers every request of its clients."""
 
     def __init__(
         self, foundation: AgentResources, cluster: Cluster, advertised: tuple[Listener, ...], zone_secret: bytes

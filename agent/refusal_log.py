@@ -26,7 +26,7 @@ OnRefused = Callable[[Request, str], None]
 
 
 def unheard(request: Request, reason: str) -> None:
-    """For handlers in tests and benchmarks: their logs are not read."""
+    """Log nothing, for handlers in tests and benchmarks: their logs are not read."""
 
 
 class RefusalLog:

@@ -20,7 +20,7 @@ OTHER_TOPICS = "other topics"
 
 
 class _Counts:
-    """Of one topic at this agent."""
+    """Counts of one topic at this agent."""
 
     __slots__ = ("name", "received_bytes", "received_records", "sent_bytes", "sent_records")
 
@@ -30,7 +30,7 @@ class _Counts:
 
 
 class TopicTraffic(Collector):
-    """Of one agent. Counting runs on its event loop, `collect` on the HTTP listener's thread."""
+    """Topic traffic of one agent. Counting runs on its event loop, `collect` on the HTTP listener's thread."""
 
     def __init__(self, topics_max: int, topic_name: Callable[[int], str | None], registry: CollectorRegistry) -> None:
         """`topic_name`: of a topic number; None if there is no such topic."""

@@ -170,7 +170,7 @@ def _lost_lines(found: Lost, names: Mapping[uuid.UUID, str]) -> Iterator[str]:
 
 
 async def _janitor(metastore: FileApi, store: ObjectStore, *, resume: bool) -> str:
-    """Why no objects are deleted; empty if they are (with `resume`: from now on)."""
+    """Return why no objects are deleted; empty if they are (with `resume`: from now on)."""
     state, mark = await metastore.janitor_state(), await read_mark(store)
     if not resume:
         return refusal(state, mark)

@@ -33,7 +33,7 @@ class AgentProcess:
 
     @property
     def kafka_address(self) -> str:
-        """Where clients connect; "?" before it is ready."""
+        """Return where clients connect; "?" before it is ready."""
         return self._fields.get("kafka", "?")
 
     @property

@@ -59,4 +59,4 @@ COMMANDS = (
     Command("cost", "headrace.cli.cost.command", "what a workload needs, and what it costs next to Kafka"),
     Command("version", "headrace.cli.version", "print the version"),
 )
-"""In the order of the overview."""
+"""Commands in the order of the overview."""

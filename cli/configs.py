@@ -126,7 +126,7 @@ def describe_configs(cluster: KafkaCluster, resource: ResourceName, keys: Iterab
 
 
 def shown(configs: Iterable[Any], only_own_of: int | None) -> list[Row]:
-    """As table rows; with a resource type, only values set for the resource itself."""
+    """Return the configs as rows of a table; with a resource type, only values set for the resource itself."""
     return [
         {
             "config": config.name,

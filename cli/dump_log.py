@@ -214,7 +214,7 @@ def _batch_line(header: BatchHeader, position: int) -> str:
 
 
 def _optional(number: int | None) -> str:
-    """As Java prints an OptionalLong."""
+    """Return the text as Java prints an OptionalLong."""
     return "OptionalLong.empty" if number is None else f"OptionalLong[{number}]"
 
 

@@ -37,7 +37,7 @@ class FirstUser(NamedTuple):
 
 
 def parse_user(text: str) -> FirstUser:
-    """Of one --add-scram. ConfigError for anything else, and for a password in the argument."""
+    """Parse one --add-scram. ConfigError for anything else, and for a password in the argument."""
     match = _FORM.fullmatch(text)
     given = dict(part.partition("=")[::2] for part in match[2].split(",")) if match else {}
     if "password" in given:

@@ -153,7 +153,7 @@ def run_delete(args: argparse.Namespace) -> int:
 
 
 def _one_of(known: Sequence[str]) -> Callable[[str], str]:
-    """For argparse's `type`: one of the words, in upper or lower case, as in Kafka's tool."""
+    """Return a parser for argparse's `type`: one of the words, in upper or lower case, as in Kafka's tool."""
 
     def word(text: str) -> str:
         for name in known:

@@ -19,5 +19,5 @@ def die_with_parent() -> None:
 
 
 def name_process(name: str) -> None:
-    """What `top` and `ps -o comm` show, up to 15 bytes."""
+    """Set the name that `top` and `ps -o comm` show, up to 15 bytes."""
     ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())

@@ -86,7 +86,7 @@ def _compact(args: argparse.Namespace, cluster: KafkaCluster, states: dict[int, 
 
 
 def _states(cluster: KafkaCluster, topic: str) -> dict[int, MigrationState]:
-    """Of each partition, from its start to its end as of now."""
+    """Return the state of each partition, from its start to its end as of now."""
     leaders = partitions_of(cluster, [topic])
     starts = list_offsets(cluster, dict.fromkeys(leaders, EARLIEST))
     ends = list_offsets(cluster, dict.fromkeys(leaders, LATEST))

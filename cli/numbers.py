@@ -16,7 +16,7 @@ INT64_MAX = 2**63 - 1
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
-    """For argparse's `type`: a whole number from `low` to `high`."""
+    """Return a parser for argparse's `type`: a whole number from `low` to `high`."""
 
     def number(text: str) -> int:
         try:

@@ -45,7 +45,7 @@ from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import read_header
 
 TRIES, PAUSE_SECONDS = 60, 1.0
-"""Of one batch, while its leader is away or moves."""
+"""Number of tries of one batch, and the pause between them, while its leader is away or moves."""
 WARNING = (
     "they are appended at the end: their offsets, and their order among records that came after them, differ from"
     " before; records without a producer id that a client sent again are there twice"
@@ -92,7 +92,7 @@ async def put_back(
 
 
 def left_out(planned: Planned) -> Iterator[str]:
-    """What is not put back, and why."""
+    """Return what is not put back, and why."""
     reasons = {
         "some of them were never appended": planned.dropped,
         "this life of the metastore has aborted their transactions": planned.transactional,

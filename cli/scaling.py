@@ -1,7 +1,7 @@
 """`headrace topics alter --double` and `--halve`: other partition counts, all keys in order, under unmodified clients.
 
 Place: a part of topics.py. The agents do the work: the command may be stopped at any time, and repeated. If its agent
-goes away it goes on through another one.
+goes away it continues through another one.
 Invariant: nothing is doubled under readers that do not keep the order, and no halving waits for groups that may never
 read, unless --force says so. What is left to wait for is named on stderr: partitions without a boundary or that are not
 merged, and groups that have to commit.
@@ -155,7 +155,7 @@ def _follow(cluster: KafkaCluster, topic: str, answer: ScaleResponse, left_to_do
 
 
 def _waits(reader: ShownReader) -> bool:
-    """Whether the coordinator keeps children from the group."""
+    """Return whether the coordinator keeps children from the group."""
     return reader.kind == "consumer"
 
 

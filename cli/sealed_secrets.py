@@ -22,7 +22,7 @@ ATTEMPTS = 10
 
 
 async def seal_secrets(settings: Settings) -> list[str]:
-    """What was done, in lines. ConfigError without a key; InvalidError names what has to be done first."""
+    """Return what was done, in lines. ConfigError without a key; InvalidError names what has to be done first."""
     sealing = Sealing(settings.metadata_secret_keys)
     if not sealing:
         raise ConfigError("metadata.secret.keys is not set")

@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _partition(metastore: PostgresMetastore, topic: str, index: int) -> RemotePartitionKey:
-    """By name, else by id. NotFoundError for a name that no topic has."""
+    """Return the partition by name, else by id. NotFoundError for a name that no topic has."""
     found = (await load_image(metastore)).topics_by_name.get(topic)
     if found is not None:
         return RemotePartitionKey(found.topic_id, index)
@@ -141,7 +141,7 @@ async def _history(args: argparse.Namespace, metastore: SegmentLogApi, partition
 
 
 def highest_offsets(partition: RemotePartitionKey, segments: Sequence[RemoteSegment]) -> dict[int, int]:
-    """Per leader epoch, of the segments that are readable."""
+    """Return the highest offset of each leader epoch, of the segments that are readable."""
     readable = [segment for segment in segments if segment.live_extents]
     projection = Projection()
     for segment in readable:
@@ -166,7 +166,7 @@ async def _segments(
 async def _events(
     metastore: SegmentLogApi, partition: RemotePartitionKey, settings: Settings
 ) -> AsyncIterator[SegmentEvent]:
-    """Of this partition; other partitions share its part of the audit trail."""
+    """Yield the events of this partition; other partitions share its part of the audit trail."""
     async with trail_reader(metastore, settings) as reader:
         async for event in reader.events(metadata_partition(*partition), PAGE_ROWS):
             if event.key.of_partition == partition:

@@ -39,7 +39,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:
-    """For operations that cannot be undone."""
+    """Add the option --yes, for operations that cannot be undone."""
     parser.add_argument("--yes", "-y", action="store_true", help="do not ask for confirmation")
 
 

@@ -162,7 +162,9 @@ def run_alter(args: argparse.Namespace) -> int:
 
 
 def _confirm_count(cluster: KafkaCluster, args: argparse.Namespace) -> str:
-    """What is said when the count has changed; a lower one has to be confirmed, because producers may lose records."""
+    """Return what is said when the count has changed; a lower one has to be confirmed, because producers may lose
+    records.
+    """
     (found,) = cluster.metadata([args.topic])
     count, wanted = len(found.partitions), args.partitions
     if wanted >= count:

@@ -77,7 +77,7 @@ class ClientCluster:
         return body
 
     async def call(self, node_id: int, api: ApiMessage, **request: Any) -> Any:
-        """As `send`, with entities."""
+        """Send a request as `send` does, with entities."""
         frame = Frame(api.api_key, api.version, api.encode(**request), flexible=api.flexible)
         return api.decode(await self.send(node_id, frame))
 
@@ -109,7 +109,7 @@ class ClientCluster:
         return int(found.node_id)
 
     def any_node(self) -> int:
-        """For questions that every agent answers; ANY_NODE: the bootstrap servers."""
+        """Return a node for questions that every agent answers; ANY_NODE: the bootstrap servers."""
         connected = [node_id for node_id, use in self._connections if use == MAIN and node_id in self._nodes]
         return connected[0] if connected else next(iter(self._nodes), ANY_NODE)
 

@@ -139,7 +139,7 @@ class OrderedConsumer:
         self._tasks = [asyncio.create_task(self._membership.run()), asyncio.create_task(self._fetching.run())]
 
     async def stop(self) -> None:
-        """With auto commit, what was returned counts as delivered, and is committed."""
+        """Stop. With auto commit, what was returned counts as delivered and is committed."""
         await self._ownership.give_all_back()
         for task in self._tasks:
             task.cancel()
@@ -242,7 +242,7 @@ class OrderedConsumer:
             reader.waits_for = created_from
 
     async def _reset_positions(self) -> None:
-        """If records at a position are deleted, or lost with the metastore: go where the policy says."""
+        """Go where the policy says, if records at a position are deleted or lost with the metastore."""
         for partition, (start, end) in list(self._fetching.out_of_range.items()):
             del self._fetching.out_of_range[partition]
             if (reader := self._readers.get(partition)) is not None:
@@ -264,7 +264,7 @@ class OrderedConsumer:
             self._fetching.look_again()
 
     async def _deliver(self, max_records: int) -> list[ConsumedRecord]:
-        """From all partitions in turn, as far as the rules allow."""
+        """Deliver records from all partitions in turn, as far as the rules allow."""
         found: list[ConsumedRecord] = []
         for partition, reader in list(self._readers.items()):
             while reader.has_begun and reader.buffer and len(found) < max_records and await self._may_deliver(reader):

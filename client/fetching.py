@@ -69,7 +69,7 @@ class Fetching:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until it is cancelled."""
         try:
             while True:
                 self._wake.clear()
@@ -125,7 +125,7 @@ class Fetching:
         return list(topics.values())
 
     def _take(self, found: FetchedPartition, asked: Mapping[TopicPartition, tuple[PartitionReader, int]]) -> bool:
-        """Whether it has to be asked for again after a pause."""
+        """Return whether it has to be asked for again after a pause."""
         names = {order.described.counts.topic_id: name for name, order in self._orders.items()}
         partition = names.get(found.topic_id, ""), found.partition
         reader, offset = asked.get(partition, (None, -1))
@@ -158,7 +158,7 @@ class Fetching:
 
 
 def _whole(records: memoryview) -> memoryview:
-    """Without a batch that is cut off at the end."""
+    """Return the batches without one that is cut off at the end."""
     end = 0
     while len(records) - end >= 12:
         size = int.from_bytes(records[end + 8 : end + 12], "big") + 12

@@ -54,5 +54,5 @@ class Frame:
         return _ResponseHeader(correlation_id)
 
     def decode(self, stream: io.BytesIO) -> Any:
-        """What is left."""
+        """Return what is left."""
         return memoryview(stream.getvalue())[stream.tell() :]

@@ -36,7 +36,7 @@ _MOVED = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available, ErrorC
 
 
 class PositionExchange:
-    """Of one member."""
+    """Exchange of positions, for one member."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class PositionExchange:
         self.check_generation()
 
     def check_generation(self) -> None:
-        """In a new one no position is included yet."""
+        """Check the generation: in a new one no position is included yet."""
         if self._membership.epoch == self._epoch:
             return
         self._epoch, self._others_need = self._membership.epoch, frozenset()

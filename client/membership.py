@@ -85,7 +85,7 @@ class ConsumerMembership:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until it is cancelled, or the group refuses the member."""
+        """Run until it is cancelled, or the group refuses the member."""
         while self.failure is None:
             self._wake.clear()
             if not self.is_fenced:

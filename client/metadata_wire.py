@@ -40,7 +40,7 @@ class ClusterMetadata(NamedTuple):
 
 
 def encode_metadata_request(names: Iterable[str]) -> bytes:
-    """For these topics; they are not created."""
+    """Encode a Metadata request for these topics; they are not created."""
     topics = [wire.NULL_UUID.bytes + wire.string(name, True) + wire.EMPTY_TAGS for name in names]
     return wire.size_prefix(len(topics), True) + b"".join(topics) + b"\0\0" + COUNT_ASKED
 

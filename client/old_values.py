@@ -1,4 +1,4 @@
-"""Which partitions may still hold old values of a key, on compacted topics that have grown (P9).
+"""Decide which partitions may still hold old values of a key, on compacted topics that have grown (P9).
 
 Place: asked by producer.py before it queues a record with a key.
 A value that was written before the topic grew is in the partition that the new one was split off, where no later record
@@ -19,7 +19,9 @@ KEYS_MAX = 100_000
 
 
 class OldValues:
-    """Of one topic, as of one partition count; a null is sent once per key, since later values are not old there."""
+    """Places of old values of one topic, as of one partition count; a null is sent once per key, since later values
+    are not old there.
+    """
 
     def __init__(self, cluster: ClientCluster, topic: str, counts: TopicCounts) -> None:
         self._cluster, self._topic, self.counts = cluster, topic, counts
@@ -27,7 +29,7 @@ class OldValues:
         self._done: dict[tuple[int, bytes], None] = {}
 
     def concern(self, partition: int) -> bool:
-        """Whether keys of this partition can have old values elsewhere."""
+        """Return whether keys of this partition can have old values elsewhere."""
         counts = self.counts
         return counts.is_compacted and counts.is_ordered and partition >= counts.initial
 
@@ -38,7 +40,7 @@ class OldValues:
         return self._holders[partition]
 
     def is_first(self, partition: int, key: bytes) -> bool:
-        """Whether the key's nulls are not sent yet; from now on they are. KEYS_MAX keys are remembered."""
+        """Return whether the key's nulls are not sent yet; from now on they are. KEYS_MAX keys are remembered."""
         if (partition, key) in self._done:
             return False
         while len(self._done) >= KEYS_MAX:

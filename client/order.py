@@ -26,11 +26,11 @@ class _Known(NamedTuple):
     owned: frozenset[int]
     """The member's partitions, as far as they exist."""
     epochs: Mapping[int, PartitionEpochs]
-    """Of the member's partitions from the initial count on, and of marked ones."""
+    """The epochs of the member's partitions from the initial count on, and of marked ones."""
     ends: Mapping[tuple[int, int], int]
     """(partition, leader epoch) -> end offset."""
     watermarks: Mapping[int, int]
-    """Of marked partitions: final, because they take no records."""
+    """The watermarks of marked partitions: final, because they take no records."""
 
 
 class TopicOrder:
@@ -42,7 +42,7 @@ class TopicOrder:
 
     @property
     def described(self) -> OrderedTopic:
-        """As of `learn`."""
+        """The topics that `learn` got."""
         return self._known.described
 
     @property
@@ -77,11 +77,11 @@ class TopicOrder:
         self._known = _Known(described, present, epochs, ends, {index: end for (_, index), end in marked.items()})
 
     def knows(self, index: int) -> bool:
-        """Whether everything was learned for this partition."""
+        """Return whether everything was learned for this partition."""
         return index in self._known.owned
 
     def created_from(self, index: int) -> CreatedFrom | None:
-        """What the partition waits for before it begins."""
+        """Return what the partition waits for before it begins."""
         found = self._known.epochs.get(index)
         return None if found is None or found.source < 0 else CreatedFrom(found.source, found.after_creation)
 

@@ -45,7 +45,7 @@ class Ownership:
         self._listener, self._auto_commit, self._begin_at = listener, auto_commit, begin_at
 
     def unknown(self) -> bool:
-        """Whether the group gave the member a partition that its metadata lacks."""
+        """Return whether the group gave the member a partition that its metadata lacks."""
         return None in self._target()
 
     async def settle(self) -> bool:
@@ -68,7 +68,7 @@ class Ownership:
         return bool(gone or new)
 
     async def give_all_back(self) -> None:
-        """At the end."""
+        """Give all partitions back at the end."""
         if self._auto_commit:
             await self._commit_quietly(self._readers.keys())
         if self._readers:
@@ -110,7 +110,7 @@ class Ownership:
             raise UnavailableError(f"not committed: group={member.group_id} {sorted(code.name for code in codes)}")
 
     async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Of those that have a committed offset."""
+        """Return the offsets of those that have a committed offset."""
         api, member = message(ApiKey.OFFSET_FETCH, 9), self._membership
         topics = tuple(
             api.make("OffsetFetchRequestTopics", name=topic, partition_indexes=tuple(indexes))
@@ -134,7 +134,7 @@ class Ownership:
         }
 
     def _target(self) -> set[TopicPartition | None]:
-        """By name; None for partitions that the metadata lacks."""
+        """Return the target partitions by name; None for partitions that the metadata lacks."""
         names = {order.described.counts.topic_id: order.described for order in self._orders.values()}
         found: set[TopicPartition | None] = set()
         for topic_id, index in self._membership.target:
@@ -146,7 +146,7 @@ class Ownership:
         return frozenset((self._orders[topic].described.counts.topic_id, index) for topic, index in self._readers)
 
     async def _begin(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionReader]:
-        """Where each one begins; consumer.py decides when."""
+        """Return where each one begins; consumer.py decides when."""
         committed = await self.committed(partitions)
         starts = await log_offsets(self._cluster, partitions, EARLIEST)
         readers = {}
@@ -161,7 +161,9 @@ class Ownership:
         return readers
 
     async def _first(self, partition: TopicPartition, start: int) -> int:
-        """Without a committed offset. What was split off while the group read its source is read from its start."""
+        """Return the first position where there is no committed offset. What was split off while the group read its
+        source is read from its start.
+        """
         if self._begin_at == EARLIEST:
             return start
         source = (await partition_epochs(self._cluster, [partition]))[partition].source

@@ -34,7 +34,7 @@ class PartitionReader:
     crossed: frozenset[int] = frozenset()
     """Marked partitions with keys that may come from here since onPartitionKeyAssigned."""
     last_report: PositionReport | None = None
-    """To this coordinator, in this generation."""
+    """The last report to this coordinator, in this generation."""
     buffer: deque[tuple[Record, int]] = field(default_factory=deque)
     """Records with their leader epochs."""
 
@@ -44,7 +44,7 @@ class PartitionReader:
 
     @property
     def next_offset(self) -> int:
-        """Of the next record, as far as it is known."""
+        """Offset of the next record, as far as it is known."""
         return self.buffer[0][0].offset if self.buffer else max(self.position, self.next_fetch)
 
     @property
@@ -59,7 +59,7 @@ class PartitionReader:
         return record
 
     def report(self) -> PositionReport:
-        """As of now."""
+        """Return the report as of now."""
         return PositionReport(self.position, self.leader_epoch)
 
     def move(self, position: int) -> None:

@@ -35,7 +35,7 @@ def encode_produce_request(topic: str, partition: int, batch: bytes, count: int,
 
 
 def decode_produce_response(body: memoryview) -> ProducedBatch:
-    """Of a request for one partition; one of wire.MALFORMED for other bytes."""
+    """Decode the response of a request for one partition; one of wire.MALFORMED for other bytes."""
     _, position = wire.read_count(body, 0, True)
     _, position = wire.read_string(body, position, True)
     _, position = wire.read_count(body, position, True)

@@ -105,7 +105,7 @@ class OrderedProducer:
     async def send_and_wait(
         self, topic: str, value: bytes | None, key: bytes | None = None, headers: Headers = ()
     ) -> StoredRecord:
-        """As `send`; returns when the record is stored."""
+        """Send as `send` does; return when the record is stored."""
         return await (await self.send(topic, value, key, headers))
 
     async def _replace_old_values(self, sender: TopicSender, key: bytes, at: int) -> None:

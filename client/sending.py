@@ -41,7 +41,7 @@ _NEW_PRODUCER = (
 
 
 class StoredRecord(NamedTuple):
-    """Where a record is. `offset` is -1 if only that it is stored is known."""
+    """Position of a record. `offset` is -1 if only that it is stored is known."""
 
     topic: str
     partition: int
@@ -87,7 +87,7 @@ class TopicSender:
             await self._space.wait()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Run until it is cancelled."""
         try:
             while True:
                 await self._wake.wait()

@@ -67,7 +67,7 @@ class TopicQueue(Generic[T]):
         return len(self._in_flight)
 
     def partition_of(self, hashed: int) -> int:
-        """By the counts that the queue has."""
+        """Return the partition of a record, by the counts that the queue has."""
         return place(hashed, self.counts.initial, self.counts.undeleted)
 
     def add(self, record: Record, ticket: T, *, pinned: int | None = None) -> int:
@@ -138,7 +138,7 @@ class TopicQueue(Generic[T]):
         return partition
 
     def _cut(self, queue: deque[QueuedRecord[T]]) -> list[QueuedRecord[T]]:
-        """At least one record."""
+        """Cut a batch of at least one record."""
         cut = [queue.popleft()]
         size = cut[0].size
         while queue and size + queue[0].size <= self._batch_bytes:

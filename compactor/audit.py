@@ -207,7 +207,9 @@ class _FileCheck:
                 await self._check_object(file, names)
 
     async def _check_staged(self, file: AuditedFile) -> None:
-        """Of a decided bulk write: no extent names it yet, and its object must be there when its chunk is committed."""
+        """Check a staged file of a decided bulk write: no extent names it yet, and its object must be there when its
+        chunk is committed.
+        """
         try:
             size = (await self._store.head(object_key(file.file_id))).size
         except NotFoundError:
@@ -243,7 +245,7 @@ class _FileCheck:
                 self._found.report(Kind.MISMATCH, file.file_id, problem)
 
     async def _still_lives(self, file: AuditedFile) -> bool:
-        """Whether extents refer to the file now: it may have been replaced and deleted meanwhile."""
+        """Return whether extents refer to the file now: it may have been replaced and deleted meanwhile."""
         again = await self.api.audit_files(uuid.UUID(int=file.file_id.int - 1), 1)
         return bool(again) and again[0].file_id == file.file_id and bool(again[0].extents)
 

@@ -17,7 +17,7 @@ object goes only after no row names it, or only a due one, which readers do not 
 and its statements are refused once it has ended or its job has another lease. So an object of a lease that is over is
 never named if it was not before. Deletions need the permit of all janitors (permit.py); a restored metastore gets it by
 an audit.
-After a crash at any step the next run goes on. Objects of a higher epoch belong to a later lease or life, and stay.
+After a crash at any step the next run continues. Objects of a higher epoch belong to a later lease or life, and stay.
 Cost: Postgres keeps at most BLOCK_RECORDS rows per metadata partition, what comes between two runs, and one row per
 object; a small trail stays in Postgres, and queues no jobs. The bucket is listed at the start, in a new life, and once
 a day. Memory: the bytes of one object per job, of up to about JOIN_RECORDS records (some 15 MB).
@@ -217,7 +217,9 @@ class AuditArchiver:
 
 
 def joinable(rows: Sequence[ArchivedAudit]) -> list[list[ArchivedAudit]]:
-    """Which neighbours become one object each: of a day, with JOIN_RECORDS together, none with so many alone. Pure."""
+    """Return which neighbours become one object each: of a day, with JOIN_RECORDS together, none with so many alone.
+    Pure.
+    """
     groups: list[list[ArchivedAudit]] = []
     run: list[ArchivedAudit] = []
     for row in rows:

@@ -32,7 +32,7 @@ class CpuShare(ThreadPoolExecutor):
         self._cpu_seconds, self._rest = cpu_seconds, rest
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """As in Executor."""
+        """Submit as Executor does."""
         return super().submit(self._step, fn, *args, **kwargs)
 
     def _step(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

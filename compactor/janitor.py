@@ -5,10 +5,9 @@ deletion, compaction) only mark the files as dead.
 Invariant: first the row gets state `deleting`, which is final, then the object is deleted, and the row is deleted only
 after the store confirmed. Delay: the cluster's file.delete.delay.ms after a file became dead, and as long as a merge is
 running that started earlier; while the cluster has no value, nothing is deleted. An object that the store refuses to
-delete is set aside and tried again later; the others go on. A merged file with keys is deleted with its last reference:
-a key gives up its reference after the same delay, gets DELETE_FINISHED once the object that waited for it is gone, and
-then its tombstone. After a crash at any step, the next run gets the same files
-again.
+delete is set aside and tried again later; the others continue. A merged file with keys is deleted with its last
+reference: a key gives up its reference after the same delay, gets DELETE_FINISHED once the object that waited for it
+is gone, and then its tombstone. After a crash at any step, the next run gets the same files again.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ PAGE_KEYS = 1_000
 
 
 class Page(NamedTuple):
-    """Up to PAGE_KEYS objects. `foreign`: keys among them that are not those of segment files."""
+    """Page of up to PAGE_KEYS objects. `foreign`: keys among them that are not those of segment files."""
 
     last_key: str
     files: dict[uuid.UUID, ObjectInfo]

@@ -49,7 +49,7 @@ class LostPartition:
     min_timestamp: int = 1 << 62
     max_timestamp: int = -1
     certain_records: int = 0
-    """Of these, those with known offsets: their commit was fed to agents, so they were acknowledged."""
+    """Number of these records, those with known offsets: their commit was fed to agents, so they were acknowledged."""
     offsets: list[tuple[int, int]] = field(default_factory=list)
     """Ranges of these offsets, both ends included, in order."""
 
@@ -85,7 +85,7 @@ class Lost:
         return len(self.certain_ids)
 
     def in_order(self) -> list[LostPartition]:
-        """By topic id, then partition."""
+        """Return the partitions in order of topic id, then partition."""
         return [self.partitions[name] for name in sorted(self.partitions)]
 
 
@@ -111,7 +111,7 @@ async def find_lost(
 
 
 class LostEnd(NamedTuple):
-    """The end of a transaction in one partition that agents had heard of."""
+    """The end of a transaction in one partition that agents had learned of."""
 
     partition_key: int
     offset: int

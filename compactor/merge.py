@@ -40,8 +40,9 @@ COMPLAINTS_MAX = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeLimits:
-    """In bytes. A file's inputs exceed its limit only by the last one; an extent or a batch exceeds its limit only if a
-    single input does."""
+    """Limits of a merge, in bytes. A file's inputs exceed its limit only by the last one; an extent or a batch exceeds
+    its limit only if a single input does.
+    """
 
     file_bytes: int = 64 * 1024 * 1024
     extent_bytes: int = 8 * 1024 * 1024
@@ -54,7 +55,7 @@ class MergeLimits:
 
     @classmethod
     def of(cls, settings: Settings) -> MergeLimits:
-        """From compaction.file.bytes and message.max.bytes."""
+        """Read compaction.file.bytes and message.max.bytes."""
         return cls(file_bytes=settings.compaction_file_bytes, max_message_bytes=settings.message_max_bytes)
 
 
@@ -96,11 +97,11 @@ class MergedFile(NamedTuple):
     runs: list[list[Swap]]
     """The swaps of each of its segments."""
     number: int = 0
-    """Of the output that it is, in its plan: an output of which nothing can be read makes no file."""
+    """The number of the output in its plan: an output of which nothing can be read makes no file."""
 
     @property
     def swaps(self) -> list[Swap]:
-        """Of all segments."""
+        """The swaps of all segments."""
         return [swap for run in self.runs for swap in run]
 
 
@@ -156,7 +157,7 @@ class GrowingFile:
         self._writer.add(partition.topic_id, partition.partition_index, partition.partition_key, data, header)
 
     def begin_segment(self) -> None:
-        """What is added from now on is in another segment."""
+        """Begin a segment: what is added from now on is in it."""
         self._begins = True
 
     def complete(self, swap: Swap) -> None:
@@ -191,7 +192,9 @@ class GrowingExtent:
         self._max_timestamp = 0
 
     def takes(self, extent: Extent, batches: list[StoredBatch]) -> bool:
-        """Whether the extent may join the collected ones. A damaged one is not joined, because readers stop at it."""
+        """Return whether the extent may join the collected ones. A damaged one is not joined, because readers stop at
+        it.
+        """
         if not self._inputs:
             return True
         if extent.base_offset == self._partition.roll_offset or not joins(self._inputs, extent):

@@ -39,7 +39,7 @@ class OutcomeRecorder(Recorder[EndedTransaction, TransactionOutcome]):
         return await self._api.ended_transactions(most)
 
     def entries(self, waiting: Sequence[EndedTransaction]) -> list[TransactionOutcome]:
-        """Of partitions that are there."""
+        """Return the entries of partitions that are there."""
         return [one.outcome for one in waiting if one.outcome is not None]
 
     async def forget(self, token: JobToken, waiting: Sequence[EndedTransaction]) -> None:
@@ -47,7 +47,7 @@ class OutcomeRecorder(Recorder[EndedTransaction, TransactionOutcome]):
         await self._api.forget_outcomes(token, waiting)
 
     async def in_use(self, entries: Sequence[TransactionOutcome]) -> list[bool]:
-        """Whether the marker of each is in the log."""
+        """Return whether the marker of each is in the log."""
         return await self._api.markers_in_log(entries)
 
 

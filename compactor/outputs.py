@@ -1,4 +1,4 @@
-"""Which output files a plan becomes, and which segments each of them holds. Pure.
+"""Decide which output files a plan becomes, and which segments each of them holds. Pure.
 
 Place: between a plan and its merge, in the local worker and on a Spark driver.
 Invariant: it depends on the plan alone, so another attempt at the same plan, also under another epoch, has the same
@@ -41,7 +41,7 @@ def outputs(plan: Plan, file_bytes: int, extent_bytes: int) -> list[Plan]:
 
 
 def planned_segments(output: Plan, rng: random.Random) -> list[NewSegment]:
-    """What is started for an output before its merge: sizes are those of the inputs."""
+    """Return what is started for an output before its merge: sizes are those of the inputs."""
     return [
         NewSegment(
             uuid.UUID(int=rng.getrandbits(128), version=4),
@@ -57,7 +57,7 @@ def planned_segments(output: Plan, rng: random.Random) -> list[NewSegment]:
 
 
 def _add(file: list[PartitionPlan], partition: PartitionPlan, extents: list[Extent], *, continues: bool) -> None:
-    """To the file's last segment, if they continue it and there is room, else as a new one."""
+    """Add extents to the file's last segment, if they continue it and there is room, else as a new one."""
     last = file[-1] if file and continues else None
     if last is None or len(last.extents) + len(extents) > INPUTS_PER_SEGMENT:
         file.append(msgspec.structs.replace(partition, extents=tuple(extents)))
@@ -66,7 +66,7 @@ def _add(file: list[PartitionPlan], partition: PartitionPlan, extents: list[Exte
 
 
 def _extents(run: list[Extent], extent_bytes: int) -> Iterator[list[Extent]]:
-    """What becomes one extent, if its batches neither grow nor shrink."""
+    """Return what becomes one extent, if its batches neither grow nor shrink."""
     found: list[Extent] = []
     room = extent_bytes
     for extent in run:
@@ -80,7 +80,7 @@ def _extents(run: list[Extent], extent_bytes: int) -> Iterator[list[Extent]]:
 
 
 def _runs(partition: PartitionPlan) -> Iterator[list[Extent]]:
-    """The partition's extents, split where no segment may go on."""
+    """The partition's extents, split where no segment may continue."""
     borders = (partition.roll_offset, partition.cleaned_offset)
     run: list[Extent] = []
     for extent in partition.extents:

@@ -43,9 +43,11 @@ class PartitionPlan(msgspec.Struct, frozen=True):
     extents: tuple[Extent, ...]
     max_message_bytes: int | None = None
     roll_offset: int = 0
-    """Where the part begins that no cleaning by key may touch: no new extent crosses it."""
+    """The offset at which the part begins that no cleaning by key may touch: no new extent crosses it."""
     cleaned_offset: int = 0
-    """Of a merge: no new extent joins what is cleaned and what is not, or a pass could not end between them."""
+    """The cleaned offset of a merge: no new extent joins what is cleaned and what is not, or a pass could not end
+    between them.
+    """
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -83,7 +85,7 @@ def decode_job(payload: bytes) -> CompactionJob:
 
 
 def decode_plan(payload: bytes) -> Plan:
-    """What `encode` made of a plan."""
+    """Return what `encode` made of a plan."""
     return msgspec.json.decode(payload, type=Plan)
 
 
@@ -93,7 +95,7 @@ def codec_of(compression_type: str) -> Codec | None:
 
 
 def joins(before: Sequence[Extent], extent: Extent) -> bool:
-    """Whether `extent` can share one new extent with the previous ones: no gap, and the same leader epoch."""
+    """Return whether `extent` can share one new extent with the previous ones: no gap, and the same leader epoch."""
     last = before[-1]
     return extent.base_offset == last.last_offset + 1 and extent.leader_epoch == last.leader_epoch
 

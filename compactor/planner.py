@@ -37,10 +37,12 @@ KIND = "plan"
 _KINDS = (COMPACT, LARGE_KIND, CLEAN, CLEAN_LARGE, RESERVED_KIND)
 _HOUR_MS = 3_600_000
 WAIT_FOR_CLEANING_MS = (_HOUR_MS, 2 * _HOUR_MS, 24 * _HOUR_MS)
-"""By level: files of this age are merged although a partition in them is being cleaned; swaps let one of both win."""
+"""Longest wait for a cleaning, in ms, by level: files of this age are merged although a partition in them is being
+cleaned; swaps let one of both win.
+"""
 FILES_PER_LEVEL = 5_000
 UNFINISHED_MAX = 64
-"""If more jobs than this wait, the workers are behind, and new plans would be out of date when they run."""
+"""Number of waiting jobs above which the workers are behind, and new plans would be out of date when they run."""
 SPARK_ATTEMPTS = 3
 """A large job that was claimed this often without being finished is moved from Spark to the workers."""
 

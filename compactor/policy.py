@@ -31,7 +31,7 @@ LAST_LEVEL = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLimits:
-    """When a level is worth merging. Ages in ms; `job_*` limit one job's inputs."""
+    """Limits from which on a level is worth merging. Ages in ms; `job_*` limit one job's inputs."""
 
     min_age_ms: int = 30_000
     """Younger files are not merged: consumers near the log end read them from caches."""
@@ -41,7 +41,7 @@ class PolicyLimits:
     """This many files of level 0 or 1 are worth a job, regardless of their size."""
     job_files: int = 256
     job_bytes: tuple[int, ...] = (64 * 1024 * 1024, 256 * 1024 * 1024, 256 * 1024 * 1024)
-    """By level of the inputs; this many bytes are worth a job, regardless of the number of files."""
+    """Bytes of a job by level of the inputs; this many bytes are worth a job, regardless of the number of files."""
     small_bytes: int = 32 * 1024 * 1024
     """Files of the last level below this size are merged again; at most half of the target size of a merged file."""
     tier: int = 8
@@ -57,7 +57,7 @@ class PolicyLimits:
 
     @classmethod
     def of(cls, settings: Settings) -> PolicyLimits:
-        """From the settings compaction.*."""
+        """Read the settings compaction.*."""
         return cls(
             min_age_ms=settings.compaction_min_age_ms,
             max_age_ms=settings.compaction_max_age_ms,
@@ -68,7 +68,7 @@ class PolicyLimits:
 
 
 _OLD_FACTOR = (1, 6)
-"""By level: the factor on `max_age_ms` for its files."""
+"""Factors for old files by level: the factor on `max_age_ms` for its files."""
 
 
 def choose(files: Iterable[FileFacts], busy: frozenset[uuid.UUID], limits: PolicyLimits) -> list[CompactionJob]:
@@ -82,7 +82,7 @@ def choose(files: Iterable[FileFacts], busy: frozenset[uuid.UUID], limits: Polic
 
 
 def write_bound(limits: PolicyLimits, smallest_bytes: int) -> int:
-    """How often any byte is written at most, including its flush, while no data expires.
+    """Return how often any byte is written at most, including its flush, while no data expires.
 
     `smallest_bytes`: the smallest file that merges of the last level write.
     """

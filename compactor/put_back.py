@@ -1,4 +1,4 @@
-"""Which lost records can be put back: batches of files with a commit that agents recorded before they forgot it.
+"""Decide which lost records can be put back: batches of files with a commit that agents recorded before they forgot it.
 
 Place: `headrace audit --lost --put-back`; the plan here, the produce requests in cli/put_back.py.
 Invariant: only flushed files with recorded extents are used, and of these only the partitions that have as many records
@@ -8,7 +8,7 @@ this partition's part is left out. So are batches of transactions: each of these
 Merged files are copies and are left out. If the log has the producer id, epoch and
 sequence of a batch after the loss, its client sent it again, and it is left out; so is its second copy among the lost
 files. The plan of a life, and the producer that carries it out, are one object in the bucket, written before the first
-batch is sent: a run that was interrupted goes on with the same sequences, and a finished one is never repeated.
+batch is sent: a run that was interrupted continues with the same sequences, and a finished one is never repeated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Identity = tuple[int, int, int, int]
 
 
 class PlannedBatch(msgspec.Struct, frozen=True):
-    """Where a batch is, and where it goes; positions in bytes of the file."""
+    """Source and destination of a batch; positions in bytes of the file."""
 
     file_id: uuid.UUID
     topic: str
@@ -115,7 +115,7 @@ async def plan_put_back(
 
 
 async def read_put_back(store: ObjectStore, life: int) -> PutBack | None:
-    """What was begun in this life. CorruptError if its object is damaged."""
+    """Return what was begun in this life. CorruptError if its object is damaged."""
     try:
         return msgspec.json.decode(await store.get(_key(life)), type=PutBack)
     except NotFoundError:
@@ -136,7 +136,7 @@ async def end_put_back(store: ObjectStore, plan: PutBack) -> None:
 
 
 async def files_put_back(store: ObjectStore) -> set[uuid.UUID]:
-    """Of every life."""
+    """Return the files that were put back, of every life."""
     found: set[uuid.UUID] = set()
     async for info in store.list_objects(PREFIX):
         plan = await read_put_back(store, int(info.key.removeprefix(PREFIX).removesuffix(".json")))
@@ -145,7 +145,7 @@ async def files_put_back(store: ObjectStore) -> set[uuid.UUID]:
 
 
 async def _identities_from(api: ExtentApi, store: ObjectStore, key: int, offset: int) -> set[Identity]:
-    """Of the idempotent batches that the partition has now at `offset` and above."""
+    """Return the identities of the idempotent batches that the partition has now at `offset` and above."""
     found: set[Identity] = set()
     while True:
         (answer,) = await api.find_extents([ExtentQuery(key, offset, 1 << 40)])

@@ -36,8 +36,9 @@ from headrace.storage.objects.store import ObjectStore
 
 ROWS_PER_CALL = 2_000
 EXTENT_BYTES = 8 * 1024 * 1024
-"""As in compactor/merge.py: a reader that starts in the middle of an extent iterates from the extent's first
-batch."""
+"""Bytes of an extent, as in compactor/merge.py: a reader that starts in the middle of an extent iterates from the
+extent's first batch.
+"""
 LOST = (
     "offsets of records that no merged file contains: estimated from the creation times of files and the gaps,"
     " as counted above; a consumer may see such a record at another offset than before",
@@ -70,17 +71,19 @@ class Rebuilt:
     live_bytes: int = 0
     records: int = 0
     guessed_records: int = 0
-    """Of these: records with an unknown original offset, because no merged file contains them."""
+    """Number of these records with an unknown original offset, because no merged file contains them."""
     repeated_batches: int = 0
     """Flushed batches with records that are also in merged files, or that an idempotent producer sent before."""
     aborted_records: int = 0
-    """Of transactions that were aborted: left out."""
+    """Number of records of transactions that were aborted: left out."""
     unknown_records: int = 0
-    """Of transactions that were open, or that ended just before the metastore was lost: left out."""
+    """Number of records of transactions that were open, or that ended just before the metastore was lost: left out."""
     undecided_records: int = 0
-    """Of bulk writes that are not known to be decided: left out."""
+    """Number of records of bulk writes that are not known to be decided: left out."""
     unsure_records: int = 0
-    """Of bulk writes, from a bucket that does not say which attempts were decided: readable, maybe several times."""
+    """Number of records of bulk writes, from a bucket that does not say which attempts were decided: readable, maybe
+    several times.
+    """
     topics: list[str] = field(default_factory=list)
     """Topics created with generated names."""
     unsound: list[tuple[uuid.UUID, str]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Which files of bulk writes a rebuild shows: those of decided attempts, as the bucket says.
+"""Decide which files of bulk writes a rebuild shows: those of decided attempts, as the bucket says.
 
 Place: between the scan and the placement of a rebuild (rebuild.py).
 Invariant: Spark stores files of attempts that fail, too. Batches of a file that no decided attempt has are left out.
@@ -27,7 +27,7 @@ class BulkFiles(NamedTuple):
 
 
 async def bulk_files(store: ObjectStore, found: Scan) -> BulkFiles:
-    """What the bucket says. CorruptError if an object is damaged."""
+    """Return what the bucket says. CorruptError if an object is damaged."""
     of_writes = {number: file.file_id for number, file in enumerate(found.files) if term_ms(file.file_id)}
     if not of_writes:
         return BulkFiles((), ())
@@ -40,5 +40,5 @@ async def bulk_files(store: ObjectStore, found: Scan) -> BulkFiles:
 
 
 def records_in(batches: Sequence[ScannedBatch], files: Container[int]) -> int:
-    """How many records of these files are among the batches."""
+    """Return how many records of these files are among the batches."""
     return sum(batch.records for batch in batches if batch.file in files)

@@ -39,7 +39,7 @@ class ScannedBatch(NamedTuple):
     content: bytes
     """Equal for copies of the same batch, in any file and with any broker timestamp."""
     owner: BatchOwner | None = None
-    """Of a batch of a transaction."""
+    """The owner of a batch of a transaction."""
     marker: uuid.UUID | None = None
     """The file id of a marker, which is in no file: then `position` is its time."""
 
@@ -54,7 +54,7 @@ class Placement:
     """Batches with their assigned offsets."""
 
     batches: dict[int, ScannedBatch] = field(default_factory=dict)
-    """By base offset; they do not overlap."""
+    """The batches by base offset; they do not overlap."""
     offsets: list[int] = field(default_factory=list)
     """Its keys in order."""
     open: list[ScannedBatch] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Placement:
         return self.offsets[-1] + self.batches[self.offsets[-1]].records if self.offsets else 0
 
     def is_free(self, offset: int, records: int) -> bool:
-        """Whether no batch is placed there."""
+        """Return whether no batch is placed there."""
         after = bisect_left(self.offsets, offset)
         before_end = self.offsets[after - 1] + self.batches[self.offsets[after - 1]].records if after else 0
         return before_end <= offset and (after == len(self.offsets) or offset + records <= self.offsets[after])
@@ -145,7 +145,7 @@ class _Gap:
     filling: list[ScannedBatch] = field(default_factory=list)
 
     def takes(self, unit: ScannedBatch) -> bool:
-        """Whether it may be placed here: it is not newer than the batches after the gap."""
+        """Return whether it may be placed here: it is not newer than the batches after the gap."""
         return unit.born_ms <= self.born_ms and unit.records <= self.room
 
     def add(self, unit: ScannedBatch) -> None:

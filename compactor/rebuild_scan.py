@@ -35,7 +35,7 @@ SKEW_MS = 600_000
 _MAX_TIMESTAMP = slice(35, 43)
 """Part of a header that differs between copies: a broker may have set the append time of a retry again."""
 _OPENED_LEVEL = 2
-"""From this level on, files contain the records but no longer the original batches."""
+"""Level from which on files contain the records but no longer the original batches."""
 
 
 class FoundObject(NamedTuple):
@@ -51,7 +51,7 @@ class Scan:
     """The contents of the bucket."""
 
     files: list[FoundObject] = field(default_factory=list)
-    """By creation time; FoundBatch.file is an index into this list."""
+    """The files by creation time; FoundBatch.file is an index into this list."""
     partitions: dict[PartitionName, list[ScannedBatch]] = field(default_factory=lambda: defaultdict(list))
     unsound: list[tuple[uuid.UUID, str]] = field(default_factory=list)
 

@@ -31,7 +31,7 @@ class Visible(NamedTuple):
 
 
 async def all_outcomes(store: ObjectStore) -> dict[PartitionName, PartitionOutcomes]:
-    """What the bucket says, by partition. CorruptError if an object is damaged."""
+    """Return what the bucket says, by partition. CorruptError if an object is damaged."""
     found: dict[PartitionName, list[TransactionOutcome]] = defaultdict(list)
     for one in await list_outcomes(store):
         for outcome in await read_outcomes(store, one.key):
@@ -40,7 +40,7 @@ async def all_outcomes(store: ObjectStore) -> dict[PartitionName, PartitionOutco
 
 
 def visible(batches: Sequence[ScannedBatch], ended: PartitionOutcomes) -> Visible:
-    """What a rebuild may show of a partition."""
+    """Return what a rebuild may show of a partition."""
     kept: list[ScannedBatch] = []
     records = {False: 0, None: 0}
     for batch in batches:
@@ -55,7 +55,7 @@ def visible(batches: Sequence[ScannedBatch], ended: PartitionOutcomes) -> Visibl
 
 
 def _marker(outcome: TransactionOutcome) -> ScannedBatch:
-    """As a batch of a merged file: its offset is known."""
+    """Place a marker as a batch of a merged file: its offset is known."""
     marker = marker_file_id(Marker(outcome.producer_id, outcome.epoch, outcome.commits))
     content = marker.bytes + outcome.marker_offset.to_bytes(8, "big")
     return ScannedBatch(

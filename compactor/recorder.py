@@ -33,12 +33,12 @@ Entry = TypeVar("Entry")
 
 ENTRIES_PER_OBJECT = 20_000
 JOIN_AT = 16
-"""So many objects of similar size become one."""
+"""Number of objects of similar size that become one."""
 PROBES_PER_CALL = 2_000
 CHECKS_PER_ENTRY = 4
-"""So many stored entries are looked up for each new one."""
+"""Number of stored entries that are looked up for each new one."""
 CHECKS_PER_RUN = 200
-"""And so many in each run, also if there is no new one."""
+"""Number of entries that are looked up in each run, also if there is no new one."""
 RUNS_PER_LIST = 8_640
 
 
@@ -46,7 +46,7 @@ class Recorder(abc.ABC, Generic[Waiting, Entry]):
     """One kind of entry. Subclasses say where it is kept, and what is still in use."""
 
     prefix: ClassVar[str]
-    """Of the objects."""
+    """The prefix of the objects."""
     kind: ClassVar[Any]
     """The type of an entry."""
 
@@ -60,11 +60,11 @@ class Recorder(abc.ABC, Generic[Waiting, Entry]):
 
     @abc.abstractmethod
     async def waiting(self, most: int) -> Sequence[Waiting]:
-        """Up to so many rows that the bucket does not have yet."""
+        """Return at most so many rows that the bucket does not have yet."""
 
     @abc.abstractmethod
     def entries(self, waiting: Sequence[Waiting]) -> list[Entry]:
-        """What an object gets of them."""
+        """Return what an object gets of them."""
 
     @abc.abstractmethod
     async def forget(self, token: JobToken, waiting: Sequence[Waiting]) -> None:
@@ -72,7 +72,7 @@ class Recorder(abc.ABC, Generic[Waiting, Entry]):
 
     @abc.abstractmethod
     async def in_use(self, entries: Sequence[Entry]) -> list[bool]:
-        """Whether a rebuild would need each of them."""
+        """Return whether a rebuild would need each of them."""
 
     async def record(self, life: int, lease: Lease) -> None:
         """Move what waits. FencedError if the lease is lost; else as metastore and store."""
@@ -146,7 +146,7 @@ def _ordered(entries: Iterable[Any]) -> list[Any]:
 
 
 def joined(objects: Sequence[RecordedObject], life: int) -> list[list[RecordedObject]]:
-    """Which objects become one: all that an earlier life wrote, and JOIN_AT of one size class. Pure."""
+    """Return which objects become one: all that an earlier life wrote, and JOIN_AT of one size class. Pure."""
     older = [found for found in objects if found.life < life]
     classes: dict[int, list[RecordedObject]] = defaultdict(list)
     for found in objects:

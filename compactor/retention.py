@@ -122,7 +122,7 @@ class Retention:
         return True
 
     def _rules(self, image: MetadataImage) -> dict[int, RetentionRule]:
-        """By partition key."""
+        """Return the rules by partition key."""
         found, undecided = dict[int, RetentionRule](), set[str]()
         for topic in image.topics_by_name.values():
             rule = topic_rule(image, topic.name, undecided)

@@ -139,7 +139,7 @@ class MergeRecords:
         return batch.header.codec if self._codec is None else self._codec
 
     def _is_apart(self, batch: StoredBatch, size: int) -> bool:
-        """Whether it begins a new batch. `size` of its records; one without any only adds offsets."""
+        """Return whether it begins a new batch. `size` of its records; one without any only adds offsets."""
         if batch.offset + batch.header.last_offset_delta - self._waiting[0].offset >= SPAN_MAX:
             return True
         if not size or not self._records:
@@ -147,7 +147,7 @@ class MergeRecords:
         return self._unpacked_bytes + size > self._batch_bytes or not self._agrees(batch)
 
     def _agrees(self, batch: StoredBatch) -> bool:
-        """Whether it can share a batch with the waiting ones. With LogAppendTime, a batch has one time for all
+        """Return whether it can share a batch with the waiting ones. With LogAppendTime, a batch has one time for all
         records; with a delete horizon, it has one for all its delete markers.
         """
         last = next(other for other in reversed(self._waiting) if other.header.record_count)

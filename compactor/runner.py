@@ -116,7 +116,7 @@ class JobRunner:
             self._idle.discard(slot)
 
     async def _work_once(self) -> bool:
-        """Whether there was a job."""
+        """Return whether there was a job."""
         claimed_at = self._clock.monotonic()
         job = await self._claim()
         if job is None:

@@ -9,7 +9,7 @@
 
 Place: run by the job loop, every segments.cleanup.interval.ms, by one worker at a time.
 Invariant: each step is a short transaction, fenced by the lease where it decides something, and costs what it finds: no
-scan goes over live segments, or over what is gone. After a crash, the next run goes on.
+scan goes over live segments, or over what is gone. After a crash, the next run continues.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class CleanupTerms(Protocol):
 
     @property
     def segments_tombstone_retention_ms(self) -> int:
-        """Of tombstones."""
+        """Retention of tombstones in ms."""
 
     @property
     def segments_audit_retention_ms(self) -> int:
-        """Of the audit trail."""
+        """Retention of the audit trail in ms."""
 
 
 class SegmentCleanup:

@@ -5,7 +5,7 @@ between a PUT and its commit, and from PUTs that arrived after their file was de
 Invariant: an object is deleted only after its id is condemned, with an insert under the same unique key that a
 commit inserts; age only avoids checking files that are still being committed. Orphans younger than the cluster's
 file.delete.delay.ms stay, and all while the cluster has no value. Keys that are not those of
-segment files are ignored. A stale list does no harm: the primary decides which files have rows.
+segment files are ignored. A stale list is harmless: the primary decides which files have rows.
 After a crash, the next worker continues after the last finished page; the janitor deletes objects that were
 condemned but not deleted.
 """

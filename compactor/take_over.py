@@ -109,7 +109,7 @@ async def start_segments(
     *,
     is_reserved: bool = False,
 ) -> bool:
-    """As `start`, for segments that are only planned yet."""
+    """Start as `start` does, for segments that are only planned yet."""
     call = metastore.start_reserved_segments if is_reserved else metastore.start_segments
     for first in range(0, len(segments), SEGMENTS_PER_CALL):
         some = segments[first : first + SEGMENTS_PER_CALL]
@@ -145,7 +145,7 @@ class SwapApi(Protocol):
     """The part of the metastore that swaps need."""
 
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
-        """As CompactionApi.swap_extents."""
+        """Swap as CompactionApi.swap_extents does."""
 
 
 class Swapper:

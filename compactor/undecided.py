@@ -1,4 +1,4 @@
-"""Which deletions of this process wait for a value: no file is asked, only the cluster's value counts.
+"""Decide which deletions of this process wait for a value: no file is asked, only the cluster's value counts.
 
 Place: used by retention, janitor and sweeper before they delete.
 Invariant: two workers with different files never delete by different rules. Until the cluster has a value of the
@@ -31,7 +31,7 @@ class Undecided:
         )
 
     def show(self, job: str, setting: str, *, waits: bool) -> None:
-        """Whether this kind of job waits for the setting."""
+        """Show whether this kind of job waits for the setting."""
         if waits and not self._waiting.get((job, setting)):
             logger.warning(
                 "nothing is deleted until the cluster has a value: job=%s setting=%s; decide with"
@@ -46,7 +46,7 @@ class Undecided:
         self._gauge.labels(job, setting).set(waits)
 
     async def has_delay(self, job: str, api: ConfigApi) -> bool:
-        """Whether the cluster has a value of file.delete.delay.ms; one query."""
+        """Return whether the cluster has a value of file.delete.delay.ms; one query."""
         waits = FILE_DELETE_DELAY not in await api.cluster_configs()
         self.show(job, FILE_DELETE_DELAY, waits=waits)
         return not waits

@@ -63,7 +63,7 @@ worker in one agent's process. Without such a value the one in each process's fi
 """
 
 PACE_OF_CLEANING = "log.cleaner.io.max.bytes.per.second"
-"""As those of PACE, but with one value in the cluster, which is in no file."""
+"""Settings as those of PACE, but with one value in the cluster, which is in no file."""
 
 _WHY_STATIC = {
     "listeners": "an agent binds its listener when it starts",
@@ -72,7 +72,7 @@ _WHY_STATIC = {
 
 
 def why_static(name: str) -> str | None:
-    """Why a setting cannot change at run time; None if it can, or if there is no such setting."""
+    """Return why a setting cannot change at run time; None if it can, or if there is no such setting."""
     if name not in broker_settings() or dynamic_definition(name) is not None:
         return None
     return _WHY_STATIC.get(name, "agents read it when they start")
@@ -85,7 +85,8 @@ _SHOWN_PARAMETERS = {"host", "port", "user", "dbname"}
 
 
 def holds_secret(name: str, value: str) -> bool:
-    """Whether this value must not be shown: those of sensitive settings, except a metastore.url that names a server on
+    """Return whether this value must not be shown: those of sensitive settings, except a metastore.url that names a
+    server on
 
     this machine and no password, as that of `headrace dev` does: it helps only those who have access already.
     """
@@ -130,12 +131,14 @@ def dynamic_definition(name: str) -> ConfigDefinition | None:
 
 
 def is_for_all_brokers(name: str) -> bool:
-    """Whether a dynamic broker config can only be set without a broker's id."""
+    """Return whether a dynamic broker config can only be set without a broker's id."""
     return name in BROKER_DEFAULTS or (name in cluster_settings() and name != PACE_OF_CLEANING)
 
 
 def _cluster_definition(name: str) -> ConfigDefinition:
-    """From the declaration of the setting: one place for bounds, in files and in the cluster."""
+    """Make a definition from the declaration of the setting: one place for bounds, in files and in the
+    cluster.
+    """
     setting = declared()[name]
     kind = "list" if name in _LISTS else _kind(setting.annotation)
     return ConfigDefinition(

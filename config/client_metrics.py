@@ -25,7 +25,7 @@ _SELECTORS = frozenset(
 
 
 def _why_no_match(value: str) -> str | None:
-    """None for a list of selector=pattern."""
+    """Return None for a list of selector=pattern."""
     for item in list_items(value):
         selector, equals, pattern = item.partition("=")
         if not equals or selector.strip() not in _SELECTORS:
@@ -42,4 +42,4 @@ CLIENT_METRICS_CONFIGS: dict[str, ConfigDefinition] = {
     "match": ConfigDefinition("", "list", _NOT_COLLECTED, ConfigEffect.UNUSED, check=_why_no_match),
     "metrics": ConfigDefinition("", "list", _NOT_COLLECTED, ConfigEffect.UNUSED),
 }
-"""By name."""
+"""Configs of client metrics by name."""

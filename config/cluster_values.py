@@ -52,7 +52,7 @@ def cluster_settings() -> tuple[str, ...]:
 
 
 def proposed(settings: Settings) -> dict[str, str]:
-    """What a process's file says about them, defaults included: name -> value as text."""
+    """Return what a process's file says about them, defaults included: name -> value as text."""
     found = {name: setting_text(getattr(settings, declared()[name].field)) for name in cluster_settings()}
     return found | {RETENTION_MS: str(_retention_ms(settings))}
 
@@ -70,7 +70,7 @@ def in_force(settings: Settings, values: Mapping[str, str]) -> Settings:
 
 
 def ignored(settings: Settings, values: Mapping[str, str]) -> list[IgnoredSetting]:
-    """What the file sets to something else than the cluster has. A file that keeps a default says nothing."""
+    """Return what the file sets to something else than the cluster has. A file that keeps a default says nothing."""
     own, defaults = proposed(settings), proposed(Settings())
     return [
         IgnoredSetting(name, own[name], values[name])
@@ -85,7 +85,7 @@ def parsed(name: str, value: str) -> Any:
 
 
 def why_invalid(name: str, value: str) -> str | None:
-    """None if the cluster may have this value."""
+    """Return None if the cluster may have this value."""
     try:
         accepted = parsed(name, value)
     except msgspec.ValidationError:
@@ -94,7 +94,7 @@ def why_invalid(name: str, value: str) -> str | None:
 
 
 def setting_text(value: Any) -> str:
-    """As in a properties file; empty when unset."""
+    """Return the value as in a properties file; empty when unset."""
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

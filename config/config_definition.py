@@ -40,19 +40,21 @@ class ConfigDefinition(NamedTuple):
     """What the config does and when; for the others, why it is accepted."""
     effect: ConfigEffect = ConfigEffect.WORKS
     synonyms: tuple[Synonym, ...] = ()
-    """In order of precedence. The first can change at run time, the others can only be set in the agents' files."""
+    """The synonyms in order of precedence. The first can change at run time, the others can only be set in the agents'
+    files.
+    """
     low: float = 0
     high: float = 0
     allowed: tuple[str, ...] = ()
     refused: Mapping[str, str] = {}
     """Values that Kafka accepts and Headrace does not, each with the reason."""
     why_fixed: str = ""
-    """If set, every value but the default is refused, with this reason."""
+    """Reason why the config is fixed: if set, every value but the default is refused, with this reason."""
     check: Callable[[str], str | None] | None = None
-    """In place of kind, bounds and `allowed`: the reason why a value is refused, or None."""
+    """Function in place of kind, bounds and `allowed`: the reason why a value is refused, or None."""
 
     def why_invalid(self, value: str) -> str | None:
-        """None if the config can have this value."""
+        """Return None if the config can have this value."""
         if self.check is not None:
             return self.check(value)
         return self._why_malformed(value) or self._why_refused(value)
@@ -85,7 +87,7 @@ class ConfigDefinition(NamedTuple):
         return next((f"not offered: {self.refused[item]}" for item in items if item in self.refused), None)
 
     def _is_default(self, value: str) -> bool:
-        """Of a valid value, however it is written."""
+        """Return whether a valid value is the default, however it is written."""
         match self.kind:
             case "list":
                 return list_items(value) == list_items(self.default)

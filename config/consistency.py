@@ -10,7 +10,7 @@ from headrace.config.settings import Settings
 
 
 def why_inconsistent(settings: Settings) -> str | None:
-    """None if the settings fit each other, else the settings and values that do not."""
+    """Return None if the settings fit each other, else the settings and values that do not."""
     session, beat = settings.group_consumer_session_timeout_ms, settings.group_consumer_heartbeat_interval_ms
     return (
         _why_outside(

@@ -36,7 +36,7 @@ def _exposures(settings: Settings) -> Iterator[str]:
 
 
 def http_exposures(settings: Settings) -> Iterator[str]:
-    """Of the HTTP port, which a process that is only a compactor has, too."""
+    """Yield the exposures of the HTTP port, which a process that is only a compactor has, too."""
     if _is_loopback(settings.http_host):
         return
     if settings.http_bearer_token_location and not settings.http_ssl_keystore_location:

@@ -51,7 +51,7 @@ def key_of_variable(variable: str) -> str | None:
 
 
 def grouped(given: Iterable[tuple[str, object]]) -> dict[str, dict[str, object]]:
-    """Of keys and values: listener -> setting -> value. Later ones count."""
+    """Group keys and values: listener -> setting -> value. Later ones count."""
     found: dict[str, dict[str, object]] = {}
     for key, value in given:
         split = split_key(key)

@@ -61,7 +61,7 @@ class Listeners:
     """The broker's listeners, to bind; the one for clients first, the one of inter.broker.listener.name last."""
     controller: Endpoint | None
     advertised: tuple[Endpoint, ...]
-    """In the order of `serving`, with the same names."""
+    """The advertised endpoints in the order of `serving`, with the same names."""
     inter_broker: str | None = None
     """Name of the listener that other agents use; None: the first one."""
     proxied: frozenset[str] = frozenset()
@@ -146,7 +146,7 @@ def _bound(settings: Settings) -> tuple[list[Endpoint], Endpoint | None]:
 
 
 def _advertised(settings: Settings, serving: list[Endpoint]) -> list[Endpoint]:
-    """Of each listener: what advertised.listeners says, else its own address."""
+    """Return the advertised address of each listener: what advertised.listeners says, else its own."""
     found: dict[str, Endpoint] = {}
     if settings.advertised_listeners:
         found = {endpoint.name: endpoint for endpoint in _parse("advertised.listeners", settings.advertised_listeners)}
@@ -178,7 +178,9 @@ def _endpoint(setting: str, text: str) -> Endpoint:
 
 
 def _protocols(settings: Settings) -> Mapping[str, SecurityProtocol]:
-    """By the listeners' names: those that are protocols, and those of listener.security.protocol.map."""
+    """Return the protocols by the listeners' names: those that are protocols, and those of
+    listener.security.protocol.map.
+    """
     found = {protocol.name: protocol for protocol in SecurityProtocol}
     for text in filter(None, map(str.strip, settings.listener_security_protocol_map.split(","))):
         match = _MAPPED.fullmatch(text)
@@ -192,7 +194,7 @@ def _protocols(settings: Settings) -> Mapping[str, SecurityProtocol]:
 
 
 def _secured(settings: Settings, endpoint: Endpoint, protocols: Mapping[str, SecurityProtocol]) -> Endpoint:
-    """With its protocol. ConfigError if that needs a setting."""
+    """Return the listener with its protocol. ConfigError if that needs a setting."""
     protocol = protocols.get(endpoint.name, SecurityProtocol.PLAINTEXT)
     own = for_listener(settings, endpoint.name)
     if protocol.has_tls and not own.ssl_keystore_location:

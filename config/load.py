@@ -116,7 +116,7 @@ def _environment(environ: Mapping[str, str]) -> Iterator[_Given]:
 
 
 def _resolved(given: _Given, environ: Mapping[str, str]) -> _Given:
-    """With the text that a reference names; as a line that is no setting, if that is not there."""
+    """Return the line with the text that a reference names; as a line that is no setting, if that is not there."""
     try:
         value = resolved(given.value, environ)
     except ConfigError as error:
@@ -130,7 +130,7 @@ def _is_left_unset(given: _Given) -> bool:
 
 
 def _complaint(given: _Given) -> str | None:
-    """None for a known setting with a valid value."""
+    """Return None for a known setting with a valid value."""
     where, key, value, _ = given
     if key is None:
         return f"{where}: {value}"
@@ -150,7 +150,7 @@ def _complaint(given: _Given) -> str | None:
 
 
 def _setting(key: str | None) -> Declared | None:
-    """What a key sets, for all listeners or for one."""
+    """Return what a key sets, for all listeners or for one."""
     override = listener_overrides.split_key(key or "")
     return declared().get(override[1] if override else key or "")
 

@@ -18,7 +18,7 @@ PYTHON_BYTES = 192 * MIB
 EXTENT_BYTES = 320
 """One extent in an index."""
 EXTENTS_MAX = 2 * 65_536
-"""In the tail index and the segment cache together (agent/fetch/)."""
+"""Most extents in the tail index and the segment cache together (agent/fetch/)."""
 CONNECTION_BYTES = 8 * 1024
 """A connection without TLS; 2,000 idle ones took 6.7 KB each."""
 TLS_CONNECTION_BYTES = 28 * 1024
@@ -81,7 +81,9 @@ def _connections_bytes(settings: Settings) -> int:
 
 
 def over_container(settings: Settings, limit_bytes: int | None, processes: int = 1) -> str | None:
-    """What to say when `processes` of them do not fit into the container; None if they do, or if it has no limit."""
+    """Return what to say when `processes` of them do not fit into the container; None if they do, or if it has no
+    limit.
+    """
     budget = sum(memory_budget(settings).values()) * processes
     if limit_bytes is None or budget <= limit_bytes:
         return None

@@ -23,7 +23,7 @@ _PORT_MAX = 65_535
 
 
 def metastore_url_problem(url: str) -> str | None:
-    """Which part is wrong and how to write it; None for an address that can be used."""
+    """Return which part is wrong and how to write it; None for an address that can be used."""
     said = _problem(url)
     return None if said is None else f"{said} (expected: {FORM}; {HOW_TO_ENCODE})"
 

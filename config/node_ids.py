@@ -1,4 +1,4 @@
-"""Which node ids agents may have.
+"""Decide which node ids agents may have.
 
 Place: bounds of node.id; agent/cluster/shared_address.py shows the virtual node.
 Invariant: the id of the virtual node is never that of an agent, and neither is the id that Java clients use for

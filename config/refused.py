@@ -162,7 +162,9 @@ def why_refused(name: str) -> str | None:
 
 
 def why_not_in_files(name: str) -> str | None:
-    """As `why_refused`, and also for a config that is a cluster-wide default here, not a setting of one agent."""
+    """Return what `why_refused` does, and also for a config that is a cluster-wide default here, not a setting of one
+    agent.
+    """
     if name not in BROKER_DEFAULTS:
         return why_refused(name)
     topic_config = TOPIC_CONFIGS[BROKER_DEFAULTS[name]]

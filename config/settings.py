@@ -28,7 +28,7 @@ INT_MAX = 2**31 - 1
 
 
 class SettingScope(enum.Enum):
-    """Who shares one value."""
+    """The processes that share one value."""
 
     PROCESS = "process"
     CLUSTER = "cluster"

@@ -21,7 +21,7 @@ def shown_address(value: str) -> str:
 
 
 def endpoint_problem(value: str) -> str | None:
-    """What is wrong with s3.endpoint; None for one that can be used."""
+    """Return what is wrong with s3.endpoint; None for one that can be used."""
     if "@" in value:
         return "it has a user or password: credentials come from the AWS environment (AWS_ACCESS_KEY_ID, ...)"
     try:

@@ -19,7 +19,7 @@ HOUR_MS = 3_600_000
 
 
 def why_invalid(name: str, value: str | None) -> str | None:
-    """None if a topic can have this config, else a message that names it."""
+    """Return None if a topic can have this config, else a message that names it."""
     known = TOPIC_CONFIGS.get(name)
     if known is None:
         return f"unknown topic config name: {name}"
@@ -38,7 +38,7 @@ def _long(default: int, meaning: str, *synonyms: Synonym, low: int = 0) -> Confi
 
 
 def _met(config: ConfigDefinition) -> ConfigDefinition:
-    """What it promises holds here with any value."""
+    """Return what it promises holds here with any value."""
     return config._replace(effect=ConfigEffect.MET)
 
 

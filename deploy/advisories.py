@@ -45,7 +45,7 @@ class Used(NamedTuple):
 
 
 def pins(path: Path) -> Iterator[Used]:
-    """Of a lock file."""
+    """Yield the pins of a lock file."""
     for name, version in _PIN.findall(path.read_text(encoding="utf-8")):
         yield Used(path.name, canonicalize_name(name), Version(version))
 
@@ -64,7 +64,7 @@ def floors(pyproject: Path) -> Iterator[Used]:
 
 
 def is_affected(version: Version, advisory: Advisory, package: str) -> bool:
-    """By its ranges and lists of versions."""
+    """Return whether the version is affected, by its ranges and lists of versions."""
     for affected in advisory["affected"]:
         if canonicalize_name(affected["package"]["name"]) != package:
             continue
@@ -76,7 +76,7 @@ def is_affected(version: Version, advisory: Advisory, package: str) -> bool:
 
 
 def _is_within(version: Version, events: Iterable[dict[str, str]]) -> bool:
-    """Between an `introduced` and what ends it."""
+    """Return whether the version is between an `introduced` and what ends it."""
     inside = False
     for event in sorted(events, key=lambda event: Version(next(iter(event.values())))):
         if "introduced" in event:
@@ -101,7 +101,7 @@ def findings(used: Iterable[Used], known: dict[str, Any]) -> list[str]:
 
 
 def warnings(known: dict[str, Any], today: datetime.date) -> list[str]:
-    """What the check does not prove."""
+    """Return what the check does not prove."""
     days = (today - datetime.date.fromisoformat(known["date"])).days
     told = []
     if days > OLD_DAYS:

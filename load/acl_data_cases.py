@@ -78,7 +78,7 @@ def data_cases(topic_id: uuid.UUID) -> list[Case]:
 
 
 def metadata_cases(topic_id: uuid.UUID) -> list[Case]:
-    """What is known of topics and their records."""
+    """Return what is known of topics and their records."""
     describe, read = on_topic(AclOperation.DESCRIBE), on_topic(AclOperation.READ)
     return [
         Case("Metadata", ApiKey.METADATA, {"topics": [{"name": TOPIC, "topic_id": None}]}, describe, TOPIC_FAILED),

@@ -80,7 +80,7 @@ class Client:
             return NoToken()  # kio does not read the times of a token that was not made
 
     def said(self, case: Case, version: int | None = None) -> Answered | None:
-        """What the answer says, in the newest version unless it is given; None if the API is not served."""
+        """Return what the answer says, in the newest version unless it is given; None if the API is not served."""
         used = min(self.newest(case.api_key), case.version_max) if version is None else version
         return None if used < 0 else _said(case, self.ask(case.api_key, used, case.values))
 
@@ -155,7 +155,7 @@ def _user(case: Case, column: str) -> str:
 
 
 def _acls(case: Case, column: str) -> list[dict[str, Any]]:
-    """What the column's user of the row is granted."""
+    """Return what the column's user of the row is granted."""
     if column in ("none", SUPER) or (column == "all-but-last" and len(case.needs) < 2):
         return []
     needs = case.needs[:-1] if column == "all-but-last" else case.needs
@@ -183,7 +183,7 @@ def _acl(need: Need, user: str, pattern: str, pattern_type: int) -> dict[str, An
 
 
 def outcome(address: tuple[str, int], case: Case, column: str, version: int | None = None) -> Answered | None:
-    """What the answer says; None if the server does not serve the API."""
+    """Return what the answer says; None if the server does not serve the API."""
     client = Client(address, _user(case, column))
     try:
         return client.said(case, version)

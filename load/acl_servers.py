@@ -100,7 +100,7 @@ def kafka_with_acls(folder: Path, jars: Path) -> Iterator[Address]:
 
 
 def _wait_until_started(process: subprocess.Popen[bytes], address: Address, log: Path) -> None:
-    """Until the first user can log in."""
+    """Wait until the first user can log in."""
     login = ClientConfig((address,), login=Login("SASL_PLAINTEXT", MECHANISM, SUPER, PASSWORD))
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:

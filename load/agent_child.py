@@ -52,7 +52,7 @@ class AgentChild:
         self._process.stdout.close()
 
     def metrics(self) -> str:
-        """What it reports now."""
+        """Return what it reports now."""
         with urllib.request.urlopen(f"http://{self._http}/metrics", timeout=60) as response:
             text: bytes = response.read()
         return text.decode()

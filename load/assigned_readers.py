@@ -46,11 +46,11 @@ class AssignedReaders:
                 self._read.setdefault(value, set()).add(partition)
 
     def have_all(self, value: bytes) -> bool:
-        """Whether every partition's reader has it."""
+        """Return whether every partition's reader has it."""
         return len(self._read.get(value, ())) == self.partitions
 
     def describe(self) -> str:
-        """How far they are."""
+        """Return how far they are."""
         return f"partitions={self.partitions} read={ {v: len(found) for v, found in self._read.items()} } {self.errors}"
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ class BackfillConnection:
         self.bytes = 0
 
     async def read(self, host: str, port: int) -> None:
-        """Until cancelled, or each partition was read once."""
+        """Read until cancelled, or each partition was read once."""
         reader, writer = await asyncio.open_connection(host, port, limit=4 << 20)
         while self._offsets:
             writer.write(self._request())

@@ -52,7 +52,7 @@ REQUEST_BYTES = 1024
 
 
 def acls(count: int) -> frozenset[AccessControlRecord]:
-    """Of many topics and principals, and those that the client needs."""
+    """Return the acls of many topics and principals, and those that the client needs."""
     own = [_acl(TOPIC.name, LITERAL, operation, ANONYMOUS) for operation in (AclOperation.READ, AclOperation.WRITE)]
     others = [
         _acl(f"team-{n // 10}.topic-{n}", PREFIXED if n % 2 else LITERAL, AclOperation.READ, f"User:user-{n // 20}")

@@ -93,7 +93,7 @@ class AgentBench:
         return summary | {"cpu_seconds": spent}
 
     def floors(self) -> list[float]:
-        """Per request: wait in the buffer + PUT + commit, in seconds."""
+        """Return the floors per request: wait in the buffer + PUT + commit, in seconds."""
         return [
             (trace.closed_at - appended_at) + (trace.stored_at - trace.put_started_at) + _commit_seconds(trace)
             for trace in self.traces

@@ -52,7 +52,7 @@ SIMULATED_SECONDS = 360
 DAYS = 90
 FETCHES = 20
 WAITING_RECORDS = BLOCK_RECORDS - 1
-"""Per metadata partition: what a run of the job leaves."""
+"""Waiting records per metadata partition: what a run of the job leaves."""
 LEASE_MS = 600_000
 SPAN = 1 << 33
 """Audit offsets of a metadata partition: of the made objects below it, of real records from it on."""
@@ -209,7 +209,7 @@ async def fetch(bench: CommitBench, store: Any, what: str, offset: int) -> None:
 
 
 async def run(place: Path, share: float, workers: int) -> None:
-    """On a new Postgres."""
+    """Run the benchmark on a new Postgres."""
     print(machine_state(), flush=True)
     per_day = records_per_day()
     print(

@@ -47,12 +47,12 @@ from load.postgres_server import PostgresCost, grow_old, read_cost
 
 PARTITIONS = 1_000
 RECORDS = 10
-"""Of a batch."""
+"""Records of a batch."""
 ROUND_BATCHES = 4_000
 """About so many are made, then committed and timed, then more are made."""
 RESPONSE_BYTES = 1024 * 1024
 LATE_ROWS = 8
-"""Per shard, that a poll behind its time finds."""
+"""Late rows per shard, that a poll behind its time finds."""
 GIB = 1 << 30
 
 
@@ -91,7 +91,7 @@ class Measured:
 
 @dataclass
 class CommittingAgent:
-    """One of several; its producer goes on where it was, partition by partition."""
+    """One of several; its producer continues where it was, partition by partition."""
 
     number: int
     store: PostgresMetastore
@@ -137,7 +137,9 @@ class Ceiling:
 
     @classmethod
     async def open(cls, url: str, args: argparse.Namespace, stack: AsyncExitStack) -> Ceiling:
-        """On a migrated database; every agent has committed to every partition, so that its producer is known."""
+        """Open a cluster on a migrated database; every agent has committed to every partition, so that its producer
+        is known.
+        """
         agents = []
         for number in range(1, args.agents + 1):
             store = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
@@ -211,7 +213,7 @@ class Ceiling:
         return found
 
     async def questions(self) -> dict[str, Callable[[PostgresMetastore], Awaitable[object]]]:
-        """What readers ask."""
+        """Return what readers ask."""
         store = self.agents[0].store
         heads = (await store.poll_feed({})).heads
         late = {shard: max(0, seq - LATE_ROWS) for shard, seq in heads.items()}

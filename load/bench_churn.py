@@ -120,7 +120,7 @@ def draw(samples: list[Sample], path: Path) -> None:
 
 
 async def run(place: Path, arguments: argparse.Namespace) -> None:
-    """On a new Postgres; writes both files."""
+    """Run the benchmark on a new Postgres; write both files."""
     state = machine_state()
     async with opened(place, arguments.seed) as bench:
         print(f"{state}, seed {arguments.seed}", flush=True)

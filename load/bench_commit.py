@@ -72,7 +72,7 @@ PEER = (
 
 @dataclass
 class CommitLoad:
-    """Builds one committer's files; its producers go on where they were."""
+    """Builds one committer's files; its producers continue where they were."""
 
     number: int
     topic_number: int
@@ -144,7 +144,7 @@ class CommitBench:
             await connection.execute(sql.encode())
 
     async def make_and_delete_a_topic(self, partitions: int) -> None:
-        """What it leaves is housekeeping's."""
+        """Make a topic and delete it; housekeeping removes the rest."""
         topic_id = uuid.uuid4()
         head = await self.store.metadata_head()
         assert await self.store.create_topics(head, [NewTopic(f"short-lived-{topic_id}", topic_id, partitions, {})])

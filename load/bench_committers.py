@@ -179,7 +179,7 @@ async def _create_topic(url: str, partitions: int) -> int:
 
 
 async def _polls(url: str, shards: int) -> None:
-    """What one poll of the feed costs that finds nothing: each agent polls every 15 ms while consumers fetch."""
+    """Measure what a poll of the feed costs that finds nothing: each agent polls every 15 ms while consumers fetch."""
     store = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
     async with store.pool.connection() as connection:
         pid = connection.info.backend_pid

@@ -28,17 +28,17 @@ MIB = 1 << 20
 TOTAL_BYTES = 256 * MIB
 """Moved by one variant in one round."""
 FRAME_BYTES = 1_000_000
-"""Of a received request, and the pieces in which a file is read, sent and written."""
+"""Bytes of a received request, and the pieces in which a file is read, sent and written."""
 FILE_BYTES = 3 * FRAME_BYTES
 KEPT_BYTES = 128 * MIB
-"""As the fetch cache of an agent."""
+"""Bytes that are kept, as many as in the fetch cache of an agent."""
 READ_BYTES = (64 * 1024, 256 * 1024, MIB)
 
 Work = Callable[[], None]
 
 
 def cpu_seconds() -> float:
-    """Of this process, user and system."""
+    """Return the CPU seconds of this process, user and system."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 

@@ -51,7 +51,7 @@ BATCH_BYTES = 65_536
 LEASE_MS = 3_600_000
 PARTITIONS = 1_000
 EXTENTS = (0, 8, 64)
-"""Of a file."""
+"""Extents of a file."""
 PROCESSES = 4
 
 
@@ -178,7 +178,7 @@ def _work(work: dict[str, Any]) -> None:
 
 
 class FeedCost(NamedTuple):
-    """Of one reader."""
+    """Cost of the feed for one reader."""
 
     agent_per_poll: float
     postgres_per_poll: float

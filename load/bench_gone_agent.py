@@ -41,7 +41,7 @@ ROUNDS = {
 
 
 class Pulse:
-    """When something last happened for each key, and the longest pause."""
+    """Times at which something last happened for each key, and the longest pause."""
 
     def __init__(self, keys: range) -> None:
         now = time.monotonic()

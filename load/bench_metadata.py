@@ -87,7 +87,7 @@ def least(work: Callable[[], object]) -> float:
 
 
 def resident_bytes() -> int:
-    """Of this process."""
+    """Return the resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 

@@ -39,14 +39,14 @@ WARM_UP_SECONDS = 2.0
 
 @dataclass
 class Figures:
-    """Of one number of processes, a value per round."""
+    """Measured values of one number of processes, a value per round."""
 
     megabytes_per_second: list[float] = field(default_factory=list)
     agents_seconds_per_gb: list[float] = field(default_factory=list)
     postgres_seconds_per_gb: list[float] = field(default_factory=list)
 
     def line(self, processes: int) -> str:
-        """For people."""
+        """Return the line for people."""
         return (
             f"{processes} process{'es' if processes > 1 else '  '}  {statistics.median(self.megabytes_per_second):7.1f}"
             f" MB/s   agents {statistics.median(self.agents_seconds_per_gb):5.2f} s/GB   Postgres"

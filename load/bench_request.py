@@ -38,7 +38,7 @@ from load.raw_producer import ProduceWorkload, Sequenced
 
 PARTITIONS = 12
 REQUESTS = 480
-"""Of one round; they all meet in one file."""
+"""Requests of one round; they all meet in one file."""
 ROUNDS = 60
 TOPIC = TopicImage(uuid.UUID(int=7), 100, "bench", PARTITIONS, PARTITIONS, (0,) * PARTITIONS)
 PLENTY = 1 << 30

@@ -65,7 +65,7 @@ SELECT n %% {METADATA_PARTITIONS}, %(offset)s, %(offset)s, CASE state WHEN 0 THE
 
 
 async def grow_history(bench: CommitBench, first: int, last: int) -> None:
-    """So many segments more that were uploaded and deleted; their keys are gone, their events are not."""
+    """Add so many segments that were uploaded and deleted; their keys are gone, their events are not."""
     for state in (0, 2):
         offset = f"(n / {METADATA_PARTITIONS}) * 4 + state"
         await bench.execute(EVENTS % {"first": first, "last": last, "state": state, "offset": offset})
@@ -86,7 +86,7 @@ async def set_live(bench: CommitBench, history: int) -> None:
 
 
 async def start(bench: CommitBench, topic_number: int) -> dict[str, Any]:
-    """As an agent's process begins, up to where its first fetch reads bytes."""
+    """Start as an agent's process does, up to where its first fetch reads bytes."""
     store = await PostgresMetastore.open(bench.url, Settings(metastore_pool_size=1))
     try:
         await load_image(store)
@@ -246,7 +246,7 @@ def draw_growth(samples: list[dict[str, Any]], path: Path) -> None:
 
 
 async def run(place: Path, arguments: argparse.Namespace) -> None:
-    """On a new Postgres; writes all files."""
+    """Run the benchmark on a new Postgres; write all files."""
     state = machine_state()
     async with opened(place, 1) as bench:
         print(state, flush=True)

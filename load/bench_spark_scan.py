@@ -105,7 +105,7 @@ def scan(server: DevServer, rounds: int) -> list[TimedScan]:
 
 
 def medians(scans: list[TimedScan], size: int) -> dict[str, tuple[float, float, float]]:
-    """By source: MB/s, CPU seconds per GB of Spark and of the agent."""
+    """Return the medians by source: MB/s, CPU seconds per GB of Spark and of the agent."""
     gigabytes = size / 1e9
     found = {}
     for source in dict.fromkeys(one.source for one in scans):

@@ -128,7 +128,7 @@ async def bare_put(url: str) -> AsyncIterator[Call]:
 
 
 def variants(operation: str) -> dict[str, Variant]:
-    """By name, in the order of the table."""
+    """Return the variants by name, in the order of the table."""
     chosen = {"aioboto3 as it comes": aioboto3_variant(operation)}
     if operation == "PUT":
         chosen["aioboto3, when_required alone"] = aioboto3_variant(operation, checksums="when_required")

@@ -33,7 +33,7 @@ VALUE_BYTES = 10_000
 SECONDS_MAX = 300.0
 COUNTED = ("agent", "postgres", "kafka")
 Settings = Mapping[str, Any]
-"""Of a librdkafka client."""
+"""Settings of a librdkafka client."""
 
 
 def write(settings: Settings, topic: str, count: int) -> None:
@@ -115,7 +115,7 @@ async def _run(directory: Path, jars: Path | None, megabytes: int, rounds: int) 
 
 
 def _round(target: MeasuredTarget, client: Settings, topic: str, megabytes: int) -> list[tuple[str, float]]:
-    """What writing and what reading took, in CPU seconds of the server."""
+    """Return what writing and what reading took, in CPU seconds of the server."""
     usage = ProcessUsage({name: pid for name, pid in target.roots.items() if name in COUNTED})
     create_topic(target.bootstrap, topic, 1)
     found = []

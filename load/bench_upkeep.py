@@ -40,7 +40,7 @@ from load.bench_commit import CommitBench, opened
 from load.machine_state import machine_state
 
 EXTENTS = 10
-"""Of a partition, of 10 records each; the last one is active."""
+"""Extents of a partition, of 10 records each; the last one is active."""
 CLEANED = 5
 """The extents below the cleaned offset."""
 FILES = 4_000
@@ -110,7 +110,7 @@ async def at_once(bench: CommitBench, name: str, call: str) -> None:
 
 
 async def look(bench: CommitBench, keys: Sequence[int]) -> None:
-    """What planners ask for these partitions."""
+    """Ask what planners ask for these partitions."""
     store, end = bench.store, EXTENTS * 10 - 10
     merged = [uuid.UUID(row[0]) for row in await bench.query(
         f"SELECT md5(n::text) FROM generate_series(0, {min(FILES, UNFINISHED_MAX * MERGE_FILES) - 1}) AS n"
@@ -176,7 +176,7 @@ def migrate_segments(segments: int) -> None:
 
 
 async def run(place: Path, sizes: Sequence[int]) -> None:
-    """On a new Postgres."""
+    """Run the benchmark on a new Postgres."""
     print(machine_state(), flush=True)
     for segments in SEGMENTS:
         migrate_segments(segments)

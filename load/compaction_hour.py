@@ -36,7 +36,7 @@ class Hour:
     """What was counted. Requests and bytes are those of flushes, merges and the janitor's marks, not the replay's."""
 
     left: Audit
-    """When the hour is over."""
+    """What is left when the hour is over."""
     flushes: int
     jobs: int
     puts: int

@@ -173,7 +173,7 @@ class Inputs:
 
 
 def _places(batch: bytes, mark: bytes) -> numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]:
-    """Where the keys are."""
+    """Return where the keys are."""
     found, at = [], batch.find(mark, HEADER_BYTES)
     while at >= 0:
         found.append(at)

@@ -46,11 +46,11 @@ class SimulationOutcome:
     files_by_level: dict[int, int]
     write_amplification: float
     most_writes: int
-    """Of any byte."""
+    """Largest number of writes of any byte."""
     puts: int
     """Flushes and merged files."""
     gets: int
-    """Of merges; files are read in parts of up to 8 MiB."""
+    """Number of GETs of merges; files are read in parts of up to 8 MiB."""
     stored_bytes: int
     arrived_bytes: int
     replay_reads: int
@@ -100,7 +100,7 @@ class Simulation:
             self.files[facts.file_id] = SimulatedFile(facts, born_s, self.partitions, self.partitions)
 
     def expire(self, file_id: uuid.UUID, dead_bytes: int) -> None:
-        """So much more of a file is dead."""
+        """Let so much more of a file be dead."""
         file = self.files[file_id]
         file.facts = file.facts._replace(live_bytes=file.facts.live_bytes - dead_bytes)
         self.lost_bytes += dead_bytes
@@ -139,7 +139,9 @@ class Simulation:
 
 
 def file_sizes(total: int, partitions: int, limits: MergeLimits) -> list[int]:
-    """As merge.py cuts a job's output: after the extent with which a file is large enough. The last gets the rest."""
+    """Return the sizes of files as merge.py cuts them: after the extent with which a file is large enough. The last
+    gets the rest.
+    """
     extents = max(1, -(-total // (partitions * limits.extent_bytes)))  # of each partition
     extent = max(1, -(-total // (partitions * extents)))
     full = -(-limits.file_bytes // extent) * extent

@@ -29,7 +29,7 @@ STOP_SECONDS = 90
 
 @dataclass(frozen=True)
 class AgentAddress:
-    """Where one agent listens (host:port) and its process id."""
+    """Address of one agent (host:port) and its process id."""
 
     node_id: int
     kafka: str
@@ -111,7 +111,7 @@ class DevServer:
 
     @property
     def environment(self) -> dict[str, str]:
-        """With which its Headrace, of another checkout too, is found."""
+        """The environment with which its Headrace, of another checkout too, is found."""
         return self._environment
 
     @property
@@ -140,7 +140,7 @@ class DevServer:
             await admin.close()
 
     def statistics(self) -> Statistics:
-        """What the metastore holds."""
+        """Return what the metastore holds."""
         return asyncio.run(_statistics(self.metastore_url))
 
     def metric(self, name: str) -> float:

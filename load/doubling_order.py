@@ -37,7 +37,7 @@ RECONNECT_MS = 1_000
 
 
 def split(began_ms: int) -> PartitionSplit:
-    """With a time for the boundary that fits REFRESH_MS."""
+    """Split the topic with a time for the boundary that fits REFRESH_MS."""
     return PartitionSplit(began_ms, boundary_quiet_ms=BOUNDARY_MS)
 
 
@@ -74,7 +74,7 @@ class DoublingWorld(Events):
         self.producers = [UnmodifiedProducer(number) for number in range(len(EVERY_MS))]
 
     def run(self) -> DoublingWorld:
-        """Until every producer has an answer for each of its batches."""
+        """Run until every producer has an answer for each of its batches."""
         self.after(BEGINS_MS, self._begin)
         for producer in self.producers:
             self.after(self.rng.randrange(EVERY_MS[producer.number]), lambda producer=producer: self._produce(producer))  # type: ignore[misc]
@@ -99,7 +99,7 @@ class DoublingWorld(Events):
         self.splits = {parent: self._make_split(self.now) for parent in range(COUNT)}
 
     def shown_count(self) -> int:
-        """By any agent."""
+        """Return the shown count by any agent."""
         return COUNT if self.now < BEGINS_MS + self.rng.randint(0, self.spread_ms) else 2 * COUNT
 
     def commit(self, producer: int, batch: QueuedBatch) -> SplitVerdict:
@@ -115,7 +115,7 @@ class DoublingWorld(Events):
         return verdict
 
     def judge(self, producer: int, batch: QueuedBatch) -> SplitVerdict:
-        """By the parent's split."""
+        """Judge by the parent's split."""
         parent = batch.partition % COUNT
         split = self.splits[parent]
         if batch.partition >= COUNT:

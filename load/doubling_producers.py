@@ -34,7 +34,7 @@ class Sent:
     acknowledged: set[tuple[str, int]] = field(default_factory=set)
     failed: Counter[str] = field(default_factory=Counter)
     children_ms: list[int] = field(default_factory=list)
-    """From the doubling until a producer's first record in a child."""
+    """Milliseconds from the doubling until a producer's first record in a child."""
     stale_ms: dict[str, int] = field(default_factory=dict)
     """Producer -> from the doubling until its last record with a moved key in a parent was acknowledged."""
     in_child: set[str] = field(default_factory=set)
@@ -77,7 +77,7 @@ class Producing(threading.Thread):
         self._sent, self._until = sent, until
 
     def run(self) -> None:
-        """Until the time is over, and every record has an answer."""
+        """Run until the time is over, and every record has an answer."""
         rng, number = random.Random(self.name), 0
         while time.monotonic() < self._until:
             key, value = b"key-%d" % rng.randrange(KEYS), f"{self.name}/{number}".encode()
@@ -109,7 +109,7 @@ class OtherProducing(threading.Thread):
         self._client, self._sent = client, sent
 
     def run(self) -> None:
-        """Until it has ended; an error of the process is one more failure."""
+        """Run until it has ended; an error of the process is one more failure."""
         try:
             for kind, value, *rest in self._client.lines():
                 if kind == "ack":

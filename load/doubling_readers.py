@@ -35,7 +35,9 @@ class GroupDeliveries:
     seen: set[tuple[str, int]] = field(default_factory=set)
     newest: dict[tuple[bytes, str], int] = field(default_factory=dict)
     late: Counter[str] = field(default_factory=Counter)
-    """By producer: records that came for the first time, and after a newer one of their key and producer."""
+    """Number of late records by producer: those that came for the first time, and after a newer one of their key
+    and producer.
+    """
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -117,7 +119,7 @@ class Members:
             member.join()
 
     def wait_for(self, wanted: set[tuple[str, int]], seconds: float) -> int:
-        """Until all of these were delivered, or the time is over; how many were not."""
+        """Wait until all of these were delivered, or the time is over; how many were not."""
         until = time.monotonic() + seconds
         while (left := len(wanted - self.delivered.seen)) and time.monotonic() < until:
             time.sleep(0.2)
@@ -182,7 +184,7 @@ class JavaMember(threading.Thread):
         self.records = 0
 
     def run(self) -> None:
-        """Until it has ended."""
+        """Run until it has ended."""
         for _, value, key, _ in self._client.lines():
             self._delivered.note(key.encode(), value)
             if not self.records and self._kill_s is not None:

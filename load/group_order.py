@@ -52,7 +52,7 @@ class GroupWorld(OrderWorld):
         self.heard()
 
     def ref(self, index: int) -> Ref:
-        """As the coordinator names a partition: one that returns is another one."""
+        """Name a partition as the coordinator does: one that returns is another one."""
         return "t", index, self.topic.partitions[index].created_from
 
     def heard(self) -> None:

@@ -46,7 +46,7 @@ TIMES = MergeTimes(lag_most=30, pause_most_ms=4_000, pause_again_ms=500)
 
 
 def merge() -> PartitionMerge:
-    """With times that fit those above."""
+    """Merge children with times that fit those above."""
     return PartitionMerge(TIMES)
 
 
@@ -71,7 +71,7 @@ class HalvingWorld(Events):
     """One seed. `run`, then ask for `inversions`, `failed` and `refused`."""
 
     doubles_again = False
-    """As soon as it may."""
+    """Double again as soon as it may."""
 
     def __init__(self, seed: int, make_merge: Callable[[], PartitionMerge] = merge) -> None:
         super().__init__(seed)
@@ -93,7 +93,7 @@ class HalvingWorld(Events):
         self.producers = [ShrinkingProducer(number) for number in range(len(EVERY_MS))]
 
     def run(self) -> HalvingWorld:
-        """Until every batch was stored, refused or given up, and every group has read all."""
+        """Run until every batch was stored, refused or given up, and every group has read all."""
         for producer in self.producers:
             self._every(EVERY_MS[producer.number], lambda producer=producer: self._produce(producer))  # type: ignore[misc]
             self._every(REFRESH_MS, lambda producer=producer: self._refresh(producer))  # type: ignore[misc]
@@ -148,7 +148,7 @@ class HalvingWorld(Events):
             producer.count = 2 * COUNT
 
     def shown_count(self) -> int:
-        """By any agent."""
+        """Return the shown count by any agent."""
         return 2 * COUNT if self.shown_ms is None or self.doubled else COUNT
 
     def commit(self, producer: int, batch: QueuedBatch) -> MergeVerdict:
@@ -172,7 +172,7 @@ class HalvingWorld(Events):
         return [record for record in batch.records if record.number < newest.get((record.producer, record.key), -1)]
 
     def judge(self, producer: int, batch: QueuedBatch) -> MergeVerdict:
-        """By the pair's merge, while there is one."""
+        """Judge by the pair's merge, while there is one."""
         is_child = batch.partition >= COUNT
         if not self.begun or self.doubled:
             return MergeVerdict.IN_CHILD if is_child else MergeVerdict.IN_PARENT

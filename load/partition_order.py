@@ -113,7 +113,7 @@ class OrderWorld:
         return count == self.topic.undeleted
 
     def place(self, hashed: int, count: int) -> int:
-        """As all clients."""
+        """Place a record as all clients do."""
         return place(hashed, self.initial, count)
 
     # -- the controller

@@ -17,12 +17,14 @@ class PostgresCost(NamedTuple):
     """Spent since its start."""
 
     cpu_seconds: float
-    """Of all its processes that are alive, this call's own left out: what has ended took its share along."""
+    """CPU seconds of all its processes that are alive, this call's own left out: what has ended took its share
+    along.
+    """
     wal_bytes: int
     """Write-ahead log, all of it."""
 
     def since(self, before: PostgresCost) -> PostgresCost:
-        """What was spent between two readings."""
+        """Return what was spent between two readings."""
         return PostgresCost(self.cpu_seconds - before.cpu_seconds, self.wal_bytes - before.wal_bytes)
 
 
@@ -34,7 +36,7 @@ def cpu_by_process(url: str) -> dict[int, float]:
 
 
 def read_cost(url: str) -> PostgresCost:
-    """What the server at `url` has spent; it runs on this machine."""
+    """Return what the server at `url` has spent; it runs on this machine."""
     with psycopg.connect(url, autocommit=True) as connection:
         pids = connection.execute("SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()").fetchall()
         (row,) = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").fetchall()

@@ -104,19 +104,21 @@ class Servers:
         shutil.rmtree(self._home / name)
 
     def is_running(self, name: str) -> bool:
-        """Whether it was started, and neither stopped nor killed here."""
+        """Return whether it was started, and neither stopped nor killed here."""
         return name in self._running
 
     def port(self, name: str) -> int:
-        """On 127.0.0.1."""
+        """Return the port on 127.0.0.1."""
         return self._running[name].port
 
     def tcp_url(self, name: str, port: int) -> str:
-        """Of the metastore's database by way of a proxy that listens on `port`."""
+        """Return the URL of the metastore's database by way of a proxy that listens on `port`."""
         return self._running[name].tcp_url(DATABASE, port)
 
     def url(self, *names: str) -> str:
-        """Of the metastore's database there; of several servers, connections go to the first that takes writes."""
+        """Return the URL of the metastore's database there; of several servers, connections go to the first that
+        takes writes.
+        """
         places = [parse_qs(urlsplit(self._running[name].url()).query) for name in names]
         hosts, ports = (",".join(place[part][0] for place in places) for part in ("host", "port"))
         return f"postgresql://{USER}@/{DATABASE}?host={quote(hosts, safe='')}&port={quote(ports, safe='')}"
@@ -137,7 +139,7 @@ class Servers:
         self.stop(name)
 
     def replicate_synchronously(self, name: str = "primary") -> None:
-        """From now on the server acknowledges what its standby has flushed."""
+        """Let the server acknowledge only what its standby has flushed."""
         run(self.url(name), "ALTER SYSTEM SET synchronous_standby_names = '*'")
         run(self.url(name), f"ALTER ROLE {USER} SET synchronous_commit = on")  # without fsync, the server's is off
         run(self.url(name), "SELECT pg_reload_conf()")

@@ -62,7 +62,7 @@ class Counted:
 
 
 def write(settings: dict[str, Any], counted: Counted) -> None:
-    """Until it is stopped; what is acknowledged counts."""
+    """Write until it is stopped; what is acknowledged counts."""
     producer = confluent_kafka.Producer(
         settings
         | {
@@ -90,7 +90,7 @@ def write(settings: dict[str, Any], counted: Counted) -> None:
 
 
 def read(settings: dict[str, Any], counted: Counted, own: int, count: int) -> None:
-    """Until it is stopped, its part of the partitions from the start, again and again."""
+    """Read until it is stopped, its part of the partitions from the start, again and again."""
     group = {"group.id": "none", "enable.auto.commit": False, "fetch.message.max.bytes": 100_000}
     queue = {"queued.max.messages.kbytes": 20_000, "queued.min.messages": 2_000, "fetch.queue.backoff.ms": 10}
     consumer = confluent_kafka.Consumer(settings | group | queue | {"enable.partition.eof": True})

@@ -35,7 +35,7 @@ class Replay(NamedTuple):
 
     @property
     def mb_per_s(self) -> float:
-        """Of 10^6 bytes."""
+        """Throughput in MB/s, of 10^6 bytes."""
         return self.bytes / 1e6 / self.seconds
 
 

@@ -23,7 +23,7 @@ STEPS_GB_S = (0.1, 1.0, 10.0, 100.0)
 FANOUT = 3.0
 BATCH_KIB = 64.0
 PARTITION_MB_S = 1.0
-"""Of a partition that is written to: as many partitions as the rate has of these."""
+"""MB/s of a partition that is written to: as many partitions as the rate has of these."""
 POSTGRES_CORES = 64
 """Assumed: a large machine; commits use its cores (bench_committers), the feed's polls go to any of them."""
 WAL_BYTES_S = 500e6
@@ -45,7 +45,7 @@ class ClusterSize:
     files_s: float
     extents_s: float
     feed_agent_cores: float
-    """Of each agent."""
+    """Cores that each agent needs for the feed."""
     feed_postgres_cores: float
 
 

@@ -64,14 +64,14 @@ class FlushShape:
 
     partitions: int = 20
     records: int = 10
-    """Of a batch, each of about 100 bytes."""
+    """Number of records of a batch, each of about 100 bytes."""
     resent: int = 0
-    """So many batches come along that the producer has sent before, this new one among them."""
+    """Number of batches that the producer has sent before and sends again, with this new one among them."""
 
 
 @dataclass
 class _Producer:
-    """Of one partition."""
+    """A producer of one partition."""
 
     sequence: int = 0
     sent: deque[bytes] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
@@ -112,7 +112,9 @@ class SimulatedCluster:
 
     @classmethod
     async def open(cls, url: str, shape: FlushShape, *, seconds: float, seed: int = 1) -> SimulatedCluster:
-        """On a migrated database, for `seconds` at the most: simulated time begins so far in the past."""
+        """Open a cluster on a migrated database, for `seconds` at the most: simulated time begins so far in the
+        past.
+        """
         metastore = await PostgresMetastore.open(url, Settings(metastore_pool_size=4))
         agent = await metastore.register_agent(AgentRegistration(None, uuid.uuid4(), "simulated", 1, None))
         cluster = cls(url, metastore, agent, shape, round((time.time() - seconds) * 1000), seed)

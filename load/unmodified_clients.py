@@ -73,7 +73,7 @@ class Events:
         heapq.heappush(self._events, (self.now + delay_ms, next(self._order), event))
 
     def run_all(self) -> None:
-        """Until nothing is left to happen."""
+        """Run everything until nothing is left to happen."""
         while self._events:
             self.now, _, event = heapq.heappop(self._events)
             event()
@@ -85,7 +85,7 @@ def next_backoff(backoff_ms: int) -> int:
 
 
 def drawn_backoff(rng: random.Random, backoff_ms: int) -> int:
-    """With the jitter of clients."""
+    """Draw a pause with the jitter of clients."""
     return int(backoff_ms * rng.uniform(0.8, 1.2))
 
 

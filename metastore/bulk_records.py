@@ -19,7 +19,7 @@ FILES_PER_OBJECT = 20_000
 
 
 async def are_recorded(store: ObjectStore) -> bool:
-    """Whether the bucket knows the decided attempts."""
+    """Return whether the bucket knows the decided attempts."""
     try:
         await store.get(RECORDED)
     except NotFoundError:

@@ -48,7 +48,7 @@ async def list_recorded(store: ObjectStore, prefix: str) -> list[RecordedObject]
 
 
 async def read_entries(store: ObjectStore, key: str, kind: type[T]) -> list[T]:
-    """What one object says, each entry of this kind. CorruptError if it is damaged."""
+    """Return what one object says, each entry of this kind. CorruptError if it is damaged."""
     try:
         return msgspec.json.decode(await store.get(key), type=list[kind])  # type: ignore[valid-type]
     except msgspec.MsgspecError as error:

@@ -36,11 +36,11 @@ class Sealing:
         self._by_id = {_id(key): AESGCM(key) for key in self._keys}
 
     def __bool__(self) -> bool:
-        """Whether it has a key."""
+        """Return whether it has a key."""
         return bool(self._keys)
 
     def seal(self, value: bytes, *context: str) -> bytes:
-        """Under the first key. InvalidError without one."""
+        """Seal under the first key. InvalidError without one."""
         if not self._keys:
             raise InvalidError("metadata.secret.keys is not set: nothing can be sealed")
         key_id, nonce = _id(self._keys[0]), secrets.token_bytes(_NONCE_BYTES)
@@ -60,12 +60,12 @@ class Sealing:
             ) from error
 
     def is_current(self, value: bytes) -> bool:
-        """Whether it is sealed under the first key."""
+        """Return whether it is sealed under the first key."""
         return is_sealed(value) and value[len(_MAGIC) :].startswith(_id(self._keys[0]))
 
 
 def is_sealed(value: bytes) -> bool:
-    """By its form; of values that are at most 32 bytes in clear."""
+    """Return the is sealed by its form; of values that are at most 32 bytes in clear."""
     return len(value) >= SMALLEST and value.startswith(_MAGIC)
 
 

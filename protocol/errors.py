@@ -35,9 +35,9 @@ INVALID_PARTITION_METADATA = 10_253
 """KIP-253's retriable error, which has no number in Kafka. Only clients that send partition counts receive it."""
 
 READ_FAILED = int(ErrorCode.kafka_storage_error)
-"""For a failed read of a consumer, for any cause: a read can always be repeated, so an unknown outcome needs no
-special
-code, and Java's consumer throws on REQUEST_TIMED_OUT."""
+"""Outcome of a failed read of a consumer, for any cause: a read can always be repeated, so an unknown outcome
+needs no special code, and Java's consumer throws on REQUEST_TIMED_OUT.
+"""
 
 SENT_AGAIN = frozenset(
     {
@@ -66,7 +66,7 @@ _BATCH_CODES: dict[BatchOutcome, int] = {
     BatchOutcome.SENT_BACK: ErrorCode.not_leader_or_follower,  # every client asks for metadata, and sends it again
     BatchOutcome.INVALID_TXN_STATE: ErrorCode.invalid_txn_state,
     BatchOutcome.UNKNOWN_PRODUCER: ErrorCode.invalid_producer_id_mapping,
-    BatchOutcome.MOVED_KEY: ErrorCode.invalid_record,  # final; clients go on with the next batch
+    BatchOutcome.MOVED_KEY: ErrorCode.invalid_record,  # final; clients continue with the next batch
 }
 
 FIRST_PRODUCE_WITH_ABORTABLE = 11
@@ -155,8 +155,9 @@ def transaction_error(verdict: TransactionVerdict, *, knows_fenced: bool, knows_
 
 
 def transaction_failure(error: BaseException) -> int:
-    """As `error_code`, for requests of transactional producers: each client finds the coordinator again and repeats
-    the request, also if the outcome is unknown."""
+    """Return what `error_code` does, for requests of transactional producers: each client finds the coordinator again
+    and repeats the request, also if the outcome is unknown.
+    """
     code = error_code(error)
     return int(_TRANSACTION_FAILURES.get(code, code))
 
@@ -172,28 +173,30 @@ def error_code(error: BaseException) -> int:
 
 
 def coordinator_error(error: BaseException) -> int:
-    """As `error_code`, for group requests: fenced and retryable errors make the client find the coordinator again."""
+    """Return what `error_code` does, for group requests: fenced and retryable errors make the client find the
+    coordinator again.
+    """
     code = error_code(error)
     return int(_COORDINATOR_CODES.get(code, code))
 
 
 def membership_error(error: BaseException) -> int:
-    """As `error_code`, for registrations and heartbeats of agents."""
+    """Return what `error_code` does, for registrations and heartbeats of agents."""
     return int(_first_match(_MEMBERSHIP_CODES, error, error_code(error)))
 
 
 def admin_error(error: BaseException) -> int:
-    """As `error_code`, for changes of the metadata log."""
+    """Return what `error_code` does, for changes of the metadata log."""
     return int(_first_match(_ADMIN_CODES, error, error_code(error)))
 
 
 def feature_error(error: BaseException) -> int:
-    """As `error_code`, for refused updates of feature levels."""
+    """Return what `error_code` does, for refused updates of feature levels."""
     return int(_first_match(_FEATURE_CODES, error, error_code(error)))
 
 
 def reassignment_error(error: BaseException) -> int:
-    """As `error_code`, for refused partition reassignments."""
+    """Return what `error_code` does, for refused partition reassignments."""
     return int(_first_match(_REASSIGNMENT_CODES, error, error_code(error)))
 
 

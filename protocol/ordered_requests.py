@@ -21,7 +21,7 @@ from headrace.storage.errors import InvalidError, TooManyElementsError
 
 GROUP_POSITION_KEY = 31_295
 LEADER_EPOCHS_KEY = 31_294
-"""Below the keys between agents."""
+"""API key below the keys between agents."""
 CLIENT_KEYS = frozenset((GROUP_POSITION_KEY, LEADER_EPOCHS_KEY))
 VERSION = 0
 NO_POSITION = -1
@@ -38,8 +38,10 @@ Topics = Mapping[str, Sequence[T]]
 
 
 class PartitionPosition(NamedTuple):
-    """In a request `need_position` asks for the group's position; `position` reports the member's own. In a response
-    `need_position` says that a member waits for the position, and `position` is the group's."""
+    """Position in a partition. In a request `need_position` asks for the group's position; `position` reports the
+    member's own. In a response `need_position` says that a member waits for the position, and `position` is the
+    group's.
+    """
 
     partition: int
     need_position: bool

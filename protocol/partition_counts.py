@@ -17,8 +17,9 @@ from headrace.protocol.wire import INT32, Tags
 from headrace.storage.errors import InvalidError
 
 COUNT_TAG = 10_000
-"""Of a topic in Produce and Fetch: the undeleted count that the client knows, int32. Of a Metadata request, without a
-value: the client asks for counts. Of a Metadata response: the counts of its topics."""
+"""Tag of a topic's partition count in Produce and Fetch: the undeleted count that the client knows, int32. Of a
+Metadata request, without a value: the client asks for counts. Of a Metadata response: the counts of its topics.
+"""
 NO_COUNT = -1
 COUNT_ASKED = wire.tags({COUNT_TAG: b""})
 """How the body of a Metadata request ends that asks: it is the only tagged field there."""
@@ -39,7 +40,9 @@ class TopicCounts(NamedTuple):
 
 
 def sent_count(tags: Tags) -> int:
-    """Of a topic in a request; NO_COUNT if the client sent none. InvalidError unless it is one positive int32."""
+    """Return the partition count of a topic in a request; NO_COUNT if the client sent none. InvalidError unless it is
+    one positive int32.
+    """
     value = tags.get(COUNT_TAG)
     if value is None:
         return NO_COUNT
@@ -54,8 +57,9 @@ def count_tags(count: int) -> bytes:
 
 
 def asks_for_counts(body: memoryview) -> bool:
-    """Whether a Metadata request of a flexible version ends with COUNT_ASKED; no other request ends so, because two
-    flags are before the tagged fields."""
+    """Return whether a Metadata request of a flexible version ends with COUNT_ASKED; no other request ends so, because
+    two flags are before the tagged fields.
+    """
     return body[-len(COUNT_ASKED) :] == COUNT_ASKED
 
 
@@ -67,7 +71,7 @@ def with_counts(body: bytes, topics: Iterable[TopicCounts]) -> bytes:
 
 
 def read_counts(value: memoryview) -> dict[uuid.UUID, TopicCounts]:
-    """By topic id; one of wire.MALFORMED for other bytes."""
+    """Read the partition counts by topic id; one of wire.MALFORMED for other bytes."""
     found = {}
     count, position = wire.read_count(value, 0, True)
     for _ in range(count):

@@ -162,8 +162,9 @@ def _read_partitions(body: memoryview, position: int, count: int) -> tuple[list[
 
 
 def _read_flexible_partitions(body: memoryview, position: int, count: int) -> tuple[list[ProducePartition], int]:
-    """As above for compact types. The hottest loop of the decoder: no function call per field if one byte is
-    enough."""
+    """Read a partition with compact types. The hottest loop of the decoder: no function call per field if one byte is
+    enough.
+    """
     partitions = []
     unpack, read_uvarint, length = INT32.unpack_from, wire.read_uvarint, len(body)
     for _ in range(count):

@@ -45,7 +45,7 @@ def blank(api_key: int, version: int) -> Any:
 
 
 def is_required(field: Field[Any]) -> bool:
-    """Whether an entity of kio has no default for it."""
+    """Return whether an entity of kio has no default for it."""
     return field.default is MISSING and field.default_factory is MISSING
 
 

@@ -30,10 +30,10 @@ class ReplyReservations(Protocol):
 
 
 class UnlimitedReplies:
-    """For handlers that are called without a listener."""
+    """Reservations without a limit, for handlers that are called without a listener."""
 
     async def reserve(self, size: int) -> None:
-        """At once."""
+        """Reserve the memory at once."""
 
     def release(self, size: int) -> None:
         """Nothing to count."""
@@ -79,7 +79,7 @@ class ClientConnection:
     request_elements_max: int = REQUEST_ELEMENTS_MAX
     """Array elements that one request may have in total."""
     replies: ReplyReservations = _UNLIMITED
-    """Where a handler reserves the memory of a large reply before it makes it."""
+    """Reservation of memory for a large reply, which a handler makes before it makes it."""
     listener: str = "PLAINTEXT"
     """Name of the listener on which it came in."""
     is_link: bool = False

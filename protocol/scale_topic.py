@@ -37,7 +37,7 @@ class ScaleStep(enum.IntEnum):
     LOOK = 0
     DOUBLE = 1
     CANCEL = 2
-    """Of a halving, as long as no child is merged."""
+    """Step that cancels a halving, as long as no child is merged."""
 
 
 class ScaleRequest(NamedTuple):
@@ -85,7 +85,7 @@ class ScaleResponse(NamedTuple):
 
 
 GROUPS_OF_MESSAGE = "groups="
-"""Where names of groups begin in the message of a refusal; nothing follows them."""
+"""Text before the names of groups in the message of a refusal; nothing follows them."""
 _NAMED_MAX = 10
 
 

@@ -18,7 +18,7 @@ from headrace.protocol.wire import INT16, INT32, MALFORMED
 from headrace.storage.errors import InvalidError
 
 SET_PARTITION_COUNT_KEY = 31_293
-"""Below the keys between agents, and those of clients that keep the order."""
+"""API key below the keys between agents, and those of clients that keep the order."""
 VERSION = 0
 
 _HEADER = struct.Struct(">hhi")

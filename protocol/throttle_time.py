@@ -46,7 +46,7 @@ def with_throttle_time(
 
 @functools.cache
 def _place(api_key: int, version: int) -> int | None:
-    """Where the field is in the frame after its length; negative: from the end. None: nowhere, or it varies."""
+    """Return where the field is in the frame after its length; negative: from the end. None: nowhere, or it varies."""
     if api_key not in APIS or not APIS[api_key].serves(version):
         return None
     if api_key == ApiKey.PRODUCE and version < _FIRST_PRODUCE:

@@ -137,7 +137,7 @@ def reply(request: Request, entity: Any) -> Response:
 
 
 def entity_of(request: Request, response: Response) -> Any:
-    """What a response says; None if nothing is sent. Only the bytes of another agent's answer are decoded."""
+    """Return what a response says; None if nothing is sent. Only the bytes of another agent's answer are decoded."""
     if response.entity is None and response.buffers is not None:
         response.entity = schema(request.api_key, request.api_version).decode_response(b"".join(response.buffers))
     return response.entity

@@ -32,14 +32,15 @@ ASKED = (
     "s3.server.side.encryption",
 )
 OPTIONAL = ("s3.expected.bucket.owner", "s3.kms.key.id", "s3.server.side.encryption")
-"""Of these: most clusters have none, so no agent is asked for them alone."""
+"""Settings among these that may be missing: most clusters have none, so no agent is asked for them alone."""
 TIMEOUT_MS = 10_000
 _NAME, _VALUE = 0, 1
 """Places in an entry of DescribeConfigs' response."""
 
 
 def cluster_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> Settings:
-    """As settings_of; what is missing comes from an agent, if there is the option kafka.bootstrap.servers.
+    """Return what settings_of does; what is missing comes from an agent, if there is the option
+    kafka.bootstrap.servers.
 
     OptionError, also if no agent answers. Blocks, at most for some seconds.
     """

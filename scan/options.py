@@ -31,7 +31,7 @@ BOOTSTRAP = "kafka.bootstrap.servers"
 """Finds the cluster (bootstrap.py); no record is read or written by way of an agent."""
 ISOLATION = "isolation.level"
 _KAFKA_ISOLATION = "kafka.isolation.level"
-"""As Spark's Kafka source calls it."""
+"""Isolation levels by the names of Spark's Kafka source."""
 IS_COMMITTED = {"read_committed": True, "read_uncommitted": False}
 _SETTINGS = ("bucket", "metastore.", "s3.", "store.")
 """Settings that may be given as options, by the beginnings of their names."""
@@ -125,7 +125,7 @@ class ScanOptions:
     starting: Bound
     ending: Bound
     latest_if_unmatched: bool
-    """If no record is as new as a starting timestamp: begin at the end."""
+    """Whether to begin at the end if no record is as new as a starting timestamp."""
     fail_on_data_loss: bool
     committed: bool
     """Isolation: read_committed."""
@@ -327,7 +327,7 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d
 
 
 def _duration_ms(name: str, text: str) -> int:
-    """As Spark writes it: `15m`, `30s`, `500ms`; a number alone is milliseconds."""
+    """Parse a duration as Spark writes it: `15m`, `30s`, `500ms`; a number alone is milliseconds."""
     digits = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
     unit = text[len(digits) :].strip() or "ms"
     if not digits.isdecimal() or unit not in _UNITS_MS:

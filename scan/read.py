@@ -62,7 +62,7 @@ class SplitReader:
 
     @classmethod
     def open(cls, bucket: BucketAddress, clock: Clock, rng: random.Random, *, pin_hint: str) -> SplitReader:
-        """With a connection that `close` closes."""
+        """Open a reader with a connection that `close` closes."""
         return cls(bucket.open(clock, rng), pin_hint=pin_hint)
 
     def batches(self, split: Split) -> Iterator[tuple[SlicedExtent, LocatedBatch]]:

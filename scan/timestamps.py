@@ -24,7 +24,7 @@ from headrace.storage.records.errors import BatchTooLargeError
 async def first_offset_since(
     metastore: ReadApi, store: ObjectStore, partition: ScanPartition, timestamp: int, *, committed: bool
 ) -> int | None:
-    """None if no record is as new. UnreadableFileError if an extent cannot be read."""
+    """Return None if no record is as new. UnreadableFileError if an extent cannot be read."""
     for attempt in range(2):
         try:
             return await _search(metastore, store, partition, timestamp, committed=committed)

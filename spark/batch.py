@@ -120,7 +120,7 @@ def holder() -> str:
 
 
 def pin_hint(term_ms: int) -> str:
-    """For a task that finds a file gone."""
+    """Return a hint about the pin, for a task that finds a file gone."""
     return (
         f"Files are kept for readPinMs={term_ms} after planning: if the query runs longer, raise it;"
         " a DataFrame that was planned before keeps its plan: load it again"

@@ -29,9 +29,9 @@ from headrace.scan.bulk.task import Rows
 from headrace.scan.errors import BulkWriteError, OptionError
 
 ROWS = 1_000
-"""Of Spark's rows at once."""
+"""Number of Spark's rows at once."""
 _IGNORED = ("offset", "timestamptype")
-"""Of the source's columns: a topic that was read can be written as it is."""
+"""Columns of the source that are ignored: a topic that was read can be written as it is."""
 
 
 def _is_bytes(kind: DataType) -> bool:
@@ -81,7 +81,7 @@ def check_schema(schema: StructType, *, has_topic: bool) -> None:
 
 
 def chunks(rows: Iterator[Any], schema: StructType) -> Iterator[Rows]:
-    """What Spark gives a writer: Arrow record batches, or rows (before PySpark 4.1, in streams)."""
+    """Return what Spark gives a writer: Arrow record batches, or rows (before PySpark 4.1, in streams)."""
     for first in rows:
         if isinstance(first, pa.RecordBatch):
             yield _from_arrow(first)

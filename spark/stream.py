@@ -57,7 +57,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._driver: _Driver | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For executors: without the driver's connections."""
+        """Return the state for executors: without the driver's connections."""
         return self.__dict__ | {"_driver": None}
 
     @property

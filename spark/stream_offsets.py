@@ -29,7 +29,7 @@ StreamOffsets = dict[StreamPartition, int]
 
 
 def to_json(offsets: Mapping[StreamPartition, int]) -> dict[str, Any]:
-    """As Spark stores it; equal offsets give equal JSON."""
+    """Return the JSON that Spark stores; equal offsets give equal JSON."""
     found: dict[str, Any] = {}
     for partition, offset in sorted(offsets.items()):
         topic = found.setdefault(partition.topic, {"topicId": str(partition.topic_id), "offsets": {}})
@@ -38,7 +38,7 @@ def to_json(offsets: Mapping[StreamPartition, int]) -> dict[str, Any]:
 
 
 def from_json(document: Mapping[str, Any]) -> StreamOffsets:
-    """What `to_json` made."""
+    """Return what `to_json` made."""
     return {
         StreamPartition(name, uuid.UUID(topic["topicId"]), int(index)): offset
         for name, topic in document.items()

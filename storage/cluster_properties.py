@@ -23,7 +23,9 @@ _RESERVED = 16
 
 
 def random_cluster_id(rng: random.Random) -> str:
-    """As Kafka's `random-uuid`: base64url, 22 characters, never with a leading `-` that looks like a flag."""
+    """Draw an id as Kafka's `random-uuid` does: base64url, 22 characters, never with a leading `-` that looks like
+    a flag.
+    """
     while True:
         value = uuid.UUID(int=rng.getrandbits(128), version=4)
         text = base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()

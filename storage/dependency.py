@@ -45,7 +45,7 @@ class DependencyWatch:
         self._asked_at: float | None = None
 
     def failure(self) -> str | None:
-        """Why it counts as failing now; None if the last probe was answered, and before the first one."""
+        """Return why it counts as failing now; None if the last probe was answered, and before the first one."""
         asked_at = self._asked_at
         if asked_at is not None and self._clock.monotonic() - asked_at >= PATIENCE_SECONDS:
             return self._error or "no answer"

@@ -15,7 +15,7 @@ from headrace.storage.errors import InvalidError
 
 HOUR_MS = 3_600_000
 TERM_HOURS_MAX = 255
-"""Of a bulk file's term."""
+"""Most term hours of a bulk file's term."""
 SEGMENTS = "segments/"
 """Prefix of every segment file's key, and of no other object's key."""
 
@@ -49,7 +49,9 @@ def new_bulk_file_id(born_ms: int, term_hours: int, rng: random.Random) -> uuid.
 
 
 def term_ms(file_id: uuid.UUID) -> int:
-    """How much longer than others this file may wait for its commit: its term, 0 unless it is of a bulk write."""
+    """Return how much longer than others this file may wait for its commit: its term, 0 unless it is of a bulk
+    write.
+    """
     return (file_id.int >> 64 & 0xFF) * HOUR_MS if file_id.version == 8 and not level_of(file_id) else 0
 
 

@@ -1,4 +1,4 @@
-"""Which of many like events get a log line.
+"""Decide which of many like events get a log line.
 
 Place: under the log's filter (cli/process/log_repetition.py), refusals of clients, denials, refused connections.
 Invariant: of one key at most `lines` events per `seconds` get a line, and memory is bounded: of a key a digest of fixed
@@ -30,7 +30,7 @@ class _Window:
 
 
 class Repetitions:
-    """For one thread, or under a lock."""
+    """Counts of repeated events, for one thread, or under a lock."""
 
     def __init__(self, *, lines: int = 1, seconds: float = SECONDS) -> None:
         self._lines, self._seconds = lines, seconds
@@ -58,7 +58,7 @@ class Repetitions:
 
 
 def digest_of(key: Hashable) -> bytes:
-    """Of fixed size."""
+    """Return a digest of fixed size."""
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for part in _parts(key):
         digest.update(part)

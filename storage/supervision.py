@@ -31,7 +31,7 @@ OUTAGE_PAUSE_SECONDS_MAX = 5.0
 @dataclass(slots=True)
 class _Work:
     failures: int = 0
-    """In a row."""
+    """Number of failures in a row."""
     due_at: float = 0.0
     error: str = ""
 
@@ -56,7 +56,9 @@ class Supervisor:
         )
 
     def problems(self) -> dict[str, str]:
-        """By work that failed when it was tried last: how often in a row, and why. Any thread may ask."""
+        """Return the problems of work that failed when it was tried last: how often in a row, and why. Any thread
+        may ask.
+        """
         works = list(self._works.items())
         return {name: f"{work.failures} failures: {work.error}" for name, work in works if work.failures}
 

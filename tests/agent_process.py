@@ -22,7 +22,7 @@ SECONDS_MAX = 300
 
 
 def format_storage(settings: Mapping[str, object]) -> None:
-    """As an operator would, on the migrated database: keep its cluster id."""
+    """Do the same as an operator would, on the migrated database: keep its cluster id."""
     flags = [f"--{name.replace('.', '-')}={value}" for name, value in settings.items()]
     cluster_id = formatted_cluster_id(str(settings["metastore.url"]))
     assert cluster_id is not None
@@ -95,7 +95,7 @@ class AgentUnderTest:
 
     @property
     def process_id(self) -> int:
-        """Of the agent."""
+        """Process id of the agent."""
         return self._process.pid
 
     def kill(self) -> None:
@@ -125,7 +125,7 @@ def by_command(settings: Mapping[str, object]) -> AgentUnderTest:
 def until_told(agents: Sequence[AgentUnderTest], topic: str) -> None:
     """Return when each agent lists all these agents and the topic for clients.
 
-    Metadata does not wait for the log: an agent may hear of a new neighbour or topic a moment later.
+    Metadata does not wait for the log: an agent may learn of a new neighbour or topic a moment later.
     """
     wanted = {agent.node_id for agent in agents}
     until = time.monotonic() + SECONDS_MAX

@@ -1,7 +1,7 @@
 """Records that librdkafka's consumer hands over, without the errors that it gets over by itself.
 
 Fault model: a machine that stalls for seconds. The library then tells its user of brokers that did not
-answer in time, or of a topic that an agent has not heard of yet, and goes on. Any other error fails the test.
+answer in time, or of a topic that an agent has not learned of yet, and continues. Any other error fails the test.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PASSING = {
 
 
 def passes(error: KafkaError) -> bool:
-    """Whether the library tries again by itself."""
+    """Return whether the library tries again by itself."""
     return not error.fatal() and (error.retriable() or error.code() in PASSING)
 
 
 def consume(consumer: confluent_kafka.Consumer, count: int, seconds: float) -> list[confluent_kafka.Message]:
-    """At most `count` records, waited for at most so long; other errors raise."""
+    """Consume at most `count` records, waited for at most so long; other errors raise."""
     records = []
     for message in consumer.consume(count, seconds):
         error = message.error()

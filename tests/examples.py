@@ -21,7 +21,7 @@ def settings(name: str) -> dict[str, str]:
 
 
 def changed(found: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
-    """With other values; AssertionError for a name that is not in it."""
+    """Return the file with other values; AssertionError for a name that is not in it."""
     unknown = changes.keys() - found.keys()
     assert not unknown, f"not in the example: {sorted(unknown)}"
     return {**found, **changes}

@@ -33,7 +33,7 @@ from tests.loopback_names.sitecustomize import DOMAIN
 BUCKET = "headrace-contract"
 DOTTED_BUCKET = "headrace.contract.dots"
 REGION = "eu-central-2"
-"""Of the server behind https; not the default of any client."""
+"""Region of the server behind https; not the default of any client."""
 ACCESS_KEY, SECRET_KEY = "headrace-test", "headrace-test-secret"
 NO_SERVER = "needs versitygw"
 """Or minio on PATH, or another program named in HEADRACE_TEST_S3_SERVER."""
@@ -96,12 +96,14 @@ class HttpsServer:
 
     url: str
     certificate: Path
-    """For AWS_CA_BUNDLE."""
+    """Certificate for AWS_CA_BUNDLE."""
 
 
 @pytest.fixture(scope="session")
 def https_server(aws_credentials: None) -> Iterator[HttpsServer]:
-    """With empty buckets BUCKET and DOTTED_BUCKET, in REGION; skips when versitygw is not installed."""
+    """Yield the https server with empty buckets BUCKET and DOTTED_BUCKET, in REGION; skips when versitygw is not
+    installed.
+    """
     program = find_versitygw()
     if program is None:
         pytest.skip(NO_SERVER)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import providers
 
 EXAMPLES = 12
-"""Of one seed: the first ones that Hypothesis generates are small."""
+"""Examples of one seed: the first ones that Hypothesis generates are small."""
 FEW = settings(
     max_examples=EXAMPLES,
     stateful_step_count=30,
@@ -28,7 +28,7 @@ FEW = settings(
 
 @contextmanager
 def by_seed_alone() -> Iterator[None]:
-    """What is drawn does not depend on the modules that are imported."""
+    """Draw by the seed alone: what is drawn does not depend on the modules that are imported."""
     providers.CONSTANTS_CACHE.cache.clear()
     with mock.patch.object(providers, "_get_local_constants", providers.Constants):  # type: ignore[attr-defined]
         yield

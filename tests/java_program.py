@@ -20,7 +20,7 @@ from pathlib import Path
 from load.tools.installing import TOOLS
 
 FLAGS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""For programs that run for a few seconds."""
+"""Flags for programs that run for a few seconds."""
 DRIVER = Path(__file__).with_name("JavaDriver.java")
 
 

@@ -1,4 +1,4 @@
-"""Where tests put their files: a folder in memory, if the machine has room for it.
+"""Put the tests' files in their place: a folder in memory, if the machine has room for it.
 
 Each test copies a database of hundreds of files and drops it again. A disk's file system spends more time on these than
 Postgres does: on ext4 a third of the time of the metastore's tests. HEADRACE_TEST_FOLDER names another folder, which is

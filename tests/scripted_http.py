@@ -56,7 +56,7 @@ class Exchange:
         await self.answer(status, f"<Error><Code>{code}</Code><Message>scripted</Message></Error>".encode())
 
     async def accept(self) -> None:
-        """As S3 does, naming the checksum that came with the body."""
+        """Do the same as S3 does, naming the checksum that came with the body."""
         await self.read_body()
         name = "x-amz-checksum-crc32c"
         await self.answer(headers={name: self.headers[name]} if name in self.headers else {})
@@ -126,7 +126,7 @@ class ScriptedServer:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def bodies(self) -> list[bytes]:
-        """What each request carried, in the order of their beginning."""
+        """Return what each request carried, in the order of their beginning."""
         return [exchange.body for exchange in self.exchanges]
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

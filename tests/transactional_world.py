@@ -37,10 +37,10 @@ class Truth:
 
     sent: dict[int, list[tuple[SeenRecord, ProducerEpoch | None]]] = field(default_factory=lambda: defaultdict(list))
     outcomes: dict[ProducerEpoch, bool] = field(default_factory=dict)
-    """Of ended transactions, by the identity that wrote them: whether they were committed."""
+    """Outcomes of ended transactions, by the identity that wrote them: whether they were committed."""
 
     def committed(self, key: int, start: int = 0) -> list[SeenRecord]:
-        """What a read_committed reader of the partition may see, from this offset on."""
+        """Return what a read_committed reader of the partition may see, from this offset on."""
         found = []
         for record, owner in self.sent[key]:
             if owner is not None and owner not in self.outcomes:
@@ -50,7 +50,7 @@ class Truth:
         return found
 
     def all(self, key: int) -> list[SeenRecord]:
-        """What a read_uncommitted reader sees."""
+        """Return what a read_uncommitted reader sees."""
         return [record for record, _ in self.sent[key]]
 
 

@@ -91,7 +91,7 @@ class PartitionCounts:
             return [Verdict(ErrorCode(admin_error(error)), str(error))] * len(wanted)
 
     def added(self, wanted: WantedCount) -> int:
-        """How many partitions it adds, as far as this agent knows."""
+        """Return how many partitions it adds, as far as this agent knows."""
         topic = self._cluster.image.topics_by_name.get(wanted.topic)
         return 0 if topic is None else max(wanted.partition_count - topic.ordered_partitions.undeleted, 0)
 

@@ -19,7 +19,7 @@ OVER_QUOTA = Verdict(ErrorCode.throttling_quota_exceeded, MESSAGE)
 
 
 class CreatePartitions:
-    """The handler."""
+    """Add partitions to topics."""
 
     def __init__(self, counts: PartitionCounts, mutations: MutationQuotas = unlimited) -> None:
         self._counts, self._mutations = counts, mutations

@@ -24,7 +24,7 @@ OVER_QUOTA = TopicRefusal(ErrorCode.throttling_quota_exceeded, MESSAGE)
 
 
 class CreateTopics:
-    """The handler."""
+    """Create topics, with their configs and partition counts."""
 
     def __init__(
         self, creation: TopicCreation, configs: EffectiveConfigs, mutations: MutationQuotas = unlimited
@@ -55,7 +55,7 @@ class CreateTopics:
         return quota.throttle(reply(request, schema.response(topics=topics)))
 
     def _partition_count(self, topic: WantedTopic) -> int:
-        """What it will have, if it is created."""
+        """Return what it will have, if it is created."""
         if topic.assignments:
             return len(topic.assignments)
         return topic.partition_count if topic.partition_count > 0 else self._creation.defaults().partition_count

@@ -45,7 +45,7 @@ class _Deleted(NamedTuple):
 
 
 class DeleteRecords:
-    """The handler."""
+    """Delete the records of partitions below an offset."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class DeleteRecords:
         return ErrorCode.policy_violation if keeps_the_newest else ErrorCode.none
 
     async def _move(self, targets: Sequence[LogStartTarget]) -> dict[int, _Deleted]:
-        """By partition key; after one failure the metastore is not asked for the rest."""
+        """Move log starts in the order of partition keys; after one failure the metastore is not asked for the rest."""
         moved: dict[int, _Deleted] = {}
         room = EXTENTS_PER_REQUEST
         for begin in range(0, len(targets), PARTITIONS_PER_CALL):

@@ -39,7 +39,7 @@ class _Deletion:
 
 
 class DeleteTopics:
-    """The handler."""
+    """Delete topics, by name or by id."""
 
     def __init__(
         self, cluster: ClusterView, api: ClusterApi, clock: Clock, mutations: MutationQuotas = unlimited

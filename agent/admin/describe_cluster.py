@@ -30,7 +30,7 @@ def controller_id(image: MetadataImage) -> int:
 
 
 class DescribeCluster:
-    """The handler."""
+    """Answer DescribeCluster with the agents and the controller."""
 
     def __init__(self, cluster: ClusterView, shared: SharedAddress | None = None) -> None:
         self._cluster = cluster

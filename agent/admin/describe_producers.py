@@ -24,7 +24,7 @@ from headrace.storage.errors import HeadraceError
 log = logging.getLogger(__name__)
 
 NO_EPOCH = -1
-"""As Kafka says it of a producer without a marker; coordinators have no epochs here."""
+"""Kafka's value for a producer without a marker; coordinators have no epochs here."""
 
 
 class _Found(NamedTuple):
@@ -35,7 +35,7 @@ class _Found(NamedTuple):
 
 
 class DescribeProducers:
-    """The handler."""
+    """List the producers that a partition remembers."""
 
     def __init__(self, cluster: ClusterView, metastore: PartitionReports) -> None:
         self._cluster = cluster

@@ -31,7 +31,7 @@ class QuorumMetastore(ControllerApi, AgentLeaseApi, Protocol):
 
 
 class DescribeQuorum:
-    """The handler."""
+    """Answer DescribeQuorum as if the controllers were the voters of the metadata log."""
 
     def __init__(self, cluster: ClusterView, api: QuorumMetastore) -> None:
         self._cluster = cluster
@@ -99,7 +99,7 @@ class DescribeQuorum:
         )
 
     def _nodes(self, schema: Schema, lease: ControllerLease) -> tuple[Any, ...]:
-        """From version 2: the controller's addresses, if it is also an agent."""
+        """Return the nodes, from version 2 on: the controller's addresses, if it is also an agent."""
         agent = self._cluster.image.agents.get(lease.controller_id)
         if schema.version < 2 or agent is None:
             return ()

@@ -36,7 +36,7 @@ Position = tuple[str, int]
 
 
 class DescribeTopicPartitions:
-    """The handler."""
+    """List topics with their partitions, a page at a time."""
 
     def __init__(
         self, cluster: ClusterView, shared: SharedAddress | None = None, authorizer: Authorizer | None = None
@@ -84,7 +84,7 @@ class DescribeTopicPartitions:
         return FULL_ACCESS if self._authorizer is None else self._authorizer.access(request.connection)
 
     def _all_names(self, image: MetadataImage) -> list[str]:
-        """In order; sorted once per image, because there may be 100,000 and a page shows few."""
+        """Return all names in order; sorted once per image, because there may be 100,000 and a page shows few."""
         if image is not self._sorted_image:
             self._sorted_image, self._sorted_names = image, sorted(image.topics_by_name)
         return self._sorted_names

@@ -22,7 +22,7 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 class ElectLeaders:
-    """The handler."""
+    """Answer ElectLeaders: no election is needed."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster

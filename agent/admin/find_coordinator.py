@@ -26,7 +26,7 @@ TRANSACTION = 1
 
 
 class FindCoordinator:
-    """The handler."""
+    """Return the agent that coordinates a group or a transactional id."""
 
     def __init__(
         self, cluster: ClusterView, shared: SharedAddress | None = None, on_refused: OnRefused = unheard

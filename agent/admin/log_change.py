@@ -25,7 +25,7 @@ from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, OutcomeUnknownError
 
 PATIENCE_SECONDS = 15.0
-"""For requests without a timeout field."""
+"""Limit in seconds of requests without a timeout field."""
 
 
 class Verdict(NamedTuple):

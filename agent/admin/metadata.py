@@ -53,7 +53,7 @@ _TOPIC = AclResource.TOPIC
 
 
 class Metadata:
-    """The handler."""
+    """Answer Metadata with topics, partitions and agents."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from headrace.protocol.partition_counts import TopicCounts
 
 
 class CountsOfTopics:
-    """By the configs in effect."""
+    """Counts of partitions and replicas by the configs in effect."""
 
     def __init__(self, configs: EffectiveConfigs) -> None:
         self._configs = configs

@@ -40,7 +40,9 @@ class MetadataRendering:
     image: MetadataImage
     zone: str | None
     listener: str
-    """On which the request came in: clients are sent to the agents' addresses of the same listener (KIP-103)."""
+    """The listener on which the request came in: clients are sent to the agents' addresses of the same listener
+    (KIP-103).
+    """
     virtual: AgentImage | None
     """The node that clients see instead of the agents (agent/cluster/shared_address.py)."""
     topic_operations: bool
@@ -65,7 +67,7 @@ class MetadataRendering:
         )
 
     def operations(self, topic: TopicImage) -> int:
-        """What the client may do with the topic."""
+        """Return what the client may do with the topic."""
         return self.access.operations(AclResource.TOPIC, topic.name)
 
     def _of_cluster(self) -> int:

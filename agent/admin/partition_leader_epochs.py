@@ -34,7 +34,7 @@ Asked = Mapping[str, Sequence[int]]
 
 
 class PartitionLeaderEpochs:
-    """The handler."""
+    """Return the leader epochs of partitions to clients that keep the order of keys."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class ScaleTopic:
-    """The handler."""
+    """Double or halve a topic."""
 
     def __init__(self, doubling: TopicDoubling, halving: TopicHalving) -> None:
         self._doubling, self._halving = doubling, halving

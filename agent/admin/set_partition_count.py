@@ -12,7 +12,7 @@ from headrace.protocol.set_partition_count import VERSION, CountResponse, decode
 
 
 class SetPartitionCount:
-    """The handler."""
+    """Set the partition count of a topic."""
 
     def __init__(self, counts: PartitionCounts) -> None:
         self._counts = counts

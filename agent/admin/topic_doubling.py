@@ -5,7 +5,7 @@ then is in metastore/partitions/splitting.py and groups/consumer/gates.py.
 Invariant: the announcement (DoubleTopicRecord) is in the log first, and the count changes when all agents that are not
 fenced have applied it: so none of them shows the old count afterwards (cluster/newest_counts.py). From the announcement
 on no bulk write is decided for the topic, and the count changes when those that are decided are complete. Each step is
-planned from the log's head alone: after a crash in between, the request goes on when it is repeated. An announcement
+planned from the log's head alone: after a crash in between, the request continues when it is repeated. An announcement
 without a doubling costs a look at the log's head per answer about the topic, and ends with the next change of its
 count; bulk writes are decided again after two minutes.
 """
@@ -61,7 +61,7 @@ class DoublingState(NamedTuple):
 
     @property
     def boundaries(self) -> int:
-        """So many are set."""
+        """Number of boundaries that are set."""
         return sum(split.boundary is not None for split in self.topic.splits.values())
 
 
@@ -129,7 +129,7 @@ class TopicDoubling:
 
 
 def unfinished_writes(chunks: int) -> str:
-    """Why a topic does not grow yet."""
+    """Return why a topic does not grow yet."""
     return f"decided bulk writes are being completed first: chunks={chunks}; repeat the request"
 
 

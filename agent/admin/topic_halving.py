@@ -30,7 +30,7 @@ Act = Callable[[MetadataImage], Awaitable[bool]]
 
 
 def merge_times(settings: Settings) -> MergeTimes:
-    """From the settings that apply now."""
+    """Return the times of a merge, from the settings that apply now."""
     return MergeTimes(settle_after_ms=settings.halving_settle_ms)
 
 
@@ -57,7 +57,7 @@ class TopicHalving:
         validate_only: bool = False,
         partition_count: int = 0,
     ) -> Verdict:
-        """From now on the topic halves. `excluded_groups`: nothing waits for these.
+        """Begin to halve the topic. `excluded_groups`: nothing waits for these.
 
         `deadline`: seconds of the clock's monotonic(). `partition_count`: the one to reach, 0 for half of what it has.
         """
@@ -135,7 +135,7 @@ class TopicHalving:
 
 
 def is_halved(topic: TopicImage, partition_count: int) -> bool:
-    """Whether the topic has so many partitions, or is on its way to them."""
+    """Return whether the topic has so many partitions, or is on its way to them."""
     return partition_count in (topic.halving, topic.ordered_partitions.undeleted)
 
 

@@ -15,7 +15,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def why_illegal(name: str) -> str | None:
-    """None for a legal name, else the reason."""
+    """Return None for a legal name, else the reason."""
     if not name:
         return "the topic name is empty"
     if name in (".", ".."):

@@ -75,7 +75,7 @@ class TopicDefaults:
 
     @classmethod
     def of(cls, settings: Settings) -> TopicDefaults:
-        """From the settings of these names."""
+        """Read the settings of these names."""
         return cls(
             settings.num_partitions,
             settings.default_replication_factor,
@@ -114,7 +114,7 @@ def judge(wanted: Sequence[WantedTopic], image: MetadataImage, defaults: TopicDe
 
 
 def why_too_many(image: MetadataImage, added: tuple[int, int], defaults: TopicDefaults) -> TopicRefusal | None:
-    """Why the cluster takes no more topics or partitions, if so many of each are added."""
+    """Return why the cluster takes no more topics or partitions, if so many of each are added."""
     topics, partitions = added
     if topics and len(image.topics_by_name) + topics > defaults.topics_max:
         return _full("max.topics", defaults.topics_max)

@@ -32,7 +32,7 @@ _COMPACTORS_NEED = {SEGMENT_KEYS: 1, METADATA_FORMAT: PARTITION_CHANGES_FORMAT, 
 
 
 class UpdateFeatures:
-    """The handler."""
+    """Raise or lower the levels of features."""
 
     def __init__(self, change: LogChange, processes: SettingsApi) -> None:
         self._change, self._processes = change, processes
@@ -100,7 +100,7 @@ def _allows_downgrade(update: Any) -> bool:
 
 
 def _response(schema: Schema, entity: Any, code: ErrorCode, message: str | None) -> Any:
-    """Below version 2 each feature also has the error."""
+    """Return the response; below version 2 each feature also has the error."""
     values: dict[str, Any] = {"error_code": code, "error_message": message}
     if schema.version < 2:
         values["results"] = tuple(

@@ -49,7 +49,7 @@ class AddressCheck:
 def complaints(
     own: AgentImage, others: Sequence[AgentImage], inter_broker: str | None = None, *, is_shared: bool = False
 ) -> list[str]:
-    """What is wrong with the agent's addresses, given those of the other live agents."""
+    """Return what is wrong with the agent's addresses, given those of the other live agents."""
     found = [*_same_address(own, others, inter_broker, is_shared=is_shared)]
     if is_shared and own.endpoint(inter_broker).name != inter_broker:
         found.append(
@@ -94,7 +94,7 @@ def _of(agents: Iterable[AgentImage], name: str) -> Iterable[Listener]:
 
 
 def _only_here(host: str) -> bool:
-    """Whether only this machine can connect to it. Names are not looked up."""
+    """Return whether only this machine can connect to it. Names are not looked up."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Catch up with the metadata log if the metastore answers soon, and go on with the image that there is if not.
+"""Catch up with the metadata log if the metastore answers soon, and continue with the image that there is if not.
 
 Place: for requests that should see what was changed before them, but must also work in an outage of the metastore.
 """

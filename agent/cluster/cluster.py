@@ -37,7 +37,7 @@ class Cluster:
         return self.follower.image
 
     def topic_name(self, number: int) -> str | None:
-        """None if the image has no such topic."""
+        """Return None if the image has no such topic."""
         topic = self.image.topics_by_number.get(number)
         return None if topic is None else topic.name
 
@@ -55,7 +55,7 @@ class Cluster:
         return found
 
     def may_be_behind(self) -> bool:
-        """Whether other agents may have acted on what this one's image lacks, without waiting for this agent."""
+        """Return whether other agents may have acted on what this one's image lacks, without waiting for this agent."""
         return not self.membership.holds_lease() or self.follower.image.offset < self.membership.known_head
 
     async def start(self) -> None:

@@ -62,7 +62,7 @@ def compose_cluster(
 
 
 def shared_address(settings: Settings, cluster: Cluster, advertised: Sequence[Listener]) -> SharedAddress:
-    """Whether clients are sent to one address of all agents, and which one."""
+    """Return whether clients are sent to one address of all agents, and which one."""
     in_force = SettingsInForce(settings, lambda: cluster.image)
     between = listeners(settings).inter_broker
     return SharedAddress(cluster, lambda: in_force.current().advertised_shared, between, tuple(advertised))

@@ -207,7 +207,7 @@ class Controller:
         return False
 
     async def _abstain(self, lease: ControllerLease) -> None:
-        """Let another process have the role; this one goes on with everything else."""
+        """Let another process have the role; this one continues with everything else."""
         logger.error("controller resigns, its rounds fail: rounds=%d seconds=%d", self._failed_rounds, ABSTAIN_SECONDS)
         self._abstains_until = self._clock.monotonic() + ABSTAIN_SECONDS
         self._failed_rounds = 0

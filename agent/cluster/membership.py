@@ -41,11 +41,13 @@ REGISTRATION_TIMEOUT_SECONDS = 60.0
 JOIN_RETRY_SECONDS, JOIN_RETRY_SECONDS_MAX = 0.5, 2.0
 """The pause after a failed attempt to join: doubled with each, up to the maximum, and up to twice that by chance."""
 JOINS_PER_LEASE = 8
-"""At least. If no agent is heard for half a lease, the metastore takes that for an outage, and no node id is freed."""
+"""Least number of attempts to join in a lease. If no agent is heard for half a lease, the metastore takes that for
+an outage, and no node id is freed.
+"""
 LEAVE_RETRY_SECONDS = 0.1
 SILENT_BEATS = 2
 BEATS_PER_LEASE = 3
-"""At least, if broker.heartbeat.interval.ms is long for the lease that is granted."""
+"""Least number of heartbeats in a lease, if broker.heartbeat.interval.ms is long for the lease that is granted."""
 _PASSING = (RetryableError, OutcomeUnknownError)
 """Errors that a later heartbeat may not have; the calls can be repeated unchanged."""
 
@@ -196,12 +198,12 @@ class Membership:
         self._check_wanted.set()
 
     def holds_lease(self) -> bool:
-        """Whether this agent cannot have been fenced for silence yet."""
+        """Return whether this agent cannot have been fenced for silence yet."""
         member = self.state in (BrokerState.RUNNING, BrokerState.PENDING_CONTROLLED_SHUTDOWN)
         return member and self._clock.monotonic() < self._lease_until
 
     def not_ready_reason(self) -> str | None:
-        """None while it is a running member that cannot have been fenced."""
+        """Return None while it is a running member that cannot have been fenced."""
         if self.state is not BrokerState.RUNNING:
             return "not a running member of the cluster"
         return None if self.holds_lease() else "fenced, or its lease ran out"
@@ -255,7 +257,7 @@ class Membership:
             await self._register_again()
 
     def _is_leaving(self) -> bool:
-        """Whether the log says that this registration leaves, which this agent may not have asked for."""
+        """Return whether the log says that this registration leaves, which this agent may not have asked for."""
         own = self._follower.image.agents.get(self.node_id)
         return own is not None and own.broker_epoch == self.broker_epoch and own.leaving
 
@@ -283,8 +285,8 @@ class Membership:
         logger.info("registered: node_id=%d broker_epoch=%d", self.node_id, self.broker_epoch)
 
     async def _renew_lease(self) -> bool:
-        """Whether the log still ends with the last record that was applied: by the record, as a log that was restored
-        may be as long.
+        """Return whether the log still ends with the last record that was applied: by the record, as a log that was
+        restored may be as long.
         """
         sent_at = self._clock.monotonic()
         offset, last_record = self._follower.image.offset, self._follower.last_record

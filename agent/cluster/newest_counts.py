@@ -36,7 +36,7 @@ class NewestCounts:
         self._announced = NONE
 
     def are_known(self) -> bool:
-        """Whether topics can be described from the image that there is."""
+        """Return whether topics can be described from the image that there is."""
         return not self._doubling() and not self._may_be_behind()
 
     async def find(self) -> frozenset[uuid.UUID]:

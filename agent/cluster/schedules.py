@@ -24,7 +24,7 @@ from headrace.metastore.log.image import MetadataImage
 
 PLAN_COMPACTION_JOB = "plan"
 RETENTION_PRIORITY = 10
-"""Above compaction: it frees space and costs little."""
+"""Priority of retention, above compaction: it frees space and costs little."""
 
 
 class JobSchedules:

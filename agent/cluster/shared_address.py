@@ -23,7 +23,7 @@ _NO_INCARNATION = uuid.UUID(int=0)
 
 
 class SharedAddress:
-    """Of one agent. Its answers belong to the newest image."""
+    """Shared address of one agent. Its answers belong to the newest image."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class SharedAddress:
         self._all_forward = False
 
     def forwards(self, listener: str) -> bool:
-        """Whether this agent forwards what clients of this listener ask for at the wrong agent."""
+        """Return whether this agent forwards what clients of this listener ask for at the wrong agent."""
         return self._inter_broker is not None and listener != self._inter_broker and self._is_set()
 
     @property
@@ -70,7 +70,9 @@ class SharedAddress:
 
 
 def virtual_node(shared: SharedAddress | None, listener: str) -> AgentImage | None:
-    """What clients of the listener see instead of the agents; None: the agents. None for `shared`: no such mode."""
+    """Return what clients of the listener see instead of the agents; None: the agents. None for `shared`: no such
+    mode.
+    """
     return None if shared is None else shared.node(listener)
 
 

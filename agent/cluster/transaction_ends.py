@@ -22,7 +22,7 @@ from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownEr
 logger = logging.getLogger(__name__)
 
 PER_ROUND = 100
-"""A call ends one transaction: the others wait for the next round, so that the controller's other work goes on."""
+"""A call ends one transaction: the others wait for the next round, so that the controller's other work continues."""
 FORGOTTEN_PER_CALL = 1_000
 UNREACHABLE_MAX = 2
 """Calls without an answer in one look, after which it ends; the row of such a transaction may change all the time."""
@@ -31,7 +31,7 @@ FAILING_MAX = 10_000
 
 
 class EndingTimes(NamedTuple):
-    """As they are now."""
+    """The times that end transactions, in ms, as they are set now."""
 
     late_interval_ms: int
     expired_interval_ms: int
@@ -39,7 +39,7 @@ class EndingTimes(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> EndingTimes:
-        """From the settings of these names."""
+        """Read the settings of these names."""
         return cls(
             settings.transaction_timed_out_interval_ms,
             settings.transaction_expired_interval_ms,

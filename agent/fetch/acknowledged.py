@@ -81,7 +81,7 @@ class AcknowledgedEnds:
         self._more_polled = False
 
     def marks(self, queries: Sequence[ExtentQuery]) -> Marks | None:
-        """What is marked now of these partitions; None if nothing is."""
+        """Return what is marked now of these partitions; None if nothing is."""
         more = self._more or self._more_polled
         if not (more or self._ends or self._polled):
             return None
@@ -89,7 +89,7 @@ class AcknowledgedEnds:
         return Marks(ends, more, self._life) if ends or more else None
 
     def is_missing(self, marks: Marks, query: ExtentQuery, lookup: Lookup) -> bool:
-        """Whether a look-up ends where the index does, and this agent had acknowledged more."""
+        """Return whether a look-up ends where the index does, and this agent had acknowledged more."""
         if lookup.status is not LookupStatus.FOUND:
             return False
         if marks.more:

@@ -1,4 +1,4 @@
-"""Which of the partitions of a fetch the client may read.
+"""Decide which of the partitions of a fetch the client may read.
 
 Place: asked by handler.py before the read path, and again before a reply that had to wait.
 Invariant: no record of a topic is sent to a client that may not read it by the ACLs of the image at the time of the
@@ -30,13 +30,13 @@ _READ_METADATA = (AclOperation.CLUSTER_ACTION, AclResource.CLUSTER)
 
 
 class AllowedTopics:
-    """For the fetches of one agent."""
+    """The topics that clients may read, for the fetches of one agent."""
 
     def __init__(self, authorizer: Authorizer, view: ClusterView) -> None:
         self._authorizer, self._view = authorizer, view
 
     def access(self, request: Request) -> Access:
-        """What the client may do now; another object if that may have changed."""
+        """Return what the client may do now; another object if that may have changed."""
         return self._authorizer.access(request.connection)
 
     def split(

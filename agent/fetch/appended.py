@@ -25,8 +25,8 @@ NO_TRANSACTION, STAY = int(BatchTransaction.NO_TRANSACTION), int(max(MovedKeys))
 
 
 def appended_extents(commits: Sequence[FileCommit], answers: Sequence[FileAnswer]) -> list[Extent] | None:
-    """In the order of the files. None if the answers do not tell: for a transaction, what is open; for a batch that
-    was accepted under any leader epoch or for an alias, the epoch and the partition.
+    """Return the appended extents in the order of the files. None if the answers do not tell: for a transaction,
+    what is open; for a batch that was accepted under any leader epoch or for an alias, the epoch and the partition.
     """
     found: list[Extent] = []
     for commit, answer in zip(commits, answers, strict=True):
@@ -46,7 +46,7 @@ def appended_extents(commits: Sequence[FileCommit], answers: Sequence[FileAnswer
 
 
 def _follows(before: tuple[StagedBatch, int], batch: StagedBatch, base_offset: int) -> bool:
-    """Whether a batch is the neighbour of one, in the file and in the partition."""
+    """Return whether a batch is the neighbour of one, in the file and in the partition."""
     earlier, offset = before
     return (
         batch.position == earlier.position + earlier.length

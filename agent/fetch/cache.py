@@ -77,7 +77,7 @@ class ChunkCache:
         return position // self._chunk_bytes
 
     def was_forgotten(self, file_id: uuid.UUID) -> bool:
-        """Whether the file was found missing or corrupt recently."""
+        """Return whether the file was found missing or corrupt recently."""
         return file_id in self._forgotten
 
     def peek(self, file_id: uuid.UUID, start: int, end: int) -> RangeBytes | None:
@@ -161,7 +161,9 @@ class ChunkCache:
         return (await self._shared_load((file_id, _FIRST_RANGE - start), start, last - first, ahead))[: last - first]
 
     async def _shared_load(self, entry: _Entry, start: int, length: int, known: int) -> memoryview:
-        """At least `length` bytes from `start` on; the first to ask loads `known` bytes, if that is more."""
+        """Load at least `length` bytes from `start` on; the first to ask loads `known` bytes, if
+        that is more.
+        """
         while True:
             data = self._entries.get(entry)
             if data is not None and len(data) >= length:

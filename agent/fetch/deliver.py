@@ -1,4 +1,4 @@
-"""From look-ups to each reader's batches, within the limits of the request.
+"""Turn look-ups into each reader's batches, within the limits of the request.
 
 Place: between the long poll, which knows that there is enough to send, and the reply.
 Invariant: limits apply to the response and to each partition, except for one batch per response, which goes to the
@@ -42,13 +42,13 @@ FILES_MAX = 64
 A client that times out before its answer asks for the same again, and without end if that takes as long.
 """
 LONG_RUN_BYTES = 512 * 1024
-"""From this length on, an extent is loaded without what is around it: a GET for each costs less than the bytes of a
-chunk that are not needed here, and may be evicted before others come for them.
+"""Length from which on an extent is loaded without what is around it: a GET for each costs less than
+the bytes of a chunk that are not needed here, and may be evicted before others come for them.
 """
 
 LEAST_PART = 8
-"""Of a further extent less than an eighth of the limit is not read: a batch may well not fit, and to read a fragment
-costs as much as to read a long run.
+"""Least part of a further extent that is read, an eighth of the limit: a batch may well not fit, and to
+read a fragment costs as much as to read a long run.
 """
 
 _GONE_OR_UNSOUND = (NotFoundError, CorruptError)
@@ -138,7 +138,7 @@ class Delivery:
     async def _ask_again(
         self, lost: Sequence[PartitionRead], epochs: Sequence[int], *, committed: bool
     ) -> dict[int, Lookup]:
-        """What the primary says now about partitions with missing or corrupt files, by number."""
+        """Return what the primary says now about partitions with missing or corrupt files, by number."""
         for partition in lost:
             for extent in partition.lookup.extents:
                 self._cache.forget(extent.file_id)
@@ -218,7 +218,7 @@ class Delivery:
         return plan
 
     async def _starts(self, chosen: Sequence[tuple[PartitionRead, int]]) -> list[BatchStart | HeadraceError]:
-        """Where each partition begins. Extents entered midway for the first time are searched concurrently."""
+        """Return where each partition begins. Extents entered midway for the first time are searched concurrently."""
         firsts = [(lookup.extents[0], query.offset, lookup.recent) for (_, query, lookup), _ in chosen]
         known = [self._seeker.known_start(extent, offset) for extent, offset, _ in firsts]
         searches = [

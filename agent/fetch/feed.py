@@ -218,7 +218,7 @@ class FeedFollower:
         return is_behind
 
     async def _apply_page(self) -> tuple[bool, bool]:
-        """Whether the feed has more rows than the page, and whether the index is at the feed's end."""
+        """Return whether the feed has more rows than the page, and whether the index is at the feed's end."""
         page = await self._metastore.poll_feed(self._index.heads)
         self._wall_minus_monotonic = page.wall_ms / 1000 - self._clock.monotonic()
         self._metrics.feed_polls.labels("ok").inc()

@@ -1,4 +1,4 @@
-"""Where to start reading inside a large extent, from the index in its file's footer.
+"""Find where to start reading inside a large extent, from the index in its file's footer.
 
 Place: asked by seek.py before it walks an extent. A reader that enters an extent of several MiB in its middle, or
 searches a timestamp in it, reads the footer (usually one HEAD and one GET) and one index interval instead of

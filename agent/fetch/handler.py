@@ -53,7 +53,7 @@ Answer = tuple[Ref, FetchPartitionReply]
 
 
 async def _nothing_to_catch_up_with() -> None:
-    """For a handler with an index that is always up to date."""
+    """Do nothing: for a handler with an index that is always up to date."""
 
 
 class FetchHandler:
@@ -149,7 +149,7 @@ class FetchHandler:
         deadline: float,
         memory: ReplyClaim,
     ) -> list[Answer]:
-        """As `_serve_all`, for a client that may read some topics only."""
+        """The same as `_serve_all`, for a client that may read some topics only."""
         image, access = self._view.image, allowed.access(request)
         readable, refused = allowed.split(request, wanted)
         if not readable:
@@ -169,7 +169,7 @@ class FetchHandler:
         deadline: float,
         memory: ReplyClaim,
     ) -> list[Answer]:
-        """As `_serve`; rendered topics wait only if no other topic is requested."""
+        """The same as `_serve`; rendered topics wait only if no other topic is requested."""
         special = {ref: topic for ref in wanted if (topic := self._rendered.find(ref[0])) is not None}
         if not special:
             return await self._serve(fetch, wanted, zone, deadline, memory)
@@ -281,7 +281,7 @@ class FetchHandler:
                 await waiter.wait(missing, self._clock, deadline - self._clock.monotonic())
 
     async def _locate(self, queries: Sequence[ExtentQuery], max_bytes: int, *, committed: bool) -> list[Lookup]:
-        """What the index or the primary has: no less than what this agent had acknowledged before."""
+        """Return what the index or the primary has: no less than what this agent had acknowledged before."""
         marks = self._acknowledged.marks(queries)  # a poll may end them while the look-up waits for the primary
         found = await self._locator.locate(queries, max_bytes)
         if marks is not None:

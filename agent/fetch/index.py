@@ -43,7 +43,7 @@ _last_offset = attrgetter("last_offset")
 
 
 class TailIndex:
-    """Per partition: recent extents, high watermark, log start."""
+    """The tail of each partition's log: recent extents, high watermark, log start."""
 
     def __init__(self, shards: int, extents_max: int = EXTENTS_MAX) -> None:
         self.heads: dict[int, int] = {}
@@ -81,7 +81,7 @@ class TailIndex:
         return _found(tail, up_to(extents, first, max_bytes), offset)
 
     def look_back(self, key: int, offset: int, max_bytes: int) -> Lookup | None:
-        """As `look`, before the tail: from what the primary said earlier."""
+        """The same as `look`, before the tail: from what the primary said earlier."""
         tail = self._tails.get(key)
         if tail is None or not tail.confirmed or offset < tail.log_start_offset:
             return None
@@ -154,8 +154,8 @@ class TailIndex:
         return heard
 
     def take_own(self, extents: Sequence[Extent]) -> tuple[dict[int, int], bool]:
-        """What this agent's commit appended, before the feed brings it. Returns what `apply` does, and whether all of
-        it is known now.
+        """Return what this agent's commit appended, before the feed brings it. Returns what `apply` does, and whether
+        all of it is known now.
 
         An extent is taken only if it follows the newest one here: then nothing that the feed has not brought yet is
         between them. Not for transactional batches, of which the feed says more.
@@ -232,7 +232,7 @@ class TailIndex:
             self._forget_keys(row.deleted_keys, heard)
 
     def _note_transactions(self, row: FeedRow, heard: dict[int, int]) -> None:
-        """What is open after the row, in the partitions that it appended to."""
+        """Note which transactions are open after the row, in the partitions that it appended to."""
         for key, end in {extent.partition_key: extent.last_offset + 1 for extent in row.extents}.items():
             if self._tails[key].note_fed(row.first_open_offsets.get(key), end):
                 heard[key] = LOOK_AGAIN
@@ -242,8 +242,9 @@ class TailIndex:
             tail.aborted = [*(a for a in tail.aborted if a.last_offset >= first), aborted]
 
     def _has_already(self, extent: Extent) -> bool:
-        """Whether an extent of the feed is here, because this agent committed it. If the feed has something else in the
-        place of what this agent committed, that is lost: another history has begun."""
+        """Return whether an extent of the feed is here, because this agent committed it. If the feed has something
+        else in the place of what this agent committed, that is lost: another history has begun.
+        """
         tail = self._tails.get(extent.partition_key)
         if tail is None or not tail.ahead:
             return False

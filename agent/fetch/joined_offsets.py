@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from headrace.metastore.api.read import OffsetAnswer, OffsetQuery, ReadApi
 
 QUERIES_MAX = 500
-"""Of a call. Each query is two index probes, and a client seldom reads more partitions."""
+"""Most queries of a call. Each query is two index probes, and a client seldom reads more partitions."""
 _Asked = list[tuple[Sequence[OffsetQuery], asyncio.Future[list[OffsetAnswer]]]]
 
 
 class JoinedOffsets:
-    """For one event loop."""
+    """Queries of offsets that become one call, for one event loop."""
 
     def __init__(self, metastore: ReadApi) -> None:
         self._metastore = metastore
@@ -40,7 +40,7 @@ class JoinedOffsets:
         return await answer
 
     def _begin_call(self) -> None:
-        """In the loop's next turn, with all that are asked in this one."""
+        """Begin a call in the loop's next turn, with all that are asked in this one."""
         self._asked, self._size = [], 0
         call = asyncio.create_task(self._call(self._asked))
         self._calls.add(call)

@@ -42,7 +42,7 @@ PAGE_RECORDS = 1_000
 _COVERED_MAX = 1 << 30
 """A batch's offsets differ by an int32."""
 LEADER_EPOCH = 0
-"""Of all records."""
+"""The leader epoch of all records."""
 
 
 class LifecyclePage(NamedTuple):
@@ -64,7 +64,7 @@ class LifecycleTopic(ABC):
         self._ends = ends
 
     async def has_news(self, partition: FetchPartition) -> bool:
-        """Whether a fetch would return records, by ends that are less than half a second old."""
+        """Return whether a fetch would return records, by ends that are less than half a second old."""
         if not 0 <= partition.index < METADATA_PARTITIONS:
             return True
         try:

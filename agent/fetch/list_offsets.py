@@ -200,7 +200,7 @@ class ListOffsetsHandler:
 
 
 def _not_noted(partition_key: int, log_start_offset: int) -> None:
-    """Without readers at this agent."""
+    """Note nothing: there are no readers at this agent."""
 
 
 def _without_asking(timestamp: int, version: int, error: int, *, duplicate: bool) -> Found | None:
@@ -215,7 +215,9 @@ def _without_asking(timestamp: int, version: int, error: int, *, duplicate: bool
 
 
 def _plain(timestamp: int) -> int:
-    """Without tiered storage the local log start is the log start."""
+    """Return the offset of Kafka's plain special timestamp: without tiered storage the local log start is the log
+    start.
+    """
     return OffsetKind.EARLIEST if timestamp == EARLIEST_LOCAL else timestamp
 
 

@@ -34,7 +34,7 @@ class Lookup(NamedTuple):
     log_start_offset: int = -1
     high_watermark: int = -1
     extents: Sequence[Extent] = ()
-    """From the extent with the offset on, in order; empty at the high watermark."""
+    """The extents from the one with the offset on, in order; empty at the high watermark."""
     recent: bool = False
     """These extents reach the high watermark or come from the index: other readers will need them too."""
     cut: bool = False
@@ -46,7 +46,7 @@ class Lookup(NamedTuple):
 
 
 def known_part(lookup: Lookup, leader_epoch: int) -> Lookup:
-    """What a reader that names the leader epoch it knows may get: extents up to that epoch; all for -1.
+    """Return what a reader that names the leader epoch it knows may get: extents up to that epoch; all for -1.
 
     A client that gets records of a later epoch, while it asks where its own one ended, takes the answer for a
     truncation and reads again from there (KIP-320). Kafka's old leader has no such records.
@@ -58,7 +58,7 @@ def known_part(lookup: Lookup, leader_epoch: int) -> Lookup:
 
 
 def stable_part(query: ExtentQuery, lookup: Lookup) -> Lookup:
-    """What a reader with isolation read_committed finds: the extents with stable offsets from its offset on."""
+    """Return what a reader with isolation read_committed finds: the extents with stable offsets from its offset on."""
     end = lookup.last_stable_offset
     if lookup.status is not LookupStatus.FOUND or not lookup.extents or lookup.extents[-1].last_offset < end:
         return lookup

@@ -47,7 +47,7 @@ class MetadataTopic:
         self._view = view
 
     async def has_news(self, partition: FetchPartition) -> bool:
-        """Whether a fetch would return records, as far as this agent knows."""
+        """Return whether a fetch would return records, as far as this agent knows."""
         return partition.fetch_offset < self._view.image.offset
 
     async def fetch(self, partition: FetchPartition) -> FetchPartitionReply:

@@ -43,11 +43,11 @@ class _Found(NamedTuple):
 
 
 class EpochSource(LeaderEpochApi, SegmentLogApi, Protocol):
-    """Where the answers come from."""
+    """Source of the answers."""
 
 
 class OffsetForLeaderEpoch:
-    """The handler."""
+    """Return where leader epochs end."""
 
     def __init__(self, cluster: ClusterView, metastore: EpochSource) -> None:
         self._cluster = cluster

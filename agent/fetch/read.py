@@ -91,14 +91,16 @@ class RangeReader:
         return RangeBytes(data, checked=False)
 
     async def _read_missing(self, missing: _Groups) -> dict[uuid.UUID, Sequence[RangeBytes | HeadraceError]]:
-        """Per file a result per range. What is recent of all files is read together, so that it can share calls."""
+        """Read what is missing; return for each file a result per range. What is recent of all files is read
+        together, so that it can share calls.
+        """
         recent = {file_id: group for file_id, group in missing.items() if any(wanted.recent for wanted in group)}
         historical = [group for file_id, group in missing.items() if file_id not in recent]
         near, far = await asyncio.gather(self._near(recent), asyncio.gather(*map(self._far, historical)))
         return near | {group[0].file_id: bodies for group, bodies in zip(historical, far, strict=True)}
 
     async def _near(self, groups: _Groups) -> dict[uuid.UUID, Sequence[RangeBytes | HeadraceError]]:
-        """Through the cache of this agent, or of its zone."""
+        """Read through the cache of this agent, or of its zone."""
         wider: list[FileRange] = []
         ahead = self._cache.capacity_bytes // READ_AHEAD_SHARE // max(sum(map(len, groups.values())), 1)
         for file_id, group in groups.items():

@@ -30,7 +30,9 @@ class RenderedTopic(Protocol):
     """Whether its news is in the agent's image, which the feed advances."""
 
     async def has_news(self, partition: FetchPartition) -> bool:
-        """Whether a fetch would return records, as far as this agent knows; never waits for more than one query."""
+        """Return whether a fetch would return records, as far as this agent knows; never waits for more than one
+        query.
+        """
 
     async def fetch(self, partition: FetchPartition) -> FetchPartitionReply:
         """One batch from the requested offset on; does not wait for records."""

@@ -1,7 +1,7 @@
 """The memory that one Fetch reserves for its records before it reads them.
 
 Place: between the long poll, which knows how much there is, and the reads.
-Invariant: what was reserved goes on with the response, or is given back.
+Invariant: what was reserved continues with the response, or is given back.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from headrace.protocol.request import ReplyReservations
 
 
 class ReplyClaim:
-    """Of one request."""
+    """The memory that one request's reply has reserved."""
 
     def __init__(self, replies: ReplyReservations) -> None:
         self._replies = replies

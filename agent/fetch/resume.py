@@ -34,7 +34,7 @@ class ResumeHints:
             self._hints.popitem(last=False)
 
     def find(self, extent: Extent, offset: int) -> BatchStart | None:
-        """Where to start in `extent`; None if no reader stopped at `offset`."""
+        """Return where to start in `extent`; None if no reader stopped at `offset`."""
         key = (extent.partition_key, offset)
         hint = self._hints.get(key)
         if hint is None:

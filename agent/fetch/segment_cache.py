@@ -20,14 +20,14 @@ from operator import attrgetter
 from headrace.metastore.api.read import AbortedRange, Extent, FeedKind, FeedRow
 
 EXTENTS_MAX = 65_536
-"""Over all partitions; about 20 MB."""
+"""Most extents over all partitions; about 20 MB."""
 
 _base_offset = attrgetter("base_offset")
 _last_offset = attrgetter("last_offset")
 
 
 class SegmentCache:
-    """Per partition one run of extents without a gap."""
+    """Cache one run for each partition, of extents without a gap."""
 
     def __init__(self, extents_max: int = EXTENTS_MAX) -> None:
         self.changes = 0
@@ -40,7 +40,7 @@ class SegmentCache:
 
     @property
     def held_extents(self) -> int:
-        """Over all partitions."""
+        """Number of extents held, over all partitions."""
         return self._held
 
     def from_offset(self, key: int, offset: int) -> list[Extent]:
@@ -80,7 +80,7 @@ class SegmentCache:
         self._put(key, joined)
 
     def apply(self, row: FeedRow) -> None:
-        """What the feed says of extents that may be held."""
+        """Apply what the feed says of extents that may be held."""
         if row.kind in (FeedKind.COMMIT, FeedKind.TRANSACTION):
             return
         self.changes += 1
@@ -104,7 +104,7 @@ class SegmentCache:
         return list(self._runs)
 
     def _drop_range(self, key: int, base_offset: int, last_offset: int) -> None:
-        """Without the extents that have an offset of the range; of what is left, the part after it."""
+        """Return the run without the extents that have an offset of the range; of what is left, the part after it."""
         run = self._runs.get(key)
         if run and run[0].base_offset <= last_offset and base_offset <= run[-1].last_offset:
             after = run[bisect_right(run, last_offset, key=_base_offset) :]

@@ -24,7 +24,7 @@ class KnownEnds:
         self._asked_at = -AGE_MAX_SECONDS
 
     async def of(self, metadata_partition: int) -> LogEnds | None:
-        """None while the first answer is missing. Errors of the metastore."""
+        """Return None while the first answer is missing. Errors of the metastore."""
         now = self._clock.monotonic()
         if now - self._asked_at >= AGE_MAX_SECONDS:
             self._asked_at = now  # readers that come meanwhile use the old answer

@@ -230,7 +230,9 @@ class FetchSessions:
         self._total_partitions += more
 
     def _make_room(self, client: str, partitions: int) -> bool:
-        """For a session of the client. Its own idle sessions make room for its half, those of all for the total."""
+        """Make room for a session of the client. Its own idle sessions make room for its half, those of all for
+        the total.
+        """
         while not self._has_room_of_its_own(client, partitions, 1):
             if not self._evict(client):
                 return False
@@ -271,7 +273,9 @@ class FetchSessions:
 
 
 def _weight(ref: Ref) -> int:
-    """How many partitions of the limit it uses: a client may name topics that do not exist, by names of any length."""
+    """Return how many partitions of the limit it uses: a client may name topics that do not exist, by names of any
+    length.
+    """
     topic, _ = ref
     return 1 + (text_bytes(topic) // NAME_BYTES if isinstance(topic, str) else 0)
 

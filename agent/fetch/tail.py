@@ -57,7 +57,7 @@ class Tail:
         return self.extents[-1].last_offset + 1 if self.extents else None
 
     def feed_catches_up(self, extent: Extent) -> bool:
-        """Whether the feed's extent is one that is ahead, or all of several: they are no longer ahead.
+        """Return whether the feed's extent is one that is ahead, or all of several: they are no longer ahead.
 
         False also if it is another one in their place: then they are of another history.
         """
@@ -72,7 +72,7 @@ class Tail:
         return False
 
     def note_fed(self, first_open_offset: int | None, end: int) -> bool:
-        """What a row of the feed says; None: what is open did not change. Whether offsets became stable."""
+        """Return what a row of the feed says; None: what is open did not change. Whether offsets became stable."""
         before, was_fed = self.first_open_offset, self.fed_to is not None
         self.fed_to = max(end, self.fed_to or 0)  # this agent's commits may be further
         if first_open_offset is not None:
@@ -84,7 +84,7 @@ class Tail:
         return before not in (self.first_open_offset, NONE_OPEN)
 
     def note_primary(self, first_open_offset: int, end: int) -> None:
-        """What the primary says of the log up to `end`."""
+        """Note what the primary says of the log up to `end`."""
         if end >= self.known_to:
             self.open_at_primary, self.known_to = first_open_offset, end
         if self.first_open_offset is None and self.fed_to is not None and self.fed_to >= end:
@@ -92,7 +92,7 @@ class Tail:
 
     @property
     def last_stable_offset(self) -> int:
-        """At most the partition's, and as far as `aborted` goes."""
+        """The last stable offset: at most the partition's, and as far as `aborted` goes."""
         open_offset, end = self.first_open_offset, self.fed_to
         if end is None:
             open_offset, end = self.open_at_primary, self.known_to

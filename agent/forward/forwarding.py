@@ -27,7 +27,7 @@ from headrace.protocol.typed import decode, reply, schema
 from headrace.storage.errors import TooManyElementsError
 
 _LISTED = "groups"
-"""Where ListGroups has them."""
+"""The field in which ListGroups lists them."""
 
 
 class Forwarding:

@@ -55,7 +55,7 @@ Answer = tuple[ForwardOutcome | None, bytes | memoryview]
 
 
 class ForwardLink:
-    """To one registration of an agent. `now_ms` is the database's clock. For one event loop."""
+    """Link to one registration of an agent. `now_ms` is the database's clock. For one event loop."""
 
     def __init__(
         self,

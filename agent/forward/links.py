@@ -64,7 +64,7 @@ class Links:
             task.add_done_callback(self._closing.discard)
 
     def drain(self) -> None:
-        """Give up what may wait for minutes: clients go on at other agents."""
+        """Give up what may wait for minutes: clients continue at other agents."""
         self._draining = True
         for answer, api_key in list(self._waiting.items()):
             if api_key in _LONG and not answer.done():

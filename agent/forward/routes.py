@@ -32,7 +32,9 @@ def _nothing(element: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """Where a request has its elements, and where its answer has them; which group or agent an element names."""
+    """Paths of the elements in a request and in its answer; which group or agent an element
+    names.
+    """
 
     asked: str
     answered: str

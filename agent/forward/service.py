@@ -80,7 +80,7 @@ class ForwardService:
         return {OPEN_KEY: self._server.open, ENVELOPE_KEY: self._server.serve}
 
     def drain(self) -> None:
-        """Clients that wait for other members go on at other agents."""
+        """Clients that wait for other members continue at other agents."""
         self.links.drain()
 
     async def close(self) -> None:

@@ -49,7 +49,7 @@ class ServedLink:
     version: int
     last_number: int
     clients: dict[int, ClientConnection] = field(default_factory=dict)
-    """By their ids at the other agent."""
+    """The clients by their ids at the other agent."""
 
 
 class ForwardServer:

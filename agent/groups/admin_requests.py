@@ -30,7 +30,7 @@ _DEAD = GroupDescription("Dead", "", "", ())
 
 
 class DescribeGroups:
-    """The handler."""
+    """Describe classic groups and their members."""
 
     def __init__(self, administration: GroupAdministration) -> None:
         self._administration = administration
@@ -108,7 +108,7 @@ class ListGroups:
 
 
 class DeleteGroups:
-    """The handler."""
+    """Delete groups without members."""
 
     def __init__(self, administration: GroupAdministration) -> None:
         self._administration = administration
@@ -133,7 +133,7 @@ class DeleteGroups:
 
 
 class OffsetDelete:
-    """The handler."""
+    """Delete committed offsets of a group."""
 
     def __init__(self, administration: GroupAdministration, cluster: ClusterView) -> None:
         self._administration = administration

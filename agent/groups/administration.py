@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 EMPTY = "Empty"
 _WORTH_A_QUERY = 3
-"""Below this number of groups, each is claimed and looked up on its own."""
+"""Number of groups below which each is claimed and looked up on its own."""
 
 
 class GroupAdministration:
@@ -53,7 +53,8 @@ class GroupAdministration:
         return [each for group_id, each in sorted(listed.items()) if refusals[group_id] is ErrorCode.none]
 
     async def unknown(self, group_ids: Sequence[str]) -> frozenset[str]:
-        """Of groups that this agent coordinates: those of which nothing is in memory or stored. One query for all.
+        """Return, of the groups that this agent coordinates, those of which nothing is in memory or stored.
+        One query for all.
 
         A request may name thousands of them, and to claim each costs a statement.
         """
@@ -81,7 +82,9 @@ class GroupAdministration:
         return held.group.describe()
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """With its offsets. NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND when there is nothing of it."""
+        """Delete the group with its offsets. NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND when there is
+        nothing of it.
+        """
         held = await self._groups.find(group_id)
         if isinstance(held, ErrorCode):
             return held

@@ -33,7 +33,7 @@ class CoordinatedGroup(Protocol):
 
     @property
     def protocol_type(self) -> str | None:
-        """None for a group that never had members."""
+        """Return None for a group that never had members."""
 
     def epochs_from(self, lowest: int) -> None:
         """Generations and group epochs that begin from now on are at least this."""
@@ -51,10 +51,12 @@ class CoordinatedGroup(Protocol):
         """LeaveGroup: members leave, or an admin removes them."""
 
     def check_commit(self, now: float, ref: MemberRef, version: int) -> ErrorCode:
-        """Whether an OffsetCommit of that version, by that member and generation (or member epoch), is to be stored."""
+        """Return whether an OffsetCommit of that version, by that member and generation (or member epoch), is to be
+        stored.
+        """
 
     def check_fetch(self, ref: MemberRef) -> ErrorCode:
-        """Whether an OffsetFetch that names that member and member epoch is to be answered; most name none."""
+        """Return whether an OffsetFetch that names that member and member epoch is to be answered; most name none."""
 
     def subscribed_topics(self) -> frozenset[str] | None:
         """Names of the topics that the members consume; None when it cannot be known."""
@@ -66,7 +68,7 @@ class CoordinatedGroup(Protocol):
         """Act on every deadline that has passed."""
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do; None: never, unless something happens."""
+        """Return when `tick` has something to do; None: never, unless something happens."""
 
     def is_idle(self) -> bool:
         """No member is in it or about to be."""
@@ -75,7 +77,7 @@ class CoordinatedGroup(Protocol):
         """Bytes that the group uses, by the address of the client that they are for."""
 
     def member_bytes(self, member_id: str) -> int:
-        """Of these, the member's; 0 if there is no such member."""
+        """Return the part of a member in the group's bytes; 0 if there is no such member."""
 
     def saved(self, now: float, revision: int, code: ErrorCode) -> list[GroupEffect]:
         """A Save was stored, or failed with `code`: answer the requests that waited for it."""
@@ -85,4 +87,4 @@ class CoordinatedGroup(Protocol):
 
 
 Restore = Callable[[str, float, GroupRecord | None], tuple[CoordinatedGroup, list[GroupEffect]]]
-"""(group id, now, what was saved last or None) -> the group as it goes on, and what is to be done at once."""
+"""(group id, now, what was saved last or None) -> the group as it continues, and what is to be done at once."""

@@ -27,7 +27,7 @@ NO_ADDRESS = ""
 
 
 def group_bytes(group_id: str, protocol_type: str | None = None) -> int:
-    """What a group uses besides its members. Several tables have its id, each the same text."""
+    """Return what a group uses besides its members. Several tables have its id, each the same text."""
     return GROUP_BYTES + text_bytes(group_id, protocol_type)
 
 
@@ -61,7 +61,7 @@ class GroupMemory:
 
     @property
     def idle_bytes(self) -> int:
-        """Of groups without members."""
+        """Bytes of groups without members."""
         return self._idle
 
     @property
@@ -70,7 +70,7 @@ class GroupMemory:
         return self._joined.keys()
 
     def refuse(self, group_id: str, address: str, size: int, before: int = 0, *, is_first: bool = False) -> ErrorCode:
-        """Why a member may not become `size` bytes large, which has `before` now; NONE counts it.
+        """Return why a member may not become `size` bytes large, which has `before` now; NONE counts it.
 
         `is_first`: it would be the only member of its group.
         """
@@ -80,7 +80,7 @@ class GroupMemory:
         return self.add(group_id, address, max(size - before, 0) + (group_bytes(group_id) if is_first else 0))
 
     def add(self, group_id: str, address: str, growth: int) -> ErrorCode:
-        """Why a client may not use so many bytes more; NONE counts them."""
+        """Return why a client may not use so many bytes more; NONE counts them."""
         own = self._by_address[address] + self._joined_by_address[address] + growth
         if growth and (self.in_use_bytes + growth > self._total or 2 * own > self._total):
             self._limits_reached.labels("group.memory.bytes").inc()
@@ -92,7 +92,7 @@ class GroupMemory:
         return ErrorCode.none
 
     def measured(self, group_id: str, by_address: Mapping[str, int]) -> None:
-        """What a group uses now; nothing, if it was released. What joined it before is in it."""
+        """Measure what a group uses now; nothing, if it was released. What joined it before is in it."""
         joined = self._joined.pop(group_id, Counter())
         self._joined_by_address.subtract(joined)
         self._joined_total -= joined.total()

@@ -133,7 +133,7 @@ class Abandon(NamedTuple):
 
 
 class Become(NamedTuple):
-    """The group goes on as a group of another kind, restored from `record`."""
+    """The group continues as a group of another kind, restored from `record`."""
 
     record: GroupRecord
 

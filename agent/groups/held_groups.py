@@ -64,7 +64,7 @@ class Held:
     broker_epoch: int
     used_at: float
     state_name: str
-    """As it was counted last."""
+    """The state that was counted last."""
     wake_at: float | None = None
     saves: asyncio.Lock = field(default_factory=asyncio.Lock)
     commits: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -130,7 +130,7 @@ class HeldGroups:
         return held
 
     def lost(self, held: Held) -> ErrorCode:
-        """NONE while the group is still this agent's to answer for; ask again after every wait."""
+        """Return NONE while this agent still coordinates the group; ask again after every wait."""
         if not self.is_current(held) or held.broker_epoch != self._cluster.broker_epoch:
             return ErrorCode.not_coordinator
         return self.refusal(held.group.group_id)
@@ -162,7 +162,7 @@ class HeldGroups:
             self._schedule(held)
 
     def replace(self, held: Held, group: CoordinatedGroup, effects: Iterable[GroupEffect]) -> None:
-        """The group goes on as another one, of another kind; `effects` are the new one's."""
+        """The group continues as another one, of another kind; `effects` are the new one's."""
         self.perform(held, held.group.close(ErrorCode.rebalance_in_progress))
         group.epochs_from(epoch_floor(life_of_number(held.epoch)))
         held.group = group
@@ -180,7 +180,7 @@ class HeldGroups:
             self._give_back(group_id, held.epoch, held.broker_epoch)
 
     def is_current(self, held: Held) -> bool:
-        """Whether it was not dropped."""
+        """Return whether it was not dropped."""
         return self._held.get(held.group.group_id) is held
 
     async def close(self) -> None:
@@ -231,7 +231,9 @@ class HeldGroups:
             del self._loading[group_id]
 
     async def _claim(self, group_id: str, broker_epoch: int) -> GroupClaim | ErrorCode:
-        """Until it is known who holds the group: a claim with a lost answer may have been made, and bars all others."""
+        """Claim the group, repeatedly until it is known who holds the group: a claim with a lost answer may have
+        been made, and bars all others.
+        """
         until = self._clock.monotonic() + CLAIM_WAIT_SECONDS
         unknown = False
         while unknown or self._clock.monotonic() < until:
@@ -273,7 +275,7 @@ class HeldGroups:
             self.drop(held)
 
     def _measure(self) -> None:
-        """What the groups that changed use now."""
+        """Measure the groups that changed."""
         if not self._changed:
             self._changed.update(dict.fromkeys(self.memory.unmeasured))
         for group_id in list(itertools.islice(self._changed, MEASURED_AT_ONCE)):
@@ -287,7 +289,9 @@ class HeldGroups:
         self._to_release[group_id] = (epoch, broker_epoch)
 
     async def _release(self) -> None:
-        """Until the metastore has heard of it. A claim of an older registration is void already."""
+        """Release the groups; repeat it until the metastore has confirmed it. A claim of an older registration is
+        void already.
+        """
         while self._to_release:
             claims = {
                 group_id: epoch
@@ -378,10 +382,10 @@ class HeldGroups:
             self.perform(held, step())
         except Exception:
             logger.exception("group dropped: group=%s", held.group.group_id)
-            self.drop(held)  # its members find a coordinator that restores it; the other groups go on
+            self.drop(held)  # its members find a coordinator that restores it; the other groups continue
 
     def _let_go_of_others_groups(self) -> None:
-        """When agents came or went, or the own lease ran out: any one group shows that for all."""
+        """Release groups that other agents coordinate, when agents came or went or the own lease ran out."""
         image = self._cluster.image
         sample = next(iter(self._held), None)
         if sample is None or (image is self._image and self.refusal(sample) is ErrorCode.none):

@@ -1,4 +1,4 @@
-"""Which names a group and its members can have.
+"""Decide which names a group and its members can have.
 
 Place: asked by the handlers of group requests before anything else, and by held_groups.py before it claims a group.
 Invariant: a text that passes can be stored in the metastore. A new group id has at most GROUP_ID_BYTES_MAX; one that is
@@ -15,17 +15,17 @@ _STORED_CHARACTERS_MAX = 1_000_000
 
 
 def storable(text: str) -> bool:
-    """Whether the metastore can hold the text: Postgres has no place for NUL."""
+    """Return whether the metastore can hold the text: Postgres has no place for NUL."""
     return "\0" not in text
 
 
 def is_long(group_id: str) -> bool:
-    """Whether a group can have this id only if it is stored already."""
+    """Return whether a group can have this id only if it is stored already."""
     return len(group_id) > GROUP_ID_BYTES_MAX // 4 and len(group_id.encode()) > GROUP_ID_BYTES_MAX
 
 
 def may_be_stored(group_id: str) -> bool:
-    """Whether a group of this id can have been stored before new ids were limited."""
+    """Return whether a group of this id can have been stored before new ids were limited."""
     return len(group_id) <= _STORED_CHARACTERS_MAX
 
 

@@ -22,7 +22,7 @@ class NewGroups:
         self.rows = rows
 
     async def refusal(self, group_id: str) -> ErrorCode:
-        """NONE if it may be claimed. HeadraceError if the metastore does not answer."""
+        """Return NONE if the group may be claimed. HeadraceError if the metastore does not answer."""
         has_room = self.rows is None or await self.rows.has_room(COMMITTED_OFFSETS)
         if (has_room and not is_long(group_id)) or await self._is_stored(group_id):
             return ErrorCode.none

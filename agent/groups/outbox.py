@@ -76,7 +76,7 @@ class Outbox:
             self._refuse(heapq.heappop(self._waiting), code)
 
     def give_up(self) -> None:
-        """Store nothing any more: another holder, or another group, goes on from what is stored."""
+        """Store nothing any more: another holder, or another group, continues from what is stored."""
         self._revision = self._sent = self._stored
 
     # -- answers
@@ -111,7 +111,7 @@ class Outbox:
             self.reply(waiting.token, waiting.answer)
 
     def drain(self) -> list[GroupEffect]:
-        """What is to be done now, in order."""
+        """Return what is to be done now, in order."""
         self.release()
         if self._state is not None and self._revision > self._sent and not self._saving:
             self._saving = True

@@ -46,7 +46,7 @@ POSITION_BYTES = 256
 POSITIONS_MAX = REMEMBERED_BYTES["group_positions"] // POSITION_BYTES
 """Positions and questions of all groups together; an id of 256 bytes or more counts as one, too."""
 _COMMIT_VERSION = 10
-"""Of OffsetCommit: members are judged as they are there, by generation or member epoch."""
+"""Version of OffsetCommit that is used: members are judged as they are there, by generation or member epoch."""
 
 Ref = tuple[str, int, CreatedFrom | None]
 """Topic name, partition, and what the partition was created from: it differs each time that an index is used."""
@@ -109,7 +109,7 @@ class GroupPositionMemory:
 
 
 class ConsumerGroupPosition:
-    """The handler."""
+    """Exchange the positions of a group's members, for clients that keep the order of keys."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class ConsumerGroupPosition:
 
 
 def _generation(group: object, by_name: Mapping[str, TopicImage]) -> int | None:
-    """None while it may be another one by the newest topics."""
+    """Return None while it may be another one by the newest topics."""
     if isinstance(group, ConsumerGroup):
         return group.target.group_epoch if group.judges_by(by_name) else None
     assert isinstance(group, ClassicGroup)

@@ -58,7 +58,7 @@ class AcceptedSocket:
             self._newcomer.move(client[0])
 
     def admit(self) -> bool:
-        """Whether it is accepted, by the limits of its address and of all; else it is closed."""
+        """Return whether it is accepted, by the limits of its address and of all; else it is closed."""
         admission, address = self._entrance.admission, self.client[0]
         is_ending = self._host.draining or self._host.suspended
         reason = admission.refusal(address, draining=is_ending)

@@ -60,7 +60,7 @@ class Admission:
         return "" if self._take_token() else "too_fast"
 
     def has_room(self, address: str, *, without: int = 0) -> bool:
-        """Whether the limits of all connections allow one more of this address, if `without` of others ended."""
+        """Return whether the limits of all connections allow one more of this address, if `without` of others ended."""
         return not self._is_full(address, without)
 
     def opened(self, address: str) -> None:

@@ -115,7 +115,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._settle()
 
     def _identify(self) -> None:
-        """By the client's certificate, if the listener's protocol says so."""
+        """Identify the client by its certificate, if the listener's protocol says so."""
         security = self._entrance.security
         if security is not None:
             encrypted = self._transport.get_extra_info("ssl_object")
@@ -200,7 +200,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _full(self) -> bool:
-        """Whether no further request may be read for now."""
+        """Return whether no further request may be read for now."""
         return (
             self._deaf
             or self._memory.waits

@@ -15,7 +15,9 @@ RESERVED = 256
 BACKLOG = 1024
 """Connections that the kernel keeps until they are accepted."""
 ACCEPTED_AT_ONCE = 64
-"""In one turn of the event loop: each begins its handshake there, which costs about 0.3 ms with TLS."""
+"""Number of connections accepted in one turn of the event loop: each begins its handshake there, which costs about
+0.3 ms with TLS.
+"""
 _ENOUGH = 1 << 20
 
 

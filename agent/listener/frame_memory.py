@@ -22,7 +22,7 @@ STALL_SECONDS = 2.0
 """While others wait for memory, a started frame must make progress in this time,"""
 START_SECONDS = 5.0
 HURRIED_BYTES_PER_SECOND = 256 * 1024
-"""and after the first 5 s arrive at this rate at least."""
+"""Least rate at which bytes arrive after the first 5 s."""
 
 
 def _refused(head: FrameHead) -> None:
@@ -30,7 +30,7 @@ def _refused(head: FrameHead) -> None:
 
 
 class FrameMemory:
-    """For one connection."""
+    """The memory of frames, for one connection."""
 
     address = ""
     """The client's: addresses take turns."""
@@ -53,7 +53,7 @@ class FrameMemory:
         return self._awaited is not None
 
     def admit(self, head: FrameHead, client: ClientConnection) -> bool:
-        """Whether the frame may be opened now; InvalidError if its API takes no frame of that size."""
+        """Return whether the frame may be opened now; InvalidError if its API takes no frame of that size."""
         allowed, limit = self._host.limits.largest_frame(head.api_key, client)
         if head.size > allowed:
             self._host.metrics.refused(limit)
@@ -107,11 +107,11 @@ class FrameMemory:
                 self._admitted(head)
 
     def holds_needed_memory(self) -> bool:
-        """Whether a half-read frame holds memory that others wait for."""
+        """Return whether a half-read frame holds memory that others wait for."""
         return self._reserved_bytes > 0 and self._budget.waiting > 0
 
     def stalls(self, now: float, filled_bytes: int) -> bool:
-        """Whether the open frame, of which `filled_bytes` arrived, comes too slowly while others wait."""
+        """Return whether the open frame, of which `filled_bytes` arrived, comes too slowly while others wait."""
         allowed = START_SECONDS + filled_bytes / HURRIED_BYTES_PER_SECOND
         return now - self._progress_at > STALL_SECONDS or now - self._began_at > allowed
 

@@ -25,12 +25,12 @@ MIN_FRAME_BYTES = 8
 TLS_HANDSHAKE = 0x1603
 """The first two bytes of a TLS connection: a handshake record, version 3."""
 DIRECT_BYTES = 16 * 1024
-"""From this number of missing bytes on, a frame is read directly into its memory; below, one read gets several
-frames.
+"""Number of missing bytes from which on a frame is read directly into its memory; below, one read gets
+several frames.
 """
 
 _LAZY_BYTES = 128 * 1024
-"""From this size on, malloc gets pages from the kernel that use no memory until they are written."""
+"""Size from which on malloc gets pages from the kernel that use no memory until they are written."""
 _LENGTH_BYTES = 4
 _tuple = tuple.__new__
 """Makes a NamedTuple from a tuple, in a third of the time of calling its class."""
@@ -56,7 +56,7 @@ class RequestHeader(NamedTuple):
 
 
 TOKEN_HEADER = RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None, 0)
-"""Of a frame that is a token."""
+"""The header of a frame that is a token."""
 
 
 class FrameReader:
@@ -109,7 +109,9 @@ class FrameReader:
         return head, data
 
     def read_token_head(self, data: memoryview) -> tuple[FrameHead | None, memoryview]:
-        """As `read_head`, of a frame that is a token of SASL: any bytes, and as large as its message would be."""
+        """The same as `read_head`, of a frame that is a token of SASL: any bytes, and as large as its message would
+        be.
+        """
         missing = _LENGTH_BYTES - len(self._head_bytes)
         self._head_bytes += data[:missing]
         if len(self._head_bytes) < _LENGTH_BYTES:

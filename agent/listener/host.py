@@ -193,8 +193,9 @@ class ConnectionHost:
         return self.budget.waiting > 0 or self.requests.waiting > 0 or self.replies.waiting > 0
 
     def entrance(self, name: str, security: ListenerSecurity | None, *, for_agents: bool) -> Entrance:
-        """For a new listener. Connections of agents count separately, so that clients cannot take them
-        all, as in Kafka."""
+        """Return an entrance for a new listener. Connections of agents count separately, so that clients cannot
+        take them all, as in Kafka.
+        """
         if not for_agents:
             return Entrance(name, self.admission, self._newcomers, security)
         admission = Admission(lambda: self.limits.max_connections, self.clock)

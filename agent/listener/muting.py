@@ -1,7 +1,7 @@
 """A connection with a client over its quota is not read for a while.
 
 Place: part of connection.py; the answer with the throttle time has been made.
-Invariant: reading goes on once nothing is owed. The debt is looked at again every second, because a quota may be
+Invariant: reading continues once nothing is owed. The debt is looked at again every second, because a quota may be
 raised, and other agents may use more or less.
 Source: KIP-219.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.agent.listener.host import ConnectionHost
 
 _LEAST_SECONDS, _MOST_SECONDS = 0.001, 1.0
-"""Between two looks at a debt."""
+"""Shortest and longest time between two looks at a debt."""
 
 
 def _nothing() -> None:
@@ -28,7 +28,7 @@ def _nothing() -> None:
 
 
 class Muting:
-    """Of one connection."""
+    """Muting of one connection."""
 
     def __init__(self, host: ConnectionHost, on_end: Callable[[], None]) -> None:
         self._host, self._on_end = host, on_end
@@ -46,7 +46,7 @@ class Muting:
             self.begin(slot.use, seconds)
 
     def begin(self, use: RequestUse | None, seconds: float) -> None:
-        """For so long, or as long as `use` owes something. Nothing changes if it is muted."""
+        """Mute for so long, or as long as `use` owes something. Nothing changes if it is muted."""
         if not self.is_on:
             self.is_on = True
             waiting = asyncio.get_running_loop().create_task(self._wait(use, seconds))

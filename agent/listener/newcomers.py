@@ -75,13 +75,13 @@ class Newcomers:
             self._end(next(iter(self._all)), for_others=False)
 
     def remove(self, newcomer: Newcomer) -> None:
-        """As Newcomer.leave."""
+        """The same as Newcomer.leave."""
         if newcomer in self._all:
             del self._all[newcomer]
             self._take_out(newcomer)
 
     def move(self, newcomer: Newcomer, address: str) -> None:
-        """As Newcomer.move."""
+        """The same as Newcomer.move."""
         if newcomer in self._all:
             self._take_out(newcomer)
             newcomer.address = address

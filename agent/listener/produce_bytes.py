@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class ProduceBytes:
-    """For all connections of one listener. For one event loop; not thread-safe."""
+    """Count of Produce bytes, for all connections of one listener. For one event loop; not thread-safe."""
 
     def __init__(self) -> None:
         self.last_at = float("-inf")

@@ -55,7 +55,7 @@ def read_proxy_header(data: bytes) -> ProxyHeader | None:
 
 
 def missing_bytes(data: bytes) -> int:
-    """How many bytes belong to the header for certain, beyond those that read_proxy_header needs more of."""
+    """Return how many bytes belong to the header for certain, beyond those that read_proxy_header needs more of."""
     if len(data) < _FIXED.size:
         return _FIXED.size - len(data)
     length: int = _FIXED.unpack_from(data)[3]

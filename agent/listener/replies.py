@@ -24,7 +24,7 @@ from headrace.protocol.throttle_time import with_throttle_time
 
 _LONGEST_THROTTLE_MS = 2**31 - 1
 _SMALL_BYTES = 64 * 1024
-"""Unread replies of this size do no harm."""
+"""Unread replies of this size are harmless."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +35,7 @@ class Slot:
     received_at: float
     reserved_bytes: int
     budget: MemoryBudget
-    """Of which the request's frame holds `reserved_bytes`, until the request is answered."""
+    """The budget of which the request's frame holds `reserved_bytes`, until the request is answered."""
     done: bool = False
     buffers: list[bytes | memoryview] | None = None
     """The reply once done; None sends nothing."""
@@ -44,7 +44,7 @@ class Slot:
     fatal: str = ""
     """The reason why the connection ends here; empty if it does not."""
     use: RequestUse | None = None
-    """Of quotas, if any apply to the request."""
+    """The use of quotas, if any apply to the request."""
     throttle_seconds: float = 0.0
 
     def take(self, response: Response) -> None:
@@ -106,8 +106,9 @@ class ReplyQueue:
         self._held_bytes += size
 
     def unread_seconds(self, now: float) -> float:
-        """For how long replies of some size were not sent: the client does not read, or asked for something slow
-        before."""
+        """Return for how many seconds replies of some size were not sent: the client does not read, or
+        asked for something slow before.
+        """
         return now - self._held_since if self._held_bytes > _SMALL_BYTES else 0.0
 
     def flush(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Per-request counters: plain numbers, converted to Prometheus' types when it scrapes.
+"""Counters of requests: plain numbers, converted to Prometheus' types when it scrapes.
 
 Place: under agent/listener/metrics.py, because prometheus-client's counters take a lock per step, which costs
 a tenth of a whole small request.

@@ -19,7 +19,7 @@ from collections.abc import Callable
 RECEIVE_BYTES = 256 * 1024
 """One read of encrypted bytes; as large as asyncio's."""
 SHUTDOWN_SECONDS = 5
-"""For a client's answer to the end of TLS; asyncio waits for 30."""
+"""Seconds to wait for a client's answer to the end of TLS; asyncio waits for 30."""
 _LET_GO = (
     *("_sslobj", "_incoming", "_outgoing", "_app_protocol_get_buffer", "_app_protocol_buffer_updated"),
     *("handshake", "_on_lost"),  # the first has the frames of a failure

@@ -76,7 +76,7 @@ class AgentReports:
         return frozenset().union(*(answer for answer in answers if isinstance(answer, frozenset)))
 
     async def handle(self, request: Request) -> Response:
-        """What this process reaches. CloseConnection for an unauthorized, stale or misdirected question."""
+        """Return what this process reaches. CloseConnection for an unauthorized, stale or misdirected question."""
         PEER_HEALTH.check_version(request.api_version, VERSION)
         (question, mac), secret = opened_with(self._secret, lambda secret: decode_question(request.body, secret))
         PEER_HEALTH.check_addressee(question.asked, self._view.node_id, question.sent_ms, self._now_ms())

@@ -16,7 +16,7 @@ from headrace.storage.errors import CorruptError, InvalidError
 
 VERSION = 0
 DEPENDENCIES = (METASTORE, BUCKET)
-"""By their bit in the answer."""
+"""Dependencies by their bit in the answer."""
 
 _QUESTION = struct.Struct(">qii")
 _ANSWER = struct.Struct(">i32sB")

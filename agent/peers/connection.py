@@ -54,7 +54,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         return await self.send(correlation_id, frame, largest_answer)
 
     def send(self, correlation_id: int, frame: bytes, largest_answer: int) -> asyncio.Future[memoryview]:
-        """As `ask`, sent before this returns."""
+        """The same as `ask`, sent before this returns."""
         answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         if self.closed:
             answer.set_exception(self._channel.error(UnavailableError, "connection closed"))

@@ -86,7 +86,7 @@ class Acknowledger:
                 reply.base_offset = base_offset + entry.records_before
                 if base_offset or outcome is BatchOutcome.DUPLICATE:
                     reply.log_start_offset = self._log_start_offset(entry.batch.partition_key)
-                else:  # the first record of all: the log starts here, heard of or not
+                else:  # the first record of all: the log starts here, learned of or not
                     reply.log_start_offset = 0
                 if entry.is_log_append_time:
                     reply.log_append_time_ms = append_time_ms
@@ -170,7 +170,7 @@ class Acknowledger:
             self._refused.stored(numbered)
 
     def _is_explained(self, entry: PlacedBatch) -> bool:
-        """Whether the batch is out of order because this agent refused an earlier one."""
+        """Return whether the batch is out of order because this agent refused an earlier one."""
         numbered = entry.numbered
         return numbered is not None and self._refused.explain(numbered, self._clock.monotonic())
 

@@ -37,9 +37,9 @@ class Arrival(NamedTuple):
     request: PendingRequest
     reply: ProducePartitionReply
     partition_count: int = -1
-    """By which the client chose the partition; -1 if it sent none; else as in StagedBatch."""
+    """The partition count by which the client chose the partition; -1 if it sent none; else as in StagedBatch."""
     transaction: int = BatchTransaction.NO_TRANSACTION
-    """As in StagedBatch."""
+    """The transaction, with the meaning that StagedBatch gives it."""
 
     @property
     def stream(self) -> Stream:

@@ -62,7 +62,7 @@ class OpenFile:
 
 
 class ActiveBuffer:
-    """At most one open file at a time. Times on Clock.monotonic(), in seconds."""
+    """Buffer with at most one open file at a time. Times on Clock.monotonic(), in seconds."""
 
     def __init__(self, *, flush_bytes: int) -> None:
         self._flush_bytes = flush_bytes

@@ -1,4 +1,4 @@
-"""Which clients could still add to the open file.
+"""Decide which clients could still add to the open file.
 
 Place: the flusher reports every appended request, and asks; the request reports its own answer.
 A connection is free while it has no unanswered request: it may send at any time. A connection's depth is the
@@ -59,12 +59,12 @@ class ClientActivity:
         self._refilling[connection] = now
 
     def all_wait(self, now: float) -> bool:
-        """Whether every active connection waits for an answer, and there is one."""
+        """Return whether every active connection waits for an answer, and there is one."""
         self._forget_before(now)
         return self._waiting > 0 and not self._free
 
     def any_refills(self, now: float) -> bool:
-        """Whether a connection below its depth was answered a moment ago."""
+        """Return whether a connection below its depth was answered a moment ago."""
         self._forget_before(now)
         return bool(self._refilling)
 

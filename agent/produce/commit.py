@@ -2,7 +2,7 @@
 
 Place: between upload and acknowledge; the linearisation point of the write path.
 Invariant: a commit with an unknown outcome is repeated, unchanged, under the same file ids until a
-definite answer arrives; files that depend on it wait, all others go on. A call that certainly
+definite answer arrives; files that depend on it wait, all others continue. A call that certainly
 did nothing puts its files back. A file that the metastore refuses is found by halving the groups,
 and fails alone.
 If the process ends with a call in flight, its outcome is unknown: no batch was acknowledged, and clients
@@ -34,7 +34,7 @@ GROUP_BATCHES_MAX = 10_000
 """A group's batches may exceed it by one file's. Keeps a call well below the statement timeout."""
 PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 2.0
-"""Between calls while they fail; doubles from one to the other."""
+"""Longest pause in seconds between calls while they fail; doubles from one to the other."""
 
 
 class Committer:
@@ -136,7 +136,7 @@ class Committer:
         return answers
 
     def _send(self, file: FlushedFile, now: float) -> FileCommit:
-        """What is sent for the file. While it is in doubt, always the same."""
+        """Return what is sent for the file. While it is in doubt, always the same."""
         if isinstance(file.stage, StoredFile):
             file.trace.commit_started_at = now
         if not isinstance(file.stage, CommittingFile):
@@ -193,7 +193,9 @@ class Committer:
         self._doubtful.append(group)
 
     def _put_back(self, group: list[FlushedFile]) -> None:
-        """To be grouped again. A file that is not in doubt may lose batches meanwhile, if their predecessors fail."""
+        """Put files back, to be grouped again. A file that is not in doubt may lose batches meanwhile, if their
+        predecessors fail.
+        """
         for file in group:
             file.stage = _committing(file).put_back()
 

@@ -1,4 +1,4 @@
-"""When to close the open file before its linger ends: the rule and its budget, and nothing else.
+"""Decide when to close the open file before its linger ends: the rule and its budget, and nothing else.
 
 Place: asked by the flusher (flusher.py) whenever bytes arrived, answers left or time passed. Pure.
 A file is closed early when waiting longer gains nothing: no Produce byte has arrived for `idle_s`
@@ -43,7 +43,7 @@ class Situation:
     opened_at: float
     size_bytes: int
     last_byte_at: float
-    """When the last byte of a Produce request arrived, whole or not."""
+    """The time when the last byte of a Produce request arrived, whole or not."""
     clients_wait: bool
     """A connection waits for an answer, none has sent half a request, and none that was answered in the last linger is
     free to send."""
@@ -70,7 +70,7 @@ class FlushTokens:
         self._at = now
 
     def available_at(self, now: float) -> float:
-        """When there is a token: `now` or later; infinity for a rate of 0 once the burst is used."""
+        """Return when there is a token: `now` or later; infinity for a rate of 0 once the burst is used."""
         self._refill(now)
         if self._tokens >= 1 or self._rate == math.inf:
             return now
@@ -95,7 +95,7 @@ class FlushPolicy:
         self._budget = FlushTokens(limits.rate, limits.burst if limits.rate else 0, now)
 
     def judge(self, found: Situation, now: float) -> FlushVerdict:
-        """Whether to close the open file now."""
+        """Return whether to close the open file now."""
         due_at = found.opened_at + self.limits.linger_s
         if now >= due_at - TIME_EPSILON_S:
             return FlushVerdict(FlushReason.LINGER, due_at)

@@ -59,7 +59,9 @@ class FlushedFile:
 
 
 class FlushQueue:
-    """In the order of the flushes. `on_settled` hears of each file that leaves; `is_idle` is set while it is empty."""
+    """Queue of files in the order of their flushes. `on_settled` learns of each file that leaves; `is_idle` is set
+    while it is empty.
+    """
 
     def __init__(self, on_settled: Callable[[FlushedFile], None] = lambda file: None) -> None:
         self._on_settled = on_settled
@@ -134,7 +136,7 @@ class FlushQueue:
 
 
 def _may_share_call(before: FlushedFile, file: FlushedFile, now: float) -> bool:
-    """Whether `file` may follow its predecessor in one call: only if the call takes both or neither.
+    """Return whether `file` may follow its predecessor in one call: only if the call takes both or neither.
 
     A predecessor in doubt is repeated without the files that it was not sent with. An old one may be
     condemned, or refused for its age. One that was accepted under other leader epochs may be

@@ -22,7 +22,7 @@ from headrace.protocol.request import ClientConnection
 from headrace.storage.clock import Clock
 
 EARLY_FILES_MAX = 5
-"""With so many files unsettled, another one would only wait behind them."""
+"""Number of unsettled files with which another early file would only wait behind them."""
 
 
 class Flusher:

@@ -1,4 +1,4 @@
-"""From the batches of a closed file to the bytes of a segment file.
+"""Turn the batches of a closed file into the bytes of a segment file.
 
 Place: first half of the upload. Pure.
 Invariant: partitions are laid out by topic id, then index; the batches of a partition keep their order
@@ -14,7 +14,7 @@ from headrace.metastore.api.commit import StagedBatch
 from headrace.storage.segment.writer import SegmentWriter
 
 NO_PRODUCER = (-1, -1, -1)
-"""Without a producer id, clients send any epoch and sequence."""
+"""The value for no producer id: clients then send any epoch and sequence."""
 
 
 def lay_out(runs: Runs, merge_max_bytes: int = 0) -> tuple[bytes, list[PlacedBatch]]:

@@ -18,7 +18,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 
 
 TOPICS_SHOWN = 100
-"""Of those with refused moved keys; all further ones are counted as one."""
+"""Number of topics shown, of those with refused moved keys; all further ones are counted as one."""
 
 
 class ProduceMetrics:

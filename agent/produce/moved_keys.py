@@ -29,7 +29,7 @@ async def with_moved_keys(arrival: Arrival, partitioner: str, child: int) -> Arr
 
 
 async def has_moved_key(batch: memoryview, partitioner: str, parent: int, count: int) -> bool:
-    """Whether the batch has one. `count`: the topic's before it doubled.
+    """Return whether the batch has one. `count`: the topic's before it doubled.
 
     CorruptError or BatchTooLargeError if the records cannot be read: such a batch is refused, as in compacted topics.
     """

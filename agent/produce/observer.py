@@ -21,7 +21,7 @@ class ProduceObserver(Protocol):
         """Make the answer of a request that was decoded: its own kind, which hears when it is given."""
 
     def appended(self, pending: PendingRequest) -> None:
-        """At least one batch of the request goes into the open file."""
+        """Report that a batch of the request goes into the open file."""
 
     def settled(self, file: FlushedFile) -> None:
         """Every batch of a file has its answer."""

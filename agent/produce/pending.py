@@ -48,7 +48,7 @@ class Refusal(NamedTuple):
 
 
 def not_stored(reason: str) -> Refusal:
-    """What answers batches that certainly are not stored and may be sent again."""
+    """Return what answers batches that certainly are not stored and may be sent again."""
     return Refusal(file_error(FileStatus.CONDEMNED), f"not stored: {reason}")
 
 

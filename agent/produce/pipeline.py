@@ -51,7 +51,7 @@ from headrace.storage.objects.store import ObjectStore
 log = logging.getLogger(__name__)
 
 EARLY_PER_SECOND_S3 = 10
-"""As many as a linger of 100 ms makes under load: early flushes never raise an agent's highest bill."""
+"""The number of flushes that a linger of 100 ms makes under load: early flushes never raise an agent's highest bill."""
 EXPIRY_TICK_S = 0.1
 """How often deadlines are looked at while requests wait: one may time out this much late."""
 
@@ -88,7 +88,9 @@ class Callbacks:
 
 
 def flush_limits(settings: Settings) -> FlushLimits:
-    """What the settings say about early flushes. Unless set, they are unlimited on a directory, 10 a second on S3."""
+    """Return what the settings say about early flushes. Unless set, they are unlimited on a directory, 10 a second on
+    S3.
+    """
     rate: float | None = settings.flush_early_per_second
     if rate is None:
         rate = EARLY_PER_SECOND_S3 if settings.bucket.startswith("s3://") else math.inf
@@ -229,7 +231,7 @@ class ProducePipeline:
         return received.pending
 
     async def _handle_in_turn(self, request: Request, produce: ProduceRequest, received: Received | None) -> Response:
-        """For a request that has to wait for something, and for those behind it."""
+        """Handle in turn a request that has to wait for something, and those behind it."""
         connection = request.connection
         try:
             async with connection.produce_order:
@@ -324,6 +326,6 @@ def _names_of(view: ClusterView, topic_number: int) -> tuple[str, uuid.UUID] | N
 
 
 def _topic_name(view: ClusterView, partition_key: int) -> str:
-    """For metrics; empty if the topic is gone."""
+    """Return the topic's name for metrics; empty if the topic is gone."""
     topic = view.image.topics_by_number.get(split_partition_key(partition_key)[0])
     return "" if topic is None else topic.name

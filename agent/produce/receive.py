@@ -68,7 +68,7 @@ NO_SUCH_ID = Refusal(int(ErrorCode.unknown_topic_id), "no such topic or partitio
 
 _WRITE, _TOPIC = AclOperation.WRITE, AclResource.TOPIC
 Topics = list[TopicImage | None]
-"""Of a request, in its order; None where the image has no such topic."""
+"""Topics of a request, in its order; None where the image has no such topic."""
 
 
 NewPending = Callable[[Request, ProduceRequest], PendingRequest]
@@ -76,7 +76,7 @@ NewPending = Callable[[Request, ProduceRequest], PendingRequest]
 
 
 def refusal_of(produce: ProduceRequest) -> Refusal | None:
-    """Why the request as a whole is refused, if it is."""
+    """Return why the request as a whole is refused, if it is."""
     if produce.acks not in ACKS:
         return Refusal(int(ErrorCode.invalid_required_acks), f"acks must be -1, 0 or 1: acks={produce.acks}")
     return None
@@ -95,7 +95,7 @@ class Received(NamedTuple):
 class Receiver:
     """Knows the cluster; keeps of a request only notes of refused batches.
 
-    `on_refused` hears of every batch that did not pass.
+    `on_refused` learns of every batch that did not pass.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Receiver:
         return pending
 
     def refusal_of_transaction(self, request: Request, transactional_id: str) -> Refusal | None:
-        """Why the client may not use the transactional id of its request, if it may not."""
+        """Return why the client may not use the transactional id of its request, if it may not."""
         authorizer = self._authorizer
         if authorizer is not None and not authorizer.require(
             request, _WRITE, AclResource.TRANSACTIONAL_ID, transactional_id
@@ -150,7 +150,9 @@ class Receiver:
         return self._judge(request, produce, image, topics)
 
     async def receive_later(self, request: Request, produce: ProduceRequest) -> Received:
-        """As `receive`: catches up with the log for what the image lacks, and opens records where rules need it."""
+        """The same as `receive`: catches up with the log for what the image lacks, and opens records where rules
+        need it.
+        """
         image, missing = await self._look_up(produce, by_id=request.api_version >= FIRST_BY_ID)
         topics = _find_all(image, produce)
         received = self._judge(request, produce, image, topics, missing)
@@ -342,7 +344,7 @@ def _moving(topics: Topics) -> dict[uuid.UUID, TopicImage]:
 
 
 def _has_all(topics: Topics, produce: ProduceRequest) -> bool:
-    """Whether the topics are known, and all the partitions that are asked for."""
+    """Return whether the topics are known, and all the partitions that are asked for."""
     for topic, wanted in zip(topics, produce.topics, strict=True):
         if topic is None:
             return False

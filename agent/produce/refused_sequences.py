@@ -72,7 +72,7 @@ class RefusedSequences:
         self._life_began_at = -math.inf
 
     def __len__(self) -> int:
-        """How many producers have notes, counted by partition."""
+        """Return how many producers have notes, counted by partition."""
         return len(self._producers)
 
     def note(self, batch: Numbered, now: float) -> None:
@@ -109,7 +109,8 @@ class RefusedSequences:
                 self._forget(key)
 
     def explain(self, batch: Numbered, now: float) -> bool:
-        """Whether an earlier sequence of the same epoch was refused here, which is why this batch is out of order.
+        """Return whether an earlier sequence of the same epoch was refused here, which is why this batch is out of
+        order.
 
         If so, the batch is noted in the same way, for as long as the note that explains it: others may be behind it.
         """
@@ -152,7 +153,7 @@ class RefusedSequences:
             found.refused[-1] = batch.sequence, max([at, *earlier])
 
     def _keys(self, batch: Numbered) -> list[tuple[int, Place]]:
-        """Where the batch's producer may have notes: also from when the agent did not know the topic."""
+        """Return where the batch's producer may have notes: also from when the agent did not know the topic."""
         topic, index = batch.place
         names = self._names_of(topic) if isinstance(topic, int) else None
         return [(batch.producer_id, (each, index)) for each in (topic, *(names or ()))]
@@ -173,5 +174,5 @@ def _ends_soon(now: float) -> float:
 
 
 def _is_before(sequence: int, other: int) -> bool:
-    """Whether `sequence` comes earlier; sequences go on at 0 after 2**31 - 1."""
+    """Return whether `sequence` comes earlier; sequences continue at 0 after 2**31 - 1."""
     return 0 < (other - sequence) % _SEQUENCES <= _SEQUENCES // 2

@@ -59,7 +59,7 @@ class _Placed:
     file_id: uuid.UUID
     size_bytes: int
     placed: list[PlacedBatch]
-    """In file order."""
+    """The placed batches in file order."""
 
     @property
     def entries(self) -> Sequence[PlacedBatch]:

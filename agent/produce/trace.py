@@ -1,4 +1,4 @@
-"""When things happened to one segment file on the write path.
+"""The times of one segment file on the write path.
 
 Place: begun by the buffer, completed by upload, commit and the flush queue; read by metrics and load reports.
 Invariant: times are Clock.monotonic() in seconds; nan means that the step did not happen.
@@ -38,7 +38,7 @@ class FileTrace:
     reason: FlushReason = FlushReason.LINGER
     batch_count: int = 0
     size_bytes: int = 0
-    """Of the batches, without the footer."""
+    """Size of the batches in bytes, without the footer."""
     commit_calls: int = 0
     is_committed: bool = False
     appended_at: list[float] = field(default_factory=list)

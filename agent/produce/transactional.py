@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 FIRST_IMPLICIT = 12
 """The version of Produce from which on batches add their partition to the transaction."""
 NAMES_BYTES = REMEMBERED_BYTES["producer_names"]
-"""Of the producers that are remembered; one that was forgotten is looked up again."""
+"""Bytes for names of the producers that are remembered; one that was forgotten is looked up again."""
 NO_TRANSACTIONS = Refusal(
     int(ErrorCode.invalid_txn_state), "transactions are not supported while transaction.version is 0"
 )
@@ -43,11 +43,11 @@ OTHER_NAME = Refusal(
 )
 
 FindTransactions = Callable[[Sequence[str]], Awaitable[list[Transaction]]]
-"""As TransactionApi.find_transactions."""
+"""The same as TransactionApi.find_transactions."""
 
 
 def judge_transactional(header: BatchHeader, transactional_id: str | None, *, is_offered: bool) -> Refusal | None:
-    """Why a transactional batch is refused for what it and its request say, if it is."""
+    """Return why a transactional batch is refused for what it and its request say, if it is."""
     if not is_offered:
         return NO_TRANSACTIONS
     if transactional_id is None:
@@ -58,14 +58,14 @@ def judge_transactional(header: BatchHeader, transactional_id: str | None, *, is
 
 
 def transaction_of(header: BatchHeader, api_version: int) -> BatchTransaction:
-    """What the commit has to know of a batch that came with this version of Produce."""
+    """Return what the commit has to know of a batch that came with this version of Produce."""
     if not header.is_transactional:
         return BatchTransaction.NO_TRANSACTION
     return BatchTransaction.ANY_PARTITION if api_version >= FIRST_IMPLICIT else BatchTransaction.ADDED
 
 
 class ProducerNames:
-    """Which transactional id a producer id belongs to, as far as this agent has looked."""
+    """Map of producer ids to transactional ids, as far as this agent has looked."""
 
     def __init__(self, find: FindTransactions) -> None:
         self._find = find
@@ -77,12 +77,14 @@ class ProducerNames:
         return self._names.in_use_bytes
 
     def has_all(self, produce: ProduceRequest) -> bool:
-        """Whether all producers of the request's transactional batches are known to have its transactional id."""
+        """Return whether all producers of the request's transactional batches are known to have its transactional
+        id.
+        """
         name = produce.transactional_id
         return name is None or all(self._names.get(each) == name for each in _producers(produce))
 
     async def look_up(self, transactional_id: str, producer_ids: Iterable[int]) -> Refusal | None:
-        """Why batches of these producers with this transactional id are refused, if they are."""
+        """Return why batches of these producers with this transactional id are refused, if they are."""
         unknown = [each for each in producer_ids if self._names.get(each) != transactional_id]
         if not unknown:
             return None
@@ -98,7 +100,7 @@ class ProducerNames:
 
 
 def _producers(produce: ProduceRequest) -> set[int]:
-    """Of the transactional batches with a whole header, without judging them."""
+    """Return the producers of the transactional batches with a whole header, without judging them."""
     headers = (
         read_header(partition.records)
         for topic in produce.topics

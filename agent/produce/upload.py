@@ -1,4 +1,4 @@
-"""From a closed file to an object in the bucket.
+"""Store closed files as objects in the bucket.
 
 Place: between buffer and commit. Retries, hedging and time-outs are the store's decorators' work:
 they send the same bytes under the same key again.
@@ -25,7 +25,7 @@ from headrace.storage.objects.store import ObjectStore
 
 
 class Uploader:
-    """At most `parallelism` uploads side by side; files that wait for a place are not laid out yet."""
+    """Run at most `parallelism` uploads side by side; files that wait for a place are not laid out yet."""
 
     def __init__(
         self,

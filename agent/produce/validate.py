@@ -1,7 +1,7 @@
 """Judging one batch by its header, its records, and its topic's rules.
 
 Place: between receive and buffer. What storage/records/check.py and check_records.py refuse is refused here with it.
-Invariant: a batch that passes goes on byte for byte as it came, but for the time of append that
+Invariant: a batch that passes continues byte for byte as it came, but for the time of append that
 LogAppendTime topics stamp on a private copy (merge.py may join small ones later). The records of every batch are
 checked, as Kafka does; what a request has beyond LoopWork is checked off the loop. Only topics that are compacted,
 or that refuse old records, have records opened, off the loop too.
@@ -35,9 +35,9 @@ from headrace.storage.records.patch import stamp_log_append_time
 FIRST_WITH_ZSTD = 7
 """The Produce version from which a client may send zstd (KIP-110)."""
 NO_TIMESTAMP = -1
-"""Of a record without a timestamp."""
+"""The timestamp of a record without a timestamp."""
 RECORDS_MAX = 1 << 28
-"""Of one batch. The metastore takes no more, and would refuse the whole file for it."""
+"""Most records of one batch. The metastore takes no more, and would refuse the whole file for it."""
 LOOP_WORK = RecordWork(unpacked_bytes=4 * 1024 * 1024, items=20_000)
 """What one request may have checked on the event loop: about 20 ms in total."""
 _UNPACKING_ITEMS = 50
@@ -119,7 +119,7 @@ class LoopWork:
         self.left = left
 
     def check(self, data: memoryview, header: BatchHeader) -> bool:
-        """Whether the batch's records were checked; raises what check_records raises for wrong ones."""
+        """Return whether the batch's records were checked; raises what check_records raises for wrong ones."""
         unpacking = 0
         if header.codec != Codec.NONE:
             unpacking = _UNPACKING_ITEMS + len(data) // _PACKED_BYTES_PER_ITEM[Codec(header.codec)]
@@ -129,7 +129,7 @@ class LoopWork:
         try:
             done = check_records(data, header, left)
         except BatchTooLargeError:
-            self.left = RecordWork(0, 0)  # what was done in vain was work, too
+            self.left = RecordWork(0, 0)  # what was done without success was work, too
             return False
         unpacked = done.unpacked_bytes if unpacking else 0
         self.left = RecordWork(left.unpacked_bytes - unpacked, left.items - done.items)
@@ -180,7 +180,7 @@ def _sound_batch(records: memoryview | None, rules: TopicRules, api_version: int
 
 
 def judge_unread(data: memoryview, header: BatchHeader) -> Refusal | None:
-    """Why a batch that `judge` let pass unread is refused, if it is. Takes time: for another thread."""
+    """Return why a batch that `judge` let pass unread is refused, if it is. Takes time: for another thread."""
     try:
         check_records(data, header)
     except HeadraceError as error:
@@ -189,7 +189,7 @@ def judge_unread(data: memoryview, header: BatchHeader) -> Refusal | None:
 
 
 async def judge_records(data: memoryview, rules: TopicRules, now_ms: int) -> Refusal | None:
-    """Why a batch that `judge` let pass is refused for one of its records, if it is.
+    """Return why a batch that `judge` let pass is refused for one of its records, if it is.
 
     Opens it on another thread, for it may unpack to a lot, and reads it record by record. What is too large to
     be opened (64 MiB, a million records) is MESSAGE_TOO_LARGE: Kafka opens all that it takes, at any cost.
@@ -201,7 +201,9 @@ async def judge_records(data: memoryview, rules: TopicRules, now_ms: int) -> Ref
 
 
 def _judge_records(data: memoryview, rules: TopicRules, now_ms: int) -> Refusal | None:
-    """As Kafka, INVALID_TIMESTAMP if a record's time is wrong, else INVALID_RECORD; each wrong record is named."""
+    """Return Kafka's answer: INVALID_TIMESTAMP if a record's time is wrong, else INVALID_RECORD; each wrong record is
+    named.
+    """
     errors: list[RecordError] = []
     wrong, too_far = 0, None
     for index, record in enumerate(open_batch(data)):

@@ -12,7 +12,7 @@ from headrace.agent.produce.pending import PendingRequest
 
 
 class WaitingRequests:
-    """In order of arrival."""
+    """Waiting requests in order of arrival."""
 
     __slots__ = ("_first_deadline", "requests")
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 BURST_SECONDS = 1.0
 """After a pause a client may use so many seconds of its rate at once."""
 MUTATION_BURST_SECONDS = 10.0
-"""As BURST_SECONDS, for changes of partitions: they come seldom and many at once (KIP-599)."""
+"""The same as BURST_SECONDS, for changes of partitions: they come seldom and many at once (KIP-599)."""
 
 
 class Bucket:
-    """Of one agent alone."""
+    """Bucket of one agent alone."""
 
     __slots__ = ("_at", "_burst_seconds", "_level", "generation", "rate", "share", "used")
 
@@ -37,16 +37,16 @@ class Bucket:
         return -self._level / self.share if self._level < 0 else 0.0
 
     def wait(self, now: float) -> float:
-        """As `spend`, of nothing."""
+        """Spend nothing: return how long to wait."""
         return self.spend(0.0, now)
 
     def level(self, now: float) -> float:
-        """What may be used at once; negative: a debt."""
+        """Return what may be used at once; negative: a debt."""
         self._fill(now)
         return self._level
 
     def is_full(self, now: float) -> bool:
-        """Whether a new bucket would be the same."""
+        """Return whether a new bucket would be the same."""
         return self.level(now) >= self._most
 
     def change_rate(self, rate: float, now: float) -> None:
@@ -66,7 +66,7 @@ class Bucket:
 
 
 class SharedBucket(Bucket):
-    """Of all agents together."""
+    """Shared bucket of all agents together."""
 
     __slots__ = ("_corrected_at",)
 
@@ -75,8 +75,9 @@ class SharedBucket(Bucket):
         self._corrected_at = now
 
     def correct(self, used_by_others: float, share: float, now: float) -> None:
-        """What other agents used since the last call, and the share of the rate that this agent fills with until the
-        next."""
+        """Set what other agents used since the last call, and the share of the rate that this agent fills with
+        until the next.
+        """
         self._fill(now)
         assumed = (self.rate - self.share) * (now - self._corrected_at)
         self._level = min(self._most, self._level + assumed - used_by_others)

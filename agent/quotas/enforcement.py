@@ -114,8 +114,9 @@ class _Timed(Awaitable[Response]):
 
 
 class QuotaEnforcer:
-    """For one event loop. `on_image` after each change of the image; `activate` is called when the quotas are other
-    ones: with this object, and with None when no client has one."""
+    """Quota enforcer for one event loop. `on_image` after each change of the image; `activate` is called when the
+    quotas are other ones: with this object, and with None when no client has one.
+    """
 
     def __init__(self, clock: Clock, metrics: QuotaMetrics, activate: Callable[[QuotaEnforcer | None], None]) -> None:
         self.clock, self.metrics, self._activate = clock, metrics, activate
@@ -162,7 +163,7 @@ class QuotaEnforcer:
         return RequestUse(self, found, fetch, time) if found else None
 
     def mutation_key(self, request: Request) -> BucketKey | None:
-        """Of changes of partitions by this client; None: it has no limit."""
+        """Return the key of changes of partitions by this client; None: it has no limit."""
         return self._limits_of(request).get(MUTATION) if MUTATION in self.table.kinds else None
 
     def spend(self, key: BucketKey, amount: float) -> float:
@@ -171,7 +172,7 @@ class QuotaEnforcer:
         return 0.0 if rate is None else self.bucket(Limit(key, rate)).spend(amount, self.clock.monotonic())
 
     def may_connect(self, address: str) -> bool:
-        """Whether a client of this address may open one more connection now."""
+        """Return whether a client of this address may open one more connection now."""
         rate = self.table.connection_rate(address)
         if rate is None:
             return True

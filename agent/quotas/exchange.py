@@ -36,7 +36,7 @@ EXCHANGE_SECONDS = 0.5
 
 
 class QuotaExchange:
-    """Of one agent."""
+    """Quota exchange of one agent."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class QuotaExchange:
             self._is_needed.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             await self._is_needed.wait()
             await self.exchange()

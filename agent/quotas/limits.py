@@ -1,4 +1,4 @@
-"""Which limit applies to a client: Kafka's precedence of user and client id. Pure.
+"""Decide which limit applies to a client: Kafka's precedence of user and client id. Pure.
 
 Place: under enforcement.py; built from each image with other quotas.
 Invariant: the first of the eight levels that has the key applies, and no other. Clients share a bucket exactly as in
@@ -42,7 +42,7 @@ class Limit(NamedTuple):
 
 
 class _Place(enum.Enum):
-    """Of an entity, in place of a name (the default is None): no name of a client can be one of these."""
+    """The place for an entity without a name (the default is None): no name of a client can be one of these."""
 
     ABSENT = enum.auto()
     OWN = enum.auto()
@@ -94,7 +94,7 @@ class QuotaTable:
         return None
 
     def rate_of(self, key: BucketKey) -> float | None:
-        """Of a bucket that another agent has; None: no client of this bucket has a limit."""
+        """Return the rate of a bucket that another agent has; None: no client of this bucket has a limit."""
         found = self.limit(key.kind, key.user or "", key.client_id or "")
         return found.rate if found is not None and found.key == key else None
 

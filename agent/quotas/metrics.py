@@ -26,7 +26,7 @@ Buckets = Callable[[], Iterator[tuple[BucketKey, Bucket]]]
 
 
 class QuotaMetrics(Collector):
-    """Of one agent."""
+    """Quota metrics of one agent."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._buckets: Buckets = lambda: iter(())

@@ -21,10 +21,10 @@ _FIRST_STRICT = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE
 
 
 class MutationQuota:
-    """Of one request without a limit."""
+    """Quota of one request without a limit."""
 
     def admits(self, partitions: int) -> bool:
-        """Whether so many partitions may be created or deleted now; they count then."""
+        """Return whether so many partitions may be created or deleted now; they count then."""
         return True
 
     def throttle(self, response: Response) -> Response:
@@ -33,7 +33,7 @@ class MutationQuota:
 
 
 class LimitedMutations(MutationQuota):
-    """Of one request with a limit."""
+    """Quota of one request with a limit."""
 
     def __init__(self, enforcer: QuotaEnforcer, key: BucketKey, *, is_strict: bool) -> None:
         self._enforcer, self._key, self._is_strict = enforcer, key, is_strict
@@ -56,12 +56,12 @@ _NO_LIMIT = MutationQuota()
 
 
 def unlimited(request: Request) -> MutationQuota:
-    """For handlers without quotas."""
+    """Return unlimited quotas, for handlers without quotas."""
     return _NO_LIMIT
 
 
 def mutation_quotas(enforcer: QuotaEnforcer) -> MutationQuotas:
-    """By the quotas of the newest image."""
+    """Return the quotas of changes by the quotas of the newest image."""
 
     def of(request: Request) -> MutationQuota:
         key = enforcer.mutation_key(request)

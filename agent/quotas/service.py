@@ -55,7 +55,7 @@ class QuotaService:
 
     @property
     def mutations(self) -> MutationQuotas:
-        """For the handlers that create and delete partitions."""
+        """The quotas of changes, for the handlers that create and delete partitions."""
         return mutation_quotas(self._enforcer)
 
     def on_image(self, image: MetadataImage) -> None:

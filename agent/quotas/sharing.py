@@ -16,7 +16,9 @@ from headrace.agent.quotas.limits import BucketKey
 ENTRIES_MAX = 1_000
 """Limits in one report: those that were used most."""
 REPORT_CHARACTERS = 256 * 1024
-"""Of one report: a client id may have 32,767 bytes. Limits that do not fit are left out."""
+"""Largest number of characters of one report: a client id may have 32,767 bytes. Limits that do not fit are left
+out.
+"""
 _FORGET_SECONDS = 60.0
 _LEAST_SHARE = 0.01
 
@@ -33,7 +35,9 @@ Report = Mapping[BucketKey, Use]
 
 
 class OthersUse(NamedTuple):
-    """Of one limit, since the last report. `unthrottled`: the part by agents at which no client waits."""
+    """What others use of one limit, since the last report. `unthrottled`: the part by agents at which no client
+    waits.
+    """
 
     used: float
     unthrottled: float
@@ -44,7 +48,7 @@ NO_USE = OthersUse(0.0, 0.0, 0)
 
 
 def encode_report(report: Report) -> str:
-    """As JSON: a list per limit."""
+    """Encode a report as JSON: a list per limit."""
     most = sorted(report.items(), key=lambda entry: -entry[1].used)[:ENTRIES_MAX]
     entries, left = [], REPORT_CHARACTERS
     for key, use in most:
@@ -56,7 +60,7 @@ def encode_report(report: Report) -> str:
 
 
 def decode_report(text: str) -> dict[BucketKey, Use]:
-    """What `encode_report` wrote, also a newer one that has more fields."""
+    """Return what `encode_report` wrote, also a newer one that has more fields."""
     return {BucketKey(*entry[:3]): Use(*entry[3:6]) for entry in json.loads(text)}
 
 
@@ -68,8 +72,9 @@ class Neighbours:
         self._known: set[int] = set()
 
     def heard(self, reports: Mapping[int, Report], now: float) -> dict[BucketKey, OthersUse]:
-        """What they used since the last call, from all their newest reports. The first report of an agent
-        counts as 0: it does not say since when."""
+        """Return what they used since the last call, from all their newest reports. The first report of an agent
+        counts as 0: it does not say since when.
+        """
         found: dict[BucketKey, list[tuple[float, bool]]] = {}
         for node_id, report in reports.items():
             for key, use in report.items():

@@ -1,4 +1,4 @@
-"""Who a client is: TLS on listeners, principals of certificates, SASL.
+"""Authenticate clients: TLS on listeners, principals of certificates, SASL.
 
 Place: between the sockets of agent/listener and agent/dispatch.
 Invariant: on a listener with TLS no byte leaves the process unencrypted. On a listener with SASL only

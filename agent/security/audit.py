@@ -34,7 +34,7 @@ Write = Callable[[str], None]
 
 
 class AuditLog:
-    """For one event loop. `write` gets each line; None: the logger `headrace.audit`."""
+    """Audit log for one event loop. `write` gets each line; None: the logger `headrace.audit`."""
 
     def __init__(self, clock: Clock, registry: CollectorRegistry, write: Write | None = None) -> None:
         self._clock = clock
@@ -62,8 +62,9 @@ class AuditLog:
     def failed_authentication(
         self, connection: ClientConnection, client_id: str | None, mechanism: str, reason: object, user: str = ""
     ) -> None:
-        """By SASL, or a certificate that no rule matches (mechanism `SSL`). `reason` has no secret. `user`: the name
-        that the client gave, if it did; it proves nothing."""
+        """Report a failed login by SASL, or a certificate that no rule matches (mechanism `SSL`). `reason` has no
+        secret. `user`: the name that the client gave, if it did; it proves nothing.
+        """
         fields = _of_client(connection, client_id) | {"api": None, "resource": f"LISTENER:{connection.listener}"}
         fields |= {"user": _bounded(user)} if user else {}
         self._failure(

@@ -37,7 +37,7 @@ class PrincipalRules:
             position = match.end()
 
     def principal(self, certificate: bytes | None) -> str | None:
-        """Of a certificate in DER; ANONYMOUS without one; None if no rule matches."""
+        """Return the principal of a certificate in DER; ANONYMOUS without one; None if no rule matches."""
         if certificate is None:
             return ANONYMOUS
         subject = x509.load_der_x509_certificate(certificate).subject.rfc4514_string()
@@ -45,7 +45,7 @@ class PrincipalRules:
         return None if name is None else f"User:{name}"
 
     def name(self, subject: str) -> str | None:
-        """By the first rule that matches."""
+        """Return the name that the first rule gives that matches."""
         return next((name for rule in self._rules if (name := rule(subject)) is not None), None)
 
 

@@ -17,7 +17,7 @@ _Seen = tuple[tuple[int, int, int], ...]
 
 
 class FileWatch:
-    """For one thread."""
+    """File watch for one thread."""
 
     def __init__(self, paths: Sequence[str], clock: Clock) -> None:
         self._paths, self._clock = paths, clock
@@ -25,7 +25,7 @@ class FileWatch:
         self._looked_at = clock.monotonic()
 
     def changed(self) -> bool:
-        """Whether a file is another one than at the last answer."""
+        """Return whether a file is another one than at the last answer."""
         now = self._clock.monotonic()
         if now - self._looked_at < LOOK_SECONDS:
             return False

@@ -20,7 +20,7 @@ from headrace.storage.clock import Clock
 
 
 class ListenerSecurity:
-    """Of one listener. ConfigError names a file or rule that cannot be used."""
+    """TLS and authentication of one listener. ConfigError names a file or rule that cannot be used."""
 
     def __init__(self, settings: Settings, endpoint: Endpoint, clock: Clock) -> None:
         self.settings = for_listener(settings, endpoint.name)
@@ -45,7 +45,7 @@ class ListenerSecurity:
             await self.token_keys.run()
 
     def context(self) -> ssl.SSLContext | None:
-        """For the next connection; None: it is not encrypted."""
+        """Return the TLS context for the next connection; None: it is not encrypted."""
         return None if self._context is None else self._context.current()
 
     def certificate_expires_at(self) -> float:
@@ -58,7 +58,7 @@ class ListenerSecurity:
         return self.protocol.has_sasl
 
     def principal(self, certificate: bytes | None) -> str | None:
-        """Of a new connection; None: it has none, or not yet.
+        """Return the principal of a new connection; None: it has none, or not yet.
 
         PermissionError for a certificate if no rule of ssl.principal.mapping.rules matches its subject.
         """
@@ -71,7 +71,9 @@ class ListenerSecurity:
 
 
 def link_context(settings: Settings, clock: Clock) -> Callable[[], ssl.SSLContext | None]:
-    """Of connections to the listener that other agents use; the context is None if it is not encrypted."""
+    """Return the TLS context of connections to the listener that other agents use; the context is None if it is not
+    encrypted.
+    """
     endpoint = link_endpoint(settings)
     if not endpoint.security_protocol.has_tls:
         return lambda: None

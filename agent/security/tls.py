@@ -26,7 +26,7 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 
 def server_context(settings: SecuritySettings) -> ssl.SSLContext:
-    """For a listener. ConfigError names the file that cannot be used."""
+    """Return a TLS context for a listener. ConfigError names the file that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _restrict(context, settings)
     _load_key(context, settings)
@@ -37,7 +37,9 @@ def server_context(settings: SecuritySettings) -> ssl.SSLContext:
 
 
 def client_context(settings: SecuritySettings) -> ssl.SSLContext:
-    """For connections to other agents: shows the listener's own certificate. Errors as `server_context`."""
+    """Return a TLS context for connections to other agents: shows the listener's own certificate. Errors as
+    `server_context`.
+    """
     context = ssl.create_default_context()
     _restrict(context, settings)
     context.check_hostname = settings.ssl_endpoint_identification_algorithm == "https"
@@ -63,7 +65,7 @@ class ReloadedContext:
         """When the first certificate of the chain in use expires; seconds since the epoch."""
 
     def current(self) -> ssl.SSLContext:
-        """For the next connection."""
+        """Return the context for the next connection."""
         if self._watch.changed():
             self._reload()
         return self._context

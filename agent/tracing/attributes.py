@@ -11,7 +11,7 @@ from collections.abc import Collection
 from headrace.protocol.request import Request
 
 TEXT_MAX = 128
-"""Of a client id or a topic's name."""
+"""Most characters of a client id or a topic's name."""
 ERRORS_MAX = 8
 """Different errors that one span names."""
 
@@ -26,7 +26,7 @@ def text(value: object) -> str:
 
 
 def of_request(request: Request) -> Attributes:
-    """What every request has."""
+    """Return what every request has."""
     connection = request.connection
     return {
         "messaging.system": "kafka",

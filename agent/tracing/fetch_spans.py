@@ -36,7 +36,7 @@ from headrace.storage.objects.store import ByteRange, ObjectStore
 
 @dataclass(slots=True)
 class _Progress:
-    """Of the request that the current task serves."""
+    """Progress of the request that the current task serves."""
 
     read_ended_ns: int = 0
 
@@ -62,7 +62,7 @@ class TracedFetch:
         self._tracer, self._clock, self._inner = tracer, clock, handle
 
     async def handle(self, request: Request) -> Response:
-        """As the plain handler."""
+        """Handle as the plain handler does."""
         waited_ns = int((self._clock.monotonic() - request.received_at) * 1e9)
         progress = _Progress()
         with self._tracer.start_as_current_span(
@@ -92,12 +92,12 @@ class TracedLocator(Locator):
         self._tracer = tracer
 
     async def locate(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[Lookup]:
-        """As Locator."""
+        """Locate as Locator does."""
         with _step(self._tracer, "locate", {"headrace.partitions": len(queries)}):
             return await super().locate(queries, max_bytes)
 
     async def locate_at_primary(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[Lookup]:
-        """As Locator."""
+        """Locate as Locator does."""
         with _step(self._tracer, "find extents", {"headrace.partitions": len(queries)}) as span:
             found = await super().locate_at_primary(queries, max_bytes)
             if span is not None and any(lookup.status is LookupStatus.UNAVAILABLE for lookup in found):
@@ -115,7 +115,7 @@ class TracedWaiter(Waiter):
         self._tracer = tracer
 
     async def wait(self, needed_bytes: int, clock: Clock, seconds: float) -> None:
-        """As Waiter."""
+        """Wait as Waiter does."""
         with _step(self._tracer, "wait", {"headrace.needed.bytes": needed_bytes}):
             await super().wait(needed_bytes, clock, seconds)
 
@@ -136,7 +136,7 @@ class TracedDelivery(Delivery):
         *,
         committed: bool = False,
     ) -> list[tuple[Lookup, DeliveryOutcome]]:
-        """As Delivery."""
+        """Deliver as Delivery does."""
         with _step(self._tracer, "read", {"headrace.partitions": len(queries)}) as span:
             outcomes = await super().deliver(queries, found, max_bytes, epochs, committed=committed)
             if span is not None:

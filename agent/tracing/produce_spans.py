@@ -50,7 +50,7 @@ class TracedRequest(PendingRequest):
         )
 
     def answer(self) -> None:
-        """As PendingRequest. A request that is in no file has its span now."""
+        """Answer as PendingRequest does. A request that is in no file has its span now."""
         if not self.is_answered:
             self.answered_at = self.spans.now()
             super().answer()
@@ -130,7 +130,7 @@ class ProduceSpans:
                     step.end(_ns(end, offset_ns))
 
     def _offset_ns(self) -> int:
-        """From the clock's monotonic time to Unix time."""
+        """Return the difference of Unix time and the clock's monotonic time, in ns."""
         return self._clock.wall_ms() * 1_000_000 - int(self._clock.monotonic() * 1e9)
 
 

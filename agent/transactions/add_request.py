@@ -34,11 +34,11 @@ FIRST_OF_BROKERS = 4
 _FIRST_WITH_FENCED = 2
 
 PartitionCodes = list[list[int]]
-"""By topic and partition, in order of the request."""
+"""Partition codes by topic and partition, in order of the request."""
 
 
 class AddPartitionsToTxn:
-    """The handler."""
+    """Add partitions to a transaction."""
 
     def __init__(self, cluster: ClusterView, transactions: TransactionApi) -> None:
         self._cluster = cluster
@@ -126,7 +126,7 @@ async def _none_stored(group_ids: Sequence[str]) -> Sequence[object]:
 
 
 class AddOffsetsToTxn:
-    """The handler."""
+    """Add a group to a transaction."""
 
     def __init__(self, transactions: TransactionApi, groups: StoredGroups = _none_stored) -> None:
         """`groups`: of these ids, those that are stored."""

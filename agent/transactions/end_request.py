@@ -31,7 +31,7 @@ _FIRST_WITH_FENCED = 2
 
 
 class EndTxn:
-    """The handler."""
+    """Commit or abort a transaction."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ Given = tuple[int, ProducerEpoch]
 
 
 class InitProducerId:
-    """The handler."""
+    """Assign a producer id, and a new epoch to a transactional id."""
 
     def __init__(
         self,

@@ -41,11 +41,11 @@ STATE_NAMES = {
 }
 DENIED = int(ErrorCode.transactional_id_authorization_failed)
 _KAFKAS_OTHERS = frozenset({"PrepareCommit", "PrepareAbort", "Dead", "PrepareEpochFence"})
-"""Of Kafka's coordinator; no transaction is in one of them here."""
+"""Other states of Kafka's coordinator; no transaction is in one of them here."""
 
 
 class ListTransactions:
-    """The handler."""
+    """List transactions by state, producer or age."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ def _passes(found: Transaction, entity: Any, pattern: re2._Regexp, now_ms: int) 
 
 
 class DescribeTransactions:
-    """The handler."""
+    """Describe transactions by transactional id."""
 
     def __init__(
         self, cluster: ClusterView, transactions: TransactionApi, authorizer: Authorizer | None = None
@@ -176,7 +176,9 @@ class DescribeTransactions:
         )
 
     def _by_topic(self, request: Request, keys: Iterable[int]) -> dict[str, list[int]]:
-        """Without those of deleted topics, and of topics that the client may not describe."""
+        """Return partitions by topic, without those of deleted topics, and of topics that the client may not
+        describe.
+        """
         by_topic: dict[str, list[int]] = {}
         access = None if self._authorizer is None else self._authorizer.access(request.connection)
         for key in sorted(keys):

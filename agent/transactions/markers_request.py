@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class WriteTxnMarkers:
-    """The handler."""
+    """Abort the transaction that Kafka's tools name."""
 
     def __init__(
         self, cluster: ClusterView, transactions: TransactionApi, on_ended: Callable[[], None] = lambda: None

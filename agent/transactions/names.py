@@ -1,4 +1,4 @@
-"""Which transactional ids there can be.
+"""Decide which transactional ids there can be.
 
 Place: asked before a transactional id is stored.
 Invariant: what passes can be a key in the metastore.
@@ -7,7 +7,7 @@ Invariant: what passes can be a key in the metastore.
 from __future__ import annotations
 
 TRANSACTIONAL_ID_BYTES_MAX = 2_000
-"""As UTF-8. Kafka takes 32,767; a key of an index in Postgres is shorter."""
+"""Most bytes of a transactional id in UTF-8. Kafka takes 32,767; a key of an index in Postgres is shorter."""
 
 
 def is_legal_transactional_id(transactional_id: str) -> bool:

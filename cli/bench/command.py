@@ -118,14 +118,18 @@ def _specs(args: argparse.Namespace) -> list[TargetSpec]:
 
 
 def _jars(args: argparse.Namespace, specs: list[TargetSpec]) -> Path | None:
-    """Of --kafka, or of the first Kafka that is measured; None if there are none. ConfigError for a wrong folder."""
+    """Return the jars of --kafka, or of the first Kafka that is measured; None if there are none. ConfigError for a
+    wrong folder.
+    """
     folders = [Path(spec.where) for spec in specs if spec.kind == KAFKA and spec.where]
     folder = args.kafka or (folders[0] if folders else None)
     return find_jars(folder) if folder or any(spec.kind == KAFKA for spec in specs) else None
 
 
 def _rows(names: str | None, jars: Path | None) -> list[Row]:
-    """Without Java or jars the rows of Kafka's load generator are left out, unless they are asked for: ConfigError."""
+    """Return the rows without Java or jars the rows of Kafka's load generator are left out, unless they are asked
+    for: ConfigError.
+    """
     rows = pick(names)
     java = [row.name for row in rows if isinstance(row.load, JavaProduce)]
     if not java or (jars and shutil.which("java")):

@@ -61,7 +61,7 @@ class Driver(Generic[Answer]):
         self._tell(f"until {records}")
 
     async def answer(self) -> Answer:
-        """What it measured; UnavailableError with its last line on stderr if it failed."""
+        """Return what it measured; UnavailableError with its last line on stderr if it failed."""
         line = await self._line()
         if not line.startswith("{"):
             raise await self._failure()

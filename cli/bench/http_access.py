@@ -29,7 +29,7 @@ class HttpAccess(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(given: Mapping[str, str]) -> HttpAccess:
-        """Of the keys NAMES; the token is read from its file. ConfigError if that cannot be read."""
+        """Read the keys NAMES; the token is read from its file. ConfigError if that cannot be read."""
         path = given.get(TOKEN)
         try:
             token = Path(path).read_text().split()[0] if path else ""
@@ -58,4 +58,4 @@ class HttpAccess(msgspec.Struct, frozen=True):
 
 
 OPEN = HttpAccess()
-"""Without TLS and token."""
+"""Open without TLS and token."""

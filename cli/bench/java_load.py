@@ -28,7 +28,7 @@ CLASS = "org.apache.kafka.tools.ProducerPerformance"
 JVM = ("-Xmx512M",)
 FIRST_RECORDS = 500
 GROWTH_MAX = 20
-"""From one trial to the next."""
+"""Most growth from one trial to the next."""
 LONG_ENOUGH = 0.5
 """The part of a run's time that the last trial takes at least, its start not counted."""
 CONNECT_SECONDS = 0.4
@@ -62,13 +62,13 @@ def parse_totals(printed: str) -> PerformanceTotals:
 
 
 def next_records(totals: PerformanceTotals, seconds: float, records_max: int) -> int:
-    """How many records take `seconds` after a trial, or how many the next trial has. Pure."""
+    """Return how many records take `seconds` after a trial, or how many the next trial has. Pure."""
     growth = min(seconds / max(totals.seconds - CONNECT_SECONDS, 0.001), GROWTH_MAX)
     return max(1, min(int(totals.records * growth), records_max))
 
 
 def long_enough(totals: PerformanceTotals, seconds: float) -> bool:
-    """Whether a trial says how many records take `seconds`. Pure."""
+    """Return whether a trial says how many records take `seconds`. Pure."""
     return totals.seconds - CONNECT_SECONDS >= seconds * LONG_ENOUGH
 
 

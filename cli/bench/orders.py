@@ -30,7 +30,7 @@ class ProduceOrder(msgspec.Struct, frozen=True, kw_only=True):
     rate: float = 0
     one_at_a_time: bool = False
     first_numbers: list[int] = []
-    """Of each partition, if it has records already."""
+    """First numbers of each partition, if it has records already."""
     producers: int = 1
     """Clients, each for its share of the partitions."""
 

@@ -23,14 +23,14 @@ PARENT, USER, SYSTEM, CHILDREN_USER, CHILDREN_SYSTEM = 4, 14, 15, 16, 17
 
 
 class ProcessStat(NamedTuple):
-    """From /proc/PID/stat; `ticks` are the process's own and those of the children that it waited for."""
+    """Process stat from /proc/PID/stat; `ticks` are the process's own and those of the children that it waited for."""
 
     parent: int
     ticks: int
 
 
 class Memory(NamedTuple):
-    """From /proc/PID/status, in bytes."""
+    """Memory from /proc/PID/status, in bytes."""
 
     anonymous: int
     file: int

@@ -112,7 +112,7 @@ class ProduceDriver:
         self._numbers[partition] = number + 1
 
     def _poll(self, seconds: float) -> None:
-        """Hear of answers; wait up to `seconds` in all if there are none."""
+        """Learn of answers; wait up to `seconds` in all if there are none."""
         for producer in self._producers:
             producer.poll(seconds / len(self._producers))
 

@@ -80,13 +80,13 @@ def make_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
 
 
 def legend(summaries: Sequence[Summary]) -> list[str]:
-    """What the sums in the columns CPU and peak consist of."""
+    """Return what the sums in the columns CPU and peak consist of."""
     processes = {summary.target: " + ".join(summary.cpu_s_per_gb) for summary in summaries}
     return [f"{target}: {names}" for target, names in processes.items() if names]
 
 
 def document(plan: BenchPlan, outcome: Outcome) -> dict[str, Any]:
-    """For --json."""
+    """Return the document for --json."""
     return {
         "machine": machine(),
         "rounds": plan.rounds,

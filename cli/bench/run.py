@@ -2,7 +2,7 @@
 
 Place: between command.py and loads.py.
 Invariant: within a round each row is run on every target, one directly after the other, so that a ratio compares
-minutes of the same machine. A run that fails is reported and left out; the others go on.
+minutes of the same machine. A run that fails is reported and left out; the others continue.
 """
 
 from __future__ import annotations

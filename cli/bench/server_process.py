@@ -62,7 +62,7 @@ class ServerProcess:
         return self._process.pid
 
     def ended(self) -> bool:
-        """Whether it is not running any more."""
+        """Return whether it is not running any more."""
         return self._process.returncode is not None
 
     async def line(self, pattern: str) -> re.Match[str]:
@@ -82,6 +82,6 @@ class ServerProcess:
         return printed.decode(errors="replace")
 
     def failure(self) -> UnavailableError:
-        """What it said last."""
+        """Return what it said last."""
         lines = self._log.read_text(errors="replace").splitlines()[-LINES_SHOWN:]
         return UnavailableError(f"ended while starting: {' '.join(self._command[:4])}: {' | '.join(lines)}")

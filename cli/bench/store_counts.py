@@ -26,12 +26,12 @@ class StoreCounts(msgspec.Struct, frozen=True):
     commits: int = 0
 
     def since(self, before: StoreCounts) -> StoreCounts:
-        """What happened between two readings."""
+        """Return what happened between two readings."""
         return StoreCounts(*(getattr(self, name) - getattr(before, name) for name in self.__struct_fields__))
 
 
 def parse_counts(pages: Iterable[str]) -> StoreCounts:
-    """From the text of /metrics of several processes."""
+    """Parse the counts from the text of /metrics of several processes."""
     sums: Counter[str] = Counter()
     for page in pages:
         for sample in SAMPLE.finditer(page):
@@ -48,5 +48,5 @@ def parse_counts(pages: Iterable[str]) -> StoreCounts:
 
 
 def read_counts(addresses: Iterable[str], access: HttpAccess = OPEN) -> StoreCounts:
-    """From each process at host:port; UnavailableError if one does not answer."""
+    """Read the counts from each process at host:port; UnavailableError if one does not answer."""
     return parse_counts(access.page(address, "/metrics") for address in addresses)

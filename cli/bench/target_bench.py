@@ -29,7 +29,7 @@ READ_BACK_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one run: whichever comes first. `preload_bytes` are produced before rows that read."""
+    """Bounds of one run: whichever comes first. `preload_bytes` are produced before rows that read."""
 
     seconds: float
     records: int
@@ -66,11 +66,11 @@ class TargetBench:
         await self.delete_topic(name)
 
     async def delete_topic(self, name: str) -> None:
-        """With its records."""
+        """Delete the topic with its records."""
         await asyncio.to_thread(delete_topic, self.target.bootstrap, name)
 
     async def extents(self, topic: str) -> int | None:
-        """How many the topic has now; None for what is no Headrace."""
+        """Return how many the topic has now; None for what is no Headrace."""
         if self.target.metastore_url is None:
             return None
         return await asyncio.to_thread(count_topic_extents, self.target.metastore_url, topic)

@@ -36,7 +36,7 @@ class TargetSpec:
     settings: dict[str, str] = field(default_factory=dict)
 
     def put_delay_ms(self) -> int:
-        """Of `dev`; 0 of others. ConfigError for what is no number."""
+        """Return the delay of PUTs of `dev` in ms; 0 of others. ConfigError for what is no number."""
         delay = self.settings.get(PUT_DELAY, "0") if self.kind == DEV else "0"
         if not delay.isdecimal():
             raise ConfigError(f"{PUT_DELAY} is not a number of milliseconds: {delay}")

@@ -1,7 +1,7 @@
 """The bench's topics: created before a run, deleted after it.
 
 Place: called by loads.py in a thread.
-Invariant: names are used once, so that a deletion that is still going on disturbs no later run.
+Invariant: names are used once, so that a deletion that is still continuing disturbs no later run.
 """
 
 from __future__ import annotations

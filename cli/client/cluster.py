@@ -96,7 +96,7 @@ class KafkaCluster:
             connection.close()
 
     def serves(self, api_key: int) -> bool:
-        """Whether the cluster and this client share a version of this API."""
+        """Return whether the cluster and this client share a version of this API."""
         low, high = self._served.get(api_key, (0, -1))
         return max(low, VERSIONS[api_key][0]) <= min(high, VERSIONS[api_key][1])
 

@@ -26,7 +26,9 @@ NOTHING_COMMITTED = -1
 def list_groups(
     cluster: KafkaCluster, states: Sequence[str] = (), types: Sequence[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """By id; each broker lists the groups it coordinates. InvalidError if the cluster is too old for a filter."""
+    """List the groups by id; each broker lists the groups it coordinates. InvalidError if the cluster is too old
+    for a filter.
+    """
     m = cluster.message(ApiKey.LIST_GROUPS)
     for name, wanted in (("state", states), ("type", types)):
         if wanted and m.version < FILTERED_FROM[name]:
@@ -48,7 +50,7 @@ def list_groups(
 
 
 def committed_offsets(cluster: KafkaCluster, group: str) -> dict[TopicPartition, int]:
-    """Of every partition that the group has committed. Errors as `require`."""
+    """Return the committed offsets of every partition that the group has committed. Errors as `require`."""
     m = cluster.message(ApiKey.OFFSET_FETCH)
     request = m.request(group_id=group, topics=None, require_stable=False)
     answer = cluster.ask(ApiKey.OFFSET_FETCH, request, cluster.coordinator(group))

@@ -56,7 +56,7 @@ class Login:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Login:
-        """From the settings of a client. ConfigError names what is missing or unknown."""
+        """Read the settings of a client. ConfigError names what is missing or unknown."""
         protocol = given.get("security.protocol", "PLAINTEXT").upper()
         if protocol not in PROTOCOLS:
             raise ConfigError(f"security.protocol: not one of {', '.join(PROTOCOLS)}: {protocol}")

@@ -1,4 +1,4 @@
-"""Where reset-offsets moves the committed offsets of a group.
+"""Find where reset-offsets moves the committed offsets of a group.
 
 Place: under `headrace groups reset-offsets` and the console's preview; reads the log's offsets and changes nothing.
 Invariant: every new offset is inside its partition's log, as with Kafka's tool; the notes name each that was moved
@@ -23,7 +23,7 @@ class ResetTo(NamedTuple):
     """The first record at or after it."""
     offset: int | None = None
     shift: int | None = None
-    """From the committed offset; negative: back."""
+    """Distance from the committed offset; negative: back."""
 
 
 class OffsetMoves(NamedTuple):

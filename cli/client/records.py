@@ -171,7 +171,7 @@ def _opened(data: memoryview, position: int) -> tuple[list[Record], int]:
 
 
 def _whole_batches(data: memoryview) -> memoryview:
-    """Without the last batch if it is incomplete, which brokers are allowed to send."""
+    """Return all batches without the last one if it is incomplete, which brokers are allowed to send."""
     end = 0
     while end + 12 <= len(data):
         size = int.from_bytes(data[end + 8 : end + 12], "big", signed=True) + 12

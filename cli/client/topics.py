@@ -76,7 +76,7 @@ def set_count(cluster: KafkaCluster, topic: str, count: int) -> None:
 
 
 def add_partitions(cluster: KafkaCluster, topic: str, count: int, *, validate_only: bool = False) -> None:
-    """Up to `count` in all. Errors as `require`."""
+    """Add the partitions up to `count` in all. Errors as `require`."""
     m = cluster.message(ApiKey.CREATE_PARTITIONS)
     wanted = m.make("CreatePartitionsTopic", name=topic, count=count, assignments=None)
     cluster.nodes()
@@ -86,7 +86,7 @@ def add_partitions(cluster: KafkaCluster, topic: str, count: int, *, validate_on
 
 
 def delete_topic(cluster: KafkaCluster, topic: str) -> None:
-    """With all its records. Errors as `require`."""
+    """Delete the topic with all its records. Errors as `require`."""
     m = cluster.message(ApiKey.DELETE_TOPICS)
     cluster.nodes()
     request = m.request(topic_names=(topic,), timeout=TIMEOUT)

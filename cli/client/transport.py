@@ -48,7 +48,9 @@ class ClientConfig:
 
 
 def client_config(bootstrap: str | None, path: Path | None) -> ClientConfig:
-    """From -b and the admin client's properties file; ConfigError if something is missing or unsupported."""
+    """Read the client's configuration from -b and the admin client's properties file; ConfigError if something is
+    missing or unsupported.
+    """
     written = read_properties(path) if path is not None else {}
     given = {name: str(resolved(value, os.environ)) for name, value in written.items()}
     for name in given:

@@ -1,4 +1,4 @@
-"""Who may see the console: local users, or those with a token or certificate; and the names it answers to.
+"""Decide who may see the console: local users, or those with a token or certificate; and the names it answers to.
 
 Place: around the pages; HttpSecurity judges tokens and certificates, as for agents' HTTP listeners.
 Invariant: a browser cannot send a bearer token by itself, so it is given once (/sign-in) and kept in this process
@@ -44,7 +44,7 @@ class Sessions:
         return session
 
     def token(self, session: str) -> str | None:
-        """None for an id that is not open."""
+        """Return None for an id that is not open."""
         return self._tokens.get(_digest(session))
 
 
@@ -85,7 +85,7 @@ def only_local_names(app: ASGIApp) -> ASGIApp:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
+    """Return whether only this machine can reach the address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -31,7 +31,7 @@ _LABEL = re.compile(r'="([^"]*)"')
 
 @dataclass(frozen=True, slots=True)
 class AgentCounters:
-    """Of one agent since its start. Bytes, and the commits that took up to each number of seconds."""
+    """Counters of one agent since its start. Bytes, and the commits that took up to each number of seconds."""
 
     produced: float = 0.0
     fetched: float = 0.0
@@ -41,7 +41,7 @@ class AgentCounters:
 
 
 def parse_counters(page: str) -> AgentCounters:
-    """Of a page in Prometheus' text format; what it lacks counts as 0."""
+    """Parse the counters of a page in Prometheus' text format; what it lacks counts as 0."""
     plain = {"produce_bytes_total": 0.0, "fetch_bytes_total": 0.0}
     labelled: dict[str, dict[str, float]] = {}
     for name, labels, value in _LINE.findall(page):
@@ -74,7 +74,7 @@ class AgentPages:
         return bool(self._urls)
 
     def read(self) -> tuple[dict[str, AgentCounters], list[str]]:
-        """By address; and one line for each agent that did not answer."""
+        """Read the counters by address; and one line for each agent that did not answer."""
         found: dict[str, AgentCounters] = {}
         failures: list[str] = []
         for address in list(self._addresses(failures))[:ADDRESSES_MAX]:
@@ -88,7 +88,7 @@ class AgentPages:
         return found, failures
 
     def _addresses(self, failures: list[str]) -> Iterator[str]:
-        """Of https the name is kept, because its certificate is for the name."""
+        """Yield the addresses of a URL. Of https the name is kept, because its certificate is for the name."""
         for url in self._urls:
             parts = urlsplit(url)
             port = parts.port or (443 if parts.scheme == "https" else 80)

@@ -16,7 +16,9 @@ NAMED_MAX = 10
 
 
 def alarms(view: ClusterSummary, findings: Sequence[Finding], problems: Sequence[str]) -> list[Finding]:
-    """Of the cluster as seen, of the doctor, and of samples that could not be taken. Only what is not ok."""
+    """Return the alarms of the cluster as seen, of the doctor, and of samples that could not be taken. Only what is
+    not ok.
+    """
     doctors = {finding.check for finding in findings}
     own = [finding for finding in _of_view(view) if finding.check not in doctors]
     sampling = [AREA.warn("samples", problem, "charts and lags are incomplete meanwhile") for problem in problems]

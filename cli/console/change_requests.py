@@ -43,7 +43,7 @@ class ChangeRequest(NamedTuple):
 
 
 def config_pairs(text: str) -> dict[str, str]:
-    """Of lines `name=value`. InvalidError for another line, or a name that is given twice."""
+    """Return the configs of lines `name=value`. InvalidError for another line, or a name that is given twice."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         name, equals, value = line.strip().partition("=")
@@ -66,7 +66,7 @@ def config_change(form: Form) -> Change:
 
 
 def offset_moves(text: str) -> dict[TopicPartition, int]:
-    """Of the preview's JSON. InvalidError for anything else."""
+    """Return the moves of offsets of the preview's JSON. InvalidError for anything else."""
     try:
         rows = json.loads(text)
         found = {(str(topic), int(index)): int(offset) for topic, index, offset in rows}
@@ -194,4 +194,4 @@ CHANGES: dict[str, ChangeRequest] = {
         lambda form: link("/group", name=form.get("group", "")),
     ),
 }
-"""By the name in the URL."""
+"""Changes by the name in the URL."""

@@ -31,7 +31,9 @@ class Chart(NamedTuple):
 def draw(
     title: str, unit: str, points: Sequence[tuple[int, float | None]], start_ms: int, end_ms: int, *, step: float = 10.0
 ) -> Chart:
-    """Of (time in ms, value) from start to end. `step` 10: the upper edge is 1, 2 or 5 times a power of 10."""
+    """Draw points of (time in ms, value) from start to end. `step` 10: the upper edge is 1, 2 or 5 times a power of
+    10.
+    """
     known = [(at, value) for at, value in points if value is not None and start_ms <= at <= end_ms]
     top = _nice(max((value for _, value in known), default=0.0), step)
     line, area = [], []

@@ -35,7 +35,7 @@ class BoundedCluster(KafkaCluster):
 
     @property
     def seconds_left(self) -> float:
-        """Until the deadline; negative after it."""
+        """Seconds left until the deadline; negative after it."""
         return self._deadline - self._clock.monotonic()
 
     def ask(self, api_key: ApiKey, request: Any, node_id: int = ANY) -> Any:

@@ -42,7 +42,7 @@ class QuorumMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """Of the metadata log. `leader` is the active controller, -1: none."""
+    """Quorum of the metadata log. `leader` is the active controller, -1: none."""
 
     leader: int
     epoch: int
@@ -60,7 +60,7 @@ class FeatureRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
-    """As one broker sees it."""
+    """Summary of the cluster, as one broker sees it."""
 
     cluster_id: str
     agents: list[AgentRow]
@@ -102,7 +102,7 @@ def read_cluster(cluster: KafkaCluster) -> ClusterSummary:
 
 
 def _quorum(cluster: KafkaCluster) -> Quorum | None:
-    """None if the cluster has no such API, or this client may not ask."""
+    """Return None if the cluster has no such API, or this client may not ask."""
     if not cluster.serves(ApiKey.DESCRIBE_QUORUM):
         return None
     m = cluster.message(ApiKey.DESCRIBE_QUORUM)

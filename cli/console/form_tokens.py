@@ -22,7 +22,7 @@ BODY_BYTES_MAX = 256 * 1024
 
 
 class FormTokens:
-    """For one process."""
+    """Tokens of forms, for one process."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
@@ -32,7 +32,7 @@ class FormTokens:
         return request.cookies.get(COOKIE) or secrets.token_urlsafe(24)
 
     def token(self, browser: str) -> str:
-        """For the forms of this browser."""
+        """Return the token for the forms of this browser."""
         return hmac.new(self._secret, browser.encode(), hashlib.sha256).hexdigest()
 
     def keep(self, request: Request, response: Response, browser: str) -> None:
@@ -41,7 +41,9 @@ class FormTokens:
         response.set_cookie(COOKIE, browser, httponly=True, samesite="strict", secure=is_secure, path="/")
 
     def accepts(self, request: Request, form: dict[str, str]) -> bool:
-        """Whether the form was made for this browser, and no other site sent it. InvalidError for what is no token."""
+        """Return whether the form was made for this browser, and no other site sent it. InvalidError for what is no
+        token.
+        """
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return False
         browser = request.cookies.get(COOKIE, "")

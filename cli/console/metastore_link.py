@@ -42,7 +42,7 @@ class BackgroundWork:
     statistics: Statistics
     counts: list[JobCount]
     jobs: list[JobStatus]
-    """At most JOBS_MAX: unfinished ones first."""
+    """The jobs, at most JOBS_MAX: unfinished ones first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class MetastoreLink:
         return self._ask("registrations", KEPT_SECONDS, self._registrations())
 
     def findings(self) -> list[Finding]:
-        """What `headrace doctor` says of Postgres and of agents; a Postgres that is away is a finding."""
+        """Return what `headrace doctor` says of Postgres and of agents; a Postgres that is away is a finding."""
         return self._ask("findings", FINDINGS_KEPT_SECONDS, self._findings())
 
     def close(self) -> None:

@@ -34,7 +34,7 @@ class ConsoleParts:
 
 
 def whole_number(text: str, field: str, low: int = 0, high: int = INT64_MAX) -> int | None:
-    """None for an empty text. InvalidError for everything but a number from low to high."""
+    """Return None for an empty text. InvalidError for everything but a number from low to high."""
     if not text.strip():
         return None
     try:
@@ -47,7 +47,9 @@ def whole_number(text: str, field: str, low: int = 0, high: int = INT64_MAX) -> 
 
 
 def time_ms(text: str, field: str) -> int:
-    """Of a date and time in ISO 8601, UTC unless it says another zone, or of milliseconds since 1970."""
+    """Return the milliseconds of a date and time in ISO 8601, UTC unless it says another zone, or of milliseconds
+    since 1970.
+    """
     if text.strip().isdecimal():
         return whole_number(text, field) or 0
     try:
@@ -59,7 +61,7 @@ def time_ms(text: str, field: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PageOfRows:
-    """Which rows of a long list a page shows; pages count from 1."""
+    """Rows of a long list that a page shows; pages count from 1."""
 
     number: int
     size: int
@@ -73,7 +75,7 @@ class PageOfRows:
 
     @property
     def rows(self) -> slice:
-        """Of the list."""
+        """Rows of the list."""
         return slice((self.number - 1) * self.size, self.number * self.size)
 
     @property

@@ -42,7 +42,7 @@ _reading = threading.BoundedSemaphore(READERS)
 
 @dataclass(slots=True)
 class RecordPage:
-    """Records in order, the offset to go on from, and what could not be shown."""
+    """Records in order, the offset to continue from, and what could not be shown."""
 
     next_offset: int
     records: list[Record] = field(default_factory=list)
@@ -51,7 +51,7 @@ class RecordPage:
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Of one partition: its leader, log start, last stable offset and high watermark."""
+    """Range of the log of one partition: its leader, log start, last stable offset and high watermark."""
 
     leader: int
     earliest: int
@@ -59,12 +59,12 @@ class LogRange:
     latest: int
 
     def end(self, isolation: int) -> int:
-        """Up to which offset a reader gets records."""
+        """Return the offset up to which a reader gets records."""
         return self.stable if isolation == READ_COMMITTED else self.latest
 
 
 class AbortedBatches:
-    """Which batches of one response belong to aborted transactions, as consumers find them (KIP-98)."""
+    """Batches of one response that belong to aborted transactions, as consumers find them (KIP-98)."""
 
     def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
         self._starts = sorted(aborted, key=lambda one: one[1], reverse=True)
@@ -98,7 +98,9 @@ def read_records(
     limit: int,
     isolation: int = READ_UNCOMMITTED,
 ) -> RecordPage:
-    """From `start` on. UnavailableError if other pages are being read and none of them ends in time."""
+    """Read the records from `start` on. UnavailableError if other pages are being read and none of them ends in
+    time.
+    """
     if not _reading.acquire(timeout=max(0.0, cluster.seconds_left - SECONDS_KEPT)):
         raise UnavailableError("too many pages of records are being read: try again")
     try:

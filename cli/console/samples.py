@@ -27,9 +27,9 @@ class Sample:
     at: float
     ends: Mapping[TopicPartition, int]
     committed: Mapping[str, Mapping[TopicPartition, int]]
-    """By group: the offsets that it committed."""
+    """The committed offsets by group: those that it committed."""
     counters: Mapping[str, AgentCounters] = field(default_factory=dict)
-    """By agent; empty if no agent's HTTP address is known."""
+    """The counters by agent; empty if no agent's HTTP address is known."""
 
     def lag(self, group: str, topic: str | None = None) -> int:
         """Offsets between committed and the end, of all partitions of the group, or those of one topic."""
@@ -52,7 +52,7 @@ class Point(NamedTuple):
 
 
 class TopicRate(NamedTuple):
-    """Per second, between the last two samples; None: unknown."""
+    """Rates of a topic per second, between the last two samples; None: unknown."""
 
     records: float
     received_bytes: float | None
@@ -99,7 +99,7 @@ def point_between(before: Sample, after: Sample) -> Point:
 
 
 def topic_rates(before: Sample, after: Sample) -> dict[str, TopicRate]:
-    """By topic, of all that the later sample has."""
+    """Return the topic rates by topic, of all that the later sample has."""
     seconds = after.at - before.at
     records: dict[str, float] = {}
     for place, end in after.ends.items():
@@ -114,7 +114,9 @@ def topic_rates(before: Sample, after: Sample) -> dict[str, TopicRate]:
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
-    """Of a cumulative histogram by upper edge, as Prometheus' histogram_quantile; None without observations."""
+    """Return the quantile of a cumulative histogram by upper edge, as Prometheus' histogram_quantile; None without
+    observations.
+    """
     edges = sorted(buckets)
     total = buckets[edges[-1]] if edges else 0.0
     if total <= 0:
@@ -131,7 +133,7 @@ def quantile(buckets: Mapping[float, float], share: float) -> float | None:
 
 
 def _commit_p99_ms(pairs: list[tuple[Mapping[float, float], Mapping[float, float]]]) -> float | None:
-    """Of the commits between the samples, of all agents."""
+    """Return the p99 in ms of the commits between the samples, of all agents."""
     buckets: dict[float, float] = {}
     for before, after in pairs:
         for edge, count in after.items():

@@ -51,7 +51,7 @@ def show_bytes(data: bytes | None, bytes_max: int) -> ShownBytes:
 
 
 def visible(text: str) -> str:
-    """With invisible characters by their numbers; line ends and tabs stay."""
+    """Return the text with invisible characters by their numbers; line ends and tabs stay."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_escaped(character) for character in text)
@@ -75,7 +75,7 @@ def _decode(part: bytes, cut: bool) -> str:
 
 
 def _pretty(text: str) -> str | None:
-    """None if it is no JSON object or array, or if decoding it loses something."""
+    """Return None if it is no JSON object or array, or if decoding it loses something."""
     if not text.lstrip().startswith(("{", "[")) or len(text) > PRETTY_BYTES_MAX:
         return None
     try:

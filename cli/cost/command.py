@@ -125,7 +125,7 @@ def _rows(need: Needs) -> list[tuple[str, str]]:
 
 
 def bar(value: float, most: float) -> str:
-    """At least one block for what costs anything, BAR_WIDTH for `most`."""
+    """Return a bar: at least one block for what costs anything, BAR_WIDTH for `most`."""
     return "█" * max(1, round(BAR_WIDTH * value / most))
 
 

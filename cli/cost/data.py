@@ -39,7 +39,7 @@ class Constants:
 
 
 class Prices(Constants):
-    """In the file's currency, as of the day `read_on`."""
+    """Prices in the file's currency, as of the day `read_on`."""
 
     @property
     def currency(self) -> str:

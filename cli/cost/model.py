@@ -58,7 +58,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Of Headrace. Rates per second; cores are those that are busy, without reserve."""
+    """Needs of Headrace. Rates per second; cores are those that are busy, without reserve."""
 
     agents: int
     agent_cores: float
@@ -73,7 +73,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """Of one system, per month, by part."""
+    """Bill of one system, per month, by part."""
 
     name: str
     parts: dict[str, float]
@@ -84,7 +84,7 @@ class Bill:
 
 
 def needs(workload: Workload, measured: Constants) -> Needs:
-    """Of Headrace in steady state."""
+    """Return the needs of Headrace in steady state."""
     request_s = measured.line("agent_us_per_request", workload.batch_kib * 1024) / 1e6
     fetch_s = measured.value("agent_fetch_s_per_gb") * workload.write_gb_s * workload.fanout
     serving = workload.batches_s * request_s + fetch_s

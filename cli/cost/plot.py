@@ -33,7 +33,7 @@ Point = tuple[float, float]
 
 
 class LogAxis:
-    """From a range of values to one of pixels."""
+    """Logarithmic axis: maps a range of values to one of pixels."""
 
     def __init__(self, values: tuple[float, float], pixels: tuple[float, float]) -> None:
         self.low, self.high = map(math.log10, values)

@@ -32,7 +32,9 @@ AREA = Area("bucket")
 PROBE_BYTES = 1024 * 1024
 PROBES = 5
 SMALL_BYTES = 256
-"""Of a put that is refused: a server may answer before it has read a large body, and close the connection."""
+"""Bytes of a PUT that is refused: a server may answer before it has read a large body, and close the
+connection.
+"""
 PUT_WARN_MS = 300.0
 """A produce request waits for a put: with 100 ms of linger the client waits at least this long."""
 FREE_WARN = 0.10
@@ -139,7 +141,7 @@ def judge_delete_objects(refusal: str) -> Iterator[Finding]:
 
 
 def judge_rules(rules: BucketRules, prefix: str) -> Iterator[Finding]:
-    """What the bucket does to objects by itself; `prefix` of our keys in the bucket."""
+    """Return what the bucket does to objects by itself; `prefix` of our keys in the bucket."""
     if rules.versioned is None or rules.expirations is None:
         to_do = "allow s3:GetBucketVersioning and s3:GetLifecycleConfiguration to the one who runs the doctor"
         yield AREA.warn("rules", f"the store does not tell: {rules.refusal}", to_do)

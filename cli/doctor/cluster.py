@@ -56,7 +56,7 @@ async def examine(settings: Settings, store: ObjectStore | None) -> list[Finding
 
 
 def judge_agents(image: MetadataImage) -> Iterator[Finding]:
-    """How many are live, whether they are of one version, and whether the cluster uses what they all support."""
+    """Return how many are live, whether they are of one version, and whether the cluster uses what they all support."""
     live = image.live_agents()
     fenced = sorted(agent.node_id for agent in image.agents.values() if not agent.live)
     if not live:
@@ -74,7 +74,7 @@ def judge_agents(image: MetadataImage) -> Iterator[Finding]:
 
 
 def judge_rows(uses: Iterable[RowUse]) -> Iterator[Finding]:
-    """Whether clients come near what they may make Postgres keep."""
+    """Return whether clients come near what they may make Postgres keep."""
     for use in uses:
         if use.is_nearly_full:
             found = f"{use.rows:,} of {use.most:,} rows: at the limit new ones are refused"

@@ -31,7 +31,7 @@ class HostFacts(NamedTuple):
 
 
 def facts() -> HostFacts:
-    """Of this machine and this user."""
+    """Return the facts of this machine and this user."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     backlog = Path("/proc/sys/net/core/somaxconn")
     return HostFacts(

@@ -83,7 +83,7 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
 
 
 def judge_round_trip(where: str, milliseconds: float) -> Finding:
-    """Of one statement on an open connection."""
+    """Judge the round trip of one statement on an open connection."""
     found = f"{where}: a statement takes {milliseconds:.1f} ms"
     if milliseconds > ROUND_TRIP_WARN_MS:
         return AREA.warn("connect", found, "run agents in the zones of the server, or give it more CPU")

@@ -12,8 +12,10 @@ import ctypes
 KEPT_BYTES = 256 * 1024 * 1024
 """Freed memory that the process keeps, so that it is not mapped and zeroed again for each flush."""
 MAPPED_BYTES = 32 * 1024 * 1024
-"""From this size on, memory is mapped for one use: larger than frames, segment files and chunks of the usual size. This
-is the most that glibc allows; its own 128 KiB would grow with use, but not once the trim threshold is set."""
+"""Size from which on memory is mapped for one use: larger than frames, segment files and chunks of the
+usual size. This is the most that glibc allows; its own 128 KiB would grow with use, but not once the trim threshold
+is set.
+"""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # malloc.h
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 FILES = ("memory.max", "memory/memory.limit_in_bytes")
-"""Of version 2 and of version 1, as they appear inside a container."""
+"""Files of version 2 and of version 1, as they appear inside a container."""
 NO_LIMIT_BYTES = 1 << 60
 """Version 1 writes a number near 2^63 where there is no limit."""
 

@@ -31,10 +31,10 @@ class Probe(Protocol):
     """State of the process; called on the HTTP loop, answered from the agent's loop."""
 
     def parts(self) -> Sequence[Part]:
-        """What readiness depends on; never waits."""
+        """Return what readiness depends on; never waits."""
 
     def warnings(self) -> Sequence[str]:
-        """What an operator should change although the process is ready; called on the HTTP loop."""
+        """Return what an operator should change although the process is ready; called on the HTTP loop."""
 
     async def status(self) -> dict[str, Any]:
         """The page /v1/status: identity, image, buffers, feed."""

@@ -23,7 +23,9 @@ LIMIT = "http.max.connections"
 HAS_CERTIFICATE = "has_certificate"
 """Entry of a request's state: its client showed a certificate, which TLS has verified."""
 WAIT_SECONDS = 10.0
-"""For the rest of a request, from the connection or the end of the last response on; or for room to write."""
+"""Limit in seconds for the rest of a request, from the connection or the end of the last response on; or for room to
+write.
+"""
 
 
 class HttpRoom:

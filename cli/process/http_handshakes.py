@@ -22,13 +22,13 @@ _BEYOND_SECONDS = 60
 
 
 class HttpHandshakes:
-    """For one event loop."""
+    """Connections in their handshake, for one event loop."""
 
     def __init__(self, connection: type[BoundedConnection], context: ReloadedContext) -> None:
         self._connection, self._context = connection, context
 
     def __call__(self, **given: Any) -> asyncio.BaseProtocol:
-        """For a new connection; `given` is uvicorn's."""
+        """Make the protocol of a new connection; `given` is uvicorn's."""
         return _Handshake(self._connection, self._context, given)
 
 

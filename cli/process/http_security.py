@@ -1,4 +1,4 @@
-"""Who may read the pages of the HTTP listener, and its encryption.
+"""Decide who may read the pages of the HTTP listener, and its encryption.
 
 Place: around the application of http_app.py; http_handshakes.py is what encrypts.
 Invariant: with authentication every path but OPEN_PATHS needs a token of the file, or a certificate that the trust
@@ -29,7 +29,7 @@ from headrace.storage.clock import Clock
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
-"""For probes, which show neither token nor certificate: the answer to them is yes or no, without details."""
+"""Paths for probes, which show neither token nor certificate: the answer to them is yes or no, without details."""
 MAY_READ = "may_read"
 """Entry of a request's state."""
 
@@ -44,7 +44,7 @@ class BearerTokens:
         self._tokens = self._load()
 
     def accepts(self, shown: bytes) -> bool:
-        """Whether it is one of them; the time says nothing about how much of it fits."""
+        """Return whether it is one of them; the time says nothing about how much of it fits."""
         if self._watch.changed():
             try:
                 self._tokens = self._load()
@@ -64,7 +64,7 @@ class BearerTokens:
 
 
 class HttpSecurity:
-    """Of one HTTP listener. ConfigError names a file that cannot be used."""
+    """TLS and authentication of one HTTP listener. ConfigError names a file that cannot be used."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         if settings.http_ssl_truststore_location and not settings.http_ssl_keystore_location:
@@ -103,11 +103,11 @@ class HttpSecurity:
         return self._tokens is not None
 
     def accepts_token(self, token: str) -> bool:
-        """Whether the file has it."""
+        """Return whether the file has it."""
         return self._tokens is not None and self._tokens.accepts(token.strip().encode())
 
     def encrypted(self, connection: type[BoundedConnection]) -> Callable[..., asyncio.BaseProtocol]:
-        """What makes the protocol of a new connection: `connection`, under TLS if there is a key."""
+        """Return what makes the protocol of a new connection: `connection`, under TLS if there is a key."""
         return connection if self._context is None else HttpHandshakes(connection, self._context)
 
     def _may_read(self, scope: Scope) -> bool:
@@ -118,7 +118,9 @@ class HttpSecurity:
 
 
 def _tls_settings(settings: Settings) -> SecuritySettings:
-    """As those of a Kafka listener. A client that shows no certificate may still have a token, or ask an open path."""
+    """Return settings of TLS as those of a Kafka listener. A client that shows no certificate may still have a
+    token, or ask an open path.
+    """
     return SecuritySettings(
         ssl_keystore_location=settings.http_ssl_keystore_location,
         ssl_key_password=settings.http_ssl_key_password,

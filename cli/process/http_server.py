@@ -35,7 +35,7 @@ class _Server(uvicorn.Server):
         self._stopping = asyncio.Event()
 
     async def main_loop(self) -> None:
-        """Until `end`."""
+        """Run the loop until `end`."""
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
@@ -43,7 +43,7 @@ class _Server(uvicorn.Server):
                     await self._stopping.wait()
 
     def end(self) -> None:
-        """From another thread."""
+        """End the loop from another thread."""
         self.should_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended already

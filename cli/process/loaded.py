@@ -12,7 +12,9 @@ import sys
 
 _HIDDEN = "hypothesis"
 _is_hidden = sys.modules.setdefault(_HIDDEN, None) is None  # type: ignore[arg-type]
-"""Where the tests' packages are installed, kio would load it and describe its types to it: a seventh of the time."""
+"""Hide a package: where the tests' packages are installed, kio would load it and describe its types to it: a seventh of
+the time.
+"""
 gc.disable()  # passes over the classes of a thousand modules find nothing, and take a sixth of the time
 
 from headrace.cli.process.serve import OneOfSeveral, serve  # noqa: E402 -- after gc.disable

@@ -22,7 +22,9 @@ _PLAIN = (bool, int, float, type(None))
 
 
 Writer = Callable[[], Mapping[str, int]]
-"""Which of several agents writes: names and numbers, as far as it knows them; nothing if it is alone."""
+"""The part of a line that says which of several agents writes: names and numbers, as far as it knows them; nothing
+if it is alone.
+"""
 
 
 class OneLineFormatter(logging.Formatter):
@@ -69,7 +71,7 @@ class JsonFormatter(logging.Formatter):
 
 
 FORMATTERS: Mapping[str, Callable[[Writer], logging.Formatter]] = {"console": OneLineFormatter, "json": JsonFormatter}
-"""By the values of `log.format`."""
+"""Formatters by the values of `log.format`."""
 
 
 def named_fields(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:

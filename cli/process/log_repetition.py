@@ -34,7 +34,7 @@ class RepetitionFilter(logging.Filter):
         """By logger and template, which are in the code: their number is limited."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is written; a line after ones that were left out gets their number."""
+        """Return whether it is written; a line after ones that were left out gets their number."""
         if record.levelno < logging.WARNING or record.name == AUDIT or LIMITED.items() <= vars(record).items():
             return True
         template = (record.name, str(record.msg))

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 
 class MetricsPage:
-    """For one event loop."""
+    """The page of metrics, for one event loop."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

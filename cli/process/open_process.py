@@ -1,4 +1,4 @@
-"""From settings to a process: connections opened, roles made.
+"""Open a process from its settings: connections opened, roles made.
 
 Place: under serve.py, and under benchmarks and tests that run an agent inside their process.
 Invariant: only here the roles of one process get to know each other. A controller in the same process as a broker is

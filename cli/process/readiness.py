@@ -43,7 +43,7 @@ class PeerReports(Protocol):
 
 
 class NoPeers:
-    """For a process that no client connects to: a dependency that fails makes it not ready."""
+    """Readiness of a process that no client connects to: a dependency that fails makes it not ready."""
 
     async def reached(self) -> frozenset[str]:
         return frozenset({"metastore", "bucket"})

@@ -29,7 +29,9 @@ class Role(Protocol):
         """Leave and stop, once every role of the same member is drained."""
 
     def not_ready_reason(self) -> str | None:
-        """None while it can take work, as far as it knows itself. Runs on the HTTP thread: reads known state only."""
+        """Return None while it can take work, as far as it knows itself. Runs on the HTTP thread: reads known state
+        only.
+        """
 
 
 class MainRole(Role, Protocol):

@@ -125,7 +125,7 @@ class ProcessShell:
             await role.close(grace)
 
     def node_id(self) -> int | None:
-        """Of the agent in this process; None if there is none, or before it has registered."""
+        """Return the node id of the agent in this process; None if there is none, or before it has registered."""
         return self._reporter.node_id()
 
     def ready_line(self) -> str:
@@ -135,7 +135,7 @@ class ProcessShell:
     # -- http_app.Probe, called on the HTTP loop
 
     def parts(self) -> Sequence[Part]:
-        """Whether this process should get connections, part by part."""
+        """Return whether this process should get connections, part by part."""
         return self._readiness.parts()
 
     async def status(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class ProcessShell:
         return await ask(self._loop, self._main.status())
 
     def warnings(self) -> Sequence[str]:
-        """What an operator should change; the process works nevertheless."""
+        """Return what an operator should change; the process works nevertheless."""
         return self._reporter.warnings
 
     def reached(self) -> frozenset[str]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SERVICE_NAME = "headrace"
-"""Unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES has another."""
+"""Name of the service, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES has another."""
 DEFAULT_ENDPOINT = "http://localhost:4318"
 """OpenTelemetry's own."""
 
@@ -67,7 +67,9 @@ class Tracing:
 
 
 def open_tracing(settings: Settings, clock: Clock) -> Tracing:
-    """With a provider that sends spans. ConfigError without the extra `otel`, or for what OpenTelemetry refuses."""
+    """Open tracing with a provider that sends spans. ConfigError without the extra `otel`, or for what
+    OpenTelemetry refuses.
+    """
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource

@@ -46,7 +46,7 @@ class ChildPages:
         self._headers = {"Authorization": f"Bearer {token}"}
 
     def reason(self) -> str | None:
-        """Why clients should not come; None once all agents are ready."""
+        """Return why clients should not come; None once all agents are ready."""
         if self.draining:
             return "draining"
         return None if len(self.ready) == self._count else f"{self._count} agents start"

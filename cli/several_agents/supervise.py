@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 OWN_PAGES = {"http.host": "127.0.0.1", "http.port": "0", "http.ssl.keystore.location": "",
              "http.ssl.truststore.location": ""}  # fmt: skip
-"""Where each agent shows its pages to this process."""
+"""Addresses at which each agent shows its pages to this process."""
 
 
 def serve_processes(settings: Settings, count: int, passed_on: dict[str, str]) -> int:

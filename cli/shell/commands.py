@@ -64,7 +64,7 @@ class Shell:
         self.run_words(words)
 
     def run_words(self, words: Sequence[str]) -> None:
-        """As `run`, with the line already split."""
+        """Run a command as `run` does, with the line already split."""
         if not words:
             return
         command = self._commands.get(words[0])

@@ -142,7 +142,7 @@ def _configs(image: MetadataImage) -> Mapping[str, Node]:
 
 
 def _entity(entity: tuple[EntityData, ...]) -> str:
-    """For example `user=anna,client-id=<default>`."""
+    """Return the name of an entity, for example `user=anna,client-id=<default>`."""
     return ",".join(
         f"{part.entity_type}={DEFAULT_NAME if part.entity_name is None else part.entity_name}" for part in entity
     )

@@ -49,7 +49,7 @@ KIND = "clean"
 LARGE_KIND = "clean-large"
 """The job kind for Spark (spark/cleaning.py); planner.py limits how long Spark may take."""
 PATIENT_ATTEMPTS = 6
-"""As in compact.py: how often a job may fail because of unavailable objects."""
+"""Number of attempts, as in compact.py: how often a job may fail because of unavailable objects."""
 TOO_MANY_KEYS = "the keys of one extent exceed log.cleaner.dedupe.buffer.size"
 """Such a partition needs more memory, or Spark (L9)."""
 
@@ -215,13 +215,15 @@ def large_job(wanted: CleaningTask) -> NewJob:
 
 
 def end_of_pass(plan: PartitionPlan, wanted: CleaningTask) -> int:
-    """Where a pass ends at the latest: before the first extent of level 0, which the planner lets be merged first."""
+    """Return where a pass ends at the latest: before the first extent of level 0, which the planner lets be merged
+    first.
+    """
     flushed = next((extent for extent in plan.extents if not level_of(extent.file_id) and not is_marker(extent)), None)
     return wanted.end if flushed is None else min(wanted.end, flushed.base_offset)
 
 
 def ended_in(partition: CleanablePartition) -> EndedTransactions:
-    """How transactions ended in what a pass reads."""
+    """Return how transactions ended in what a pass reads."""
     return EndedTransactions(partition.aborted, partition.log_start_offset)
 
 

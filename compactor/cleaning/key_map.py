@@ -44,7 +44,7 @@ class KeyMap:
         self._waiting_count = 0
 
     def digests(self, keys: Iterable[bytes]) -> Digests:
-        """Of each key."""
+        """Return the digests of each key."""
         return numpy.frombuffer(joined_digests(keys, self._secret), f"S{DIGEST_BYTES}")
 
     def add(self, digests: Digests, offsets: Offsets) -> None:

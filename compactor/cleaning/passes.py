@@ -81,7 +81,7 @@ class Output:
         self._counts = MergeCounts()
 
     def begin(self, cleaned: Pass) -> None:
-        """What is added from now on is of this pass."""
+        """Begin a pass: what is added from now on belongs to it."""
         plan, limits = cleaned.plan, self._limits
         codec = None if plan.codec is None else Codec(plan.codec)
         self._rewriter = CleanRecords(codec, limits.batch_bytes, plan.max_message_bytes or limits.max_message_bytes)

@@ -58,7 +58,7 @@ PARTITIONS_PER_LOOK = 200
 """Partitions of one call to the metastore: it reads their extents within the statement's limit."""
 FILES_PER_MERGE = 256
 UNFINISHED_MAX = 64
-"""If more jobs than this wait, the workers are behind."""
+"""Number of waiting jobs above which the workers are behind."""
 RESERVED_KIND = "clean-next"
 """Passes that wait for merges; no worker runs this kind."""
 RESERVED_MS = 120_000
@@ -136,7 +136,7 @@ class CleaningPlanner:
     async def _enqueue(
         self, wanted: Mapping[int, CleaningTask], states: Mapping[int, CleaningState], now_ms: int, lease: Lease
     ) -> None:
-        """Up to UNFINISHED_MAX jobs for these tasks, the dirtiest first."""
+        """Enqueue up to UNFINISHED_MAX jobs for these tasks, the dirtiest first."""
         merged = await self._in_merges()
         self._held = {key: since for key, since in self._held.items() if key in wanted}
         first = sorted(wanted, key=lambda key: -dirty_share(states[key]))
@@ -155,8 +155,9 @@ class CleaningPlanner:
         lease: Lease,
         room: int,
     ) -> int:
-        """Up to `room` jobs, after the merges of files that hold what a pass would read, which are added to `merged`;
-        how many."""
+        """Enqueue up to `room` jobs, after the merges of files that hold what a pass would read, which are
+        added to `merged`; how many.
+        """
         tasks = self._allowed(wanted, states, await self._merge_flushed(wanted, merged, lease), now_ms)
         ends = [(key, task.end) for key, task in tasks.items()]
         in_merges = await self._metastore.parts_in_files(ends, sorted(merged)) if merged and ends else set()

@@ -1,4 +1,4 @@
-"""When a partition's active part ends, and when a partition is cleaned by key. Pure: facts in, decisions out.
+"""Decide when a partition's active part ends, and when a partition is cleaned by key. Pure: facts in, decisions out.
 
 Place: asked by the planner (planner.py), which acts in the metastore.
 Invariant: nothing is cleaned before min.compaction.lag.ms (the facts end there), nor in the active part. A pass that
@@ -35,7 +35,7 @@ class CleaningRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SparkLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Which partitions are for Spark."""
+    """Limits from which on partitions are for Spark."""
 
     large_bytes: int = 0
     """compaction.spark.min.bytes; 0: none is, and no worker leaves one to Spark."""
@@ -46,7 +46,7 @@ class SparkLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, settings: Settings) -> SparkLimits:
-        """From compaction.spark.* and log.cleaner.dedupe.buffer.size."""
+        """Read compaction.spark.* and log.cleaner.dedupe.buffer.size."""
         return cls(
             large_bytes=settings.compaction_spark_min_bytes,
             large_wait_ms=settings.compaction_spark_max_wait_ms,
@@ -76,7 +76,7 @@ def encode_cleaning(job: CleaningJob) -> bytes:
 
 
 def decode_cleaning(payload: bytes) -> CleaningJob:
-    """What `encode_cleaning` made of a job."""
+    """Return what `encode_cleaning` made of a job."""
     return msgspec.json.decode(payload, type=CleaningJob)
 
 
@@ -95,7 +95,7 @@ def cleaning_rule(value: Callable[[str], str]) -> CleaningRule | None:
 
 
 def active_part(rule: CleaningRule, now_ms: int, state: CleaningState) -> RollTarget | None:
-    """What to store of the active part: that it ends, or since when it has records; None if nothing is new."""
+    """Return what to store of the active part: that it ends, or since when it has records; None if nothing is new."""
     if state.active_since_ms is None:
         return None
     is_old = now_ms - state.active_since_ms >= min(rule.segment_ms, rule.max_lag_ms)
@@ -104,14 +104,14 @@ def active_part(rule: CleaningRule, now_ms: int, state: CleaningState) -> RollTa
 
 
 def overdue_ms(rule: CleaningRule, now_ms: int, state: CleaningState) -> int:
-    """How long the first dirty record is beyond max.compaction.lag.ms; 0 if it is not."""
+    """Return how long the first dirty record is beyond max.compaction.lag.ms; 0 if it is not."""
     if state.dirty_since_ms is None:
         return 0
     return max(now_ms - state.dirty_since_ms - rule.max_lag_ms, 0)
 
 
 def read_bytes(state: CleaningState) -> int:
-    """What a pass reads: the dirty part twice."""
+    """Return what a pass reads: the dirty part twice."""
     return 2 * state.dirty_bytes + state.clean_bytes
 
 
@@ -132,7 +132,7 @@ def task(rule: CleaningRule, now_ms: int, state: CleaningState) -> CleaningTask 
 
 
 def is_for_spark(limits: SparkLimits, state: CleaningState) -> bool:
-    """Whether its dirty part may have more keys than a worker holds, and it has as many bytes as a large job.
+    """Return whether its dirty part may have more keys than a worker holds, and it has as many bytes as a large job.
 
     Of smaller ones a worker finds out by itself whether the keys fit: few offsets of a partition need not be new keys.
     """
@@ -141,7 +141,7 @@ def is_for_spark(limits: SparkLimits, state: CleaningState) -> bool:
 
 
 def write_bound(rule: CleaningRule) -> float:
-    """How often a byte is written by passes that the dirty ratio starts, at most."""
+    """Return how often a byte is written by passes that the dirty ratio starts, at most."""
     return 1 / rule.dirty_ratio if rule.dirty_ratio else float("inf")
 
 

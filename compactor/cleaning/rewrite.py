@@ -1,10 +1,11 @@
-"""Which records of a batch stay when its partition is cleaned by key, and the batches that are made of them. Pure.
+"""Decide which records of a batch stay when its partition is cleaned by key, and the batches that are made of them.
+Pure.
 
 Place: under job.py, which reads the batches and writes what comes out; compactor/rewrite.py is the same for merges.
 Invariant: the last committed record of a key stays, except an expired delete marker; an aborted record counts for
 nothing and goes (transactions.py). Offsets, order, timestamps and their type do
 not change. Cleaned batches cover exactly the offsets of their inputs: an offset without a record belongs to the batch
-around it, or to a batch without records, so a reader at any offset goes on.
+around it, or to a batch without records, so a reader at any offset continues.
 A delete marker goes only if its horizon has passed and it is below the offset through which all extents were cleaned
 before the pass began: no earlier record of its key is left then. A marker above that offset gets the horizon of the
 pass, even if an unfinished pass gave it an earlier one: a reader that just saw the record before it has
@@ -35,7 +36,7 @@ class LaterRecords(Protocol):
     """What the pass knows of the dirty part."""
 
     def are_superseded(self, keys: Iterable[bytes], offsets: Sequence[int]) -> NDArray[numpy.bool_]:
-        """Whether the dirty part has a later record with the same key, for records in offset order."""
+        """Return whether the dirty part has a later record with the same key, for records in offset order."""
 
 
 class CleaningPass(NamedTuple):
@@ -43,10 +44,10 @@ class CleaningPass(NamedTuple):
 
     later: LaterRecords
     cleaned_offset: int
-    """Below it all extents had been cleaned before the pass began."""
+    """The offset below which all extents had been cleaned before the pass began."""
     now_ms: int
     horizon_ms: int
-    """Of the delete markers that the pass meets first."""
+    """The horizon in ms of the delete markers that the pass meets first."""
     ended: EndedTransactions = NONE_ENDED
 
 
@@ -57,9 +58,9 @@ class JudgedBatch(NamedTuple):
     records: list[Record]
     """Those that stay."""
     size_bytes: int
-    """Of all its records, unpacked."""
+    """Size in bytes of all its records, unpacked."""
     horizon_ms: int | None
-    """Of the delete markers that stay; None if none does."""
+    """The horizon in ms of the delete markers that stay; None if none does."""
     superseded: int
     keyless: int
     expired: int
@@ -106,7 +107,7 @@ def note_keys(keys: KeyMap, batches: Sequence[StoredBatch], ended: EndedTransact
 
 
 def judge(batches: Sequence[StoredBatch], rule: CleaningPass) -> list[JudgedBatch]:
-    """What stays of an extent's batches. Errors as `open_sound`."""
+    """Return what stays of an extent's batches. Errors as `open_sound`."""
     return [_judge(batch, rule) for batch in batches]
 
 
@@ -214,7 +215,7 @@ class CleanRecords:
         return judged.batch.header.codec if self._codec is None else self._codec
 
     def _is_apart(self, judged: JudgedBatch) -> bool:
-        """Whether it begins a new batch. One without records only adds offsets."""
+        """Return whether it begins a new batch. One without records only adds offsets."""
         batch = judged.batch
         if batch.offset + batch.header.last_offset_delta - self._waiting[0].batch.offset >= SPAN_MAX:
             return True

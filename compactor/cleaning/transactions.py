@@ -31,7 +31,7 @@ class EndedTransactions:
         self._log_start_offset = log_start_offset
 
     def hide(self, batch: StoredBatch) -> bool:
-        """Whether no record of the batch was committed."""
+        """Return whether no record of the batch was committed."""
         header = batch.header
         if not header.is_transactional:
             return False
@@ -46,7 +46,7 @@ NONE_ENDED = EndedTransactions()
 
 
 def is_marker(extent: Extent) -> bool:
-    """Whether the extent is the end of a transaction, which is in no file."""
+    """Return whether the extent is the end of a transaction, which is in no file."""
     return marker_of(extent.file_id) is not None
 
 
@@ -57,7 +57,9 @@ def marker_batch(extent: Extent) -> StoredBatch:
 
 
 def marker_horizon_ms(extent: Extent, *, cleaned_offset: int, now_ms: int, delete_retention_ms: int) -> int | None:
-    """Until when a marker has to stay at least; None: it goes now. Times on the database's clock."""
+    """Return the time until which a marker has to stay at least; None: it goes now. Times on the
+    database's clock.
+    """
     if extent.base_offset >= cleaned_offset:
         return now_ms + delete_retention_ms
     until_ms = extent.position + delete_retention_ms

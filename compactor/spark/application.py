@@ -2,7 +2,7 @@
 
 No executor is requested before a job is due.
 
-Place: run by the chart's CronJob (deploy/helm/) or by hand; see docs/operate/COMPACTION.md.
+Place: run by the chart's CronJob (deploy/helm/) or manually; see docs/operate/COMPACTION.md.
     HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... headrace-spark-compaction
     HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... spark-submit "$(headrace-spark-compaction --application)"
 Settings come from HEADRACE_* variables, on the driver and on executors: no secret is in arguments, in Spark's plans
@@ -72,7 +72,7 @@ class SparkRunSummary:
     files: int = 0
     """Input files of the merges that are done."""
     partitions: int = 0
-    """Of the cleaning jobs that are done."""
+    """Partitions of the cleaning jobs that are done."""
     seconds: float = 0.0
 
     def counting(self, handler: JobHandler, clock: Clock) -> JobHandler:

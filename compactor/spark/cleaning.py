@@ -118,8 +118,8 @@ class SparkCleaner:
         )
 
     async def _reserved(self, plan: PassPlan, job: Job, lease: Lease) -> PassPlan:
-        """With ids for twice the files that the parts' bytes are, twice as many in each further attempt at the job:
-        a part that is written again is seldom larger.
+        """Return the parts with ids for twice the files that the parts' bytes are, twice as many in each further
+        attempt at the job: a part that is written again is seldom larger.
         """
         sizes = [sum(extent.length for extent in part.extents) for part in plan.parts]
         file_ids = await reserve(
@@ -134,7 +134,7 @@ class SparkCleaner:
         return msgspec.structs.replace(plan, file_ids=tuple(file_ids))
 
     def _run(self, plan: PassPlan) -> list[PartReport]:
-        """On Spark, which keeps what does not fit into memory on its disks."""
+        """Run the pass on Spark, which keeps what does not fit into memory on its disks."""
         if not plan.parts:
             return []
         encoded, count = msgspec.json.encode(plan), len(plan.parts)

@@ -72,7 +72,7 @@ class PassPlan(msgspec.Struct, frozen=True):
     bytes_per_s: float
     requests_per_s: float
     file_ids: tuple[PartIds, ...]
-    """By part."""
+    """The ids of files by part."""
     aborted: tuple[AbortedRange, ...] = ()
     log_start_offset: int = 0
 
@@ -88,7 +88,7 @@ class PassPlan(msgspec.Struct, frozen=True):
 
     @property
     def limits(self) -> MergeLimits:
-        """Of the files."""
+        """Limits of the files."""
         return MergeLimits(file_bytes=self.file_bytes, max_message_bytes=self.max_message_bytes)
 
 
@@ -162,7 +162,7 @@ class ScanTask(_PassTask):
                 yield from self.rows(number)
 
     def rows(self, number: int) -> Iterator[Any]:
-        """Of one part, extent by extent."""
+        """Yield the rows of one part, extent by extent."""
         yield _row(number, PART_ROW, None)
         with asyncio.Runner() as runner:
             extents = self._extents(number)
@@ -241,7 +241,7 @@ class RewriteTask(_PassTask):
     async def _stored(
         self, store: ObjectStore, file: MergedFile, part: int, number: int, clock: Clock, rng: random.Random
     ) -> NewFile:
-        """Under an id that the driver reserved; under a new one if files have no keys."""
+        """Store a file under an id that the driver reserved; under a new one if files have no keys."""
         plan = self.opened
         ids = plan.file_ids[part]
         if not ids:

@@ -27,7 +27,7 @@ from headrace.storage.objects.store import ObjectStore
 TASK_FAILURES = 4
 """Spark's default of spark.task.maxFailures."""
 SPARE = 1
-"""For a stage that Spark runs again: its tasks count their attempts from 0."""
+"""Spare ids for a stage that Spark runs again: its tasks count their attempts from 0."""
 IDS_PER_CALL = 1_000
 
 PartIds = tuple[tuple[uuid.UUID, ...], ...]
@@ -35,7 +35,7 @@ PartIds = tuple[tuple[uuid.UUID, ...], ...]
 
 
 def attempts_of_a_task(spark: SparkSession) -> int:
-    """How many ids a file needs: Spark starts a task this often, and once more if it speculates."""
+    """Return how many ids a file needs: Spark starts a task this often, and once more if it speculates."""
     conf = spark.sparkContext.getConf()
     speculates = (conf.get("spark.speculation") or "false").lower() == "true"
     return int(conf.get("spark.task.maxFailures") or TASK_FAILURES) + speculates + SPARE

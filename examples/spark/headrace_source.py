@@ -17,7 +17,7 @@ from headrace.spark import HeadraceDataSource
 
 
 def main(bootstrap: str, source: str, target: str, checkpoint: str) -> None:
-    """From the checkpoint to the end of the topic."""
+    """Follow the topic from the checkpoint to the end of the topic."""
     spark = SparkSession.builder.appName("headrace-source").getOrCreate()
     spark.dataSource.register(HeadraceDataSource)
     cluster = {"kafka.bootstrap.servers": bootstrap}

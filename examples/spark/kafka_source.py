@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 
 def main(bootstrap: str, topic: str, folder: str, offsets: str = "1000000") -> None:
-    """From the checkpoint in the folder to the end of the topic."""
+    """Follow the topic from the checkpoint in the folder to the end of the topic."""
     spark = SparkSession.builder.appName("kafka-source").getOrCreate()
     records = spark.readStream.format("kafka").options(
         **{"kafka.bootstrap.servers": bootstrap, "kafka.isolation.level": "read_committed"},

@@ -24,7 +24,7 @@ class Consumed:
     out_of_order: int = 0
     last_of_key: dict[bytes, int] = field(default_factory=dict)
     end_to_end_seconds: dict[int, float] = field(default_factory=dict)
-    """By the record's number."""
+    """Seconds from end to end by the record's number."""
 
     def add(self, key: bytes, value: bytes, timestamp_ms: int) -> None:
         """Check one record."""

@@ -21,7 +21,7 @@ class Produced:
     bytes: int = 0
     checksum: int = 0
     ack_seconds: dict[int, float] = field(default_factory=dict)
-    """By the record's number."""
+    """Seconds until the acknowledgement by the record's number."""
     retries: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 

@@ -44,6 +44,6 @@ def report(console: Console, server: DevServer, produced: Produced, consumed: Co
 
 
 def _latency(seconds: dict[int, float], expected: int) -> str:
-    """Of the records well before the kill; the cost of the kill is in a separate row."""
+    """Return the latency of records well before the kill; the cost of the kill is in a separate row."""
     undisturbed = [value for number, value in seconds.items() if number < expected * 2 // 5]
     return f"p50 {percentile(undisturbed, 50) * 1000:,.0f} ms, p99 {percentile(undisturbed, 99) * 1000:,.0f} ms"

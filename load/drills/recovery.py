@@ -42,7 +42,9 @@ async def summed_metrics(cluster: TortureCluster) -> dict[str, float]:
 
 
 async def seconds_to_recover(cluster: TortureCluster, clients: DrillClients) -> float | None:
-    """From now until all agents are ready and both clients made progress; None if that takes PATIENCE_SECONDS."""
+    """Return the seconds from now until all agents are ready and both clients made progress; None if
+    that takes PATIENCE_SECONDS.
+    """
     began, acks, reads = time.monotonic(), len(clients.acknowledged), len(clients.consumed)
     while time.monotonic() < began + PATIENCE_SECONDS:
         progress = min(len(clients.acknowledged) - acks, len(clients.consumed) - reads)

@@ -29,7 +29,7 @@ SETTINGS: dict[str, object] = {
     "compaction.min.age.ms": 60_000,
     "compaction.max.age.ms": 600_000,
 }
-"""As production has them, where the torture run is quicker."""
+"""Settings as production has them, where the torture run is quicker."""
 ZONES = ("a", "a", "b")
 
 

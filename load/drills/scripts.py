@@ -1,8 +1,8 @@
-"""The drills: what is lost, for how long, and how it comes back. Each says so as it goes on.
+"""The drills: what is lost, for how long, and how it comes back. Each says so as it continues.
 
 Place: run.py runs one of them around a cluster with clients.
 Invariant: when a script returns, what it took away is back. `look` is called at the time at which an operator would
-look; agents are never touched by hand, except those that the drill itself stopped.
+look; agents are never touched manually, except those that the drill itself stopped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Act(NamedTuple):
     cluster: TortureCluster
     say: Say
     look: Callable[[Sequence[str]], Awaitable[None]]
-    """With what runs doctor."""
+    """The function that runs doctor."""
 
 
 async def agent_lost(act: Act) -> None:

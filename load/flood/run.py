@@ -55,7 +55,7 @@ async def run_flood(name: str, write: Callable[[str], None]) -> bool:
 
 
 class AgentMemory:
-    """Of the agents: before, at most, and at the end."""
+    """Memory of the agents: before, at most, and at the end."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self._pids = pids
@@ -65,7 +65,7 @@ class AgentMemory:
         return {name: resident_bytes(pid) for name, pid in self._pids.items()}
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Watch until cancelled."""
         while True:
             self._now = self._read()
             self._most = {name: max(size, self._most[name]) for name, size in self._now.items()}

@@ -24,7 +24,7 @@ from load.torture.cluster import TortureCluster
 
 FLOOD_SECONDS = 20.0
 LOAD_SECONDS = 30.0
-"""Of the load around a fault: it begins with it, and goes on after it."""
+"""Seconds of the load around a fault: it begins with it, and continues after it."""
 LOAD_TOPIC = "flood"
 CONNECTIONS = 10_500
 """More than max.connections."""

@@ -26,14 +26,16 @@ from load.machine_state import machine_state
 MIB = 1024 * 1024
 CONNECTIONS = 64
 SETTINGS = {"max.topics": 60, "max.partitions": 600, "node.id": 7_001}
-"""So that what well-formed requests create stays small, and that they do not name the agent: UnregisterBroker with its
-node id is a valid request, after which it registers again, and the ordinary clients wait meanwhile."""
+"""Settings with which what well-formed requests create stays small, and that they do not name the agent:
+UnregisterBroker with its node id is a valid request, after which it registers again, and the ordinary clients wait
+meanwhile.
+"""
 REPORT_SECONDS = 60.0
 
 
 @dataclass
 class FuzzOutcome:
-    """Of a whole run."""
+    """Outcome of a whole run."""
 
     counts: FuzzCounts = field(default_factory=FuzzCounts)
     seconds: float = 0.0

@@ -38,7 +38,7 @@ class RequestSource:
         self._next = 0
 
     def well_formed(self, count: int) -> bytes:
-        """So many requests, each of the next API and version in turn."""
+        """Make so many requests, each of the next API and version in turn."""
         chosen = [self.formed[(self._next + at * EACH) % len(self.formed)] for at in range(count)]
         self._next += count * EACH + self.rng.randint(0, 1)
         return b"".join(map(framed, chosen))
@@ -49,12 +49,12 @@ class RequestSource:
 
 
 def framed(data: bytes | bytearray) -> bytes:
-    """With its length."""
+    """Return the request with its length."""
     return struct.pack(">i", len(data)) + data
 
 
 def captured(frames: RequestSource) -> bytes:
-    """As a real client sent it."""
+    """Return a request that a real client sent."""
     return framed(frames.rng.choice(frames.captured))
 
 

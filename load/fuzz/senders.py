@@ -18,7 +18,7 @@ WELL_FORMED = 24
 """Requests of one connection, of those that are well formed; they are half of all connections."""
 ALTERED = 3
 PATIENCE_SECONDS = 20.0
-"""For the end of one connection; without it, one that is never closed would stop the run."""
+"""Longest wait in seconds for the end of one connection; without it, one that is never closed would stop the run."""
 
 
 @dataclass

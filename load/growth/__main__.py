@@ -31,7 +31,7 @@ SETTINGS: dict[str, object] = {
     "group.consumer.min.heartbeat.interval.ms": 1_000,
     "group.initial.rebalance.delay.ms": 0,
 }
-"""So that members learn of new partitions within a second."""
+"""Settings with which members learn of new partitions within a second."""
 
 
 def main() -> int:
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 async def _ordered(console: Console, server: DevServer, rate: int, seconds: float) -> int:
-    """With clients that wait for each other: headrace.client."""
+    """Run clients that wait for each other: headrace.client."""
     await server.create_topic(TOPIC, COUNTS[0])
     run = OrderedRun(server.bootstrap, TOPIC, producers=3, members=3, keys=100, rate=rate, heartbeat_interval_ms=500)
     held: list[tuple[int, float]] = []
@@ -71,7 +71,7 @@ async def _ordered(console: Console, server: DevServer, rate: int, seconds: floa
 
 
 def _unmodified(console: Console, server: DevServer) -> int:
-    """With librdkafka's producers and a group of KIP-848."""
+    """Run unmodified clients: librdkafka's producers and a group of KIP-848."""
     console.print("4 partitions double and halve under librdkafka's producers and a group of KIP-848; about a minute")
     outcome = alternating_clients.run(server, 1)
     table = Table(title="Headrace: 4 -> 8 -> 4 partitions under unmodified clients", show_header=False)

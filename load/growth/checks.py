@@ -74,7 +74,8 @@ def check_events(events: Sequence[Event], sent: Mapping[bytes, int]) -> OrderRep
 
 
 def _in_order(delivered: int, revoked: Iterable[int], assigned: Sequence[int]) -> bool:
-    """Whether onPartitionKeyMaybeRevoked of the one came after the delivery, and then onPartitionKeyAssigned of the
-    other."""
+    """Return whether onPartitionKeyMaybeRevoked of the one came after the delivery, and then onPartitionKeyAssigned of
+    the other.
+    """
     first = next((at for at in revoked if at > delivered), None)
     return first is not None and bool(assigned) and assigned[-1] > first

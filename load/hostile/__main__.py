@@ -67,7 +67,7 @@ async def _attack(attack: object, target: AttackedAgent) -> str:
 
 
 def _settings(name: str) -> dict[str, object]:
-    """What the attack wants its agent to have."""
+    """Return what the attack wants its agent to have."""
     found: dict[str, object] = getattr(importlib.import_module(f"{attacks.__name__}.{name}"), "SETTINGS", {})
     return found
 

@@ -73,12 +73,12 @@ class AttackedAgent:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of further processes of the attacked Headrace."""
+        """The environment of further processes of the attacked Headrace."""
         return self._server.environment
 
     @property
     def pid(self) -> int:
-        """Of the agent."""
+        """The process id of the agent."""
         return self._server.agents[0].pid
 
     def resident_bytes(self) -> int:
@@ -88,7 +88,7 @@ class AttackedAgent:
         return 0
 
     def is_alive(self) -> bool:
-        """Whether the agent's process runs."""
+        """Return whether the agent's process runs."""
         return self.resident_bytes() > 0
 
     def descriptors(self) -> int:
@@ -97,7 +97,7 @@ class AttackedAgent:
 
 
 class Watch:
-    """Between entry and exit: the highest memory, and the longest stall."""
+    """Measures between entry and exit the highest memory and the longest stall."""
 
     def __init__(self, target: AttackedAgent) -> None:
         self._target = target

@@ -49,7 +49,7 @@ class Bystanders:
             thread.join()
 
     def verdict(self) -> str:
-        """What became of them."""
+        """Return what became of them."""
         if self.failures:
             return f"FAILED: {self.failures[0]}"
         if self.consumed != self.acknowledged:

@@ -30,13 +30,13 @@ _ORDINARY = {
     "member_id": "",
     "subscribed_topic_regex": "",
 }
-"""So that a request gets beyond the first check; every other text is NAME."""
+"""Values with which a request gets beyond the first check; every other text is NAME."""
 _NUMBERS = {"session_timeout": 10_000, "rebalance_timeout": 10_000, "transaction_timeout": 10_000}
 _LAST_REQUESTS = frozenset({"UnregisterBroker", "BrokerRegistration", "BrokerHeartbeat", "AllocateProducerIds"})
 """About agents: they say nothing of clients' memory, and may make the attacked agent leave."""
 NAME = "grown"
 _TEXT_LENGTH_MAX = 32_767
-"""Of a text in a version that is not flexible."""
+"""Most text length of a text in a version that is not flexible."""
 
 
 class GrownField(NamedTuple):
@@ -59,7 +59,7 @@ class GrownField(NamedTuple):
 
 
 def grown_fields() -> list[GrownField]:
-    """Of all APIs."""
+    """Return the grown fields of all APIs."""
     apis = (api for api in APIS.values() if api.name not in _LAST_REQUESTS)
     return [
         GrownField(api.key, api.name, api.max_version, path)

@@ -21,13 +21,13 @@ async def get(address: tuple[str, int], path: str, host: str = "localhost") -> b
 
 
 async def metric(target: AttackedAgent, name: str) -> float:
-    """Of /metrics; 0 if it is not there."""
+    """Return a sample of /metrics; 0 if it is not there."""
     lines = (await get(target.http, "/metrics")).decode().splitlines()
     return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + " ")), 0.0)
 
 
 async def probe(address: tuple[str, int]) -> float | None:
-    """How long /healthz takes; None if it is not answered."""
+    """Return how long /healthz takes; None if it is not answered."""
     began = time.monotonic()
     try:
         async with asyncio.timeout(PROBE_SECONDS):

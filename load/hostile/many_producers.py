@@ -76,7 +76,7 @@ class Result:
 
     @property
     def cpu_us(self) -> float:
-        """Of agent and Postgres together."""
+        """CPU time in µs of agent and Postgres together."""
         return self.agent_us + self.postgres_us
 
 

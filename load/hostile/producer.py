@@ -26,7 +26,7 @@ VALUE_BYTES = 100
 INFLIGHT_MAX = 5
 STAMP = struct.Struct(">q")
 _VALUE_OFFSET = HEADER_BYTES + 8
-"""Where the value begins: after length (2 bytes), attributes, two deltas, no key, value length (2 bytes)."""
+"""Offset at which the value begins: after length (2 bytes), attributes, two deltas, no key, value length (2 bytes)."""
 
 
 @dataclass

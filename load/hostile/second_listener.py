@@ -50,7 +50,7 @@ class SecondListener:
         return await asyncio.open_connection("127.0.0.1", self.port, local_addr=(ATTACKER, 0))
 
     async def ask_anew(self, seconds: float = 10.0) -> float | None:
-        """How long an ordinary client takes to connect and to get an answer; None: it does not."""
+        """Return how long an ordinary client takes to connect and to get an answer; None: it does not."""
         began = time.monotonic()
         try:
             async with asyncio.timeout(seconds):
@@ -70,6 +70,6 @@ async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, f
 
 
 def waits(seconds: list[float | None]) -> str:
-    """How other clients fared, for a line of the report."""
+    """Return how other clients fared, for a line of the report."""
     served = [each for each in seconds if each is not None]
     return f"others: {len(served)} of {len(seconds)} served, the slowest in {max(served, default=0) * 1000:.0f} ms"

@@ -38,7 +38,7 @@ COUNTERS = {
     "fallbacks": "headrace_zone_cache_fallbacks_total",
     "files": "headrace_produce_flushes_total",
 }
-"""Of both agents. A request between them is counted twice: where it is sent, and where it is served."""
+"""Counters of both agents. A request between them is counted twice: where it is sent, and where it is served."""
 
 
 @dataclass(frozen=True, slots=True)

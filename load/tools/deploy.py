@@ -19,7 +19,7 @@ PROMTOOL = TOOLS / "bin" / "promtool"
 KUBE_SCORE = TOOLS / "bin" / "kube-score"
 COMPOSE = TOOLS / "bin" / "compose"
 HADOLINT = Path(sys.executable).parent / "hadolint"
-"""From PyPI, with the tests' other requirements."""
+"""The version of hadolint, from PyPI with the tests' other requirements."""
 
 
 def _build(package: str, place: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where tools are installed, and how an installer runs a command.
+"""Find where tools are installed, and how an installer runs a command.
 
 Place: under the installers of load/tools/.
 Invariant: nothing outside TOOLS changes.

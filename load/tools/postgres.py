@@ -35,7 +35,9 @@ def find_postgres(major: int) -> Installation | None:
 
 
 def install_postgres(major: int) -> None:
-    """From Maven Central into TOOLS. InstallError without Maven, or on a machine that it has no build for."""
+    """Install Postgres from Maven Central into TOOLS. InstallError without Maven, or on a machine that it has
+    no build for.
+    """
     if shutil.which("mvn") is None:
         raise InstallError("mvn not on PATH")
     architecture = _ARCHITECTURES.get(platform.machine())

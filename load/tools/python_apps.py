@@ -21,7 +21,7 @@ def python_of(name: str) -> Path:
 
 
 def is_installed(name: str) -> bool:
-    """Whether the installation came to its end."""
+    """Return whether the installation came to its end."""
     return _mark(name).exists()
 
 

@@ -20,7 +20,7 @@ from load.torture.small_disk import why_missing
 from load.torture.writers import DELIVERY_MS, installed
 
 LONG_RUN_SECONDS = 300
-"""From here on a run has every fault."""
+"""Length in seconds from which on a run has every fault."""
 
 
 def main() -> int:

@@ -20,9 +20,11 @@ from load.torture.proxy import FaultProxy
 from load.torture.servers import CREDENTIALS, free_port
 
 START_SECONDS = 120
-"""Of one attempt."""
+"""Seconds of one attempt to start."""
 PATIENCE_SECONDS = 240
-"""With an agent that does not start: its metastore and its bucket may be struck again and again meanwhile."""
+"""Seconds to wait for an agent that does not start: its metastore and its bucket may be struck again and again
+meanwhile.
+"""
 COUNTED = (
     "headrace_produce_duplicates_total",
     "headrace_produce_timed_out_total",
@@ -53,12 +55,12 @@ class ProxiedAgent:
 
     @property
     def ready_url(self) -> str:
-        """Of its readiness, past the proxy."""
+        """The URL of its readiness, past the proxy."""
         return f"http://127.0.0.1:{self._http_port}/readyz"
 
     @property
     def pid(self) -> int:
-        """Of its process."""
+        """The process id of the agent."""
         assert self._process is not None
         return self._process.pid
 

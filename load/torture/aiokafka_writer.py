@@ -1,7 +1,7 @@
 """aiokafka's idempotent producer as a writer of the torture run (load/torture/pacing.py says what that is).
 
 After OUT_OF_ORDER_SEQUENCE_NUMBER, which it gets when Postgres lost acknowledged batches, it fails each later batch
-too: a new producer goes on, as in an application, once the old one has an answer for everything.
+too: a new producer continues, as in an application, once the old one has an answer for everything.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ async def run(arguments: Arguments) -> None:
 
 
 async def _produce(arguments: Arguments, pacer: Pacer) -> None:
-    """By one producer, until told to stop, or until it cannot go on; everything sent has an answer then."""
+    """Produce with one producer, until told to stop, or until it cannot continue; everything sent has an answer
+    then.
+    """
     producer = aiokafka.AIOKafkaProducer(
         bootstrap_servers=arguments.bootstrap,
         enable_idempotence=True,

@@ -3,7 +3,7 @@
 Pure. A record is named by (producer, partition, number); its producer sends the numbers of a partition
 in order, each once. Acknowledged records are definite: they must be there, but for those that Postgres lost and
 `headrace audit --lost` lists. A record that its client gave up on may be
-stored or not, once at most; its place is open, as its producer went on under another id or epoch. A
+stored or not, once at most; its place is open, as its producer continued under another id or epoch. A
 record may be acknowledged without an offset: then it must be there, in its producer's order.
 """
 
@@ -103,7 +103,7 @@ def check(
 
 
 def compare(first: Sequence[Read], second: Sequence[Read]) -> list[str]:
-    """What two consumers read of the same partitions must be the same."""
+    """Return what two consumers read of the same partitions must be the same."""
     by_place = {(partition, offset): value for partition, offset, value in first}
     other = {(partition, offset): value for partition, offset, value in second}
     return [

@@ -48,7 +48,7 @@ SETTINGS: dict[str, object] = {
 
 PRIMARY = "primary"
 DRILL_GAP_SECONDS = 3.0
-"""Between two drills, so that clients get something acknowledged."""
+"""Seconds between two drills, so that clients get something acknowledged."""
 
 
 class TortureCluster:
@@ -167,7 +167,7 @@ class TortureCluster:
             await asyncio.sleep(1)
 
     def producers_of_metastore(self) -> tuple[int, int]:
-        """How many producer ids have written, and the highest epoch among them."""
+        """Return how many producer ids have written, and the highest epoch among them."""
         with psycopg.connect(self.drills.url) as connection:
             query = "SELECT count(DISTINCT producer_id), coalesce(max(epoch), 0) FROM producer_state"
             row = connection.execute(query).fetchone()

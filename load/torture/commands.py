@@ -22,7 +22,7 @@ from load.torture.checker import Name
 from load.torture.servers import CREDENTIALS
 
 ATTEMPTS = 5
-"""Of a command that loses races against other processes."""
+"""Attempts of a command that loses races against other processes."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class LostReport:
     files: int = 0
     records: int = 0
     certain: int = 0
-    """Of the records: with offsets."""
+    """Number of records with known offsets."""
     names: set[Name] = field(default_factory=set)
     committed_ends: list[tuple[int, int]] = field(default_factory=list)
     """(partition key, offset) of the lost ends of transactions that had committed."""
@@ -59,7 +59,7 @@ class Commands:
         return found
 
     async def lost(self, url: str) -> LostReport:
-        """What the promotions and restores so far have lost."""
+        """Return what the promotions and restores so far have lost."""
         directory = self._directory / "lost"
         printed = await self._insist("audit", "--lost", "--json", "--export", str(directory), url=url, fine=1)
         if not printed.startswith("{"):
@@ -89,7 +89,7 @@ class Commands:
 
 
 def _names_in(segment: bytes) -> set[Name]:
-    """Of every record of a segment file, whichever of its batches were committed."""
+    """Return the names of every record of a segment file, whichever of its batches were committed."""
     names = set()
     for entry in verify_segment(segment).partitions:
         for position, header in walk_batches(memoryview(segment)[entry.position : entry.position + entry.length]):

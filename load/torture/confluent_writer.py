@@ -4,7 +4,7 @@ When a batch's outcome is unknown and a later batch of its partition is acknowle
 former as stored, which is correct: no broker accepts a gap. It got no offset, so it reports none
 (rd_kafka_dr_implicit_ack). It logs how many records those were: as many must have come without an offset.
 When Postgres lost acknowledged batches, the next one is out of order: a fatal error, after which only a new producer
-goes on, as in an application.
+continues, as in an application.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Transmitted:
 
     @property
     def records(self) -> int:
-        """Of all producers."""
+        """Records of all producers."""
         return sum(self._by_producer.values())
 
     def on_statistics(self, text: str) -> None:

@@ -26,9 +26,9 @@ LOSES = ("promote_async", "split", "moved_address", "same_timeline", "restore_ba
 KEEPS = ("postgres_kill", "terminate", "disk_full", "promote_sync")
 DRILLS = (*KEEPS, *LOSES)
 LAG_SECONDS = (0.3, 1.5)
-"""Of commits that an asynchronous standby does not get."""
+"""Seconds of commits that an asynchronous standby does not get."""
 STORM_SECONDS = 0.2
-"""Between two rounds that end every connection."""
+"""Seconds between two rounds that end every connection."""
 
 
 class Drill(NamedTuple):
@@ -39,7 +39,7 @@ class Drill(NamedTuple):
 
 
 def drills(seed: int, kinds: Sequence[str]) -> Iterator[Drill]:
-    """Without end, a function of the seed: each kind once in random order, then each again."""
+    """Yield the drills without end, a function of the seed: each kind once in random order, then each again."""
     rng = random.Random(seed)
     while kinds:
         for kind in rng.sample(kinds, len(kinds)):
@@ -86,7 +86,7 @@ class PostgresDrills:
 
     @property
     def url(self) -> str:
-        """Of the metastore, past the proxies."""
+        """The URL of the metastore, past the proxies."""
         return self._servers.url(self.current)
 
     @property
@@ -208,7 +208,7 @@ class PostgresDrills:
         await self._replace_by(second, crash=False)
 
     async def _restore_base(self, seconds: float) -> None:
-        """As a restore to a point in time: recovery ends on a new timeline."""
+        """Restore a base backup to a point in time: recovery ends on a new timeline."""
         backup = self._new_name()
         await asyncio.to_thread(self._servers.back_up, self.current, backup)
         await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Which fault strikes when: a pure function of the seed.
+"""Decide which fault strikes when: a pure function of the seed.
 
 Invariant: equal seed, length and kinds give the equal schedule; a target suffers one fault at a time.
 What the schedule cannot repeat is how the operating system interleaves the processes.
@@ -16,11 +16,13 @@ AGENT_FAULTS = ("kill", "pause")
 METASTORE_FAULTS = ("restart",)
 BUCKET_FAULTS = ("slow_down",)
 KINDS = (*LINK_FAULTS, *AGENT_FAULTS, *METASTORE_FAULTS)
-"""Of a short run; a long one has BUCKET_FAULTS and the drills of load/torture/drills.py too."""
+"""Kinds of a short run; a long one has BUCKET_FAULTS and the drills of load/torture/drills.py too."""
 EVERYWHERE = (*AGENT_NAMES, "postgres", "s3")
 BEHIND_AGENTS = ("postgres", "s3")
 STEADY_KINDS = (*LINK_FAULTS, *METASTORE_FAULTS, *BUCKET_FAULTS)
-"""Of a run in which leaders stay: no agent is killed or paused, and only what is behind the agents is struck."""
+"""Steady kinds of a run in which leaders stay: no agent is killed or paused, and only what is behind the agents is
+struck.
+"""
 GAP_MEAN_S = 0.9
 SETTLE_S = 3.0
 """A target is left alone this long after a process fault, so that it gets back to work."""
@@ -31,7 +33,7 @@ _TARGETS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(BUCKET_FAULTS, ("s3",)),
     **dict.fromkeys(AGENT_FAULTS, AGENT_NAMES),
 }
-"""Of the faults that do not strike everywhere."""
+"""Targets of the faults that do not strike everywhere."""
 
 
 class Fault(NamedTuple):

@@ -22,7 +22,7 @@ class HeldSnapshot:
         self._url = url
 
     async def hold(self) -> None:
-        """Until cancelled."""
+        """Hold the snapshot until cancelled."""
         while True:
             if (url := self._url()) is not None:
                 with contextlib.suppress(psycopg.Error):  # the server goes away

@@ -20,7 +20,7 @@ from load.torture.proxy import FaultProxy
 
 WRONG_SECONDS = 25.0
 PATIENCE_SECONDS = 180.0
-"""Until the last agent has left the old server: its longest wait is a minute and a half."""
+"""Longest wait in seconds until the last agent has left the old server: its longest wait is a minute and a half."""
 LOOK_SECONDS = 0.2
 
 

@@ -34,7 +34,7 @@ class Arguments(NamedTuple):
 
     @classmethod
     def read(cls) -> Arguments:
-        """From sys.argv."""
+        """Read the arguments from sys.argv."""
         bootstrap, topic, *numbers = sys.argv[1:]
         return cls(bootstrap, topic, *map(int, numbers))
 
@@ -82,7 +82,7 @@ class Pacer:
         self.open.discard((partition, number))
 
     def started_over(self, reason: str) -> None:
-        """The client goes on under a new producer epoch or id: what it repeats from then on, no broker can tell."""
+        """The client continues under a new producer epoch or id: what it repeats from then on, no broker can tell."""
         _print(f"over {reason}")
 
     def end(self, retries: int) -> None:
@@ -96,7 +96,7 @@ class Pacer:
 
 
 def pause() -> None:
-    """Until the next tick."""
+    """Pause until the next tick."""
     time.sleep(TICK_S)
 
 

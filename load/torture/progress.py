@@ -31,7 +31,7 @@ class Progress:
         self._tell()
 
     async def tell_for_ever(self) -> None:
-        """Until cancelled."""
+        """Print progress until cancelled."""
         while True:
             await asyncio.sleep(EVERY_SECONDS)
             self._tell()

@@ -81,7 +81,7 @@ class FaultProxy:
             link.reset()
 
     def open_to(self, target: int) -> int:
-        """How many connections are open to this port; a half-open one is here until the end."""
+        """Return how many connections are open to this port; a half-open one is here until the end."""
         return sum(link.target == target and not link.is_half_open for link in self._links)
 
     @property

@@ -55,8 +55,9 @@ def read_with_aiokafka(bootstrap: str, topic: str, partitions: int) -> list[Read
 
 
 async def _read_with_aiokafka(bootstrap: str, topic: str, partitions: int) -> list[Read]:
-    """From the start, by its reset policy: a seek_to_beginning that meets the look-up of another policy's offset
-    in flight is undone by its answer (aiokafka 0.14, Fetcher._update_fetch_positions)."""
+    """Read with aiokafka from the start, by its reset policy: a seek_to_beginning that meets the look-up of
+    another policy's offset in flight is undone by its answer (aiokafka 0.14, Fetcher._update_fetch_positions).
+    """
     until = time.monotonic() + READ_SECONDS
     async with aiokafka.AIOKafkaConsumer(
         bootstrap_servers=bootstrap,

@@ -28,7 +28,7 @@ from load.torture.writers import DELIVERY_MS, Report, Writer, installed
 TOPIC = "torture"
 PARTITIONS = 6
 FIRST_ANSWER_SECONDS = 300
-"""Within which a client starts and has its first record acknowledged, with no fault about."""
+"""Seconds within which a client starts and has its first record acknowledged, with no fault about."""
 QUIET_SECONDS = 300
 """After the last fault, what a writer gets to have everything answered (and its delivery timeout)."""
 LONG_LEASES = {"broker.session.timeout.ms": 60_000}
@@ -43,7 +43,7 @@ class TorturePlan:
     seconds: float
     kinds: Sequence[str] = KINDS
     gap_s: float = GAP_MEAN_S
-    """Between two faults, in the mean."""
+    """Mean time in seconds between two faults."""
     rate: int = 250
     delivery_ms: int = DELIVERY_MS
     clients: Sequence[str] = ()
@@ -77,7 +77,9 @@ class TortureOutcome:
     named: int = 0
     producer_ids: int = 0
     highest_epoch: int = 0
-    """Above the number of clients, or above 0: clients gave records up and went on under another id or epoch."""
+    """The highest epoch. Above the number of clients, or above 0: clients gave records up and continued under
+    another id or epoch.
+    """
     unsettled: list[str] = field(default_factory=list)
     """Named files that the bucket lacks, agents that still hold files in flight, tracebacks in their logs, what drills
     and the audit found."""
@@ -179,7 +181,7 @@ def _look_at_what_is_left(cluster: TortureCluster, outcome: TortureOutcome) -> N
     """Every file has a definite end: it has a row and an object, or no row."""
     for agent in cluster.agents.values():
         outcome.unsettled += unsettled(agent)
-    # compaction goes on meanwhile: a file must have been named before and after the bucket was listed
+    # compaction continues meanwhile: a file must have been named before and after the bucket was listed
     before = cluster.files_of_metastore()
     stored = {name.rpartition("/")[2] for name in cluster.s3.object_names() if "/segments/" in name}
     named = {str(file_id) for file_id in before & cluster.files_of_metastore()}

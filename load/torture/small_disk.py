@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 SIZE_BYTES = 3 * 1024**3
-"""For a primary, two standbys, and their logs. The file is sparse."""
+"""Size in bytes, for a primary, two standbys, and their logs. The file is sparse."""
 
 
 def why_missing() -> str:

@@ -5,7 +5,7 @@ Place: the process that load/transactional_copy/copiers.py starts, kills and rep
 copied as `NAME.INCARNATION.COUNT/partition/number`, to the partition that it has in the input: a transaction's records
 have its tag. It prints what it does before it does it: `begin TAG partition:number,...`, `ending TAG`; and, once it
 knows, `committed TAG` or `aborted TAG`. `again CALL ERROR` is a call that it repeats. It ends when its input ends; and
-with status 3 after `over REASON`, when only a new producer can go on.
+with status 3 after `over REASON`, when only a new producer can continue.
 Invariants: a batch has records of one assignment, and its offsets are committed as the member that got it: rebalances
 happen in poll, as there is a callback. The member's generation is remembered then: when librdkafka loses its membership
 it forgets both at once, and offsets without them are not checked. The producer is initialised before any position is
@@ -30,7 +30,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 INPUT, OUTPUT = "input", "copy"
 BATCH = 40
 ABORTED_SHARE = 0.15
-"""Of the transactions, on purpose."""
+"""Share of the transactions that are aborted on purpose."""
 TRANSACTION_MS = 15_000
 TAKE_SECONDS = 0.2
 CALL_SECONDS = 5.0
@@ -44,7 +44,7 @@ OVER = 3
 
 
 class LibrdkafkaCopier:
-    """Of one incarnation. `step` copies a batch, if there is one."""
+    """Librdkafka copier of one incarnation. `step` copies a batch, if there is one."""
 
     def __init__(self, bootstrap: str, group: str, name: str, incarnation: int, rng: random.Random) -> None:
         self._tag = f"{name}.{incarnation}"
@@ -78,7 +78,7 @@ class LibrdkafkaCopier:
         self._consumer.subscribe([INPUT], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke)
 
     def step(self) -> None:
-        """KafkaException when this producer cannot go on."""
+        """KafkaException when this producer cannot continue."""
         batch = self._take()
         if not batch:
             return
@@ -133,7 +133,7 @@ class LibrdkafkaCopier:
         return self._batch
 
     def _abort(self, tag: str) -> None:
-        """And go back to what is committed. Rebalances happen in poll, so no other thread moves a position."""
+        """Abort, and go back to what is committed. Rebalances happen in poll, so no other thread moves a position."""
         self._until_known("abort", lambda: self._producer.abort_transaction(CALL_SECONDS))
         tell(f"aborted {tag}")
         assigned = self._consumer.assignment()
@@ -167,12 +167,12 @@ class LibrdkafkaCopier:
 
 
 def is_passing(error: KafkaError) -> bool:
-    """Whether the call may be repeated: librdkafka marks calls of transactions, and times others out."""
+    """Return whether the call may be repeated: librdkafka marks calls of transactions, and times others out."""
     return error.retriable() or (error.code() == KafkaError._TIMED_OUT and not error.fatal())
 
 
 def tell(line: str) -> None:
-    """To the process that started this one, at once."""
+    """Send a line to the process that started this one, at once."""
     sys.stdout.write(line.replace("\n", " ") + "\n")
     sys.stdout.flush()
 

@@ -1,7 +1,7 @@
 """The copiers' processes: supervised, killed, paused and replaced while they are paused; and what they reported.
 
 Place: under load/transactional_copy/run.py. Each copier is a transactional id with one process at a time, but for a
-*zombie*: it is stopped (SIGSTOP), its successor starts, and then it goes on.
+*zombie*: it is stopped (SIGSTOP), its successor starts, and then it continues.
 Invariant: a process that ends is replaced under the same transactional id and the next incarnation, until `stop`.
 Lines are kept as they were said; what a killed process had said counts.
 """
@@ -31,7 +31,7 @@ STOP_SECONDS = 300.0
 
 
 class CopierFault(NamedTuple):
-    """`seconds`: of a pause; a zombie goes on that long after its successor was started."""
+    """`seconds`: of a pause; a zombie continues that long after its successor was started."""
 
     at_s: float
     kind: str
@@ -40,7 +40,9 @@ class CopierFault(NamedTuple):
 
 
 def copier_schedule(seed: int, seconds: float, copiers: int) -> list[CopierFault]:
-    """In order of time, a function of its arguments; the last one is over before `seconds` are."""
+    """Return the copier schedule in order of time, a function of its arguments; the last one is over before
+    `seconds` are.
+    """
     rng = random.Random(f"copiers {seed}")
     faults, at_s = [], rng.expovariate(1 / GAP_MEAN_S)
     free_at = dict.fromkeys(range(copiers), 0.0)
@@ -107,7 +109,7 @@ class SupervisedCopier:
         self._turn = asyncio.Lock()
 
     async def start(self) -> None:
-        """From now on until `stop`, a process that ends by itself or is killed gets a successor."""
+        """Start the processes; until `stop`, one that ends by itself or is killed gets a successor."""
         async with self._turn:
             await self._start()
 
@@ -149,7 +151,7 @@ class SupervisedCopier:
         await asyncio.gather(*self._watching)
 
     async def kill(self) -> None:
-        """What still runs, if the run itself failed."""
+        """Kill what still runs, if the run itself failed."""
         self._is_stopping = True
         for process in (*self._zombies, self._process):
             if process is not None and process.returncode is None:

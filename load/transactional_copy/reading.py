@@ -44,7 +44,7 @@ def read_log(bootstrap: str, topic: str, partitions: int, isolation: str) -> lis
 
 
 class LiveReader(threading.Thread):
-    """Reads the committed records of a topic while the run goes on. `seen`: each partition in its order."""
+    """Reads the committed records of a topic while the run continues. `seen`: each partition in its order."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         super().__init__(daemon=True)
@@ -56,7 +56,7 @@ class LiveReader(threading.Thread):
         self._is_stopped = threading.Event()
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Run until `stop`."""
         while not self._is_stopped.is_set():
             for message in self._consumer.consume(1_000, 0.5):
                 error = message.error()

@@ -47,7 +47,7 @@ PROGRAM = Path(__file__).parent / "TransactionalCopier.java"
 GROUP = "copiers"
 PARTITIONS = 4
 FAULTS = ("reset", "mute", "kill", "pause")
-"""Of load/torture/faults.py: replies that are lost, and agents that are."""
+"""Faults of load/torture/faults.py: replies that are lost, and agents that are."""
 DRILLS = ("postgres_kill", "promote_sync")
 SETTINGS = {
     "controller.lease.ms": 2_000,
@@ -93,14 +93,14 @@ class CopyOutcome:
     uncommitted: int = 0
     seen: int = 0
     catch_up_s: float = 0.0
-    """From the last fault until the group's offsets reached the end."""
+    """Seconds from the last fault until the group's offsets reached the end."""
     unsettled: list[str] = field(default_factory=list)
     """Transactions that stay open, a last stable offset below the end, tracebacks in the logs of agents, what drills,
     readers and the audit found."""
 
     @property
     def transactions(self) -> dict[str, CopyTransaction]:
-        """By tag, of all copiers."""
+        """Transactions by tag, of all copiers."""
         return {tag: each for report in self.copiers for tag, each in report.transactions.items()}
 
     @property
@@ -209,7 +209,7 @@ def _may_lose(plan: CopyPlan) -> bool:
 
 
 async def _strike(copiers: Sequence[SupervisedCopier], faults: Sequence[CopierFault], injected: Counter[str]) -> None:
-    """At their times; returns when the last one is over."""
+    """Cause the faults at their times; return when the last one is over."""
     started = asyncio.get_running_loop().time()
     async with asyncio.TaskGroup() as striking:
         for fault in faults:

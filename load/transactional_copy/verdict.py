@@ -28,7 +28,7 @@ from load.torture.checker import Name, Read
 
 
 class KnownOutcome(enum.Enum):
-    """Of a transaction, as its copier knows it."""
+    """Outcome of a transaction, as its copier knows it."""
 
     NEVER = "no commit attempted"
     ATTEMPTED = "commit attempted"
@@ -122,7 +122,7 @@ def _check_copies(evidence: CopyEvidence, verdict: CopyVerdict) -> None:
 
 
 def _check_transactions(evidence: CopyEvidence, verdict: CopyVerdict) -> None:
-    """What is committed of each transaction against what its copier knows."""
+    """Compare what is committed of each transaction with what its copier knows."""
     committed, stored = defaultdict(set), {}
     for read in evidence.committed:
         committed[Name.of(read.value).producer].add(Name.of(read.value))
@@ -144,7 +144,9 @@ def _check_transactions(evidence: CopyEvidence, verdict: CopyVerdict) -> None:
 
 
 def _is_listed(name: Name, stored: Read | None, evidence: CopyEvidence) -> bool:
-    """Whether the record is lost and listed; or it is there, and the end of its transaction is lost and listed."""
+    """Return whether the record is lost and listed; or it is there, and the end of its transaction is lost and
+    listed.
+    """
     if stored is None:
         return name in evidence.listed
     return any(offset > stored.offset for offset in evidence.listed_ends.get(stored.partition, ()))

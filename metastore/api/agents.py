@@ -64,12 +64,14 @@ AGENT_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
 
 
 def agent_features(*, has_secret_keys: bool) -> Mapping[str, FeatureRange]:
-    """What an agent with or without metadata.secret.keys registers with: without, no cluster with sealed secrets."""
+    """Return what an agent with or without metadata.secret.keys registers with: without, no cluster with sealed
+    secrets.
+    """
     return {**AGENT_FEATURES, **OPTIONAL_FEATURES} if has_secret_keys else AGENT_FEATURES
 
 
 class Listener(NamedTuple):
-    """Where an agent is reached. `security_protocol`: Kafka's number, 0 is PLAINTEXT."""
+    """Address of an agent. `security_protocol`: Kafka's number, 0 is PLAINTEXT."""
 
     name: str
     host: str
@@ -85,7 +87,7 @@ class AgentRegistration:
     incarnation_id: uuid.UUID
     host: str
     port: int
-    """Of the listener that clients are sent to."""
+    """The port of the listener that clients are sent to."""
     rack: str | None
     cluster_id: str | None = None
     """Refused when it is another cluster's; None where the caller took it from this very metastore."""

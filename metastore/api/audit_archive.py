@@ -58,7 +58,7 @@ class AuditArchiveApi(Protocol):
         """
 
     async def enqueue_jobs(self, jobs: Sequence[NewJob], *, by: JobToken | None = None) -> list[bool]:
-        """As JobApi's."""
+        """Add jobs as JobApi does."""
 
     async def archiving_epochs(self) -> set[int]:
         """The epochs of all leases of ARCHIVE_ROWS that hold, or that expired and no worker claimed yet.

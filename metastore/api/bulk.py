@@ -27,7 +27,7 @@ class BulkRun(NamedTuple):
     position: int
     length: int
     records: int
-    """Of all batches: lastOffsetDelta + 1 each."""
+    """Number of records of all batches: lastOffsetDelta + 1 each."""
     max_timestamp: int
 
 
@@ -71,7 +71,7 @@ class BulkDecision(NamedTuple):
 
 
 class BulkProgress(NamedTuple):
-    """As of BulkDecision."""
+    """State of a decided bulk write."""
 
     next_chunk: int
     chunks: int
@@ -114,13 +114,13 @@ class BulkRecordApi(Protocol):
     """What is decided, until the bucket knows it (compactor/outcomes.py)."""
 
     async def decided_bulk_files(self, most: int) -> list[uuid.UUID]:
-        """Up to `most` files of decided attempts that are not forgotten."""
+        """Return up to `most` files of decided attempts that are not forgotten."""
 
     async def forget_decided_bulk_files(self, token: JobToken, files: Sequence[uuid.UUID]) -> None:
         """The bucket has them. Idempotent; fenced by the lease."""
 
     async def bulk_files_in_index(self, files: Sequence[uuid.UUID]) -> list[bool]:
-        """Whether each is a file of a decided attempt that is still there."""
+        """Return whether each is a file of a decided attempt that is still there."""
 
 
 class CountAnnouncementApi(Protocol):

@@ -38,23 +38,25 @@ class CleaningState(NamedTuple):
     high_watermark: int
     roll_offset: int
     active_bytes: int
-    """Of the active part."""
+    """Bytes of the active part."""
     active_since_ms: int | None
-    """When the first record of the active part was committed; None if it has none."""
+    """The time when the first record of the active part was committed; None if it has none."""
     is_noted: bool
     """Whether this time is stored; if not, it is known only until its extent is merged."""
     cleaned_offset: int
     cleanable_end: int
     dirty_bytes: int
-    """Between cleaned offset and cleanable end."""
+    """Bytes between cleaned offset and cleanable end."""
     clean_bytes: int
-    """Below the cleaned offset; 0 if a pass would not read them: nothing is dirty, and no horizon is due."""
+    """Bytes below the cleaned offset; 0 if a pass would not read them: nothing is dirty, and no horizon is
+    due.
+    """
     dirty_since_ms: int | None
-    """When the first dirty record was committed."""
+    """The time when the first dirty record was committed."""
     horizon_ms: int | None
     """The first delete horizon below the cleaned offset."""
     uncleanable_ms: int | None
-    """When a pass found that not all of it can be cleaned."""
+    """The time when a pass found that not all of it can be cleaned."""
 
 
 class RollTarget(NamedTuple):
@@ -72,7 +74,7 @@ class CleanablePartition(NamedTuple):
     live: LivePartition
     cleaned_offset: int
     aborted: tuple[AbortedRange, ...] = ()
-    """With offsets in these extents."""
+    """The aborted ranges with offsets in these extents."""
     log_start_offset: int = 0
 
 
@@ -92,7 +94,7 @@ class FlushedPart(NamedTuple):
     partition_key: int
     file_id: uuid.UUID
     first_offset: int
-    """Of the partition in this file."""
+    """The first offset of the partition in this file."""
     is_unreadable: bool
     """A merge could not read all of it, within the last day."""
 
@@ -112,7 +114,9 @@ class CleaningApi(Protocol):
     async def swap_cleaned_extents(
         self, token: JobToken, file: NewFile, swaps: Sequence[Swap], cleaned_offsets: Sequence[int]
     ) -> list[SwapOutcome]:
-        """As swap_extents; all swaps are lost if the cleaned offset of one's partition is lower than the given one."""
+        """Swap as swap_extents does; all swaps are lost if the cleaned offset of one's partition is lower than the
+        given one.
+        """
 
     async def finish_cleaning(self, token: JobToken, cleaned: CleanedPartition) -> bool:
         """Move the cleaned offset to `end`; False, and nothing happened, if other extents are there now. Idempotent."""
@@ -121,7 +125,7 @@ class CleaningApi(Protocol):
         """Note that a pass could not read all of it, or not hold its keys."""
 
     async def parts_in_files(self, ends: Sequence[tuple[int, int]], file_ids: Sequence[uuid.UUID]) -> set[int]:
-        """Which of the partitions have an extent below (partition key, end) in one of the files."""
+        """Return which of the partitions have an extent below (partition key, end) in one of the files."""
 
     async def flushed_files(self, ends: Sequence[tuple[int, int]]) -> list[FlushedPart]:
         """The files of level 0 with an extent below (partition key, end)."""

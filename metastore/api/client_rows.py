@@ -22,4 +22,4 @@ class ClientRowsApi(Protocol):
     """The counts."""
 
     async def client_rows(self) -> RowCounts:
-        """As of now, about."""
+        """Return the numbers of rows as of now, about."""

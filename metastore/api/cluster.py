@@ -48,11 +48,11 @@ class ClusterFacts(Protocol):
 
     @property
     def cluster_id(self) -> str:
-        """As `headrace storage format` wrote it."""
+        """The id that `headrace storage format` wrote."""
 
     @property
     def incarnation_id(self) -> uuid.UUID:
-        """Which life of the metastore this is: another one after a restore."""
+        """Return which life of the metastore this is: another one after a restore."""
 
     @property
     def commit_shards(self) -> int:

@@ -18,9 +18,9 @@ class BatchTransaction(enum.IntEnum):
 
     NO_TRANSACTION = 0
     ADDED = 1
-    """To one that its producer has added the partition to."""
+    """Code of a batch in a transaction to which its producer has added the partition."""
     ANY_PARTITION = 2
-    """And the batch may begin it, and add the partition (KIP-890)."""
+    """Code of a batch that may begin the transaction, and add the partition (KIP-890)."""
 
 
 class StagedBatch(NamedTuple):
@@ -102,11 +102,11 @@ class MovedKeys(enum.IntEnum):
 
 
 ALIAS_CODES = -16
-"""In place of a partition count: the batch came for an alias of the partition. This is alias 0's."""
+"""Codes in place of a partition count: the batch came for an alias of the partition. This is alias 0's."""
 
 
 def via_alias(partition_index: int) -> int:
-    """What an agent says in place of a partition count of a batch that came for this alias of the partition."""
+    """Return what an agent says in place of a partition count of a batch that came for this alias of the partition."""
     return ALIAS_CODES - partition_index
 
 

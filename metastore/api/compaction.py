@@ -23,13 +23,13 @@ class FileFacts(NamedTuple):
     file_id: uuid.UUID
     level: int
     body_bytes: int
-    """Of all batches in it, live or dead."""
+    """Bytes of all batches in it, live or dead."""
     live_bytes: int
     age_ms: int
 
 
 class WaitingFiles(NamedTuple):
-    """Files in order of their ids. `next_scan`: where to go on among the files of the last level."""
+    """Files in order of their ids. `next_scan`: where to continue among the files of the last level."""
 
     files: list[FileFacts]
     next_scan: uuid.UUID
@@ -47,13 +47,15 @@ class LivePartition(NamedTuple):
     max_message_bytes: int | None
     """max.message.bytes in the same way; None when there is neither."""
     roll_offset: int = 0
-    """Of a topic that is compacted by key: where its active part begins (metastore/api/cleaning.py). Else 0."""
+    """The roll offset of a topic that is compacted by key: where its active part begins (metastore/api/cleaning.py).
+    Else 0.
+    """
     cleaned_offset: int = 0
-    """Of such a topic, for merges: how far it is cleaned. Else 0."""
+    """The offset up to which such a topic is cleaned, for merges. Else 0."""
 
 
 class LiveExtents(NamedTuple):
-    """As of one instant, `wall_ms`; partitions in order of their keys."""
+    """The live extents at one instant, `wall_ms`; partitions in order of their keys."""
 
     wall_ms: int
     partitions: list[LivePartition]
@@ -101,7 +103,8 @@ class CompactionApi(Protocol):
     """What takes a token is fenced by that lease: FencedError once the job has another holder."""
 
     async def waiting_files(self, scan_from: uuid.UUID, limit: int) -> WaitingFiles:
-        """Up to `limit` of the oldest live files of each level but the last, and of the last those after `scan_from`.
+        """Return up to `limit` of the oldest live files of each level but the last, and of the
+        last those after `scan_from`.
 
         Files that hold what could not be read lately are left out (`mark_unreadable`). O(limit).
         """

@@ -78,7 +78,8 @@ class ControllerApi(Protocol):
     async def succeed_controller(
         self, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int, gone_epoch: int
     ) -> ControllerLease:
-        """As hold_controller_lease, but take the lease of `gone_epoch` over although it has not ended.
+        """Hold the lease as hold_controller_lease does, but take the lease of `gone_epoch` over although it has not
+        ended.
 
         For a standby that knows that the holder's process is gone. A holder that is not gone after all is fenced by
         the new epoch. Only one caller takes over from one epoch.
@@ -95,7 +96,7 @@ class ControllerApi(Protocol):
         """
 
     async def snapshot_state(self) -> SnapshotState:
-        """How much log the newest snapshot leaves; scans that part of the log."""
+        """Return how much log the newest snapshot leaves; scans that part of the log."""
 
     async def save_snapshot(self, controller_epoch: int, snapshot: StoredSnapshot) -> None:
         """Keep it and the one before it; older ones go. Idempotent by end offset."""

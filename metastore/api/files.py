@@ -35,9 +35,11 @@ class FileState(enum.IntEnum):
     DELETING = 2
     """Dead, and given to the janitor."""
     STAGED = 3
-    """Of a bulk write that is decided: no extent names it before its chunk is committed."""
+    """State of a file of a bulk write that is decided: no extent names it before its chunk is committed."""
     RESERVED = 4
-    """Of an upload that a lease has started (metastore/api/segments.py): live from its first swap on."""
+    """State of a file of an upload that a lease has started (metastore/api/segments.py): live from its first swap
+    on.
+    """
 
 
 class DeadFile(NamedTuple):
@@ -49,7 +51,7 @@ class DeadFile(NamedTuple):
 
 
 class JanitorState(NamedTuple):
-    """Which life of the metastore this is, and how often objects were deleted under it."""
+    """Life of the metastore, and the number of times that objects were deleted under it."""
 
     incarnation_id: uuid.UUID
     generation: int
@@ -92,7 +94,7 @@ class FileApi(Protocol):
         """
 
     async def janitor_state(self) -> JanitorState:
-        """As it is."""
+        """Return the janitor's state."""
 
     async def begin_generation(self, token: JobToken, incarnation_id: uuid.UUID) -> int:
         """Count on, before objects are deleted."""
@@ -111,7 +113,8 @@ class RebuildApi(Protocol):
         """
 
     async def rebuild_extents(self, extents: Sequence[Extent]) -> None:
-        """Of files that were named so; of each partition in offset order, over all calls. Leader epochs are ours.
+        """Store extents of files that were named so; of each partition in offset order, over all calls. Leader
+        epochs are ours.
 
         The first extent of a partition decides its log start, the last its high watermark.
         """

@@ -62,7 +62,7 @@ class CommittedOffset(NamedTuple):
 
 
 class ParentPosition(NamedTuple):
-    """Where a group is in a partition that is split in two (metastore/partitions/splitting.py).
+    """Position of a group in a partition that is split in two (metastore/partitions/splitting.py).
 
     `committed`: None without a stored offset. `child_begins`: where the group has to begin in the child, below which
     are records of an earlier life of it; None if there are none, or if the group has an offset there.
@@ -81,7 +81,7 @@ class GroupApi(Protocol):
         """Become the group's coordinator, under an epoch higher than any before.
 
         None while another live agent holds it. FencedError unless the agent is registered under this
-        epoch and unfenced. To claim again does no harm.
+        epoch and unfenced. To claim again is harmless.
         """
 
     async def release_groups(self, claims: Mapping[str, int]) -> None:
@@ -111,7 +111,7 @@ class GroupApi(Protocol):
         """
 
     async def parent_positions(self, group_id: str, parent_keys: Sequence[int]) -> list[ParentPosition]:
-        """Of the asked partitions that are there."""
+        """Return the positions of the asked partitions that are there."""
 
     async def delete_offsets(self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]) -> None:
         """Forget offsets. Those that are not there are no error."""

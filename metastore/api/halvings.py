@@ -2,7 +2,7 @@
 
 Place: between the requests and the controller on one side, and the metadata log; the commit has the rule for batches.
 Invariant: each step is one transaction, with the records that say so, and leads to a state from which any controller
-goes on. A child is merged only when every group that counts has committed its end, which the store checks itself.
+continues. A child is merged only when every group that counts has committed its end, which the store checks itself.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class HalvingStepApi(HalvingStateApi, Protocol):
     """
 
     async def pause_children(self, controller_epoch: int, child_keys: Sequence[int]) -> int:
-        """Of those that drain; how many."""
+        """Pause those children that drain; return how many."""
 
     async def resume_children(self, controller_epoch: int, child_keys: Sequence[int]) -> int:
-        """Of those that are paused; how many."""
+        """Resume those children that are paused; return how many."""
 
     async def merge_children(
         self, controller_epoch: int, expected_head: int, topic_id: uuid.UUID, pairs: Sequence[HalvingPair]
@@ -88,7 +88,7 @@ class HalvingRequestApi(HalvingStateApi, Protocol):
     """
 
     async def begin_halving(self, expected_head: int, halving: Halving) -> bool:
-        """From now on the controller drains, pauses and merges the topic's children."""
+        """Begin a halving: the controller drains, pauses and merges the topic's children."""
 
     async def cancel_halving(self, expected_head: int, topic_id: uuid.UUID) -> bool:
         """Give it up; False also when a child is merged."""

@@ -17,7 +17,9 @@ class HousekeepingApi(Protocol):
         """Empty the next slot of the feed and of the answers; its name, None when none was due."""
 
     async def overdue_slots(self) -> dict[str, int]:
-        """For how many turns the next slot of each log is overdue: 0 or 1 if slots are emptied in time."""
+        """Return for how many turns the next slot of each log is overdue: 0 or 1 if slots are
+        emptied in time.
+        """
 
     async def expire_producer_state(self, limit: int) -> int:
         """Forget up to `limit` producers of one commit shard that were silent for producer.id.expiration.ms; how many
@@ -40,8 +42,8 @@ class HousekeepingApi(Protocol):
         """Commit one chunk of a bulk write that its driver left over a minute ago; 0 when there is none."""
 
     async def oldest_bulk_write(self) -> float:
-        """For how many seconds the decided bulk write that waits the longest has made no progress; 0 if all are
-        complete.
+        """Return for how many seconds the decided bulk write that waits the longest has made
+        no progress; 0 if all are complete.
         """
 
     async def prune_bulk_writes(self, limit: int) -> int:
@@ -50,8 +52,8 @@ class HousekeepingApi(Protocol):
         """
 
     async def oldest_audit_block(self) -> float:
-        """For how many seconds the oldest full block of the audit trail has waited in rows, of all metadata partitions;
-        0 if none is full, and below metadata.format 4.
+        """Return for how many seconds the oldest full block of the audit trail has waited in
+        rows, of all metadata partitions; 0 if none is full, and below metadata.format 4.
         """
 
     async def held_snapshot(self) -> int:

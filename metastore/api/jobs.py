@@ -111,4 +111,4 @@ class JobApi(Protocol):
         """
 
     async def release_job(self, token: JobToken) -> None:
-        """Let another worker go on at once; this lease does not count as an attempt. Idempotent."""
+        """Let another worker continue at once; this lease does not count as an attempt. Idempotent."""

@@ -18,7 +18,7 @@ class Server(NamedTuple):
     system_identifier: int
     """Drawn by initdb; a standby and a physical copy have the same."""
     timeline: int
-    """Of its WAL; each promotion raises it."""
+    """The timeline of its WAL; each promotion raises it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,15 @@ class ServerLife:
     begun_on: Server
     server: Server
     wal_bytes: int
-    """Up to where the server inserted WAL: it only grows on one timeline, but for what a crash loses unflushed."""
+    """The position up to which the server inserted WAL: it only grows on one timeline, but for what a crash loses
+    unflushed.
+    """
     feed_sum: int
     """The sum of the commit shards' heads: it only grows within a life."""
     metadata_head: int
     """The next offset of the metadata log: it only grows."""
     flushed_bytes: int
-    """Up to where WAL is flushed: a crash loses nothing below."""
+    """The position up to which WAL is flushed: a crash loses nothing below."""
     prepared: uuid.UUID | None = None
     """The incarnation id that prepare_life left here for the next life, if it was on the server's timeline."""
 
@@ -59,7 +61,7 @@ class LifeApi(Protocol):
         """
 
     async def describe_life(self) -> ServerLife:
-        """What this server says."""
+        """Return what this server says."""
 
     async def prepare_life(self, incarnation_id: uuid.UUID, spent: uuid.UUID | None = None) -> uuid.UUID:
         """The id of the life that may begin on this server: the first one that was given here, unless that is `spent`.
@@ -71,5 +73,5 @@ class LifeApi(Protocol):
         """Begin it; True if it has begun. False if the server prepared another id, or changed meanwhile: ask again.
 
         Numbers that were handed out in an older life are never handed out in this one (metastore/life/numbers.py).
-        Leader epochs rise, the metadata log goes on from a snapshot, and leases of controllers end.
+        Leader epochs rise, the metadata log continues from a snapshot, and leases of controllers end.
         """

@@ -77,7 +77,7 @@ class Metastore(
         """Keep so many connections instead of metastore.pool.size; those in use end with their call."""
 
     def answers(self) -> int:
-        """How many calls of this process the metastore has answered so far."""
+        """Return how many calls of this process the metastore has answered so far."""
 
     async def close(self) -> None:
         """Close the connections; calls in progress fail."""

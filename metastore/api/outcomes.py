@@ -46,10 +46,10 @@ class OutcomeApi(Protocol):
         """The life of the metastore that this process names."""
 
     async def ended_transactions(self, most: int) -> list[EndedTransaction]:
-        """Up to `most` that are not forgotten."""
+        """Return up to `most` ended transactions that are not forgotten."""
 
     async def forget_outcomes(self, token: JobToken, ended: Sequence[EndedTransaction]) -> None:
         """The bucket has them. Idempotent."""
 
     async def markers_in_log(self, outcomes: Sequence[TransactionOutcome]) -> list[bool]:
-        """Whether the marker of each is in the log: neither lost, nor below the log start, nor cleaned away."""
+        """Return whether the marker of each is in the log: neither lost, nor below the log start, nor cleaned away."""

@@ -17,8 +17,9 @@ EXTENTS_PER_CALL = 4_000
 ALL_BYTES = 1 << 62
 """No limit."""
 NONE_OPEN = -1
-"""In place of a first open offset: the partition has no open transaction, and the last stable offset is the high
-watermark."""
+"""The value in place of a first open offset: the partition has no open transaction, and the last stable offset is
+the high watermark.
+"""
 
 
 class Extent(NamedTuple):
@@ -49,7 +50,7 @@ class AbortedRange(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-    """Of the abort marker."""
+    """The offset of the abort marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,9 @@ class PartitionExtents:
 
     @property
     def last_stable_offset(self) -> int:
-        """Of a known partition: below it every transaction has ended. Never below the log start."""
+        """The last stable offset of a known partition: below it every transaction has ended. Never below the log
+        start.
+        """
         if self.first_open_offset == NONE_OPEN:
             return self.high_watermark
         return max(self.first_open_offset, self.log_start_offset)
@@ -141,7 +144,7 @@ class FeedPage:
     """Rows after the asked positions, per shard in seq order. `incarnation_id` changes when the metastore is restored.
 
     `lost_shards`: rows after the asked position are no longer kept (or the feed went back): drop
-    what the index holds of that shard and go on from `heads[shard]`.
+    what the index holds of that shard and continue from `heads[shard]`.
     `wall_ms` is the database's clock when it answered.
     """
 
@@ -155,7 +158,7 @@ class FeedPage:
 
 
 class EpochQuery(NamedTuple):
-    """Where does the partition's log end for a reader that knows it up to `leader_epoch`?"""
+    """Query for the end of the partition's log, for a reader that knows it up to `leader_epoch`?"""
 
     partition_key: int
     leader_epoch: int

@@ -83,7 +83,7 @@ class ProducerStatus(NamedTuple):
 
 
 class AgentLease(NamedTuple):
-    """As of the agent's last contact. `metadata_offset`: the next one that its image has not applied."""
+    """The lease as of the agent's last contact. `metadata_offset`: the next one that its image has not applied."""
 
     node_id: int
     metadata_offset: int
@@ -97,7 +97,7 @@ class ConsumerLag(NamedTuple):
     partition_key: int
     records: int
     pairs: int
-    """Of group and partition, in the whole cluster."""
+    """Number of pairs of group and partition in the whole cluster."""
 
 
 class Statistics(NamedTuple):
@@ -126,7 +126,7 @@ class JobReports(Protocol):
         """Unfinished ones by id, then the newest of the finished, up to `limit` in all."""
 
     async def count_jobs(self) -> list[JobCount]:
-        """How many jobs there are by kind and state, and how late; finished ones count until they are pruned."""
+        """Return how many jobs there are by kind and state, and how late; finished ones count until they are pruned."""
 
 
 class FileReports(Protocol):
@@ -142,14 +142,14 @@ class FileReports(Protocol):
         """Counted by a scan of files and extents."""
 
     async def file_levels(self) -> list[FileLevel]:
-        """By level and state; counted by a scan of segment_files."""
+        """Return the numbers of files by level and state; counted by a scan of segment_files."""
 
 
 class PartitionReports(Protocol):
     """Partitions, looked at from outside."""
 
     async def partition_names(self, partition_keys: Sequence[int]) -> dict[int, PartitionName]:
-        """By key; deleted partitions are left out."""
+        """Return the names of partitions by key; deleted partitions are left out."""
 
     async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:
         """Bytes of each partition's stored batches, in order; -1 for a deleted one. One probe each."""

@@ -34,7 +34,7 @@ class LogStartAnswer(NamedTuple):
     partition_key: int
     known: bool
     log_start_offset: int
-    """As it is now; this and the rest are -1 or 0 for a deleted partition."""
+    """The log start as it is now; this and the rest are -1 or 0 for a deleted partition."""
     high_watermark: int
     removed_extents: int
     removed_bytes: int

@@ -17,7 +17,7 @@ from headrace.metastore.api.segments import PartitionMarker, RemoteSegment, Segm
 
 
 class LogEnds(NamedTuple):
-    """Of one metadata partition. `next_offset`: of __remote_log_metadata, where it starts at 0."""
+    """Ends of the logs of one metadata partition. `next_offset`: of __remote_log_metadata, where it starts at 0."""
 
     next_offset: int
     audit_start: int
@@ -45,13 +45,15 @@ class SegmentLogApi(Protocol):
     """Reads only; cost O(result)."""
 
     async def segment_log_ends(self) -> list[LogEnds]:
-        """Of every metadata partition, in order."""
+        """Return the ends of every metadata partition, in order."""
 
     async def read_remote_log(self, metadata_partition: int, start_offset: int, limit: int) -> RemoteLogPage:
-        """At most `limit` rows."""
+        """Read at most `limit` rows."""
 
     async def read_audit_log(self, metadata_partition: int, start_offset: int, limit: int) -> AuditPage:
-        """At most `limit` rows, or an object; none below the audit's start. Use AuditReader, which reads both."""
+        """Read at most `limit` rows, or an object; none below the audit's start. Use AuditReader,
+        which reads both.
+        """
 
     async def list_segments(
         self, topic_id: uuid.UUID, partition_index: int, after: int, limit: int

@@ -66,7 +66,8 @@ _PARTITION_FOLLOWS = {
 
 
 def segment_transition(key: LifecycleKey, latest: Latest | None, new: Latest) -> bool:
-    """Whether `new` changes the key's state; False for a repeated write. IllegalTransitionError if it may not follow.
+    """Return whether `new` changes the key's state; False for a repeated write. IllegalTransitionError if it may not
+    follow.
 
     `latest`: None if the key has no record, or a tombstone as its last one.
     """
@@ -88,7 +89,7 @@ def segment_transition(key: LifecycleKey, latest: Latest | None, new: Latest) ->
 def partition_transition(
     key: LifecycleKey, latest: RemotePartitionDeleteState | None, new: RemotePartitionDeleteState
 ) -> bool:
-    """As segment_transition, for a partition's delete marker."""
+    """Do what segment_transition does, for a partition's delete marker."""
     if latest is new:
         return False
     if new not in _PARTITION_FOLLOWS[latest]:

@@ -26,7 +26,9 @@ from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemoteP
 CLEAN_UP_SEGMENTS_JOB = "clean-up-segments"
 """The kind of the periodic job."""
 METADATA_PARTITIONS = 50
-"""Of both topics, by Kafka's RemoteLogMetadataTopicPartitioner (metadata_partition.sql)."""
+"""Number of metadata partitions of both topics, by Kafka's RemoteLogMetadataTopicPartitioner
+(metadata_partition.sql).
+"""
 NO_BROKER = -1
 """Broker id of what a process without a node id did."""
 
@@ -170,7 +172,9 @@ class SegmentApi(Protocol):
     async def start_reserved_segments(
         self, token: JobToken, file_id: uuid.UUID, level: int, segments: Sequence[NewSegment]
     ) -> StartOutcome:
-        """As start_segments; REFUSED unless this lease reserved the id with reserve_files. The file may be stored."""
+        """Start segments as start_segments does; REFUSED unless this lease reserved the id with reserve_files. The
+        file may be stored.
+        """
 
     async def finish_lost_upload(self, token: JobToken, file_id: uuid.UUID) -> int:
         """COPY_FINISHED for the keys of an upload, after its lease was lost; not fenced: nothing becomes readable.

@@ -25,7 +25,7 @@ class SettingReport:
     """Host and process id, for people."""
     roles: tuple[str, ...]
     node_id: int | None
-    """Of an agent that has registered."""
+    """The node id of an agent that has registered."""
     proposals: Mapping[str, str]
     features: Mapping[str, int] = field(
         default_factory=lambda: {name: levels.max_level for name, levels in SUPPORTED_FEATURES.items()}
@@ -59,7 +59,7 @@ class SettingsApi(Protocol):
         """Take the report back: the process stops. Idempotent."""
 
     async def setting_proposals(self) -> SettingProposals:
-        """As of now; a few rows per process."""
+        """Return the proposals as of now; a few rows per process."""
 
     async def compactors_without(self, feature: str, level: int) -> tuple[str, ...]:
         """Running processes that compact, without a report that they support the level."""

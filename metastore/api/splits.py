@@ -67,7 +67,7 @@ class SplitApi(CountAnnouncementApi, Protocol):
         """The groups with an offset in the topic or with members that consume it, by id."""
 
     async def quiet_splits(self, limit: int) -> Sequence[QuietSplit]:
-        """Up to so many, by age."""
+        """Return at most so many quiet splits, by age."""
 
     async def set_split_boundary(self, controller_epoch: int, expected_head: int, split: QuietSplit) -> bool:
         """False, and nothing happened, when the log's head moved or a moved key came. FencedError for a stale epoch."""

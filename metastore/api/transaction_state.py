@@ -45,11 +45,11 @@ class Transaction:
     previous: ProducerEpoch = NO_PRODUCER
     """What a repeated request names, if the last one changed `producer`: it gets the answer of the first."""
     partition_keys: frozenset[int] = frozenset()
-    """Of the open transaction."""
+    """The partitions of the open transaction."""
     groups: frozenset[str] = frozenset()
     """Consumer groups with offsets in the open transaction."""
     begun_ms: int = -1
-    """When the open transaction began."""
+    """The time when the open transaction began."""
     changed_ms: int = -1
     version: int = 0
     """Rises with each change of the row; 0 before the first."""

@@ -16,7 +16,7 @@ from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch,
 
 
 class TransactionAnswer(NamedTuple):
-    """`producer`: how the client goes on, if the verdict is DONE."""
+    """`producer`: how the client continues, if the verdict is DONE."""
 
     verdict: TransactionVerdict
     producer: ProducerEpoch = NO_PRODUCER
@@ -91,7 +91,7 @@ class TransactionApi(Protocol):
         """policy.abort."""
 
     async def open_transactions(self, most: int) -> OpenTransactions:
-        """With up to `most` late ones, the oldest first."""
+        """Open the transactions with up to `most` late ones, the oldest first."""
 
     async def expire_transactional_ids(self, expiration_ms: int, most: int) -> int:
         """Forget up to `most` ids that were unused for so long, without an open transaction; how many."""

@@ -35,7 +35,7 @@ _FAST = 1
 
 
 class Block(NamedTuple):
-    """Where some records are in their object. Offsets are inclusive; `position` and `length` in bytes."""
+    """Position of some records in their object. Offsets are inclusive; `position` and `length` in bytes."""
 
     first_offset: int
     last_offset: int

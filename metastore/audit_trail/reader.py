@@ -40,7 +40,7 @@ class AuditReader:
         self._logs, self._store = logs, store
 
     async def page(self, metadata_partition: int, offset: int, limit: int) -> TrailPage:
-        """At most `limit` records; none below the trail's start. Errors of metastore and store."""
+        """Return at most `limit` records; none below the trail's start. Errors of metastore and store."""
         missing = ""
         for _ in range(ATTEMPTS):
             found = await self._logs.read_audit_log(metadata_partition, offset, limit)

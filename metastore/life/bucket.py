@@ -50,7 +50,9 @@ class Position(msgspec.Struct, frozen=True):
     feed_sum: int
     metadata_head: int
     is_flushed: bool = False
-    """In the bucket: False if an agent of the release before wrote it, which notes what a crash may take back."""
+    """Whether all of it is flushed, as the bucket says: False if an agent of the release before wrote it, which
+    notes what a crash may take back.
+    """
 
     @classmethod
     def of(cls, found: ServerLife) -> Position:

@@ -22,7 +22,7 @@ class FlushedPosition:
         self._waiting: Position | None = None
 
     def start_from(self, noted: Position | None) -> None:
-        """Go on from what another process noted."""
+        """Continue from what another process noted."""
         self.newest, self._waiting = noted, None
 
     def take(self, found: ServerLife) -> None:

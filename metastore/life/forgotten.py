@@ -1,6 +1,6 @@
 """What agents knew of a life that is over: the extents that they forgot when the feed went back or changed its life.
 
-Place: written by each agent before it goes on (agent/fetch/forgotten.py), read by `headrace audit --lost`.
+Place: written by each agent before it continues (agent/fetch/forgotten.py), read by `headrace audit --lost`.
 Invariant: an object has extents as the metastore committed and fed them: offsets and file. An extent here of a file
 that no row names any more was committed, so its records were acknowledged or were about to be, and are lost.
 Layout: `metastore/extents/` + a random name + `.json`, a list of [file id, partition key, base offset, last offset].
@@ -43,7 +43,7 @@ async def write_forgotten(store: ObjectStore, name: uuid.UUID, extents: Iterable
 
 
 async def read_forgotten(store: ObjectStore) -> dict[uuid.UUID, set[OffsetRange]]:
-    """By file, over all objects. CorruptError if one is damaged."""
+    """Read what agents forgot, by file, over all objects. CorruptError if one is damaged."""
     found: dict[uuid.UUID, set[OffsetRange]] = defaultdict(set)
     async for info in store.list_objects(PREFIX):
         try:

@@ -1,4 +1,4 @@
-"""When a process leaves its connections to Postgres, because another server is at the address by now.
+"""Decide when a process leaves its connections to Postgres, because another server is at the address by now.
 
 Place: pure policy under keeper.py, asked after each check of the life.
 Invariant: connections are left at once when the verdict changes away from CURRENT, or another server becomes CURRENT,
@@ -22,7 +22,7 @@ JITTER = 0.5
 
 
 class LeavePolicy:
-    """Of one process. Times are seconds of its monotonic clock."""
+    """Policy of one process for leaving connections. Times are seconds of its monotonic clock."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -35,7 +35,7 @@ class LeavePolicy:
         self._not_before = -math.inf
 
     def leaves(self, verdict: LifeVerdict, server: Server, now: float) -> bool:
-        """Whether the process leaves its connections now, after this verdict on this server."""
+        """Return whether the process leaves its connections now, after this verdict on this server."""
         was_away, self._is_away = self._is_away, verdict is not LifeVerdict.CURRENT
         if self._is_away:
             self._is_due = True

@@ -14,12 +14,16 @@ from headrace.storage.errors import InvalidError
 NO_LIFE = -1
 """A process that knows of no life in which it may write: Postgres refuses each writing call."""
 LOG_BITS = 27
-"""Per life 134 million records of the metadata log; a topic number is an offset and has 39 bits, so 4,096 times."""
+"""Bits for the log of a life: 134 million records of the metadata log; a topic number is an offset and has 39 bits,
+so 4,096 times.
+"""
 EPOCH_BITS = 20
-"""Per life a million raises of a partition's leader epoch, of the controller epoch or of a group's generation.
-Job epochs begin there too, but at least a million above the last one that the server knows: a life draws more."""
+"""Bits for the epochs of a life: a million raises of a partition's leader epoch, of the controller epoch or of a
+group's generation. Job epochs begin there too, but at least a million above the last one that the server knows: a
+life draws more.
+"""
 NUMBER_BITS = 40
-"""Per life 1.1e12 producer ids and coordinator epochs of groups."""
+"""Bits for the numbers of a life: 1.1e12 producer ids and coordinator epochs of groups."""
 LIFE_MAX = (1 << (31 - EPOCH_BITS)) - 1
 """2,047: what int32 epochs leave room for; the other numbers have room for more."""
 

@@ -33,7 +33,7 @@ class LifeVerdict(enum.Enum):
 
 
 def judge(found: ServerLife, newest: LifeRecord | None, reached: Position | None) -> LifeVerdict:
-    """What follows from the server's answer.
+    """Return what follows from the server's answer.
 
     `newest`: the bucket's newest life, read before the server was asked. `reached`: the highest position that is
     known of that life, from the bucket or from this process's memory, read before the server was asked, too; of another
@@ -57,7 +57,7 @@ def judge(found: ServerLife, newest: LifeRecord | None, reached: Position | None
 
 
 def went_back(found: ServerLife, reached: Position | None) -> bool:
-    """Whether the server has less than it once had in this life."""
+    """Return whether the server has less than it once had in this life."""
     if reached is None or reached.life != found.life:
         return False
     wal_went_back = reached.timeline == found.server.timeline and found.wal_bytes < reached.wal_bytes
@@ -65,14 +65,16 @@ def went_back(found: ServerLife, reached: Position | None) -> bool:
 
 
 def _has_begun_its_life(found: ServerLife, newest: LifeRecord, reached: Position | None) -> bool:
-    """Whether this is a copy that was made after a life was prepared and before it began, and the original began it."""
+    """Return whether this is a copy that was made after a life was prepared and before it began, and the original
+    began it.
+    """
     if newest.life == found.life or newest.incarnation_id != found.prepared:
         return False
     return reached is not None and reached.life == newest.life
 
 
 def _is_of_an_older_timeline(found: ServerLife, newest: LifeRecord) -> bool:
-    """Whether this server was promoted, and another one after it: the newest life began there."""
+    """Return whether this server was promoted, and another one after it: the newest life began there."""
     same_cluster = newest.system_identifier == found.server.system_identifier
     return same_cluster and newest.life > found.life and newest.timeline > found.server.timeline
 

@@ -67,7 +67,7 @@ class LifeWatch:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def not_ready_reason(self) -> str | None:
-        """Why this process can write nothing; None if it can."""
+        """Return why this process can write nothing; None if it can."""
         return _REASONS.get(self._keeper.verdict)
 
     async def _check(self) -> None:

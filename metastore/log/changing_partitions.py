@@ -42,7 +42,7 @@ class _Copied(Generic[_T]):
 
     @property
     def own(self) -> dict[int, _T]:
-        """To be written."""
+        """The partition's own state, to be written."""
         if self._own is None:
             self._own = dict(self.now)
             self.now = MappingProxyType(self._own)

@@ -23,7 +23,7 @@ from headrace.metastore.log.own_records import RemoveDelegationTokenRecord
 
 RENEWERS_MAX = 32
 PRINCIPAL_BYTES_MAX = 512
-"""Of an owner or a renewer, as type:name in UTF-8. Every agent holds every token."""
+"""Most bytes of an owner or a renewer, as type:name in UTF-8. Every agent holds every token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class TokenTimes:
 
 
 def token_hmac(secret_key: str, token_id: str) -> bytes:
-    """What its bearer shows: HMAC-SHA-512, as in Kafka."""
+    """Return what its bearer shows: HMAC-SHA-512, as in Kafka."""
     return hmac.digest(secret_key.encode(), token_id.encode(), hashlib.sha512)
 
 
@@ -63,23 +63,23 @@ def issue_token(
 
 
 def is_too_large(owner: str, renewers: Sequence[str]) -> bool:
-    """Whether a token may not have so many renewers, or so long names."""
+    """Return whether a token may not have so many renewers, or so long names."""
     longest = max(map(len, map(str.encode, (owner, *renewers))))
     return len(renewers) > RENEWERS_MAX or longest > PRINCIPAL_BYTES_MAX
 
 
 def owned_by(tokens: Mapping[str, DelegationTokenRecord], owner: str) -> int:
-    """How many tokens the owner has."""
+    """Return how many tokens the owner has."""
     return sum(token.owner == owner for token in tokens.values())
 
 
 def may_renew(token: DelegationTokenRecord, principal: str) -> bool:
-    """Whether the principal may renew, expire and describe it."""
+    """Return whether the principal may renew, expire and describe it."""
     return principal == token.owner or principal in token.renewers
 
 
 def is_expired(token: DelegationTokenRecord, now_ms: int) -> bool:
-    """Whether it is no longer good for anything."""
+    """Return whether it is no longer good for anything."""
     return min(token.max_timestamp, token.expiration_timestamp) < now_ms
 
 
@@ -90,14 +90,14 @@ def renewed(token: DelegationTokenRecord, *, period_ms: int, times: TokenTimes, 
 
 
 def ended(token: DelegationTokenRecord, *, period_ms: int, now_ms: int) -> MetadataRecord:
-    """What makes it end `period_ms` from now: at once when that is negative."""
+    """Return what makes it end `period_ms` from now: at once when that is negative."""
     if period_ms < 0:
         return RemoveDelegationTokenRecord(token_id=token.token_id)
     return replace(token, expiration_timestamp=min(token.max_timestamp, now_ms + period_ms))
 
 
 def expired_tokens(image: MetadataImage, now_ms: int) -> list[RemoveDelegationTokenRecord]:
-    """What drops all that have expired; nothing at a metadata.format that has no record for it."""
+    """Return what drops all that have expired; nothing at a metadata.format that has no record for it."""
     tokens = sorted(image.delegation_tokens.values(), key=lambda token: token.token_id)
     dropped = [RemoveDelegationTokenRecord(token_id=token.token_id) for token in tokens if is_expired(token, now_ms)]
     return dropped if required_format(dropped) <= image.metadata_format else []

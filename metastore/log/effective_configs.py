@@ -34,11 +34,11 @@ GROUP_RESOURCE = 32
 """ConfigResource.Type.GROUP."""
 WHOLE_CLUSTER = ""
 _DECLARED = {field.encode_name: field for field in msgspec.structs.fields(Settings)}
-"""By its dotted name. Once: msgspec evaluates all annotations again each time it is asked."""
+"""Settings by their dotted names. Read once: msgspec evaluates all annotations again each time it is asked."""
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a value comes from; Kafka's numbers."""
+    """Source of a value; Kafka's numbers."""
 
     TOPIC = 1
     BROKER = 2
@@ -79,7 +79,7 @@ class EffectiveConfigs:
         return [*found, *self._below_topics[name]]
 
     def topic_value(self, image: MetadataImage, topic: str, name: str) -> str:
-        """What holds for the topic."""
+        """Return what holds for the topic."""
         return self.topic_layers(image, topic, name)[0].value
 
     def broker_layers(self, image: MetadataImage, node_id: int, name: str) -> list[ConfigLayer]:
@@ -113,7 +113,7 @@ def client_metrics_layers(image: MetadataImage, subscription: str, name: str) ->
 
 
 def decided_topic_value(image: MetadataImage, topic: str, name: str) -> str | None:
-    """What the topic or the cluster says, else the default if no file can say otherwise; None if files might.
+    """Return what the topic or the cluster says, else the default if no file can say otherwise; None if files might.
 
     For what deletes data: processes with different files must not decide it by them.
     """
@@ -152,8 +152,8 @@ def _cluster_layer(image: MetadataImage, config: ConfigDefinition) -> list[Confi
 
 
 def _below(name: str, config: ConfigDefinition, settings: Settings) -> tuple[ConfigLayer, ...]:
-    """What the process's settings say, where they differ from their defaults, and what holds otherwise: by the broker's
-    names, in the config's own unit.
+    """Return what the process's settings say, where they differ from their defaults, and what holds otherwise: by the
+    broker's names, in the config's own unit.
     """
     found: list[ConfigLayer] = []
     default = config.default
@@ -169,7 +169,7 @@ def _below(name: str, config: ConfigDefinition, settings: Settings) -> tuple[Con
 
 
 def _scaled(value: Any, synonym: Synonym) -> str:
-    """In the config's own unit; -1 means "none" in every unit."""
+    """Return the value in the config's own unit; -1 means "none" in every unit."""
     return str(value * synonym.factor) if synonym.factor != 1 and value >= 0 else setting_text(value)
 
 

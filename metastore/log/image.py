@@ -26,7 +26,7 @@ from headrace.metastore.log.own_records import ScramKeys
 from headrace.metastore.partitions.topic_partitions import CreatedFrom, OrderedPartition, Split, TopicPartitions
 
 OLDEST_METADATA_FORMAT = 1
-"""Of a log that says nothing about it."""
+"""The metadata format of a log that says nothing about it."""
 
 
 def _empty() -> Any:
@@ -35,7 +35,7 @@ def _empty() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Which agents are preferred for a partition, best first; node ids.
+    """Agents that are preferred for a partition, best first; node ids.
 
     While a reassignment is under way `replicas` are the wanted ones, then those that go; `adding` and
     `removing` say which of them come and go (KIP-455).
@@ -47,12 +47,12 @@ class Assignment:
 
     @property
     def preferred(self) -> tuple[int, ...]:
-        """Who leads now: the added ones only once the reassignment is complete."""
+        """Return who leads now: the added ones only once the reassignment is complete."""
         return tuple(node_id for node_id in self.replicas if node_id not in self.adding)
 
     @property
     def target(self) -> tuple[int, ...]:
-        """Who leads once it is complete."""
+        """Return who leads once it is complete."""
         return tuple(node_id for node_id in self.replicas if node_id not in self.removing)
 
     @property
@@ -77,15 +77,15 @@ class TopicImage:
     undeleted_partition_count: int
     leader_epochs: tuple[int, ...]
     assignments: Mapping[int, Assignment] = field(default_factory=_empty)
-    """By partition index; those without preferred agents are left out."""
+    """The assignments by partition index; those without preferred agents are left out."""
     created_from: Mapping[int, CreatedFrom] = field(default_factory=_empty)
-    """By partition index: those that an expansion created."""
+    """The parents of partitions by index: those that an expansion created."""
     before_deletion: Mapping[int, Mapping[int, int]] = field(default_factory=_empty)
     """Marked partition -> each of its ancestors -> that one's leader epoch before it rose."""
     removed: frozenset[int] = frozenset()
     """Indexes of partitions that are gone; each may be used again."""
     splits: Mapping[int, Split] = field(default_factory=_empty)
-    """By partition index: those that the topic's doubling split in two."""
+    """The splits by partition index: those that the topic's doubling split in two."""
     doubling: int = -1
     """How many partitions the topic has soon, as was announced; -1: nothing was."""
     aliases: Mapping[int, int] = field(default_factory=_empty)
@@ -95,13 +95,13 @@ class TopicImage:
 
     @property
     def indexes(self) -> Sequence[int]:
-        """Of the partitions that exist, ascending."""
+        """Indexes of the partitions that exist, ascending."""
         every = range(len(self.leader_epochs))
         return tuple(index for index in every if index not in self.removed) if self.removed else every
 
     @property
     def listed(self) -> Sequence[int]:
-        """Of the partitions that Metadata shows, ascending: not of aliases once the lower count is shown."""
+        """Indexes of the partitions that Metadata shows, ascending: not of aliases once the lower count is shown."""
         if not self.aliases:
             return self.indexes
         return [index for index in self.indexes if index < self.undeleted_partition_count or index not in self.aliases]
@@ -145,7 +145,7 @@ class TopicImage:
         )
 
     def has(self, partition_index: int) -> bool:
-        """Whether there is such a partition."""
+        """Return whether there is such a partition."""
         return 0 <= partition_index < len(self.leader_epochs) and partition_index not in self.removed
 
     def key(self, partition_index: int) -> int | None:
@@ -153,7 +153,7 @@ class TopicImage:
         return partition_key(self.topic_number, partition_index) if self.has(partition_index) else None
 
     def assignment(self, partition_index: int) -> Assignment:
-        """Which agents are preferred for the partition."""
+        """Return which agents are preferred for the partition."""
         return self.assignments.get(partition_index, ANYBODY)
 
 
@@ -169,7 +169,7 @@ class AgentImage:
     rack: str | None
     fenced: bool
     leaving: bool = False
-    """In a controlled shutdown: clients are no longer sent to it, but it may still commit."""
+    """Whether the agent is in a controlled shutdown: clients are no longer sent to it, but it may still commit."""
     listeners: tuple[Listener, ...] = ()
     features: Mapping[str, FeatureRange] = field(default_factory=_empty)
     """What it supports."""
@@ -215,7 +215,7 @@ class MetadataImage:
     passwords_until: int = field(default=0, compare=False)
     """The log before this offset may have salted passwords, as far as the process saw it; 0: no part of it."""
     delegation_tokens: Mapping[str, DelegationTokenRecord] = field(default_factory=_empty)
-    """By token id."""
+    """The delegation tokens by token id."""
     quotas: Mapping[tuple[EntityData, ...], Mapping[str, float]] = field(default_factory=_empty)
     """Entity, its parts in order of their types -> key -> value."""
     failed_replicas: Mapping[int, Mapping[uuid.UUID, tuple[int, ...]]] = field(default_factory=_empty)
@@ -223,7 +223,7 @@ class MetadataImage:
 
     @property
     def metadata_format(self) -> int:
-        """Which records may be written (metastore/log/features.py)."""
+        """Return which records may be written (metastore/log/features.py)."""
         active = self.features.get(METADATA_FORMAT)
         return OLDEST_METADATA_FORMAT if active is None else active.max_level
 

@@ -214,7 +214,7 @@ class EntityData:
 
 @record(14)
 class QuotaRecord(MetadataRecord):
-    """With `remove` the value is ignored."""
+    """Record of a quota; with `remove` the value is ignored."""
 
     entity: Annotated[tuple[EntityData, ...], NotNull(Array(Structure(EntityData)))]
     key: Text

@@ -73,7 +73,7 @@ def encode_new_partitions(
 def change_records(
     topic_id: uuid.UUID, initial: int, change: Change, preferred: Sequence[Sequence[int]] = ()
 ) -> list[MetadataRecord]:
-    """What the log says of a change of the topic's partitions (metastore/partitions/changes.py).
+    """Return what the log says of a change of the topic's partitions (metastore/partitions/changes.py).
 
     `initial`: its initial count. `preferred`: node ids for each created partition in turn, or empty for none.
     """
@@ -113,13 +113,13 @@ def _created(
 
 
 def split_record(topic_id: uuid.UUID, parent: int, split: Split) -> SplitPartitionRecord:
-    """Of a partition that a doubling split in two."""
+    """Return the record of a partition that a doubling split in two."""
     boundary = -1 if split.boundary is None else split.boundary
     return SplitPartitionRecord(partition_id=parent, topic_id=topic_id, child=split.child, boundary=boundary)
 
 
 def ancestor_epochs(before_deletion: Mapping[int, int]) -> tuple[AncestorEpoch, ...]:
-    """As records have it, ascending."""
+    """Return the epochs in the form of records, ascending."""
     return tuple(
         AncestorEpoch(ancestor=index, leader_epoch=before_deletion[index]) for index in sorted(before_deletion)
     )

@@ -54,7 +54,7 @@ def reassignments(image: MetadataImage) -> Iterator[tuple[TopicImage, int, Assig
 
 
 def completions(image: MetadataImage) -> list[PartitionChangeRecord]:
-    """What can be completed now: every added agent is live."""
+    """Return what can be completed now: every added agent is live."""
     live = {agent.node_id for agent in image.live_agents()}
     return [
         _change(topic.topic_id, index, Assignment(assignment.target))

@@ -32,7 +32,7 @@ _REMOVALS = (
 
 
 def is_removal(record: MetadataRecord) -> bool:
-    """Whether it only says that something is gone, by its name."""
+    """Return whether it only says that something is gone, by its name."""
     if isinstance(record, ConfigRecord):
         return record.value is None
     return record.remove if isinstance(record, QuotaRecord) else isinstance(record, _REMOVALS)

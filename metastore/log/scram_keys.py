@@ -19,7 +19,7 @@ from headrace.metastore.log.own_records import ScramKeys, UserScramKeysRecord
 MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 """Kafka's numbers."""
 DIGESTS = {1: "sha256", 2: "sha512"}
-"""By the mechanism's number."""
+"""Digests by the mechanism's number."""
 
 
 def digest_of(mechanism: str) -> str:
@@ -41,7 +41,7 @@ def scram_keys(mechanism: int, salt: bytes, iterations: int, salted_password: by
 
 
 def as_keys(credential: CredentialInfo | ScramKeys) -> ScramKeys:
-    """Of a credential in either form."""
+    """Return the keys of a credential in either form."""
     if isinstance(credential, ScramKeys):
         return credential
     return scram_keys(credential.mechanism, credential.salt, credential.iterations, credential.salted_password)

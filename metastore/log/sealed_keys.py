@@ -24,22 +24,22 @@ OPENED_MAX = 4_096
 
 
 class SealedKeys:
-    """Of one cluster."""
+    """Seals and opens the keys of one cluster's users."""
 
     def __init__(self, sealing: Sealing, cluster_id: str) -> None:
         self._sealing, self._cluster_id = sealing, cluster_id
         self._opened = functools.lru_cache(OPENED_MAX)(self._open)
 
     def sealed(self, image: MetadataImage, user: str, keys: ScramKeys) -> ScramKeys:
-        """As the cluster wants them to be written."""
+        """Return the keys as the cluster wants them to be written."""
         return self._seal(user, keys) if SEALED_SECRETS in image.features else keys
 
     def opened(self, user: str, keys: ScramKeys) -> ScramKeys:
-        """With both keys. InvalidError as Sealing.open."""
+        """Return the credential with both keys opened. InvalidError as Sealing.open."""
         return self._opened(user, keys) if _is_sealed(keys) else keys
 
     def due(self, image: MetadataImage) -> list[MetadataRecord]:
-        """What seals every user under the first key; nothing if that is so already.
+        """Return what seals every user under the first key; nothing if that is so already.
 
         The feature's record comes first: the secrets in the log before it are not needed any more, so that the
         controller drops it. Errors as change_feature's.

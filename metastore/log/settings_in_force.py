@@ -26,11 +26,11 @@ class SettingsInForce:
         self._values: Mapping[str, str] | None = None
 
     def current(self) -> Settings:
-        """As of the newest image."""
+        """Return the settings of the newest image."""
         return self.of(self._image())
 
     def of(self, image: MetadataImage) -> Settings:
-        """As of this image."""
+        """Read the settings of this image."""
         values = set_for_all_brokers(image)
         if values is not self._values:
             self._values, self._current = values, in_force(self._own, values)

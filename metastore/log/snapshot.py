@@ -54,7 +54,7 @@ MAGIC = b"HRMS"
 VERSION = 1
 _HEADER = struct.Struct(">4sHqIII")
 UNPACKED_BYTES_MAX = 1024 * 1024 * 1024
-"""Of the records in memory, unless a caller sets another limit: 11 million partitions."""
+"""Most bytes of the unpacked records in memory, unless a caller sets another limit: 11 million partitions."""
 FILE_UNPACKED_MIB = 64
 """The same for files that a tool is given: 700,000 partitions."""
 _RECORD_OVERHEAD_BYTES = 48

@@ -10,7 +10,7 @@ from headrace.metastore.log.image import TopicImage
 
 
 def initial_count(topic: TopicImage) -> int:
-    """By which linear hashing began."""
+    """Return the count by which linear hashing began."""
     stated = topic.initial_partition_count
     return stated if stated > 0 else len(topic.leader_epochs)
 

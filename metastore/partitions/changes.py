@@ -2,7 +2,7 @@
 
 Place: between the request that asks for a count, and the store, which carries out one change and appends its records.
 Invariant: each change leads from one complete state to another, and the next one is planned from the state alone. So
-a controller that takes over at any point goes on by planning again, and nothing has to be undone.
+a controller that takes over at any point continues by planning again, and nothing has to be undone.
 A change holds the topic's commit shards when it ends: a commit has the count and the leader epochs from before it or
 from after it, never of both.
 """
@@ -41,7 +41,7 @@ class Shrinking(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """Of a marked partition. The transaction checks that the partition is empty: log start = high watermark."""
+    """Removal of a marked partition. The transaction checks that the partition is empty: log start = high watermark."""
 
     partition: int
 
@@ -50,7 +50,7 @@ Change = Expansion | Shrinking | Removal
 
 
 def change_count(topic: TopicPartitions, count: int) -> Expansion | Shrinking | None:
-    """What leads to this many partitions that take records; None if there are so many.
+    """Return what leads to this many partitions that take records; None if there are so many.
 
     InvalidError: below the initial count, above COUNT_MAX, growth while a partition is marked, or a topic that halves.
     A topic with aliases only doubles: with another count an alias's keys would belong to several partitions.
@@ -69,7 +69,7 @@ def change_count(topic: TopicPartitions, count: int) -> Expansion | Shrinking | 
 
 
 def halve(topic: TopicPartitions) -> Shrinking:
-    """What a halving of the topic leads to (metastore/partitions/merging.py).
+    """Return what a halving of the topic leads to (metastore/partitions/merging.py).
 
     InvalidError: not the initial count times a power of two, not above it, marked partitions, or the topic halves.
     """
@@ -86,13 +86,15 @@ def halve(topic: TopicPartitions) -> Shrinking:
 
 
 def shown_count(topic: TopicPartitions) -> Shrinking:
-    """Of a topic that halves: its lower count, shown when all children are aliases of their parents."""
+    """Return the count that a halving topic shows: the lower count, shown when all children are aliases of their
+    parents.
+    """
     count = topic.undeleted // 2
     return Shrinking(count, {index: topic.partitions[index].leader_epoch + 1 for index in range(count)}, {})
 
 
 def removals(topic: TopicPartitions, empty: Collection[int]) -> list[Removal]:
-    """Of the marked partitions among `empty`, each one a transaction, in this order.
+    """Return the removals of the marked partitions among `empty`, each one a transaction, in this order.
 
     A partition goes after those that were split off it: as long as a reader may wait for it as a source, it is there.
     """

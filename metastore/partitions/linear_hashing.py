@@ -55,18 +55,19 @@ def children(partition: int, initial: int, count: int) -> tuple[int, ...]:
 
 
 def is_power_of_two_times(initial: int, count: int) -> bool:
-    """Whether hash modulo count is the placement, so that doubling and halving move keys only between p and
-    p + count."""
+    """Return whether hash modulo count is the placement, so that doubling and halving move keys only between p and
+    p + count.
+    """
     return count == initial << _rounds(initial, count)
 
 
 def split_size(initial: int, count: int) -> int:
-    """How many partitions there were when the present round of splits began."""
+    """Return how many partitions there were when the present round of splits began."""
     return initial << _rounds(initial, count)
 
 
 def _rounds(initial: int, count: int) -> int:
-    """How often all partitions have been split: the largest L with initial * 2**L <= count."""
+    """Return how often all partitions have been split: the largest L with initial * 2**L <= count."""
     return (count // initial).bit_length() - 1
 
 

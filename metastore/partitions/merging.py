@@ -53,7 +53,7 @@ class MergePhase(enum.IntEnum):
 
 
 class MergeTimes(NamedTuple):
-    """Of one halving: records and milliseconds, as above."""
+    """Times of one halving: records and milliseconds, as above."""
 
     lag_most: int = LAG_MOST
     pause_most_ms: int = PAUSE_MOST_MS
@@ -64,7 +64,8 @@ class MergeTimes(NamedTuple):
 
 
 def next_phase(phase: MergePhase, lag: int, waited_ms: int, times: MergeTimes) -> MergePhase:
-    """What the controller makes of a pair. `lag`: of the slowest group in the child; `waited_ms`: in this phase.
+    """Return what the controller makes of a pair. `lag`: of the slowest group in the child; `waited_ms`: in this
+    phase.
 
     A child that was never paused has waited for longer than any pause.
     """
@@ -106,7 +107,7 @@ class PartitionMerge:
             self.phase, self._since_ms = phase, now_ms
 
     def may_show(self, now_ms: int) -> bool:
-        """Whether the new count may be shown; it is, when this holds for all pairs of the topic."""
+        """Return whether the new count may be shown; it is, when this holds for all pairs of the topic."""
         return self.phase is MergePhase.MERGED and now_ms - self._since_ms >= self._times.show_after_ms
 
     def settle(self, shown_ms: int, now_ms: int) -> None:
@@ -115,7 +116,7 @@ class PartitionMerge:
             self.phase = MergePhase.SETTLED
 
     def to_child(self, producer_id: int, now_ms: int) -> MergeVerdict:
-        """Of a batch for the child that is no duplicate."""
+        """Judge a batch for the child that is no duplicate."""
         if self.phase is MergePhase.PAUSED and now_ms - self._since_ms < self._times.pause_most_ms:
             return MergeVerdict.SEND_AGAIN
         if self.phase in (MergePhase.DRAINING, MergePhase.PAUSED):
@@ -126,7 +127,7 @@ class PartitionMerge:
         return MergeVerdict.IN_PARENT
 
     def to_parent(self, producer_id: int, has_moved_key: bool, now_ms: int) -> MergeVerdict:
-        """Of a batch for the parent that is no duplicate."""
+        """Judge a batch for the parent that is no duplicate."""
         if not has_moved_key or self.phase is MergePhase.SETTLED:
             return MergeVerdict.IN_PARENT
         if self.phase is not MergePhase.MERGED:

@@ -14,7 +14,7 @@ _SEED = 0x9747B28C
 
 
 def murmur2(data: bytes) -> int:
-    """As an unsigned number of 32 bits; Kafka's is the same number with a sign."""
+    """Return the hash as an unsigned number of 32 bits; Kafka's is the same number with a sign."""
     hashed = _SEED ^ len(data) & _MASK
     whole = len(data) & ~3
     for (word,) in struct.iter_unpack("<I", data[:whole]):

@@ -38,7 +38,7 @@ _EMPTY_KEYS_MOVE = frozenset({"murmur2", "fnv1a"})
 
 
 def moves(partitioner: str, key: bytes | None, parent: int, count: int) -> bool:
-    """Whether a doubling from `count` partitions moves a record with this key from `parent` to its child.
+    """Return whether a doubling from `count` partitions moves a record with this key from `parent` to its child.
 
     False also of a key that belongs elsewhere: its client chose the partition in another way, and does so again.
     """

@@ -54,7 +54,7 @@ class PartitionSplit:
         self.has_boundary = False
 
     def to_parent(self, producer_id: int, has_moved_key: bool, now_ms: int) -> SplitVerdict:
-        """Of a batch for the parent that is no duplicate."""
+        """Judge a batch for the parent that is no duplicate."""
         self._settle(now_ms)
         if not has_moved_key:
             return SplitVerdict.APPENDED
@@ -65,7 +65,7 @@ class PartitionSplit:
         return SplitVerdict.SEND_AGAIN if is_unknown else SplitVerdict.APPENDED
 
     def to_child(self, producer_id: int, now_ms: int) -> SplitVerdict:
-        """Of a batch for the child that is no duplicate."""
+        """Judge a batch for the child that is no duplicate."""
         self._settle(now_ms)
         last = self._moved_ms.setdefault(producer_id, now_ms)  # its first batch for the parent may be on its way
         if now_ms - last < self._producer_quiet_ms and not self.has_boundary:

@@ -74,6 +74,6 @@ class TopicPartitions(NamedTuple):
         return any(partition.is_alias for partition in self.partitions)
 
     def source(self, index: int) -> int | None:
-        """Of a partition that was created by an expansion."""
+        """Return the source of a partition that was created by an expansion."""
         created_from = self.partitions[index].created_from
         return None if created_from is None else created_from.source

@@ -1,7 +1,7 @@
 """What members of a group wait for, and when they report how far they are, so that each key's records come in order.
 
 Place: the rules of a client that keeps the order (headrace decides nothing by them); load/partition_order.py holds them
-to it. Between two partitions that share keys, the group's position in one lets another member go on with the other.
+to it. Between two partitions that share keys, the group's position in one lets another member continue with the other.
 Invariant: a member that waits can be released by a report of another one, and no two wait for each other.
 Source: KIP-253, changes 7 and 8, and promises P6 and P11.
 """
@@ -28,7 +28,7 @@ class GroupPositions(Protocol):
 
 
 def may_begin(created_from: CreatedFrom | None, group: GroupPositions) -> bool:
-    """Whether a partition without a position, or with one at its first offset, may be read.
+    """Return whether a partition without a position, or with one at its first offset, may be read.
 
     Its source must have been delivered up to the change of the count.
     """
@@ -39,7 +39,7 @@ def may_begin(created_from: CreatedFrom | None, group: GroupPositions) -> bool:
 
 
 def may_deliver(partition: int, offset: int, marked: Mapping[int, OrderedPartition], group: GroupPositions) -> bool:
-    """Whether the record at this offset may be delivered.
+    """Return whether the record at this offset may be delivered.
 
     Records from after a deletion wait until the marked partitions that gave it keys are delivered to their ends.
     """
@@ -60,7 +60,7 @@ class PositionReport(NamedTuple):
 
 
 def must_report(now: PositionReport, last: PositionReport | None, *, at_end: bool, is_blocked: bool) -> bool:
-    """Whether a member calls onPartitionKeyMaybeRevoked and reports its position.
+    """Return whether a member calls onPartitionKeyMaybeRevoked and reports its position.
 
     `last`: what it reported to this coordinator in this generation. `at_end`: the position is the high watermark of the
     last fetch. `is_blocked`: the next record may not be delivered. The last condition is not in KIP-253: without it a

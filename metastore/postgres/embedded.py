@@ -151,7 +151,7 @@ class EmbeddedPostgres:
 
     @property
     def port(self) -> int:
-        """On 127.0.0.1 if it listens there."""
+        """The port on 127.0.0.1, if it listens there."""
         return self._port
 
     def stop(self) -> None:
@@ -234,7 +234,7 @@ class EmbeddedPostgres:
         half.rename(self._pgdata)
 
     def _write_access(self, pgdata: Path) -> None:
-        """As the account that owns the directory: nothing in it could lead root astray."""
+        """Write under the account that owns the directory: nothing in it could lead root astray."""
         for name, text in _ACCESS.items():
             subprocess.run(
                 ["/bin/sh", "-c", 'umask 077; cat > "$1"', "sh", str(pgdata / name)],

@@ -91,7 +91,7 @@ def _rolled_back(error: psycopg.Error) -> bool:
 
 
 def _summary(error: psycopg.Error) -> str:
-    """What Postgres said, in one line: the message, its detail, and where it was added to."""
+    """Return what Postgres said, in one line: the message, its detail, and where it was added to."""
     message, *_ = str(error).splitlines() or [type(error).__name__]
     notes = getattr(error, "__notes__", [])
     return " ".join(part for part in (message, error.diag.message_detail, *notes) if part)

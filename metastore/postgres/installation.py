@@ -1,4 +1,4 @@
-"""Which Postgres binaries the embedded server runs, as which user, and where its data may be.
+"""Decide which Postgres binaries the embedded server runs, as which user, and where its data may be.
 
 Place: asked once by `embedded.EmbeddedPostgres` before it starts anything.
 Invariant: permissions of directories that are not ours are never changed. Postgres refuses to run
@@ -76,7 +76,7 @@ def run_as() -> pwd.struct_passwd | None:
 
 
 def reachable(path: Path, account: pwd.struct_passwd) -> bool:
-    """Whether the account may enter every directory above `path`, judged by mode bits."""
+    """Return whether the account may enter every directory above `path`, judged by mode bits."""
     return all(_may_enter(parent, account) for parent in path.resolve().parents)
 
 

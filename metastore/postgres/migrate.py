@@ -42,7 +42,7 @@ LOCK_TIMEOUT_MS = 500
 (1 s), so that no transaction of theirs is ended when both wait for each other."""
 ATTEMPTS_MAX = 20
 PAUSE_S_MAX = 1.0
-"""Between attempts, at most; an attempt that does not get a table undoes what it did."""
+"""Longest pause in seconds between attempts, at most; an attempt that does not get a table undoes what it did."""
 
 _TABLES = """SELECT relname::text FROM pg_class
  WHERE relname = ANY (%s) AND relkind IN ('r', 'p') AND relnamespace = current_schema()::regnamespace

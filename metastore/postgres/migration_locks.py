@@ -1,4 +1,4 @@
-"""Which tables the statements of a migration lock, and how.
+"""Decide which tables the statements of a migration lock, and how.
 
 Place: migrate.py takes these locks before it changes anything; migration_plan.py shows them.
 Invariant: it names a lock for every statement of a migration; a statement that it does not know is an error.
@@ -43,7 +43,7 @@ def locks(file: SqlFile) -> list[tuple[str, str, str]]:
 
 
 def _statements(text: str) -> list[str]:
-    """Without comments; what is quoted may contain semicolons."""
+    """Return the statements without comments; what is quoted may contain semicolons."""
     found, start, kept = [], 0, list[str]()
     for match in _TEXT.finditer(text):
         kept.append(text[start : match.start()])

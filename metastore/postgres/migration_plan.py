@@ -39,7 +39,7 @@ class MigrationPlan:
     functions: int
 
     def lines(self) -> list[str]:
-        """For people: one line for each statement, and what holds for all of them."""
+        """Return the lines for people: one line for each statement, and what holds for all of them."""
         rows = [
             f"{step.migration}: {step.statement} {step.table} · lock: {step.lock} · table: {step.size_bytes:,} bytes"
             for step in self.steps

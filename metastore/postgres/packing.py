@@ -132,7 +132,7 @@ def _array(oid: int, count: int, body: bytes) -> PackedArray:
 
 
 def unpack_extents(packed: bytes) -> list[Extent]:
-    """What pack_extent (SQL) made, one after the other."""
+    """Return what pack_extent (SQL) made, one after the other."""
     files: dict[bytes, uuid.UUID] = {}
     extents = []
     for key, base, last, file_bytes, position, length, leader_epoch, max_timestamp in _records(_EXTENT, packed):
@@ -144,7 +144,7 @@ def unpack_extents(packed: bytes) -> list[Extent]:
 
 
 def unpack_answers(packed: bytes) -> list[BatchAnswer]:
-    """What pack_answer (SQL) made, one after the other."""
+    """Return what pack_answer (SQL) made, one after the other."""
     return [BatchAnswer(_OUTCOMES[outcome], base, time) for outcome, base, time in _records(_ANSWER, packed)]
 
 
@@ -168,7 +168,7 @@ def unpack_transaction_row(packed: bytes) -> tuple[list[Extent], dict[int, int],
 
 
 def unpack_aborted(packed: bytes) -> list[AbortedRange]:
-    """What pack_aborted (SQL) made, one after the other."""
+    """Return what pack_aborted (SQL) made, one after the other."""
     return [AbortedRange(*row) for row in _records(_ABORTED, packed)]
 
 

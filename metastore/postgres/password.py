@@ -24,7 +24,7 @@ TIMEOUT_SECONDS = 10.0
 
 
 class PasswordCommand:
-    """Of one process."""
+    """Command of one process that prints the password."""
 
     def __init__(self, command: str, clock: Clock) -> None:
         """`command`: a program and its arguments, as in a shell, which does not take part."""

@@ -41,7 +41,7 @@ from headrace.metastore.postgres.statement import Pool
 from headrace.storage.clock import SystemClock
 
 Arguments = Callable[[], Awaitable[dict[str, Any]]]
-"""Of psycopg's connect, for the next connection."""
+"""Arguments of psycopg's connect, for the next connection."""
 CONNECT_TIMEOUT_S = 5
 IDLE_IN_TRANSACTION_TIMEOUT_MS = 5_000
 
@@ -130,7 +130,7 @@ async def _opened(arguments: Arguments, settings: Settings, min_size: int, max_s
 
 
 def _connection_arguments(url: str, settings: Settings) -> Arguments:
-    """What each connection is made with: a new password, if a command prints it."""
+    """Return what each connection is made with: a new password, if a command prints it."""
     fixed = _fixed_arguments(url, settings)
     if not settings.metastore_password_command:
         return _always(fixed)

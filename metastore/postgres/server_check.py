@@ -20,7 +20,7 @@ from headrace.storage.errors import InvalidError
 
 OLDEST_MAJOR = 15
 ENCODING = "UTF8"
-"""Of the database, and of each connection, with any PGCLIENTENCODING and any default of a role."""
+"""The encoding of the database, and of each connection, with any PGCLIENTENCODING and any default of a role."""
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,9 @@ class ServerFacts(NamedTuple):
     synchronous_commit: str
     max_connections: int
     reserved_connections: int
-    """Of max_connections, for superusers and for roles of pg_use_reserved_connections."""
+    """Number of connections that are reserved, of max_connections, for superusers and for roles of
+    pg_use_reserved_connections.
+    """
     connections: int
     """Open now, this process's included."""
 
@@ -72,7 +74,9 @@ def check_version(server_version: int) -> None:
 
 
 def problems_of(facts: ServerFacts, connections: int) -> list[str]:
-    """What an operator should change, one line each; none for a safe server. `connections`: of one process at most."""
+    """Return what an operator should change, one line each; none for a safe server. `connections`: of one process at
+    most.
+    """
     found = []
     if not facts.fsync:
         found.append("fsync=off: a crash of its machine can destroy the database and all acknowledged records")

@@ -57,15 +57,16 @@ class Pool(AsyncConnectionPool[Connection]):
     """Pools of the same event loop."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """As psycopg's pool."""
+        """Make the pool as psycopg does."""
         super().__init__(*arguments, **options)
         self._pool = _LastUsedFirst()
 
     async def getconn(self, timeout: float | None = None) -> Connection:
-        """As psycopg's, but a caller that is cancelled in the turn that brings its connection is cancelled.
+        """Take a connection as psycopg's pool does, but a caller that is cancelled in the turn that brings its
+        connection is cancelled.
 
         With Python 3.11, psycopg waits by asyncio.wait_for, which loses such a cancellation (psycopg/psycopg#1345): the
-        task goes on, and the one that cancelled it waits for its end in vain.
+        task continues, and the one that cancelled it waits for its end without success.
         """
         for pool in (self, *self.others):
             if pool.is_left:
@@ -85,7 +86,7 @@ class Pool(AsyncConnectionPool[Connection]):
 
 
 def _cancellations() -> int:
-    """How often the current task was cancelled."""
+    """Return how often the current task was cancelled."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
@@ -137,7 +138,7 @@ class Statement:
             except OperationalError as error:
                 if self.writes or error.sqlstate is not None or isinstance(error, _OF_THE_POOL):
                     raise
-            # the connection was dead, as one is that the network dropped while it was idle: a read does no harm twice
+            # the connection was dead, as one is that the network dropped while it was idle: a read is harmless twice
             return await self._ask(pool, parameters)
 
     async def _ask(self, pool: Pool, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:

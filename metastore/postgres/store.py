@@ -119,7 +119,7 @@ class PostgresMetastore(
         await self.pool.close()
 
     async def keep_connections(self, count: int) -> None:
-        """As many as metastore.pool.size said until now; those in use end with their call."""
+        """The same as many as metastore.pool.size said until now; those in use end with their call."""
         await self.pool.resize(count, count)
 
     def answers(self) -> int:

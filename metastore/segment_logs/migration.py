@@ -1,4 +1,5 @@
-"""From a legacy topic of lifecycle records, without keys, to the compacted one: what it means, what must be written.
+"""The way from a legacy topic of lifecycle records, without keys, to the compacted one: what it means, what must be
+written.
 
 Place: under `headrace segments migrate`, which reads and writes a live topic; pure, so that each step is tested.
 Invariant: the logical state (`live`) is the same before and after every step: finite retention, new writers next to old
@@ -75,7 +76,7 @@ class MigrationState:
     markers: dict[RemotePartitionKey, tuple[RemotePartitionDeleteMetadataRecord, bool]] = field(default_factory=dict)
     """Each with whether its last record has a key."""
     uuids: dict[RemoteSegmentKey, set[uuid.UUID]] = field(default_factory=lambda: defaultdict(set))
-    """By key: the segments that have it, and some that have another one by now."""
+    """Uuids by key: the segments that have it, and some that have another one by now."""
 
     def live(self) -> dict[uuid.UUID, LiveSegment]:
         """The segments that are not deleted, without those that are `lost`."""
@@ -130,7 +131,7 @@ def replay(stream: Iterable[StreamRecord]) -> MigrationState:
 
 
 def rekey(state: MigrationState) -> list[RekeyedRecord]:
-    """What gives every live segment and every marker without a key its key: full record, then its state.
+    """Return what gives every live segment and every marker without a key its key: full record, then its state.
 
     InvalidError if a live segment's first record has expired.
     """
@@ -202,7 +203,7 @@ def _bury(state: MigrationState, key: RemoteSegmentKey) -> None:
 
 
 def _epochs(state: MigrationState) -> dict[uuid.UUID, int]:
-    """By the stated rule, for each live segment without a key."""
+    """Return the epochs by the stated rule, for each live segment without a key."""
     found: dict[uuid.UUID, int] = {}
     taken: dict[tuple[RemotePartitionKey, int], set[int]] = defaultdict(set)
     for known in state.segments.values():

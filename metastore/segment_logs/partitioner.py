@@ -1,4 +1,4 @@
-"""Where a partition's lifecycle records go: Kafka's RemoteLogMetadataTopicPartitioner.
+"""Find where a partition's lifecycle records go: Kafka's RemoteLogMetadataTopicPartitioner.
 
 Place: used when a record is appended, and by tools that read one partition's history.
 Invariant: all records of a partition are in one metadata partition, so they are in order.

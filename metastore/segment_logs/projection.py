@@ -87,7 +87,7 @@ class Projection:
     partitions: dict[RemotePartitionKey, RemotePartitionDeleteState] = field(default_factory=dict)
 
     def apply(self, record: StreamRecord, *, is_compacted: bool = False) -> bool:
-        """Whether the record changed the state.
+        """Return whether the record changed the state.
 
         `is_compacted`: earlier records of the key may be gone, so any state may be a key's first. InvalidError for a
         key that does not parse or is not the record's; IllegalTransitionError; errors of `decode`.

@@ -145,7 +145,7 @@ _EPOCH = _Tag(0, 4, "broker_leader_epoch", _INT32)
 _END_OFFSET = _Tag(1, 8, "end_offset", _INT64)
 _EMPTY = _Tag(0, 1, "txn_index_empty", _BOOL)
 _DRAFT_EPOCH = _Tag(1, 4, "broker_leader_epoch", _INT32)
-"""Where Kafka's draft of this change has the epoch, because of TxnIndexEmpty."""
+"""The place where Kafka's draft of this change has the epoch, because of TxnIndexEmpty."""
 
 _RECORDS: dict[int, type[Any]] = {
     0: RemoteLogSegmentMetadataRecord,

@@ -61,7 +61,7 @@ def audit_record(event: SegmentEvent, name: str) -> Record:
 def custom_metadata(
     cause: SegmentCause, file_id: uuid.UUID | None, job_id: int | None, facts: SegmentFacts | None
 ) -> bytes:
-    """What an update says beyond Kafka's fields, as JSON; fields without a value are left out."""
+    """Return what an update says beyond Kafka's fields, as JSON; fields without a value are left out."""
     said: dict[str, object] = {
         "cause": cause.name,
         "fileId": None if file_id is None else str(file_id),

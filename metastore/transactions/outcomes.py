@@ -41,7 +41,7 @@ class PartitionOutcomes:
             self._of[one.producer_id, one.epoch].append(one)
 
     def committed(self, owner: BatchOwner) -> bool | None:
-        """Whether a batch of this owner was committed; None if that is not known."""
+        """Return whether a batch of this owner was committed; None if that is not known."""
         ends = self._of.get((owner.producer_id, owner.epoch), [])
         if any(a.end_sequence >= b.end_sequence or a.marker_offset == b.marker_offset for a, b in pairwise(ends)):
             return None  # another life ended it otherwise, or sequences began again at 0
@@ -54,5 +54,5 @@ async def list_outcomes(store: ObjectStore) -> list[RecordedObject]:
 
 
 async def read_outcomes(store: ObjectStore, key: str) -> list[TransactionOutcome]:
-    """What one object says. CorruptError if it is damaged."""
+    """Return what one object says. CorruptError if it is damaged."""
     return await read_entries(store, key, TransactionOutcome)

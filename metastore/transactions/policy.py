@@ -42,7 +42,7 @@ class TransactionStep:
     """What is stored from now on; None: nothing changes."""
     end: TransactionEnd | None = None
     producer: ProducerEpoch = NO_PRODUCER
-    """How the client goes on, if the verdict is DONE."""
+    """How the client continues, if the verdict is DONE."""
 
 
 def init_producer(
@@ -93,7 +93,7 @@ def add(found: Transaction | None, asked: ProducerEpoch, keys: Set[int], groups:
 def end(
     found: Transaction | None, asked: ProducerEpoch, *, commits: bool, bumps: bool, new_producer_id: int
 ) -> TransactionStep:
-    """EndTxn. With `bumps` (KIP-890, version 5 of EndTxn) the producer goes on with another epoch.
+    """EndTxn. With `bumps` (KIP-890, version 5 of EndTxn) the producer continues with another epoch.
 
     Then an abort is also taken without an open transaction: none of its requests may have arrived.
     """

@@ -92,8 +92,8 @@ class BulkCommit:
                 return decision.attempt == self.attempt
 
     def _counts_of(self, files: Sequence[BulkFile]) -> dict[int, int]:
-        """How many partitions the topics in these files have, or the only topic of the write; nothing if one is not
-        known.
+        """Return how many partitions the topics in these files have, or the only topic of the write; nothing if one is
+        not known.
         """
         numbers = {split_partition_key(run.partition_key)[0] for file in files for run in file.runs}
         if len(self._counts) == 1:

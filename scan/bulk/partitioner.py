@@ -1,4 +1,5 @@
-"""Where rows go: by murmur2 of the key and linear hashing; records without a key go round the partitions. Pure.
+"""Choose the partitions of rows: by murmur2 of the key and linear hashing; records without a key go round the
+partitions. Pure.
 
 Place: in a task, for rows without a partition.
 Invariant: a key goes where headrace.client sends it, so its records stay in order there; at a count of the initial one
@@ -15,7 +16,7 @@ import numpy as np
 from headrace.metastore.partitions.linear_hashing import split_size
 
 STICKY_ROWS = 500
-"""So many keyless rows in a row go to one partition: small batches for each row would compress worse."""
+"""Number of keyless rows in a row that go to one partition: small batches for each row would compress worse."""
 _SEED, _M = 0x9747B28C, 0x5BD1E995
 _MASK = np.uint32(0x7FFFFFFF)
 

@@ -29,9 +29,9 @@ from headrace.storage.records.header import read_header
 from headrace.storage.segment.writer import SegmentWriter
 
 BATCH_BYTES = 1024 * 1024
-"""Of a batch before compression; less if max.message.bytes is."""
+"""Bytes of a batch before compression; less if max.message.bytes is."""
 RUN_BYTES = 8 * 1024 * 1024
-"""Of an extent: a reader that starts in its middle begins at its first batch."""
+"""Bytes of an extent: a reader that starts in its middle begins at its first batch."""
 RECORD_OVERHEAD_BYTES = 32
 HEADER_OVERHEAD_BYTES = 10
 

@@ -40,7 +40,7 @@ class WritableTopic:
     ahead_max_ms: int
 
     def key(self, partition: int) -> int:
-        """Of a partition that exists."""
+        """Return the key of a partition that exists."""
         return partition_key(self.topic_number, partition)
 
 

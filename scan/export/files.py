@@ -14,7 +14,7 @@ from pyarrow import compute, parquet
 
 DATE = "date"
 NO_DATE = "__HIVE_DEFAULT_PARTITION__"
-"""Of times outside of the years 1 to 9999: readers take the folder's date for null."""
+"""Folder of times outside of the years 1 to 9999: readers take the folder's date for null."""
 _MICROSECONDS = pa.timestamp("us", tz="UTC")
 _FIRST = pa.scalar(-62_135_596_800_000_000, _MICROSECONDS)
 _AFTER = pa.scalar(253_402_300_800_000_000, _MICROSECONDS)

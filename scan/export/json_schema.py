@@ -60,7 +60,7 @@ class SampleShape:
         return pa.field(name, pa.string(), metadata=JSON_TEXT) if found is None else pa.field(name, found)
 
     def _type(self) -> pa.DataType | None:
-        """None if only JSON text holds it."""
+        """Return None if only JSON text holds it."""
         if self.kinds == {bool}:
             return pa.bool_()
         if self.kinds == {str}:
@@ -90,7 +90,7 @@ def shape_of(values: Iterable[object]) -> SampleShape:
 
 
 def is_exact(value: int) -> bool:
-    """Whether a double has this integer."""
+    """Return whether a double has this integer."""
     try:
         return int(float(value)) == value
     except OverflowError:

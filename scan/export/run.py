@@ -92,7 +92,7 @@ class Exporter:
         return rows
 
     async def _end_of_chunk(self, partition: ScanPartition, start: int, latest: int) -> int:
-        """Of a chunk that a former run began, else as far as about `chunk_bytes` reach."""
+        """Return the end of a chunk that a former run began, else as far as about `chunk_bytes` reach."""
         begun = self._state.writing.get(partition.partition)
         if begun is not None:
             return begun
@@ -101,7 +101,7 @@ class Exporter:
         )
 
     async def _lacks_schema(self, ranges: Mapping[ScanPartition, WantedOffsets]) -> bool:
-        """Whether JSON values have no schema yet; infers it from the first chunk that has a field."""
+        """Return whether JSON values have no schema yet; infers it from the first chunk that has a field."""
         if not self._options.infer_json or self._state.value_schema is not None:
             return False
         for partition, (start, latest) in ranges.items():

@@ -30,7 +30,7 @@ class ExportState(msgspec.Struct):
     done: dict[int, int] = {}
     writing: dict[int, int] = {}
     value_schema: str | None = None
-    """Of JSON values: an Arrow schema, in base64."""
+    """The schema of JSON values: an Arrow schema, in base64."""
     version: int = VERSION
     infer_json: bool | None = None
     """Whether values are JSON; None in version 1, where only the schema says so."""

@@ -67,12 +67,12 @@ def _row(rows: pa.Table, number: int, what: str, make: Callable[[bytes], object]
 
 
 def schema_text(schema: pa.Schema) -> str:
-    """For the state."""
+    """Return the schema as text for the state."""
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
 def schema_of(text: str) -> pa.Schema:
-    """What `schema_text` made."""
+    """Return what `schema_text` made."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 

@@ -226,7 +226,7 @@ def _info(key: str, status: os.stat_result) -> ObjectInfo:
 
 
 def _may_hold(folder: str, prefix: str, start_after: str) -> bool:
-    """Whether `folder` ("" or with a trailing "/") can contain a key with `prefix` and after `start_after`."""
+    """Return whether `folder` ("" or with a trailing "/") can contain a key with `prefix` and after `start_after`."""
     return (folder.startswith(prefix) or prefix.startswith(folder)) and (
         folder > start_after or start_after.startswith(folder)
     )

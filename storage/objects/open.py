@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 _FORMS = "s3://bucket/prefix, file:///directory or memory://name"
 
 _memory_stores: dict[str, MemoryStore] = {}
-"""By name, so that the agents of one process share `memory://name`; kept until the process exits."""
+"""The stores in memory by name, so that the agents of one process share `memory://name`; kept until the process
+exits.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,7 @@ def _s3_store(parts: SplitResult, options: StoreOptions, clock: Clock) -> Object
 
 
 def s3_options(parts: SplitResult, options: StoreOptions) -> S3Options:
-    """Of the client for an address s3://bucket/prefix. InvalidError for invalid values."""
+    """Return the options of the client for an address s3://bucket/prefix. InvalidError for invalid values."""
     from headrace.storage.objects.s3_client import S3Options  # here: it imports botocore
 
     return S3Options(

@@ -22,7 +22,9 @@ _NO_ACCESS_TIME = getattr(os, "O_NOATIME", 0)
 
 
 def can_read_resident(folder: Path) -> bool:
-    """Whether files in `folder` can be read so. Network file systems refuse it; opening their files may wait, too."""
+    """Return whether files in `folder` can be read so. Network file systems refuse it; opening their files may wait,
+    too.
+    """
     if not _NO_WAIT:
         return False
     try:
@@ -48,7 +50,9 @@ def read_resident(path: str, byte_range: ByteRange) -> memoryview | None:
 
 
 def _open(path: str) -> int:
-    """Without a note of the access, which can wait for the file system's journal; only a file's owner may do that."""
+    """Open a file without a note of the access, which can wait for the file system's journal; only a file's owner
+    may do that.
+    """
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | _NO_ACCESS_TIME)
     except PermissionError:

@@ -38,8 +38,9 @@ logger = logging.getLogger(__name__)
 
 
 class RetryingStore(StoreDecorator):
-    """Up to `retries` attempts after the first, each after a random pause up to a limit that doubles (full
-    jitter)."""
+    """Store that makes up to `retries` attempts after the first, each after a random pause up to a limit that doubles
+    (full jitter).
+    """
 
     def __init__(self, inner: ObjectStore, retries: int, clock: Clock, rng: random.Random) -> None:
         super().__init__(inner)
@@ -48,7 +49,8 @@ class RetryingStore(StoreDecorator):
         self._rng = rng
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
-        """With `if_absent`, OutcomeUnknownError if the key exists and an earlier attempt may have written it.
+        """Store an object. With `if_absent`, OutcomeUnknownError if the key exists and an earlier attempt may have
+        written it.
 
         The object may be truncated or altered: then CorruptError, or OutcomeUnknownError as above.
         """

@@ -143,7 +143,7 @@ class S3Store:
             query["ContinuationToken"] = page["NextContinuationToken"]
 
     async def delete_many(self, keys: Sequence[str]) -> list[str]:
-        """In requests of 1,000 keys, or of one key if the store has no DeleteObjects.
+        """Delete objects in requests of 1,000 keys, or of one key if the store has no DeleteObjects.
 
         Keys that the store refuses to delete are logged and left out of the result.
         """
@@ -248,7 +248,9 @@ class S3Store:
 
 
 def time_limit_s(request_timeout_s: float, size: int) -> float:
-    """Of one request with a body of `size` bytes: a large one is not given up while it makes progress at all."""
+    """Return the limit in seconds of one request with a body of `size` bytes: a large one is not given up while it
+    makes progress at all.
+    """
     return request_timeout_s + size / SLOWEST_BYTES_PER_S
 
 

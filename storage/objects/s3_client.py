@@ -26,7 +26,7 @@ from headrace.storage.errors import InvalidError
 from headrace.storage.objects.keys import check_key
 
 CONNECT_TIMEOUT_S_MAX = 3.0
-"""If a connection is not established in this time, it is attempted again; requests have a separate, longer limit."""
+"""Limit of a connection attempt, which is then repeated; requests have a separate, longer limit."""
 
 USER_AGENT = "headrace"
 """Identifies Headrace in the bucket's access logs; botocore would build its own for every request, 15 % of its
@@ -47,7 +47,7 @@ class S3Options:
     region: str | None = None
     path_style: bool = False
     encryption: str = ""
-    """As S3 names it; empty: the bucket's default. `kms_key_id` empty: the account's key for S3."""
+    """The algorithm as S3 names it; empty: the bucket's default. `kms_key_id` empty: the account's key for S3."""
     kms_key_id: str = ""
     expected_owner: str = ""
     """Account id; empty: any account."""

@@ -100,7 +100,9 @@ _CHECK_ANYTHING = "bucket, s3.endpoint, s3.region and s3.path.style"
 
 
 def lacks_delete_objects(error: BaseException | None) -> bool:
-    """Whether a refused DeleteObjects says that the store has no such request, or takes it only with Content-MD5."""
+    """Return whether a refused DeleteObjects says that the store has no such request, or takes it only with
+    Content-MD5.
+    """
     if not isinstance(error, ClientError):
         return False
     refusal, status = error.response.get("Error", {}), error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")

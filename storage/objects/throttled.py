@@ -51,8 +51,8 @@ class TokenBucket:
 
 
 class ThrottledStore(StoreDecorator):
-    """At most `bytes_per_s` read and written, and `requests_per_s` started; whole-object reads are paid for
-    afterwards.
+    """Store with at most `bytes_per_s` read and written, and `requests_per_s` started; whole-object reads are
+    paid for afterwards.
     """
 
     def __init__(self, inner: ObjectStore, *, bytes_per_s: float, requests_per_s: float, clock: Clock) -> None:

@@ -20,7 +20,7 @@ from headrace.storage.records.errors import BatchTooLargeError, InvalidRecordErr
 from headrace.storage.records.header import HEADER_BYTES, BatchHeader
 
 _MANY = 128
-"""From this number of records on, arithmetic on arrays is faster than a loop."""
+"""Number of records from which on arithmetic on arrays is faster than a loop."""
 _AT_ONCE = 16_384
 """Records in one step of arithmetic: so many use 3 MiB in all arrays and lists."""
 _WORTH_COPYING = 4096
@@ -39,13 +39,15 @@ class RecordWork(NamedTuple):
 
 
 ITEMS_MAX = 1_000_000
-"""Of one batch. A producer's buffer of one MiB has at most 150,000 records, or 500,000 headers."""
+"""Most items of one batch. A producer's buffer of one MiB has at most 150,000 records, or 500,000 headers."""
 _UNPACKED_FREE_BYTES = 32 * 1024 * 1024
 _UNPACKED_PER_BYTE = 8
 
 
 def largest(batch_bytes: int) -> RecordWork:
-    """Of one batch of this size. Kafka has no limit, but a batch of one MiB may unpack to many GiB."""
+    """Return the largest unpacked size of a batch of this size. Kafka has no limit, but a batch of one MiB may
+    unpack to many GiB.
+    """
     return RecordWork(_UNPACKED_FREE_BYTES + _UNPACKED_PER_BYTE * batch_bytes, ITEMS_MAX)
 
 
@@ -191,7 +193,7 @@ def _check_some(body: memoryview, first_byte: int, numbers: range, headers: _Hea
 
 
 def _bounds(body: memoryview, first_byte: int, numbers: range) -> tuple[_Numbers, _Numbers]:
-    """Where each record begins, after its length, and where it ends."""
+    """Return where each record begins, after its length, and where it ends."""
     starts: list[int] = []
     stops: list[int] = []
     stop, end = first_byte, len(body)

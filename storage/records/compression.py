@@ -29,7 +29,7 @@ class Codec(enum.IntEnum):
 
 
 MAX_EXPANSION = (1, 1032, 22, 255, 32_768)
-"""By codec: the highest number of output bytes per compressed byte.
+"""Largest expansion by codec: the highest number of output bytes per compressed byte.
 
 Deflate: 258 bytes in 2 bits. Snappy: 64 bytes in 3. LZ4: 255 for each byte of a match length.
 Zstandard: a run of 128 KiB in 4 bytes.

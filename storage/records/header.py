@@ -77,7 +77,9 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """From when on the delete markers of the batch may be removed; None: the cleaner has not seen them yet."""
+        """The time in ms from which on the delete markers of the batch may be removed; None: the cleaner has
+        not seen them yet.
+        """
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property

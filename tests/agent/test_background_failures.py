@@ -1,4 +1,6 @@
-"""Three agents with a bug in a step of their background work: clients are served, and the rest of the work goes on."""
+"""Three agents with a bug in a step of their background work: clients are served, and the rest of the work
+continues.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,7 @@ def fetch(bootstrap: str, count: int) -> list[int]:
 
 
 def failures_of(found: list[Agent]) -> list[float]:
-    """On all agents: how often the step failed."""
+    """Return the failures on all agents: how often the step failed."""
     name, work = "headrace_background_failures_total", {"work": STEP}
     return [registry.get_sample_value(name, work) or 0.0 for _, _, registry in found]
 

@@ -21,7 +21,7 @@ class Counted:
         self.traffic = TopicTraffic(topics_max, self.names.get, self.registry)
 
     def shown(self, name: str) -> dict[str, float]:
-        """By topic."""
+        """Return what is shown, by topic."""
         families = {family.name: family for family in self.registry.collect()}
         return {sample.labels["topic"]: sample.value for sample in families[f"headrace_topic_{name}"].samples}
 

@@ -46,7 +46,7 @@ def produce(run: Run, monkeypatch: pytest.MonkeyPatch, topic: str, *lines: str, 
 def told(ask: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
     """The first answer that will do.
 
-    Metadata does not wait for the log: the agent that answers may hear of a change by another a moment later.
+    Metadata does not wait for the log: the agent that answers may learn of a change by another a moment later.
     """
     until = time.monotonic() + SECONDS_MAX
     while not holds(answer := ask()):

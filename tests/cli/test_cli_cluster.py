@@ -58,7 +58,7 @@ def test_cluster_id_and_unregister(
     assert main(unregister) == 1
     assert capsys.readouterr().err == "error: broker 4711 is not registered\n"
     asyncio.run(_register(metastore_url, 4711))
-    for status in (0, 1):  # the agent hears of each change a moment later
+    for status in (0, 1):  # the agent learns of each change a moment later
         until = time.monotonic() + SECONDS_MAX
         while main(unregister) != status:
             assert time.monotonic() < until
@@ -97,14 +97,14 @@ def test_the_shell_begins_with_a_snapshot_where_the_logs_beginning_is_gone(
 
 
 async def _register(metastore_url: str, node_id: int) -> None:
-    """As an agent that will not come back once did."""
+    """Do the same as an agent that will not come back once did."""
     metastore = await PostgresMetastore.open(metastore_url, Settings())
     await metastore.register_agent(AgentRegistration(node_id, uuid.uuid4(), "gone", 9092, None))
     await metastore.close()
 
 
 async def _truncate(metastore_url: str) -> None:
-    """As the active controller would: two snapshots take the place of the log below them."""
+    """Do the same as the active controller would: two snapshots take the place of the log below them."""
     metastore = await PostgresMetastore.open(metastore_url, Settings())
     lease = await metastore.describe_controller()
     assert lease is not None

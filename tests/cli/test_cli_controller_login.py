@@ -27,7 +27,7 @@ SECONDS_MAX = 300
 
 @pytest.fixture
 def flags(metastore_url: str, tmp_path: Path) -> list[str]:
-    """Of a cluster with the user `ops`."""
+    """Return the flags of a cluster with the user `ops`."""
     (tmp_path / "password").write_text("open sesame")
     places = ["--metastore-url", metastore_url, "--bucket", tmp_path.as_uri()]
     cluster_id = formatted_cluster_id(metastore_url)

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.requirement("X7")
 MOST = 4
 STRANGER = "127.0.0.66"
 PARTS, PART_BYTES = 32, 1024 * 1024
-"""Of a response: more than kernels keep for a connection."""
+"""Sizes of a response: more than kernels keep for a connection."""
 
 
 class _Probe:

@@ -8,7 +8,9 @@ import sys
 import pytest
 
 MODULES_MAX = 220
-"""Of an interpreter that has printed the help: argparse and importlib.metadata are most of them (about 160)."""
+"""Most modules of an interpreter that has printed the help: argparse and importlib.metadata are most of them (about
+160).
+"""
 SERVICE = ("psycopg", "aioboto3", "botocore", "fastapi", "uvicorn", "headrace.agent", "headrace.compactor")
 """What only a process that serves, or opens metastore and bucket, needs."""
 CLIENT = ("kio", "numpy", "rich", "msgspec", "asyncio", "aiokafka", "prometheus_client", "headrace.metastore")

@@ -30,7 +30,7 @@ SECONDS_MAX = 300
 
 @pytest.fixture
 def flags(metastore_url: str, tmp_path: Path) -> list[str]:
-    """What every process of a test is started with, on formatted storage."""
+    """Return what every process of a test is started with, on formatted storage."""
     places = ["--metastore-url", metastore_url, "--bucket", tmp_path.as_uri()]
     cluster_id = formatted_cluster_id(metastore_url)
     assert cluster_id is not None

@@ -48,7 +48,9 @@ def a_run(server: DevServer, topic: str, **more: int) -> OrderedRun:
 
 @pytest.mark.requirement("P1", "P4", "P5", "P6", "P7", "P10", "P11")
 async def test_the_order_of_each_key_is_kept_from_8_to_13_to_9(server: DevServer) -> None:
-    """And the callbacks come in KIP-253's order, every key goes on at each count, and marked partitions are spread."""
+    """And the callbacks come in KIP-253's order, every key continues at each count, and marked partitions are
+    spread.
+    """
     await server.create_topic("t", 8)
     async with a_run(server, "t") as run:
         await run.until_all_go_on()
@@ -167,7 +169,7 @@ async def test_old_values_of_a_compacted_topic_are_replaced_by_nulls_that_our_co
 
 
 async def until_described(cluster: ClientCluster, topic: str, count: int) -> OrderedTopic:
-    """By the agent that is asked."""
+    """Wait until it is described by the agent that is asked."""
     async with asyncio.timeout(SECONDS_MAX):
         while True:
             found = (await cluster.refresh([topic])).get(topic)
@@ -190,7 +192,7 @@ async def fetch(cluster: ClientCluster, node_id: int, topic_id: uuid.UUID, count
 
 
 def spread(run: OrderedRun, partitions: range) -> list[int]:
-    """How many of these each member has."""
+    """Return how many of these each member has."""
     return sorted(sum(index in partitions for _, index in each.assignment()) for each in run.consumers)
 
 
@@ -211,7 +213,7 @@ async def empty(server: DevServer, topic: str, partitions: tuple[int, ...]) -> N
 
 
 async def read_all(server: DevServer, topic: str) -> list[ConsumerRecord[bytes, bytes]]:
-    """As an ordinary consumer."""
+    """The same as an ordinary consumer."""
     consumer = AIOKafkaConsumer(bootstrap_servers=server.bootstrap, auto_offset_reset="earliest")
     await consumer.start()
     try:

@@ -93,12 +93,12 @@ class TrailWorld:
         await set_for_cluster(self.metastore, "file.delete.delay.ms", milliseconds)
 
     def new_topic(self, api: Any = None, store: Any = None) -> AuditTopic:
-        """As a new agent serves it."""
+        """The same as a new agent serves it."""
         clock, logs = ManualClock(), api or self.metastore
         return AuditTopic(logs, an_agent(FakeClusterApi(clock)), KnownEnds(logs, clock), store or self.store)
 
     def new_archiver(self, api: Any = None, store: Any = None, made: type[AuditArchiver] = AuditArchiver) -> Any:
-        """As a new process has it."""
+        """The same as a new process has it."""
         self.registry = CollectorRegistry()
         metrics = AuditArchiveMetrics(self.registry)
         return made(api or self.metastore, store or self.store, self.clock, metrics)
@@ -176,7 +176,7 @@ class TrailWorld:
         return job
 
     async def go_on(self) -> bool:
-        """Let one of the workers that stopped go on; whether it still had its lease at the end."""
+        """Let one of the workers that stopped continue; whether it still had its lease at the end."""
         wire, job, task = self.paused.pop(self.rng.randrange(len(self.paused)))
         wire.resume.set()
         try:
@@ -187,7 +187,7 @@ class TrailWorld:
         return True
 
     async def trim(self) -> None:
-        """What the cleanup of segments does; the model forgets what is gone, which is old."""
+        """Do what the cleanup of segments does; the model forgets what is gone, which is old."""
         await self.retain()
         await self._forget()
 
@@ -240,16 +240,16 @@ class TrailWorld:
         self.save()
 
     async def resume(self) -> None:
-        """What `headrace audit --resume-janitor` does."""
+        """Do what `headrace audit --resume-janitor` does."""
         state = await self.metastore.janitor_state()
         await write_mark(self.store, Mark(state.incarnation_id, state.generation))
 
     async def objects(self) -> set[str]:
-        """Of the trail, in the bucket."""
+        """Return the objects of the trail, in the bucket."""
         return {found.key async for found in self.store.list_objects(AUDIT_PREFIX)}
 
     async def named(self) -> set[str]:
-        """By rows."""
+        """Return the objects that rows name."""
         return {row.object_key for part in self.model for row in await self.metastore.archived_audit(part)}
 
     async def check_fetch(self, part: int, offset: int, topic: AuditTopic | None = None) -> int:
@@ -319,7 +319,7 @@ class TrailWorld:
                 await self.other_worker()
 
     async def other_worker(self) -> None:
-        """Begins to archive and stops somewhere, or goes on."""
+        """Begins to archive and stops somewhere, or continues."""
         if self.paused and self.rng.random() < 0.4:
             await self.go_on()
         else:

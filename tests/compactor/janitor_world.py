@@ -76,7 +76,7 @@ class DoubtfulStore(MemoryStore):
             yield info
 
     async def keys(self) -> set[str]:
-        """Of the segment files."""
+        """Return the keys of the segment files."""
         return {info.key async for info in MemoryStore.list_objects(self, "segments/")}
 
 
@@ -92,7 +92,7 @@ class Tripwire:
         return _Wired(self, target)
 
     async def trip(self) -> None:
-        """What happens at that call."""
+        """Do what happens at that call."""
         raise Killed
 
 
@@ -149,7 +149,7 @@ class JanitorWorld:
         return cls(metastore, url, await open_scene(metastore, 4), random.Random(seed))
 
     async def delete_at_once(self) -> None:
-        """From now on the cluster's file.delete.delay.ms is 0."""
+        """Set the cluster's file.delete.delay.ms to 0."""
         await set_for_cluster(self.metastore, "file.delete.delay.ms", 0)
 
     async def advance(self, seconds: float) -> None:

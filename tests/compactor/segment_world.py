@@ -76,7 +76,7 @@ class SegmentWorld(CompactionWorld):
             return await rows(raw, query, *parameters)
 
     async def events(self) -> list[Event]:
-        """In the order of their offsets, of one metadata partition after the other."""
+        """Return the events in the order of their offsets, of one metadata partition after the other."""
         found = await self.ask(
             "SELECT api_key, partition_index, end_offset, epoch, state, segment_id FROM remote_segment_events"
             " ORDER BY metadata_partition, audit_offset"
@@ -87,7 +87,7 @@ class SegmentWorld(CompactionWorld):
         ]
 
     async def keys(self) -> list[Key]:
-        """In the order of the keys."""
+        """Return the keys in the order of the keys."""
         found = await self.ask(
             "SELECT partition_index, end_offset, epoch, state, segment_id, live_extents, tombstoned_at IS NOT NULL"
             " FROM remote_segments ORDER BY 1, 2, 3"
@@ -121,7 +121,7 @@ class SegmentWorld(CompactionWorld):
         await self.postgres.finish_job(job.token)
 
     async def settle(self) -> None:
-        """Until nothing is under way, and all tombstones are gone."""
+        """Settle until nothing is under way, and all tombstones are gone."""
         for _ in range(3):
             while await self.postgres.purge_deleted_partitions(1_000):
                 pass

@@ -1,7 +1,7 @@
 """Several workers archive the audit trail at once; what one of them does late neither loses nor doubles a record.
 
-Fault model: a worker stops between two calls, as with SIGSTOP, for as long as a day, and goes on. Random histories with
-such workers are in test_audit_archive.py.
+Fault model: a worker stops between two calls, as with SIGSTOP, for as long as a day, and continues. Random histories
+with such workers are in test_audit_archive.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.metastore.sql_sources import plant
 
 pytestmark = pytest.mark.requirement("R3")
 CALLS_TO_PUT = 4
-"""Of a worker with rows for one object of two blocks: where rows are, two pages, the PUT."""
+"""Number of calls of a worker with rows for one object of two blocks: where rows are, two pages, the PUT."""
 
 
 @pytest.fixture

@@ -192,7 +192,7 @@ async def test_an_id_that_the_sweeper_took_is_never_named(world: CompactionWorld
 
 
 def a_swap(extents: list[Any]) -> Swap:
-    """Of the first extent alone."""
+    """Return a swap of the first extent alone."""
     key, base, last, file_id, _, length, leader_epoch, time = extents[0]
     return Swap(key, base, last, 16, length, leader_epoch, time, ((last, file_id),))  # type: ignore[arg-type]
 

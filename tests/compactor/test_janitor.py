@@ -299,7 +299,7 @@ async def test_nothing_is_deleted_after_a_restore_until_an_audit(world: JanitorW
 
 
 async def _begin_life(world: JanitorWorld) -> uuid.UUID:
-    """As `headrace migrate --restored` does; its incarnation id."""
+    """The same as `headrace migrate --restored` does; its incarnation id."""
     keeper = LifeKeeper(world.metastore, world.store, SystemClock(), random.Random(1))
     await keeper.begin_anew("restored")
     return (await world.metastore.janitor_state()).incarnation_id

@@ -76,7 +76,7 @@ async def test_what_no_row_names_is_listed_by_partition(world: CompactionWorld) 
 
 
 async def test_an_old_primary_s_last_files_are_listed_and_those_under_way_are_not(world: CompactionWorld) -> None:
-    """A life begins, and agents that do not know yet go on for a moment."""
+    """A life begins, and agents that do not know yet continue for a moment."""
     (a,) = await world.topic("t", 1)
     await world.commit((a, plain_batch(3)))
     (extent,) = await world.extents(a)

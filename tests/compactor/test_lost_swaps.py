@@ -29,12 +29,12 @@ LOG_START = 2
 
 
 async def delete_records(world: SegmentWorld, key: int) -> None:
-    """As an agent does for a client."""
+    """Do the same as an agent does for a client."""
     await world.postgres.move_log_starts([LogStartTarget(key, LOG_START)], max_extents=100)
 
 
 async def retain(world: SegmentWorld, key: int) -> None:
-    """As the job `retention` does."""
+    """Do the same as the job `retention` does."""
     token = await lease(world, "retention-test")
     target = LogStartTarget(key, LOG_START)
     offset = world.view.image.offset

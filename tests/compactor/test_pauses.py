@@ -1,7 +1,7 @@
-"""A worker is stopped at any call past its lease, another one does its job, and then it goes on: no harm.
+"""A worker is stopped at any call past its lease, another one does its job, and then it continues: no harm.
 
 Fault model: SIGSTOP at the n-th call to metastore or bucket, before the call or after it, for every n. The lease ends
-meanwhile, another worker takes the job over and ends it. The first one then finds its answers, and goes on.
+meanwhile, another worker takes the job over and ends it. The first one then finds its answers, and continues.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.storage.batches import plain_batch
 
 @contextlib.asynccontextmanager
 async def paused(work: Coroutine[Any, Any, None], wire: PausingWire) -> Any:
-    """Inside, the worker is stopped; at the end it goes on, and may find that its lease is lost. Yields whether it
+    """Inside, the worker is stopped; at the end it continues, and may find that its lease is lost. Yields whether it
     was stopped at all: a worker with fewer calls ends before.
     """
     task = asyncio.create_task(work)

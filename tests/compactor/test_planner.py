@@ -1,4 +1,4 @@
-"""From waiting files to jobs, on real Postgres."""
+"""Tests of the way from waiting files to jobs, on real Postgres."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def three_files(world: CompactionWorld, *keys: int) -> None:
 
 
 async def claim_large(world: CompactionWorld, *, lease_ms: int = LEASE_MS) -> Job | None:
-    """As a Spark driver does."""
+    """The same as a Spark driver does."""
     return await world.postgres.claim_job("spark", [LARGE_KIND], lease_ms)
 
 

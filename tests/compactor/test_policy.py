@@ -110,7 +110,7 @@ def test_the_write_bound_counts_the_classes_above_a_file() -> None:
 @pytest.mark.requirement("W10")
 @pytest.mark.parametrize("flush_bytes", [20_000, 1_000_000])
 def test_an_hour_of_arrivals_leaves_few_files_and_rows(flush_bytes: int) -> None:
-    """How often it is written: tests/properties/test_compaction_policy.py."""
+    """This is how often it is written: tests/properties/test_compaction_policy.py."""
     result = simulate(Arrivals(seconds=3_600, flushes_per_second=2, flush_bytes=flush_bytes, partitions=50), LIMITS)
     assert result.files < result.flushed_files / 20
     assert result.rows < result.flushed_rows / 10

@@ -60,7 +60,7 @@ class Lost:
         return found
 
     async def keys(self) -> list[int]:
-        """Of the only topic."""
+        """Return the keys of the only topic."""
         (topic,) = (await load_image(self.metastore)).topics_by_name.values()
         return [key for index in range(2) if (key := topic.key(index)) is not None]
 

@@ -83,7 +83,7 @@ class Partition:
 
 
 def rebuilt(partition: Partition) -> Placement:
-    """As rebuild.py does it; the records in merged files are known from their names."""
+    """Do the same as rebuild.py does it; the records in merged files are known from their names."""
     placement = settle([batch for batches in partition.files.values() for batch in batches])
     flushed, placement.open = placement.open, []
     opened = [partition.names[batch.content] for batch in placement.batches.values() if batch.level == 2]

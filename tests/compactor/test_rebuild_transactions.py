@@ -159,7 +159,7 @@ async def test_a_rebuild_that_forgets_markers_is_caught(
 
 
 def outcome(sequence: int, marker: int, *, commits: bool, epoch: int = 0) -> TransactionOutcome:
-    """Of one producer."""
+    """Return the outcome of one producer."""
     return TransactionOutcome(TOPIC, 0, 7, epoch, sequence, marker, 1, commits)
 
 

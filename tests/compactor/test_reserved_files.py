@@ -31,7 +31,7 @@ async def new_id(world: SegmentWorld) -> uuid.UUID:
 
 
 async def a_merge(world: SegmentWorld, job: Job, file_id: uuid.UUID) -> tuple[NewSegment, NewFile, Swap]:
-    """Of everything in a new topic."""
+    """Make a merge of everything in a new topic."""
     (key,) = await world.topic(f"t-{job.token.job_id}", 1)
     await world.fill([key])
     extents = await world.extents(key)

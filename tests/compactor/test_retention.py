@@ -39,7 +39,7 @@ HOUR_MS = 3_600_000
 
 
 def a_log(*extents: tuple[int, int], start: int = 0) -> OldestExtents:
-    """Of (length, newest ms) with ten records each."""
+    """Make a log of extents (length, newest ms) with ten records each."""
     old = [OldExtent(start + 10 * n + 9, length, newest) for n, (length, newest) in enumerate(extents)]
     end = start + 10 * len(old)
     return OldestExtents(1, True, start, end, sum(length for length, _ in extents), False, old)
@@ -94,7 +94,7 @@ WEEK = {name: proposed(Settings())[name] for name in ("log.retention.ms", "log.r
 
 
 def rule(cluster: dict[str, str], **own: str) -> tuple[RetentionRule, set[str]]:
-    """Of a topic with its own configs; and what the cluster lacks."""
+    """Return the rule of a topic with its own configs; and what the cluster lacks."""
     undecided: set[str] = set()
     configs = {
         (TOPIC_RESOURCE, "t"): {name.replace("_", "."): value for name, value in own.items()},

@@ -79,7 +79,7 @@ async def check_projection(world: SegmentWorld) -> None:
 
 
 def lines_of(records: Sequence[Record]) -> list[Line]:
-    """With ranks for epochs and uuids."""
+    """Return the lines with ranks for epochs and uuids."""
     keys = [parse_key(record.key or b"") for record in records]
     assert len({key[:3] for key in keys if isinstance(key, RemoteSegmentKey)}) <= 1, "one range"
     epochs = sorted({key.epoch for key in keys if isinstance(key, RemoteSegmentKey)})
@@ -123,7 +123,7 @@ def _line(row: Row, epochs: Sequence[int], uuids: list[str]) -> Line:
 
 
 def promised(scenario: Scenario) -> int:
-    """How many messages the text says that the audit keeps."""
+    """Return how many messages the text says that the audit keeps."""
     (count,) = re.findall(r"(both|all \d) messages", scenario.audit)
     return 2 if count == "both" else int(count.split()[1])
 
@@ -155,7 +155,7 @@ async def upload_by(world: SegmentWorld, count: int) -> None:
 
 
 class Pausing(StoreDecorator):
-    """Says when an object is stored, and goes on when it may."""
+    """Says when an object is stored, and continues when it may."""
 
     def __init__(self, store: object, stored: asyncio.Event, go: asyncio.Event) -> None:
         super().__init__(store)  # type: ignore[arg-type]

@@ -126,7 +126,7 @@ class History:
         return Tripwire(self.rng.choice((1, 2, 3, 4, 6, 9, 1_000, 1_000, 1_000)), after=self.rng.random() < 0.5)
 
     async def check(self) -> None:
-        """What holds at any time."""
+        """Check what holds at any time."""
         await self.world.check_references()
         await self.world.check_accounts()
         readable = await self.world.ask("SELECT DISTINCT file_id FROM extents JOIN partitions USING (partition_key)")

@@ -376,7 +376,7 @@ async def test_a_key_that_is_being_deleted_is_not_started_again(world: SegmentWo
     job = await world.claim(await world.live_files(), 1)
     await world.run(job)
     again = await world.claim(await world.live_files(), 2)
-    async with session(world.url) as raw:  # the same lease, as if its job went on
+    async with session(world.url) as raw:  # the same lease, as if its job continued
         await raw.execute("UPDATE jobs SET state = 1 WHERE job_id = %s", (job.token.job_id,))
     await world.run(again)
     born_ms = (await world.postgres.live_extents([])).wall_ms

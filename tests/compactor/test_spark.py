@@ -71,7 +71,7 @@ class HasEnvironment(Protocol):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of its driver and executors."""
+        """Environment of its driver and executors."""
 
 
 class SparkWorld(CompactionWorld):
@@ -85,7 +85,7 @@ class SparkWorld(CompactionWorld):
 
     @property
     def environment(self) -> dict[str, str]:
-        """For Spark's driver and executors."""
+        """Environment for Spark's driver and executors."""
         return {
             "HEADRACE_METASTORE_URL": self.url,
             "HEADRACE_BUCKET": self.bucket.as_uri(),
@@ -271,7 +271,7 @@ def end_waiting_swaps(blocker: psycopg.Connection) -> None:
 
 
 async def done(world: SparkWorld) -> bool:
-    """Whether no job waits or runs."""
+    """Return whether no job waits or runs."""
     return await world.postgres.unfinished_payloads(LARGE_KIND) == [[]]
 
 

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.requirement("X10")
 LOOK_SECONDS = 5.0
 HOUR = 3_600
 RECORDS_AGE_HOURS = 400
-"""Between 168 (the default) and 720 (in the file of an operator who wants to keep more)."""
+"""Age of records in hours, between 168 (the default) and 720 (in the file of an operator who wants to keep more)."""
 
 
 @dataclasses.dataclass

@@ -40,7 +40,7 @@ class CompactionWorld(PostgresWorld):
         self.rng = random.Random(seed)
 
     async def extents(self, *keys: int) -> list[Extent]:
-        """What the metastore says of these partitions, whole."""
+        """Return what the metastore says of these partitions, whole."""
         found = await self.postgres.find_extents([ExtentQuery(key, 0, 1 << 40) for key in keys])
         return [extent for partition in found for extent in partition.extents]
 

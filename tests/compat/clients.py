@@ -146,7 +146,7 @@ def _kafkajs_consume(bootstrap: str, topic: str, count: int) -> list[str]:
 
 
 def _kcat(arguments: list[str], stdin: str = "") -> str:
-    """With the properties of the example; `-b` comes before its address."""
+    """Run kcat with the properties of the example; `-b` comes before its address."""
     command = ["kcat", "-F", str(EXAMPLES / "kcat" / "kcat.conf"), *arguments]
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert done.returncode == 0, done.stderr

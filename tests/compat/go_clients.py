@@ -40,8 +40,9 @@ def consume(tool: str, bootstrap: str, topic: str, count: int) -> list[str]:
 def read_in_group(
     tool: str, bootstrap: str, topic: str, count: int, partitions: int, *, group: str, protocol: str, members: int
 ) -> list[GoMember]:
-    """What so many members read, together `count` records, and committed. `partitions`: that they must have together;
-    0 asks for no certain number."""
+    """Return what so many members read, together `count` records, and committed. `partitions`: that they must have
+    together; 0 asks for no certain number.
+    """
     options = (str(partitions), group, protocol, str(members))
     found = _run(tool, "consume", bootstrap, topic, str(count), *options)["members"]
     return [GoMember(each["partitions"], each["values"] or []) for each in found]

@@ -23,14 +23,14 @@ from load.tools import JAVA_LIBRARIES, KAFKAJS, why_missing
 from tests.java_program import run_java
 
 TIMEOUT_SECONDS = 400
-"""For all starts together."""
+"""Limit in seconds for all starts together."""
 WAIT_MS = 20
 """How long the agent holds a fetch at the end, and so the next reading."""
 
 Record = tuple[int, str, str | None]
 """Offset, key, value."""
 Readings = dict[int, list[Record]]
-"""By the offset at which the reading began."""
+"""Readings by the offset at which the reading began."""
 
 
 @dataclass(frozen=True)

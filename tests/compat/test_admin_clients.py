@@ -189,7 +189,7 @@ def alter(admin: AdminClient, topic: str, name: str, value: str) -> None:
 
 
 def outcome(server: DevServer, value: bytes, **options: int) -> tuple[str | None, int]:
-    """Of one record to `acting`: the error's name, if there is one, and what kind of time it has."""
+    """Return the outcome of one record to `acting`: the error's name, if there is one, and what kind of time it has."""
     reports: list[tuple[str | None, int]] = []
     producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap})
     producer.produce(

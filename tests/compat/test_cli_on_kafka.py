@@ -37,7 +37,7 @@ def _create(run: Run, topic: str, *options: str) -> None:
 
 
 def _leaders(run: Run, topic: str) -> list[int]:
-    """Of each partition; empty while the brokers do not know the topic."""
+    """Return the leaders of each partition; empty while the brokers do not know the topic."""
     try:
         return [
             row["leader"] if row["leader"] is not None else -1

@@ -80,7 +80,9 @@ def test_the_check_finds(addresses: list[str], bug: Callable[[bytes], bytes | No
 
 @contextmanager
 def _relay(address: str, bug: Callable[[bytes], bytes | None]) -> Iterator[str]:
-    """In front of an agent: its answers to DescribeCluster have the bug; None ends the connection instead."""
+    """Run a relay in front of an agent: its answers to DescribeCluster have the bug; None ends the connection
+    instead.
+    """
     host, port = address.split(":")
 
     class Relayed(socketserver.StreamRequestHandler):

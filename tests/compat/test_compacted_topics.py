@@ -32,7 +32,7 @@ CONFIGS = {
 SENT = [("a", "1"), ("b", "1"), ("a", "2"), ("b", None), ("c", "1"), ("c", None)]
 LEFT = [(2, "a", "2")]
 RECORDS, KEYS, SEED = 300, 20, 11
-"""Of a long history."""
+"""Records of a long history."""
 TO_THE_END = [reader for reader in READERS if not reader.needs_last_record]
 
 
@@ -55,7 +55,7 @@ def cleaned(tmp_path_factory: pytest.TempPathFactory, server_log: Path) -> Itera
 
 @pytest.fixture(scope="module")
 def continued(cleaned: DevServer) -> DevServer:
-    """With one more record in the topic: for the last tests of the module."""
+    """Return the history with one more record in the topic: for the last tests of the module."""
     send(cleaned.bootstrap, TOPIC, [("d", "1")])
     return cleaned
 
@@ -75,7 +75,7 @@ def send(bootstrap: str, topic: str, records: Sequence[tuple[str, str | None]]) 
 
 
 def wait_for(bootstrap: str, topic: str, left: list[Record], end: int) -> None:
-    """Until the cleaner left these records."""
+    """Wait until the cleaner left these records."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while (found := confluent(bootstrap, topic, [0], end)[0]) != left:
         assert time.monotonic() < deadline, f"the topic was not cleaned: {len(found)} records, wanted {len(left)}"
@@ -83,7 +83,7 @@ def wait_for(bootstrap: str, topic: str, left: list[Record], end: int) -> None:
 
 
 def expected(left: Sequence[Record], starts: Sequence[int]) -> Readings:
-    """What every reader must find."""
+    """Return what every reader must find."""
     return {start: [record for record in left if record[0] >= start] for start in starts}
 
 
@@ -148,7 +148,9 @@ def test_every_offset_leads_to_the_next_record(reader: Reader, continued: DevSer
 
 @pytest.fixture(scope="module")
 def history(cleaned: DevServer) -> list[Record]:
-    """What is left of a topic with a long random history with delete markers, and a record after its cleaning."""
+    """Return what is left of a topic with a long random history with delete markers, and a record after its
+    cleaning.
+    """
     rng = random.Random(SEED)
     sent = [(f"key-{rng.randrange(KEYS)}", None if rng.random() < 0.3 else str(n)) for n in range(RECORDS)]
     create(cleaned.bootstrap, "history")

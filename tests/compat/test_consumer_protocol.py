@@ -34,7 +34,7 @@ MORTAL = SETTINGS | {"broker.heartbeat.interval.ms": 500, "broker.session.timeou
 
 
 def produce_one(server: DevServer, topic: str, value: int) -> None:
-    """To a topic of one partition."""
+    """Produce one record to a topic of one partition."""
     producer = confluent_kafka.Producer({"bootstrap.servers": server.bootstrap, "log_level": 0})
     producer.produce(topic, str(value))
     assert producer.flush(TIMEOUT_SECONDS) == 0
@@ -74,7 +74,7 @@ class Member:
         self.owned = set()
 
     def close(self) -> None:
-        """In good order: it leaves the group."""
+        """Close in good order: it leaves the group."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -153,7 +153,7 @@ def consumed(members: Sequence[Member], numbers: range) -> None:
 
 
 def describe(server: DevServer, group: str) -> confluent_kafka.admin.ConsumerGroupDescription:
-    """As tools see the group."""
+    """The same as tools see the group."""
     admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
     return admin.describe_consumer_groups([group])[group].result(TIMEOUT_SECONDS)
 

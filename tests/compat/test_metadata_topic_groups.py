@@ -1,4 +1,4 @@
-"""`__cluster_metadata` followed by consumer groups: they subscribe, commit, and go on where they were."""
+"""`__cluster_metadata` followed by consumer groups: they subscribe, commit, and continue where they were."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Server(NamedTuple):
         return name
 
     def produce(self, topic: str, batch: bytes) -> ErrorCode:
-        """What it says of the batch."""
+        """Return what it says of the batch."""
         partition = produce.PartitionProduceData(index=0, records=batch)  # type: ignore[arg-type]
         request = produce.ProduceRequest(
             acks=-1,  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ class Server(NamedTuple):
         return ErrorCode(answer.responses[0].partition_responses[0].error_code)
 
     def offset_at(self, topic: str, timestamp: int) -> int:
-        """What ListOffsets finds."""
+        """Return what ListOffsets finds."""
         partition = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=timestamp)  # type: ignore[arg-type]
         request = list_offsets.ListOffsetsRequest(
             replica_id=-1,  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A topic is deleted and created again while producers of three libraries are running: they go on, as on Kafka.
+"""A topic is deleted and created again while producers of three libraries are running: they continue, as on Kafka.
 
 Each writes three records, its topic is replaced, and it writes three more, which are all that the new topic has.
 tests/metastore/test_recreated_topics.py says what must not be accepted.
@@ -118,8 +118,9 @@ def test_a_producer_goes_on_in_a_topic_that_it_creates_again_itself(server: DevS
 
 @pytest.mark.requirement("W7")
 def test_a_transaction_that_is_open_while_its_topic_is_replaced_is_aborted(server: DevServer) -> None:
-    """It lost a part of its records. The producer goes on with the next one, which librdkafka has aborted once more: it
-    skipped the sequence of the refused record, and begins another epoch."""
+    """It lost a part of its records. The producer continues with the next one, which librdkafka has aborted once more:
+    it skipped the sequence of the refused record, and begins another epoch.
+    """
     topic = Topic(server)
     producer = _transactional(server, topic.name)
     for value in BEFORE:
@@ -164,7 +165,7 @@ class Topic:
         self._admin.delete_topics([self.name])[self.name].result(TIMEOUT_SECONDS)
 
     def values(self) -> list[bytes]:
-        """What a reader gets, from offset 0 on."""
+        """Return what a reader gets, from offset 0 on."""
         settings = {"bootstrap.servers": self._server.bootstrap, "group.id": self.name, "log_level": 0}
         consumer = confluent_kafka.Consumer(settings)
         consumer.assign([TopicPartition(self.name, 0, 0)])

@@ -91,7 +91,7 @@ def _kafkajs(cluster: SecureCluster, login: str, password: str = PASSWORD) -> di
 
 
 def _python_settings(cluster: SecureCluster, login: str, password: str = PASSWORD) -> dict[str, Any]:
-    """What aiokafka and kafka-python have in common."""
+    """Return what aiokafka and kafka-python have in common."""
     context = ssl.create_default_context(cafile=str(cluster.authority.path))
     found: dict[str, Any] = {"bootstrap_servers": cluster.client, "ssl_context": context}
     if login == "certificate":

@@ -57,7 +57,7 @@ class Tools:
         return int(status), base64.b64decode(printed).decode()
 
     def printed(self, tool: str, *arguments: str) -> str:
-        """By a tool that succeeds, as the user who may do everything."""
+        """Return what is printed by a tool that succeeds, as the user who may do everything."""
         status, printed = self._run("orders", tool, *arguments)
         assert status == 0, printed
         return printed

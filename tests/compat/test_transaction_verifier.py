@@ -24,7 +24,7 @@ SCENARIOS = 19
 
 
 def verify(bootstrap: str, *scenarios: str) -> list[str]:
-    """What it prints of each scenario, of all without a name."""
+    """Return what it prints of each scenario, of all without a name."""
     program, parts = HERE / "TransactionVerifier.java", [HERE / "VerifierClients.java"]
     done = run_java(program, f"{JAVA_LIBRARIES}/*", bootstrap, *scenarios, parts=parts)
     assert done.returncode == 0, done.stderr

@@ -73,12 +73,12 @@ def tool(server: DevServer) -> Iterator[Lines]:
 
 @pytest.fixture
 def name() -> str:
-    """Of a topic, and of a transactional id."""
+    """Return the name of a topic, and of a transactional id."""
     return f"java-{uuid.uuid4()}"
 
 
 def printed(server: DevServer, tool: Lines, *arguments: str) -> str:
-    """By kafka-transactions.sh, which succeeds."""
+    """Return what is printed by kafka-transactions.sh, which succeeds."""
     answer = tool.ask("\t".join([TOOL, "--bootstrap-server", server.bootstrap, *arguments]))
     status, _, text = answer.partition(" ")
     said = base64.b64decode(text).decode()
@@ -87,7 +87,7 @@ def printed(server: DevServer, tool: Lines, *arguments: str) -> str:
 
 
 def new_life(server: DevServer) -> None:
-    """What a new life does to transactions (metastore/postgres/life)."""
+    """Do what a new life does to transactions (metastore/postgres/life)."""
     with psycopg.connect(server.metastore_url) as connection:
         connection.execute("SELECT forget_transactions()")
 

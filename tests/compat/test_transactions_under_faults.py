@@ -32,7 +32,9 @@ QUIET = {"log_level": 0, "socket.timeout.ms": 5_000, "reconnect.backoff.max.ms":
 
 
 class Copier:
-    """Consumes, copies and commits in one transaction for each batch; begins again after what it cannot go on with."""
+    """Consumes, copies and commits in one transaction for each batch; begins again after what it cannot continue
+    with.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap

@@ -1,4 +1,4 @@
-"""Which settings have one value in the cluster, and what becomes of a file's value."""
+"""Check which settings have one value in the cluster, and what becomes of a file's value."""
 
 from __future__ import annotations
 

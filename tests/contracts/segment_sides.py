@@ -74,7 +74,7 @@ class Sides:
         self.api = LifecycleApi(self.model)
 
     async def begin(self) -> None:
-        """At level 1, with the same epochs from here on."""
+        """Begin the history at level 1, with the same epochs from here on."""
         with_keys(self.url)
         await set_for_cluster(self.postgres, "file.delete.delay.ms", 0)
         self.model.incarnation_id = (await self.postgres.janitor_state()).incarnation_id
@@ -150,12 +150,12 @@ class Sides:
         return new_file_id(time.time_ns() // 1_000_000 + self.clock.shift_ms, self.rng, level)
 
     async def real(self) -> View:
-        """What Postgres holds."""
+        """Return what Postgres holds."""
         async with session(self.url) as raw:
             return View(*[await rows(raw, query) for query in (KEYS, EVENTS, MARKERS, FILES, HEADS, EXTENTS)])
 
     def modelled(self) -> View:
-        """What the model holds, in the same form."""
+        """Return what the model holds, in the same form."""
         model, logs = self.model, self.model.logs
         parts = {r.key: r.metadata_partition for r in logs.records}
         keys = [

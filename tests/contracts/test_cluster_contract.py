@@ -44,7 +44,7 @@ class ClusterUnderTest(Protocol):
     @property
     def api(self) -> Api: ...
     async def pass_minutes(self, minutes: float) -> None:
-        """Let the metastore's clock go on."""
+        """Let the metastore's clock continue."""
 
 
 class InPostgres:

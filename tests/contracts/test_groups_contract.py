@@ -38,7 +38,7 @@ class GroupsUnderTest(Protocol):
         """A registered, unfenced agent."""
 
     async def fence(self, agent: RegisteredAgent) -> None:
-        """From now on it may not coordinate."""
+        """Fence the agent: from now on it may not coordinate."""
 
     async def partitions(self, count: int) -> list[int]:
         """Keys of a new topic, ascending."""

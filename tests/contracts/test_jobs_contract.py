@@ -236,7 +236,7 @@ async def test_finished_jobs_are_kept_for_a_day(jobs: JobsUnderTest) -> None:
 
 
 async def test_jobs_that_no_worker_finishes_are_handed_over_and_start_again(jobs: JobsUnderTest) -> None:
-    """By age, or by claims in vain; not a leased one, and not while an unfinished job has the same key."""
+    """By age, or by claims without success; not a leased one, and not while an unfinished job has the same key."""
     api = jobs.api
     await api.enqueue_jobs([NewJob("plan", ""), NewJob("large", "old", b"files"), NewJob("large", "held", priority=1)])
     await api.enqueue_jobs([NewJob("large", "twin"), NewJob("small", "twin")])

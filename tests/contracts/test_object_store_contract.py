@@ -62,7 +62,9 @@ class HastyClock:
 
 
 def dressed(store: ObjectStore) -> ObjectStore:
-    """Under every decorator. The hedge's clock does not move: tests/storage/objects/test_hedging.py moves it."""
+    """Return the store under every decorator. The hedge's clock does not move:
+    tests/storage/objects/test_hedging.py moves it.
+    """
     hasty = HastyClock()
     store = HedgedStore(MeasuredStore(store, hasty), after_ms=1, clock=ManualClock())
     store = RetryingStore(store, retries=2, clock=hasty, rng=random.Random(1))

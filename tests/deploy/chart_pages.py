@@ -197,7 +197,7 @@ def _settings(scopes: set[SettingScope]) -> dict[str, Any]:
 
 
 def _accepted(found: dict[str, Any]) -> dict[str, Any]:
-    """Without the description, and without null: a setting that is not given is not in the map."""
+    """Return the schema without the description, and without null: a setting that is not given is not in the map."""
     kinds = [kind for kind in found.get("anyOf", [found]) if kind.get("type") != "null"]
     return {key: kinds[0][key] for key in ("type", "minimum", "maximum", "pattern") if key in kinds[0]}
 

@@ -40,7 +40,7 @@ class Panel(NamedTuple):
 
 
 def boards() -> dict[str, tuple[Panel, ...]]:
-    """By name, as the file describes them."""
+    """Return the boards by name, as the file describes them."""
     described = yaml.safe_load(DESCRIPTION.read_text(encoding="utf-8"))
     return {
         name: tuple(Panel(p["title"], p["unit"], p["about"], _queries(p["queries"])) for p in panels)

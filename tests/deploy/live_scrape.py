@@ -38,7 +38,7 @@ class Scrape:
             self.families[name] = family
 
     def value(self, sample: str, **labels: str) -> float | None:
-        """Of the one sample with this name and at least these labels."""
+        """Return the value of the one sample with this name and at least these labels."""
         found = [
             each.value
             for family in self.families.values()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "operate" / "METRICS.md"
 CODE = REPOSITORY / "src" / "headrace"
-"""Of a checkout, and of an unpacked sdist."""
+"""The folders of code in a checkout, and of an unpacked sdist."""
 PACKAGES = ("agent", "cli", "compactor", "metastore", "storage")
 TYPES = {
     "Counter": "counter",

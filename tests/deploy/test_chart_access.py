@@ -1,4 +1,6 @@
-"""Who reaches what in the chart: the port that trusts PROXY headers, Spark's account, the metastore's address."""
+"""Check who reaches what in the chart: the port that trusts PROXY headers, Spark's account, the metastore's
+address.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from tests.deploy.rendering import NEWEST, Object, environment, objects, one, po
 
 pytestmark = [pytest.mark.needs("helm"), pytest.mark.requirement("X2")]
 PARTS = {"PGHOST": "host", "PGPORT": "port", "PGUSER": "username", "PGPASSWORD": "password", "PGDATABASE": "dbname"}
-"""Of tests/deploy/values/load-balancer.yaml: libpq's variable -> key of the Secret."""
+"""Parts of the address in tests/deploy/values/load-balancer.yaml: libpq's variable -> key of the Secret."""
 
 
 def rules_for(port: str, policy: Object) -> list[Any]:
-    """Who may connect to it; None: every pod."""
+    """Return who may connect to it; None: every pod."""
     ingress = policy["spec"]["ingress"]
     return [rule.get("from") for rule in ingress if port in {each["port"] for each in rule["ports"]}]
 

@@ -43,7 +43,7 @@ def containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def expanded(given: dict[str, str]) -> dict[str, str]:
-    """With $(NAME) replaced, as Kubernetes does it."""
+    """Return the text with $(NAME) replaced, as Kubernetes does it."""
     return {key: re.sub(r"\$\((\w+)\)", lambda match: given[match[1]], value) for key, value in given.items()}
 
 

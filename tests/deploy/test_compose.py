@@ -25,7 +25,7 @@ EXAMPLE = DEPLOY.parent / "examples" / "kafka-ui" / "compose.yaml"
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
-    """As YAML reads them, with merged anchors."""
+    """The same as YAML reads them, with merged anchors."""
     found: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))["services"]
     return found
 

@@ -33,7 +33,7 @@ EAGER_COMPACTION = {
 
 @pytest.fixture
 def agent_settings(metastore_url: str, s3_url: str) -> dict[str, object]:
-    """What every agent of a test shares: its database, a separate prefix, short sessions."""
+    """Return what every agent of a test shares: its database, a separate prefix, short sessions."""
     return _formatted(metastore_url, s3_url)
 
 

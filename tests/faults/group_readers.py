@@ -53,7 +53,7 @@ class Reader(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Until `closing`."""
+        """Run until `closing`."""
 
     def _assigned(self, partitions: Any) -> None:
         self.partitions |= {each.partition for each in partitions}

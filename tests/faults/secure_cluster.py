@@ -70,7 +70,7 @@ class SecureCluster:
         return self.links[0]
 
     def settings(self, mechanism: str, user: str = "orders", password: str = PASSWORD) -> dict[str, Any]:
-        """Of librdkafka."""
+        """Return the settings of librdkafka."""
         found: dict[str, Any] = {
             "bootstrap.servers": self.client,
             "security.protocol": "SASL_SSL",
@@ -82,7 +82,9 @@ class SecureCluster:
         return found | {"sasl.username": user, "sasl.password": password}
 
     def settings_of_certificate(self, name: str = "orders") -> dict[str, Any]:
-        """Of librdkafka with a certificate of this common name, for the listener that asks for one."""
+        """Return settings of librdkafka with a certificate of this common name, for the listener
+        that asks for one.
+        """
         keystore = str(self.authority.issue(name))
         return {
             "bootstrap.servers": self.link,
@@ -120,8 +122,9 @@ class SecureCluster:
                 time.sleep(0.02)
 
     def logins(self, mechanism: str, *, result: str = "succeeded") -> float:
-        """How many all agents have seen on the listener for clients, those of open connections included. `result`:
-        succeeded or failed."""
+        """Return how many all agents have seen on the listener for clients, those of open connections included.
+        `result`: succeeded or failed.
+        """
         labels = f'headrace_authentications_total{{listener="CLIENT",mechanism="{mechanism}",result="{result}"}}'
         total = 0.0
         for agent in self.agents:
@@ -146,7 +149,9 @@ def secure_cluster(
     more: Mapping[str, object] | None = None,
     authority: Authority | None = None,
 ) -> Iterator[SecureCluster]:
-    """With the user "orders". `more`: settings above those of every secure cluster. `authority` None: a new one."""
+    """Yield the secure cluster with the user "orders". `more`: settings above those of every secure cluster.
+    `authority` None: a new one.
+    """
     cluster = SecureCluster(authority or Authority(directory), ec.generate_private_key(ec.SECP256R1()))
     environment = os.environ | {
         "HEADRACE_LISTENER_NAME_AGENTS_SSL_CLIENT_AUTH": "required",

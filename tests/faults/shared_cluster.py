@@ -53,7 +53,7 @@ class SharedCluster:
 
     @property
     def address(self) -> str:
-        """Where clients connect."""
+        """Return where clients connect."""
         return self.balancer.address
 
     def make(self, port: int) -> AgentUnderTest:

@@ -38,7 +38,7 @@ from tests.faults.shared_cluster import free_ports
 
 Address = tuple[str, int]
 SECOND_CODES = {"OffsetFetch-all": frozenset[str](), "AddOffsetsToTxn": frozenset({"group_authorization_failed"})}
-"""Without the last grant only; other rows with two grants fail for the topic."""
+"""Error codes without the last grant only; other rows with two grants fail for the topic."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ def _client(at: Address, user: str) -> Client:
 
 @pytest.fixture
 def cluster(agent_settings: dict[str, object]) -> Iterator[Cluster]:
-    """With a super user, and with all that the rows need."""
+    """Yield the cluster with a super user, and with all that the rows need."""
     common = agent_settings | AUTHORIZATION | {"log.level": "error", "inter.broker.listener.name": "AGENTS"}
     common |= {"super.users": f"User:{SUPER};User:ANONYMOUS", "advertised.shared": True}
     common["listener.security.protocol.map"] = "CLIENT:SASL_PLAINTEXT,AGENTS:PLAINTEXT"

@@ -42,7 +42,7 @@ class Renewal:
         self._context = ssl.create_default_context(cafile=self.trusted)
 
     async def steps(self) -> AsyncIterator[None]:
-        """In each, all agents' files have been replaced, and new connections show them."""
+        """Yield after each step: in it, all agents' files have been replaced, and new connections show them."""
         for authority in self._steps:
             wanted: dict[str, int] = {}
             for number, keystore in enumerate(self.cluster.keystores):
@@ -60,7 +60,7 @@ class Renewal:
             await asyncio.sleep(0.05)
 
     def _serial(self, address: str) -> int:
-        """Of the certificate that a new connection gets."""
+        """Return the serial of the certificate that a new connection gets."""
         host, _, port = address.rpartition(":")
         with (
             socket.create_connection((host, int(port)), SECONDS_MAX) as plain,
@@ -107,7 +107,7 @@ async def test_librdkafka_and_aiokafka_go_on_while_certificates_are_replaced(ren
 
 
 def _write_one(renewal: Renewal) -> None:
-    """With a new client."""
+    """Write a record with a new client."""
     errors: list[object] = []
     producer = confluent_kafka.Producer(renewal.client() | {"error_cb": errors.append})
     producer.produce("renewed-new", b"value", on_delivery=lambda error, _: error and errors.append(error))

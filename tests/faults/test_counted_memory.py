@@ -38,7 +38,9 @@ DENIES = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:nob
 
 
 def grown(agent: AgentUnderTest, fields: list[GrownField], times: int) -> Growth:
-    """By requests after the first ones, which load code and fill what the C library keeps."""
+    """Return the growth of memory by requests after the first ones, which load code and fill what the C library
+    keeps.
+    """
     host, _, port = agent.kafka.rpartition(":")
     address = host, int(port)
 

@@ -1,8 +1,8 @@
 """The coordinator of real consumers' groups is killed, stopped past its lease, drained; and a new agent joins.
 
 Fault model: SIGKILL; SIGSTOP for longer than the session, and SIGCONT; SIGTERM. Four groups of two members
-each (three libraries; eager and cooperative assignors) live on the agent that fails. No member may hear of
-a rebalance: each goes on with its partitions at its position, under the next coordinator.
+each (three libraries; eager and cooperative assignors) live on the agent that fails. No member may learn of
+a rebalance: each continues with its partitions at its position, under the next coordinator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARTITIONS = 4
 SECONDS_MAX = 300
 SESSION_SECONDS = 3.0
 REST_SECONDS = 2.0
-"""Without a change this long, a group is taken for settled."""
+"""Seconds without a change after which a group is taken for settled."""
 
 
 class Scene:
@@ -102,8 +102,9 @@ class Scene:
         return [len(reader.changes) for reader in self.readers]
 
     def close(self) -> None:
-        """What was committed is where each group stopped reading. The commits while they read are waited for: a
-        library tries the one of its close only once."""
+        """Close the readers: what was committed is where each group stopped reading. The commits while they read
+        are waited for: a library tries the one of its close only once.
+        """
         self.until(
             lambda: all(self.committed(group) == self.sent for group in self.groups()), "all positions committed"
         )
@@ -123,7 +124,9 @@ class Scene:
 
 @pytest.fixture
 def settings(agent_settings: dict[str, object]) -> dict[str, object]:
-    """With the time for a leader to learn its topic before it shares it out: else one rebalance follows another."""
+    """Return the settings with the time for a leader to learn its topic before it shares it out: else one rebalance
+    follows another.
+    """
     return agent_settings | {"group.initial.rebalance.delay.ms": 1_000}
 
 

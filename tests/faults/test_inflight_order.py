@@ -2,7 +2,7 @@
 
 Fault model: agents stopped past their lease (leaders move between requests), replies swallowed, links
 half open and slow; see load/torture/proxy.py. Clients time a request out after 2 s, forty lingers, and
-in the second test give records up after 4 s, so that they go on under another epoch. Only Java's can: its
+in the second test give records up after 4 s, so that they continue under another epoch. Only Java's can: its
 epoch moves when nothing is in flight. librdkafka sends what it does not know the outcome of once more
 under the new epoch, and kafkajs gives the sequence numbers of a batch that it gave up to the next one:
 no broker can tell these from new records (docs/understand/TORTURE.md).

@@ -43,7 +43,7 @@ class Sender:
         assert self._producer.flush(SECONDS_MAX) == 0
 
     def _produce(self, value: bytes, partition: int) -> None:
-        """It may not have heard of the partition yet."""
+        """It may not have learned of the partition yet."""
         deadline = time.monotonic() + SECONDS_MAX
         while True:
             try:
@@ -81,7 +81,7 @@ def until(what: str, is_so: Callable[[], bool]) -> None:
 
 
 def indexes(admin: AdminClient) -> list[int]:
-    """As a client sees them."""
+    """The same as a client sees them."""
     return sorted(admin.list_topics(TOPIC, timeout=SECONDS_MAX).topics[TOPIC].partitions)
 
 

@@ -40,7 +40,7 @@ def servers() -> Iterator[Servers]:
 
 @pytest.fixture
 def settings(servers: Servers, tmp_path: Path) -> dict[str, object]:
-    """Of agents on the primary, formatted."""
+    """Return the settings of agents on the primary, formatted."""
     shared: dict[str, object] = {
         "metastore.url": servers.url("primary"),
         "bucket": f"file://{tmp_path}/bucket",
@@ -158,7 +158,7 @@ def test_lost_records_are_put_back_once_and_only_if_told(
 
 
 def _listed_as_lost(settings: Mapping[str, object], capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """By partition, from `headrace audit --lost`."""
+    """Return the lost records by partition, from `headrace audit --lost`."""
     capsys.readouterr()
     flags = [f"--metastore-url={settings['metastore.url']}", f"--bucket={settings['bucket']}"]
     status, printed = main(["audit", "--lost", "--json", *flags]), capsys.readouterr()

@@ -49,7 +49,7 @@ def earliest(admin: AdminClient, topic: str) -> int:
 
 
 def first_read(server: DevServer, topic: str) -> tuple[int, bytes]:
-    """Where a consumer that starts below the log start gets to by auto.offset.reset."""
+    """Return where a consumer that starts below the log start gets to by auto.offset.reset."""
     consumer = Consumer(
         {"bootstrap.servers": server.agents[0].kafka, "group.id": "readers", "auto.offset.reset": "earliest"}
     )
@@ -57,7 +57,7 @@ def first_read(server: DevServer, topic: str) -> tuple[int, bytes]:
     deadline = time.monotonic() + WITHIN_SECONDS
     message = None
     while (message is None or message.error() is not None) and time.monotonic() < deadline:
-        message = consumer.poll(1)  # an error that the client goes on from is no answer
+        message = consumer.poll(1)  # an error that the client continues from is no answer
     consumer.close()
     assert message is not None
     assert message.error() is None

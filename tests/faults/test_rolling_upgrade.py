@@ -30,7 +30,7 @@ from tests.faults.steady_load import PARTITIONS, Load
 
 TOPIC = "upgraded"
 RECORDS = 40
-"""Of each producer, between two steps."""
+"""Records of each producer, between two steps."""
 SECONDS_MAX = 300
 
 

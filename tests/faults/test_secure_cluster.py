@@ -74,7 +74,7 @@ def _write_and_read(settings: dict[str, Any], topic: str) -> None:
 
 
 def _authenticate_again(cluster: SecureCluster) -> None:
-    """Four producers go on while their connections log in again, at least every 2 s (KIP-368): no error, no new
+    """Four producers continue while their connections log in again, at least every 2 s (KIP-368): no error, no new
     connection, which librdkafka would report."""
     errors: list[object] = []
     own = {"error_cb": errors.append, "topic.metadata.refresh.interval.ms": -1}
@@ -124,7 +124,7 @@ def test_kafkas_own_client_by_each_mechanism_with_certificates_and_tokens(
 
 
 def _refusal(settings: dict[str, Any]) -> str:
-    """What librdkafka says of the connection."""
+    """Return what librdkafka says of the connection."""
     errors: list[confluent_kafka.KafkaError] = []
     client = AdminClient(settings | {"error_cb": errors.append})
     until = time.monotonic() + SECONDS_MAX

@@ -59,7 +59,9 @@ SEALING_KEY = base64.b64encode(SECRETS["sealing key"]).decode()
 
 
 def spellings(secret: bytes) -> dict[str, bytes]:
-    """How it may look in a text or dump. The base64 in the middle of a longer text is the same but for its ends."""
+    """Return how it may look in a text or dump. The base64 in the middle of a longer text is the same but for its
+    ends.
+    """
     found = {"raw": secret, "hex": secret.hex().encode(), "base64": base64.b64encode(secret)[:-4]}
     return found | {"url": quote(secret, safe="").encode()}
 

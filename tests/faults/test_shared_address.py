@@ -94,7 +94,7 @@ def test_each_client_library_writes_and_reads_in_a_group(cluster: SharedCluster,
 
 
 def _read_by_java(address: str, topic: str, protocol: str) -> list[int]:
-    """What Kafka's own consumer reads as the only member of a group."""
+    """Return what Kafka's own consumer reads as the only member of a group."""
     source = Path(compat.__file__).with_name("GroupMember.java")
     command = java_command(source, f"{JAVA_LIBRARIES}/*")
     process = subprocess.Popen(
@@ -149,7 +149,7 @@ def test_groups_of_go_clients_share_a_topic(cluster: SharedCluster) -> None:
 
 
 def _protocol_and_commits(address: str, group: str) -> tuple[str, int]:
-    """How the group was joined, and how many records of all partitions it has behind it."""
+    """Return how the group was joined, and how many records of all partitions it has behind it."""
     admin = AdminClient({"bootstrap.servers": address})
     listed = admin.list_consumer_groups().result()
     assert not listed.errors

@@ -107,7 +107,7 @@ def _traffic(address: str, topic: str) -> Iterator[Traffic]:
 
 
 def _set_shared(address: str, value: str) -> None:
-    """As an operator does."""
+    """Do the same as an operator does."""
     assert main(["configs", "set", f"advertised.shared={value}", "--brokers", "--bootstrap-server", address]) == 0
 
 

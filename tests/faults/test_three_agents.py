@@ -22,7 +22,7 @@ Three = tuple[AgentUnderTest, AgentUnderTest, AgentUnderTest]
 SESSION_SECONDS = 3.0
 LEASE_SECONDS = 1.0
 RECORDS_BEFORE, RECORDS_AFTER = 60, 80
-"""Of each producer; it sends about seventy a second."""
+"""Numbers of records of each producer; it sends about seventy a second."""
 SECONDS_MAX = 300
 
 

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 HOUR_MS = 3_600_000
 AGE_MS = 400 * HOUR_MS
-"""Of all records here."""
+"""Age in ms of all records here."""
 WITHIN_SECONDS = 300
 KEPT, SHORT = "kept", "short"
 

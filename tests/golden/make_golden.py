@@ -44,7 +44,7 @@ def segment_v1() -> bytes:
 
 
 def segment_v1_json() -> bytes:
-    """What a reader must find in it."""
+    """Return what a reader must find in it."""
     footer = verify_segment((HERE / "segment_v1.bin").read_bytes())
     partitions = [{**entry._asdict(), "topic_id": str(entry.topic_id)} for entry in footer.partitions]
     found = {

@@ -15,7 +15,7 @@ from _pytest._code.code import Traceback, TracebackEntry
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES_KEPT = 60
-"""Of each output of a test."""
+"""Lines kept of each output of a test."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -31,7 +31,7 @@ def load_rows() -> dict[str, tuple[str, list[str]]]:
 
 
 def why_refused(result: dict[str, Any], state: dict[str, Any]) -> str | None:
-    """Why these results say nothing about the tree as it is; None if they do."""
+    """Return why these results say nothing about the tree as it is; None if they do."""
     if result["commit"] != state["commit"]:
         return f"the last test run was of another commit: tested={result['commit'][:12]} now={state['commit'][:12]}"
     if result["is_dirty"] or state["is_dirty"]:

@@ -87,7 +87,7 @@ def reason_of(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 
 def problems(skipped: Counter[str]) -> list[str]:
-    """Why a run with these skips fails."""
+    """Return why a run with these skips fails."""
     found = [f"not a reason of tests/house/skip_table.py: {reason!r}" for reason in skipped if reason not in REASONS]
     for reason in skipped:
         known = REASONS.get(reason)

@@ -116,6 +116,21 @@ def test_every_decision_is_in_their_index() -> None:
         assert f"| [{name[:4]}]({name}) | {title.split('. ', 1)[1]} |" in index, name
 
 
+def test_a_replaced_or_amended_decision_says_so_first() -> None:
+    """Below its title; the index has the same, and the decision that came later exists."""
+    index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8")
+    later = dict(re.findall(r"^\| \[(\d{4})\].*\| (\w+ by [\d, ]+) \|$", index, re.MULTILINE))
+    said = {}
+    for page in DECISIONS:
+        first = page.read_text(encoding="utf-8").split("\n")[2]
+        if first.startswith(("Replaced by ", "Amended by ")):
+            numbers = re.findall(r"\[(\d+)\]\((\d{4})-", first)
+            assert all(int(number) == int(name) > int(page.name[:4]) for number, name in numbers), page.name
+            said[page.name[:4]] = f"{first.split()[0].lower()} by {', '.join(number for number, _ in numbers)}"
+    assert later == said
+    assert len(said) > 10
+
+
 def test_paths_named_in_the_documents_exist() -> None:
     """ARCHITECTURE.md draws each box as a file: a part that was deleted must go from the page too."""
     dated = {"decisions", "results"}

@@ -1,6 +1,6 @@
 """Every task that the code creates is accounted for: it runs under the supervisor, or it cannot end unnoticed.
 
-A task without either may end by a bug while the process goes on: its lease is held, and its work is not done.
+A task without either may end by a bug while the process continues: its lease is held, and its work is not done.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ ACCOUNTED = {
     "storage/objects/hedging.py": {"_race": AWAITED},
     "storage/objects/ranges.py": {"read_each": AWAITED},
 }
-"""By file and function. A loop that runs until the process ends belongs to Supervisor.keep."""
+"""Tasks by file and function. A loop that runs until the process ends belongs to Supervisor.keep."""
 
 
 def creators(name: str, text: str) -> dict[str, set[str]]:
-    """By file: the functions that create a task."""
+    """Return the creators by file: the functions that create a task."""
     found: dict[str, set[str]] = defaultdict(set)
     for function in ast.walk(ast.parse(text)):
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -83,8 +83,8 @@ def prose(path: str, source: str) -> list[tuple[int, str]]:
     return found
 
 
-def occurrences(path: str, text: str) -> Iterator[Occurrence]:
-    """One per word; a phrase that a line break cuts in two is found as well."""
+def occurrences(path: str, text: str, searched: re.Pattern[str] = _ANY) -> Iterator[Occurrence]:
+    """Find each word or phrase, also a phrase that a line break cuts in two."""
     lines = prose(path, text)
     joined = ""
     starts: list[int] = []
@@ -92,7 +92,7 @@ def occurrences(path: str, text: str) -> Iterator[Occurrence]:
         starts.append(len(joined))
         joined += re.sub(r"^\s*(#|--|//)?\s*", "", part) + " "
     row = 0
-    for match in _ANY.finditer(joined):
+    for match in searched.finditer(joined):
         while row + 1 < len(starts) and starts[row + 1] <= match.start():
             row += 1
         yield Occurrence(path, lines[row][0], match.group().lower(), lines[row][1].strip())

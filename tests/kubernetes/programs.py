@@ -48,7 +48,7 @@ def missing() -> list[str]:
 
 
 def versions() -> list[str]:
-    """For the report."""
+    """Return the versions for the report."""
     commands = {
         "Kubernetes": [program("kube-apiserver"), "--version"],
         "etcd": [program("etcd"), "--version"],

@@ -37,7 +37,7 @@ class Scene:
     keys: list[int]
 
     def shard(self, partition: int) -> int:
-        """Which commit shard the partition falls into."""
+        """Return which commit shard the partition falls into."""
         return commit_shard(self.keys[partition], self.store.commit_shards)
 
     async def commit(self, *files: FileCommit, by: RegisteredAgent | None = None) -> list[FileAnswer]:
@@ -87,7 +87,7 @@ def file_of(batches: Sequence[StagedBatch], *, age_ms: int = 0) -> FileCommit:
 
 
 def appended(*offsets: int) -> list[tuple[BatchOutcome, int]]:
-    """What `outcomes` says of batches appended at these offsets."""
+    """Return what `outcomes` says of batches appended at these offsets."""
     return [(BatchOutcome.APPENDED, offset) for offset in offsets]
 
 
@@ -107,7 +107,7 @@ async def shard_gate(url: str, *shards: int) -> AsyncIterator[Session]:
 
 
 async def condemn(connection: Session, file_id: uuid.UUID) -> None:
-    """What the sweeper does before it deletes an object that no row names."""
+    """Do what the sweeper does before it deletes an object that no row names."""
     await connection.execute(
         "INSERT INTO segment_files (file_id, state, size, live_bytes, committed_at)"
         " VALUES (%s, 1, 0, 0, clock_timestamp()) ON CONFLICT DO NOTHING",

@@ -310,7 +310,7 @@ class CoordinationHistory:
 async def run_behind(
     sessions: Sessions, rng: random.Random, reals: list[Callable[[], Coroutine[Any, Any, Any]]]
 ) -> list[Any]:
-    """Each operation's answer. They begin in a drawn order while all gates are closed, and go on as these open."""
+    """Each operation's answer. They begin in a drawn order while all gates are closed, and continue as these open."""
     watcher = await sessions.get(WATCHER)
     locks = (*GATES, JOB_GATE) if rng.random() < JOB_GATE_SHARE else GATES
     gates = [await sessions.get(number) for number in range(1, 1 + len(locks))]

@@ -2,7 +2,7 @@
 
 Place: tests/metastore/interleavings.py with two more operations; plans as a handler and a controller make them.
 Invariant: as there; a change is seen whole or not at all: no commit judges by the new count, epochs or marks where the
-others of them are still the old ones. A partition goes only when it is empty, and its index goes on where it was.
+others of them are still the old ones. A partition goes only when it is empty, and its index continues where it was.
 """
 
 from __future__ import annotations

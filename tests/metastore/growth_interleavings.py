@@ -35,7 +35,7 @@ class GrowthHistory(History):
         grown: list[int] = []
 
         async def real() -> bool:
-            """As an admin request: decided on an image, appended if the log still ends there."""
+            """The same as an admin request: decided on an image, appended if the log still ends there."""
             image = await load_image(self.store)
             topic = image.topics_by_id.get(topic_id)
             if topic is None or len(topic.leader_epochs) >= GROWN_MAX:

@@ -63,7 +63,7 @@ class Client:
         self.sent += 1
 
     def give_up(self, now_ms: int) -> None:
-        """What is queued for the child for too long, and what is queued behind it."""
+        """Give up what is queued for the child for too long, and what is queued behind it."""
         queue = self.queues[CHILD]
         if self.takes_lower_counts and queue and now_ms - self.produced_ms[queue[0]] >= DELIVERY_MS:
             queue.clear()
@@ -83,7 +83,7 @@ class HalvingHistory:
         self.merged_end: int | None = None
 
     async def run(self) -> None:
-        """Begin to halve, and go on until it is settled; then look at everything."""
+        """Begin to halve, and continue until it is settled; then look at everything."""
         await self._set_clock()
         await self.scene.begin(times=TIMES)
         self.images = [await self.scene.image()]
@@ -136,7 +136,7 @@ class HalvingHistory:
         return Operation(f"send record {record} of {client.producer} to {index}", real, _nothing)
 
     def _stage(self, client: Client, index: int) -> StagedBatch:
-        """By an agent with one of the last images."""
+        """Stage batches by an agent with one of the last images."""
         image = self.rng.choice(self.images[-2:])
         target, count = index, -1
         if index in image.aliases:

@@ -42,7 +42,7 @@ class HalvingScene(Scene):
         await move_time(self.raw, self.ahead_ms / 1_000)
 
     async def double(self, *, sets_boundaries: bool = True) -> TopicImage:
-        """With all boundaries set, or none."""
+        """Double the topic with all boundaries set, or none."""
         before = (await self.image()).ordered_partitions
         change = change_count(before, 2 * before.undeleted)
         assert isinstance(change, Expansion)
@@ -61,7 +61,7 @@ class HalvingScene(Scene):
         assert await self.store.begin_halving(head, Halving(self.topic.topic_id, count, excluded, times))
 
     async def state(self) -> HalvingState:
-        """Of the halving."""
+        """Return the state of the halving."""
         state = await self.store.halving_state(self.topic.topic_id)
         assert state is not None
         return state
@@ -102,7 +102,7 @@ class HalvingScene(Scene):
         return await self.image()
 
     async def commit_offset(self, group: str, index: int, offset: int) -> None:
-        """Of a group, in a partition."""
+        """Commit the offset of a group, in a partition."""
         await self.raw.execute(
             "INSERT INTO group_offsets VALUES (%s, %s, %s, -1, '', now()) ON CONFLICT (group_id, partition_key)"
             " DO UPDATE SET committed_offset = excluded.committed_offset",
@@ -110,7 +110,7 @@ class HalvingScene(Scene):
         )
 
     async def states(self) -> list[int]:
-        """Of the partitions, by index."""
+        """Return the states of the partitions, by index."""
         found = await rows(
             self.raw, "SELECT state FROM partitions WHERE topic_id = %s ORDER BY partition_index", self.topic.topic_id
         )

@@ -65,7 +65,7 @@ class FileEnds:
         await self._begin_compaction()
 
     async def real_files(self) -> list[FileView]:
-        """What the metastore's audit says."""
+        """Return what the metastore's audit says."""
         audited = await self.store.audit_files(uuid.UUID(int=0), 100 * ALL)
         return [FileView(f.file_id, f.state, f.live_bytes, f.dead_ms is not None) for f in audited]
 
@@ -103,7 +103,7 @@ class FileEnds:
         return Operation("take dead files", real, modelled)
 
     def _drop_files(self) -> Operation:
-        """What was taken and, as no janitor would, anything else."""
+        """Return what was taken and, as no janitor would, anything else."""
         doomed = [f for f, file in self.model.files.items() if file.state is not FileState.LIVE]
         others = sorted(self.model.files.keys() - set(doomed))
         ids = sorted(set(doomed[-8:]) | set(self.rng.sample(others, min(2, len(others)))))

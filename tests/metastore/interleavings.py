@@ -40,14 +40,14 @@ from tests.model.file_model import ModelWithFiles, ShiftedClock
 PARTITIONS = 4
 PRODUCERS = (1000, 1001)
 NO_HOUR = 10_000_000
-"""Later than any: all producers that were heard of until now are forgotten."""
+"""Later than any: all producers that were learned of until now are forgotten."""
 FORGET_PRODUCERS = Statement("forget_producers", writes=True)
 OPERATIONS_MAX = 4
-"""As many as the pool has connections: an operation that waits for one would delay all others."""
+"""The same as many as the pool has connections: an operation that waits for one would delay all others."""
 MOVER = 3
 """The number of a session that moves a leader epoch."""
 STEPS_MAX = 6
-"""Of one round: the orders to look through are their permutations."""
+"""Most steps of one round: the orders to look through are their permutations."""
 
 
 class Unexplained(AssertionError):
@@ -227,7 +227,9 @@ class History(FileEnds):
         )
 
     def _move_leader_epoch(self) -> Operation:
-        """As any code that moves one has to: the partition's row, then its shard's lock, for a commit judges by it."""
+        """The same as any code that moves one has to: the partition's row, then its shard's lock, for a commit
+        judges by it.
+        """
         key = self.rng.choice(self._live_keys())
         epoch = self.model.partitions[key].leader_epoch + 1
 
@@ -270,7 +272,7 @@ class History(FileEnds):
         return file_of([self._batch() for _ in range(self.rng.choice([1, 2, 4]))], age_ms=-self.shift_ms)
 
     def _batch(self) -> StagedBatch:
-        """In sequence as of the round's start, an earlier one again, or of no producer."""
+        """Make a batch in sequence as of the round's start, an earlier one again, or of no producer."""
         key, producer = self.rng.choice(self.keys), self.rng.choice(PRODUCERS)
         partition = self.model.partitions.get(key)
         state = partition.producers.get(producer) if partition else None
@@ -307,7 +309,7 @@ def _steps(operations: list[Operation]) -> list[int]:
 
 
 async def _told(model: ModelWithFiles, operations: list[Operation], order: tuple[int, ...]) -> dict[int, Any]:
-    """What each caller learns if their steps happen in this order."""
+    """Return what each caller learns if their steps happen in this order."""
     told: dict[int, Any] = {}
     for index in order:
         announce = operations[index].announced

@@ -72,7 +72,7 @@ class LifecycleRows:
         self._heads()
 
     def forget(self, keys: Sequence[tuple[int, int]]) -> None:
-        """What removes tombstones after delete.retention.ms."""
+        """Remove tombstones as happens after delete.retention.ms."""
         for end, epoch in keys:
             self.connection.execute("DELETE FROM remote_segments WHERE end_offset = %s AND epoch = %s", (end, epoch))
         self.connection.commit()

@@ -10,7 +10,9 @@ from headrace.metastore.api.agents import SEGMENT_KEYS
 
 
 def before_keys(url: str) -> None:
-    """As if the cluster was made by an older version: neither its log nor its projection has the feature."""
+    """Do the same as if the cluster was made by an older version: neither its log nor its projection has the
+    feature.
+    """
     with psycopg.connect(url) as connection:
         connection.execute("DELETE FROM features WHERE name = %s", (SEGMENT_KEYS,))
         found: Any = connection.execute(

@@ -65,7 +65,7 @@ async def move_time(connection: Session, total_seconds: float) -> None:
 
 
 def new_topic(name: str, partition_count: int = 1, **configs: str) -> NewTopic:
-    """With a random id."""
+    """Return the new topic with a random id."""
     return NewTopic(name, uuid.uuid4(), partition_count, configs)
 
 
@@ -107,7 +107,7 @@ async def beat(
 
 
 async def fence(store: PostgresMetastore, session_timeout_ms: int) -> list[int]:
-    """What the active controller does each turn; the node ids that it fenced."""
+    """Return what the active controller does each turn; the node ids that it fenced."""
     lease = await store.hold_controller_lease(0, uuid.UUID(int=1), 1)
     return await store.fence_silent_agents(lease.controller_epoch, session_timeout_ms=session_timeout_ms)
 

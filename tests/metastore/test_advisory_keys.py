@@ -17,14 +17,14 @@ KEYS = {
     "life_lock": {"assert_life", "begin_life"},
     "bulk_writer_lock": {"decide_bulk_write"},
 }
-"""By key: the files that take it, all for the one purpose that advisory_keys.sql says."""
+"""Advisory keys: the files that take it, all for the one purpose that advisory_keys.sql says."""
 TAKEN = re.compile(r"pg_(?:try_)?advisory_(?:xact_)?(?:un)?lock(?:_shared)?(?:_all)?\s*\(\s*([^,)]*)")
 IN_PYTHON = {"metastore/postgres/migrate.py": "SELECT pg_advisory_xact_lock(%s, %s)"}
 """The process that migrates: no function is installed before it."""
 
 
 def keys_of(sources: dict[str, str]) -> dict[str, set[str]]:
-    """By the text of the first key: the files with a lock of it."""
+    """Return the keys by the text of the first key: the files with a lock of it."""
     found = defaultdict(set)
     for name, text in sources.items():
         for key in TAKEN.findall(re.sub("--.*", "", text)):

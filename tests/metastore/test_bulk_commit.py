@@ -34,7 +34,7 @@ async def stage(store: PostgresMetastore, *chunks: list[BulkFile]) -> uuid.UUID:
 
 
 async def tables(connection: Session, keys: list[int]) -> dict[str, list[Any]]:
-    """What a commit left of these partitions, without ids."""
+    """Return what a commit left of these partitions, without ids."""
     place = {key: number for number, key in enumerate(keys)}
     extents = await rows(
         connection,
@@ -126,7 +126,7 @@ async def sweeper(store: PostgresMetastore) -> tuple[Any, uuid.UUID]:
 
 
 async def an_old_attempt_asks(scene: Scene, connection: Session) -> None:
-    """A driver that was paused in its commit goes on after the next batch was decided: nothing happens."""
+    """A driver that was paused in its commit continues after the next batch was decided: nothing happens."""
     rng, store = random.Random(1), scene.store
     now_ms = await store.database_ms()
     chunks = [[bulk_file(now_ms, rng, scene.keys)] for _ in range(4)]

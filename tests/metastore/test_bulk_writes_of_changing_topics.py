@@ -30,7 +30,7 @@ AS_BEFORE = ("WHERE g.count > t.undeleted_partition_count", "WHERE false")
 
 
 async def grow(scene: Scene, count: int) -> bool:
-    """As an agent does, with leader epochs or, below metadata.format 4, without."""
+    """The same as an agent does, with leader epochs or, below metadata.format 4, without."""
     topic = await _topic(scene)
     change = change_count(topic.ordered_partitions, count)
     assert change is not None
@@ -124,7 +124,7 @@ async def staged(scene: Scene, *places: int) -> uuid.UUID:
 
 
 async def set_boundaries(scene: Scene, epoch: int) -> int:
-    """As the active controller does; how many."""
+    """The same as the active controller does; how many."""
     splits = await scene.store.quiet_splits(9)
     for split in splits:
         assert await scene.store.set_split_boundary(epoch, await scene.store.metadata_head(), split)

@@ -28,7 +28,7 @@ PassTime = Callable[[float], Awaitable[None]]
 
 
 async def _beat(store: PostgresMetastore, agent: RegisteredAgent, *, want_fence: bool = False) -> bool:
-    """Whether the agent is unfenced after its heartbeat and the active controller's next turn."""
+    """Return whether the agent is unfenced after its heartbeat and the active controller's next turn."""
     answer = await beat(store, agent, want_fence=want_fence)
     await fence(store, SESSION_MS)
     return not answer.is_fenced
@@ -40,7 +40,7 @@ async def _live(store: PostgresMetastore) -> list[int]:
 
 @pytest.fixture
 async def metastore(metastore_url: str) -> AsyncIterator[PostgresMetastore]:
-    """With the long session."""
+    """Yield the metastore with the long session."""
     settings = Settings(metastore_pool_size=4, broker_session_timeout_ms=SESSION_MS)
     store = await PostgresMetastore.open(metastore_url, settings)
     yield store

@@ -127,7 +127,7 @@ async def _step(store: PostgresMetastore, image: MetadataImage, rng: random.Rand
 
 
 async def _keep_snapshot(store: PostgresMetastore, image: MetadataImage) -> None:
-    """What the active controller does now and then."""
+    """Do what the active controller does now and then."""
     lease = await store.hold_controller_lease(1, uuid.UUID(int=1), 1_000)
     await store.save_snapshot(lease.controller_epoch, StoredSnapshot(image.offset, encode_snapshot(image)))
     await store.truncate_metadata(lease.controller_epoch, 1_000)

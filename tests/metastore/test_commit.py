@@ -364,7 +364,7 @@ async def test_a_file_id_means_one_list_of_batches(scene: Scene) -> None:
 
 
 async def test_a_deleted_topic_leaves_only_its_producers_once_purged(scene: Scene, metastore_url: str) -> None:
-    """These count as heard of when the topic was deleted, so they expire one expiration later."""
+    """These count as learned of when the topic was deleted, so they expire one expiration later."""
     other = await open_scene(scene.store)
     kept = file_of([batch(scene.keys[0], 0), batch(other.keys[0], 0), batch(scene.keys[1], 0), batch(scene.keys[0], 5)])
     await scene.commit(kept)

@@ -202,7 +202,7 @@ async def test_a_producer_is_heard_of_or_forgotten_never_half(
 
 
 async def test_expiry_waits_for_one_shard_and_holds_no_other_meanwhile(scene: Scene, metastore_url: str) -> None:
-    """Another session holds a shard for long: commits to the other shards go on, while expiry waits for it."""
+    """Another session holds a shard for long: commits to the other shards continue, while expiry waits for it."""
     await scene.outcomes(*(batch(key, 0, producer=5) for key in scene.keys))
     async with session(metastore_url) as raw:
         await move_time(raw, 26 * 3_600)

@@ -47,7 +47,7 @@ def pages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 async def costs(scene: Scene, pages: dict[str, int]) -> dict[str, int]:
-    """What an agent's everyday questions cost now."""
+    """Return what an agent's everyday questions cost now."""
     store, key, shard = scene.store, scene.keys[0], scene.shard(0)
     (latest,) = await store.list_offsets([OffsetQuery(key, OffsetKind.LATEST)])
     high = latest.offset
@@ -69,7 +69,7 @@ async def costs(scene: Scene, pages: dict[str, int]) -> dict[str, int]:
 
 
 async def retention_costs(scene: Scene, pages: dict[str, int]) -> dict[str, int]:
-    """What retention's questions and moves cost now: five extents, all or the first of many."""
+    """Return what retention's questions and moves cost now: five extents, all or the first of many."""
     store, measured = scene.store, {}
     _, (a, _) = await store.oldest_extents([OldestQuery(key, 5) for key in scene.keys])
     measured["oldest_extents"] = pages["oldest_extents"]

@@ -32,12 +32,12 @@ async def scene(metastore: PostgresMetastore, metastore_url: str) -> Scene:
 
 
 def moved(scene: Scene, sequence: int) -> StagedBatch:
-    """For the parent, with a key that moved."""
+    """Make a batch for the parent, with a key that moved."""
     return batch(scene.keys[0], sequence, partition_count=int(MovedKeys.MOVED))
 
 
 def stays(scene: Scene, sequence: int) -> StagedBatch:
-    """For the parent, without such a key."""
+    """Make a batch for the parent, without such a key."""
     return batch(scene.keys[0], sequence, partition_count=int(MovedKeys.STAY))
 
 

@@ -37,7 +37,7 @@ async def commit(scene: Scene, files: int) -> list[uuid.UUID]:
 
 
 async def costs(scene: Scene, url: str, pages: dict[str, int]) -> dict[str, int]:
-    """Of one plan, one look at three files, and one swap of them."""
+    """Return the costs of one plan, one look at three files, and one swap of them."""
     store = scene.store
     last = (await commit(scene, 3))[-3:]
     async with session(url) as raw:

@@ -42,7 +42,7 @@ async def _hold(store: PostgresMetastore, controller_id: int, incarnation: uuid.
 
 
 def _who(lease: ControllerLease) -> ControllerLease:
-    """Without what else the answer says."""
+    """Return the holder without what else the answer says."""
     return ControllerLease(*lease[:4])
 
 

@@ -21,7 +21,7 @@ from tests.planted import PlantedBugs, Report, Trial
 SEEDS = range(4)
 ROUNDS = 25
 ROUNDS_OF_A_BUG = 60
-"""Of one history, for a planted bug."""
+"""Number of rounds of one history, for a planted bug."""
 
 BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
     "a claim that does not lock the group": (

@@ -1,4 +1,4 @@
-"""Which value of a config holds, layer by layer."""
+"""Check which value of a config holds, layer by layer."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_only_the_own_user_reaches_it_and_only_by_its_socket(place: Path) -> Non
 
 
 def _as_another_user(url: str) -> str:
-    """What Postgres answers to the account that it runs as, if this process runs as root."""
+    """Return what Postgres answers to the account that it runs as, if this process runs as root."""
     account = run_as()
     assert account is not None
     reading, writing = os.pipe()

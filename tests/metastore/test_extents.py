@@ -1,4 +1,4 @@
-"""Where data is: what find_extents and list_offsets answer at the edges."""
+"""Check where data is: what find_extents and list_offsets answer at the edges."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_timestamps_are_found_in_long_disorderly_histories(scene: Scene, m
 
 
 async def _merge(raw: Session, key: int, first: int, last: int) -> None:
-    """What compaction does: one extent in the place of many."""
+    """Do what compaction does: one extent in the place of many."""
     await raw.execute(
         "WITH old AS (DELETE FROM extents WHERE partition_key = %(key)s"
         " AND base_offset >= %(first)s AND last_offset <= %(last)s RETURNING *)"

@@ -11,7 +11,7 @@ from tests.metastore.commit_scenes import Scene, batch, file_of, open_scene
 from tests.metastore.sessions import delete, move_time, rows, session
 
 TICK_SECONDS = 30
-"""Of the feed's slots."""
+"""Seconds of one slot of the feed."""
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ async def test_rows_behind_a_gap_wait_until_the_gap_is_first(scene: Scene, metas
 
 
 async def test_commits_go_on_when_no_agent_empties_slots(scene: Scene, metastore_url: str) -> None:
-    """Two turns of all slots without housekeeping: old rows stay next to new ones and do no harm."""
+    """Two turns of all slots without housekeeping: old rows stay next to new ones and are harmless."""
     shard = scene.shard(0)
     seqs = []
     async with session(metastore_url) as raw:

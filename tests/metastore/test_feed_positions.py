@@ -1,4 +1,4 @@
-"""Which shards of the feed have news for a reader, for any positions: against a model, with planted bugs."""
+"""Check which shards of the feed have news for a reader, for any positions: against a model, with planted bugs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _expected(heads: Mapping[int, int], positions: Mapping[int, int]) -> list[tu
 
 
 async def _pages_are_right(scene: Scene, rng: random.Random) -> bool:
-    """Whether every page had the heads, and the rows after each named position."""
+    """Return whether every page had the heads, and the rows after each named position."""
     heads = dict.fromkeys(range(SHARDS), 0)
     for _ in range(ROUNDS):
         if rng.random() < 0.5:

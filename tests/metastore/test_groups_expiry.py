@@ -44,7 +44,7 @@ class Groups:
             await move_time(raw, self.days * DAY_SECONDS)
 
     async def expire(self) -> int:
-        """Until there is nothing old any more; how many were looked at."""
+        """Expire groups until there is nothing old any more; how many were looked at."""
         total = 0
         while looked_at := await self.store.expire_group_offsets(LIMIT):
             total += looked_at

@@ -18,7 +18,7 @@ from tests.planted import PlantedBugs, Report, Trial
 SEEDS = range(6)
 ROUNDS = 12
 ROUNDS_OF_A_BUG = 40
-"""Of one history, for a planted bug."""
+"""Number of rounds of one history, for a planted bug."""
 
 LOCK = "PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_part_key) AS key;"
 READ = "FROM unnest(p_part_key, p_part_leader_epoch, p_part_count)"

@@ -38,7 +38,7 @@ async def test_a_lease_pins_what_is_dead_since_it_began(metastore: PostgresMetas
     async with session(metastore_url) as raw:
 
         async def seconds_pinned() -> float:
-            """How far back; 0 when nothing is."""
+            """Return how far back; 0 when nothing is."""
             query = (
                 "SELECT CASE WHEN h = 'infinity' THEN 0 ELSE extract(epoch FROM wall_time() - h) END::float"
                 " FROM read_horizon(0) AS h"

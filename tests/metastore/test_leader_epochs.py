@@ -1,4 +1,4 @@
-"""Where leader epochs end: what find_epoch_ends answers, compared with a model that walks every extent."""
+"""Check where leader epochs end: what find_epoch_ends answers, compared with a model that walks every extent."""
 
 from __future__ import annotations
 

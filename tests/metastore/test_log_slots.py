@@ -24,7 +24,7 @@ async def scene(metastore: PostgresMetastore) -> Scene:
 
 
 async def emptied_beside_writers(scene: Scene, url: str) -> int:
-    """How many slots are emptied in TURNS turns while each moment several writing calls are under way."""
+    """Return how many slots are emptied in TURNS turns while each moment several writing calls are under way."""
     emptied = 0
     async with AsyncExitStack() as stack:
         raw = await stack.enter_async_context(session(url))

@@ -55,7 +55,7 @@ class SqlMerge:
         self.phase = MergePhase.DRAINING
 
     def enter(self, phase: MergePhase, now_ms: int) -> None:
-        """What the steps of the controller do to the tables (test_halving_topics.py)."""
+        """Do what the steps of the controller do to the tables (test_halving_topics.py)."""
         if phase is self.phase:
             return
         self.phase = phase
@@ -72,7 +72,7 @@ class SqlMerge:
         return self.commit(PARENT, producer_id, MovedKeys.MOVED if has_moved_key else MovedKeys.STAY, now_ms)
 
     def to_child(self, producer_id: int, now_ms: int) -> BatchOutcome:
-        """From an agent that knows whether the child is an alias."""
+        """Make a batch from an agent that knows whether the child is an alias."""
         if self.phase >= MergePhase.MERGED:
             return self.commit(PARENT, producer_id, via_alias(CHILD - PARENT), now_ms)
         return self.commit(CHILD, producer_id, NO_COUNT, now_ms)

@@ -127,7 +127,7 @@ Operation = Callable[[], Awaitable[Any]]
 
 
 async def _operations(scene: Scene) -> dict[str, Operation]:
-    """What clients, agents and controllers do all the time, on rows that are there."""
+    """Return what clients, agents and controllers do all the time, on rows that are there."""
     store, key = scene.store, scene.keys[0]
     group_epoch, numbers = await claimed_group(scene, "g"), itertools.count()
     await store.commit_offsets("g", group_epoch, [position(key, 1)])

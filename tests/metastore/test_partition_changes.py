@@ -1,4 +1,6 @@
-"""Counts change in both directions, in the store: one transaction each; an index that returns goes on where it was."""
+"""Counts change in both directions, in the store: one transaction each; an index that returns continues where it
+was.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,9 @@ def role(metastore_url: str) -> Iterator[str]:
 
 
 def url_of(url: str, role: str) -> str:
-    """With the role's rights: the server of the tests lets only one account in, so it takes the role's settings."""
+    """Return the URL with the role's rights: the server of the tests lets only one account in, so it takes the
+    role's settings.
+    """
     return f"{url}&options={quote(f'-c role={role} -c search_path={SCHEMA}')}"
 
 

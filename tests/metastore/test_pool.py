@@ -32,7 +32,7 @@ from tests.metastore.sessions import kill_session, new_topic, session
 ROOT = Path(__file__).resolve().parents[2]
 ONE = Settings(metastore_pool_size=1)
 HASTY = Settings(metastore_pool_size=1, metastore_statement_timeout_ms=1_000, metastore_lock_timeout_ms=100)
-"""For what must take too long. The other tests are patient: a busy machine may take a second for anything."""
+"""Limits for what must take too long. The other tests are patient: a busy machine may take a second for anything."""
 
 
 class Inline(Statement):

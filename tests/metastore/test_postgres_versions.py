@@ -99,7 +99,7 @@ def test_the_suites_pass_behind_a_pooler() -> None:
 
 
 def run_suites(**environment: str) -> None:
-    """In a separate process; the end of their output is shown if they fail."""
+    """Run the suites in a separate process; the end of their output is shown if they fail."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *SUITES],
         cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False,

@@ -1,4 +1,4 @@
-"""A topic is deleted and created again under its name: producers go on where they ended, and no other producer may.
+"""A topic is deleted and created again under its name: producers continue where they ended, and no other producer may.
 
 What every producer may do in general is in test_commit.py; the same rule on histories is in
 tests/properties/test_recreation_machine.py, with real clients in tests/compat/test_recreated_topics.py.
@@ -116,7 +116,7 @@ async def test_a_batch_that_is_remembered_no_more_is_not_stored_again(scene: Sce
 
 
 async def test_the_topic_is_deleted_again(scene: Scene) -> None:
-    """What the producer wrote last counts, in whichever of the topics that was."""
+    """This is what the producer wrote last counts, in whichever of the topics that was."""
     again = await recreate(scene)
     third = await recreate(await recreate(again))
     assert await third.outcomes(batch(third.keys[0], 10)) == appended(0)

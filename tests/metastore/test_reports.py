@@ -46,7 +46,7 @@ SELECT 1 << 30, n, n, gen_random_uuid(), 0, 1, 0, 0 FROM generate_series(1, 2000
 
 
 def fields(value: type) -> tuple[str, ...]:
-    """Of a named tuple or a data class, in order."""
+    """Return the fields of a named tuple or a data class, in order."""
     if dataclasses.is_dataclass(value):
         return tuple(field.name for field in dataclasses.fields(value))
     return tuple(value._fields)  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ KEY = RemoteSegmentKey(uuid.UUID(int=1), 0, 5, 1)
 
 
 def in_python(before: int | None, after: int) -> bool:
-    """Under another uuid only where that is another attempt."""
+    """Decide in Python, under another uuid only where that is another attempt."""
     old, new = uuid.UUID(int=1), uuid.UUID(int=2)
     again = new if before == after == RemoteLogSegmentState.COPY_SEGMENT_STARTED else old
     latest = None if before is None else Latest(RemoteLogSegmentState(before), old)

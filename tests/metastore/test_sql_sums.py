@@ -62,8 +62,9 @@ DOMAINS: dict[str, list[Any]] = {
     "p_aborted": [b"", bytes(32)],
     "p_record": [b"", bytes(4), bytes([0, 4, 0, 0, 0]), bytes([0, 14, 0, 1, 0]), bytes([0, 100, 0, 1])],
 }
-"""By the name of the parameter, or of function and parameter. A number without an entry gets -1, 0, and the least and
-largest of its type."""
+"""Values by the name of the parameter, or of function and parameter. A number without an entry gets -1, 0, and the
+least and largest of its type.
+"""
 
 REFUSED = object()
 METADATA_KEY = -1 << 24

@@ -24,7 +24,7 @@ from tests.metastore.commit_scenes import appended, batch, file_of, open_scene, 
 
 @pytest.fixture
 async def proxy(postgres_server: EmbeddedPostgres) -> AsyncIterator[FaultProxy]:
-    """In front of the server."""
+    """Run a proxy in front of the server."""
     proxy = FaultProxy(random.Random(0))
     await proxy.start()
     proxy.target = postgres_server.port

@@ -86,7 +86,7 @@ class History:
         return found
 
     async def blocks(self) -> list[int]:
-        """How many there are, by level."""
+        """Return how many there are, by level."""
         async with session(self.url) as raw:
             counted = await rows(
                 raw, "SELECT level, count(*) FROM time_blocks WHERE partition_key = %s GROUP BY level", self.key

@@ -77,14 +77,14 @@ class ModelCompaction:
             self.appended_ms[new] = max(self.appended_ms.get(e, born_ms(e.file_id)) for e in timeless)
 
     def _was_done(self, file_id: uuid.UUID, swap: Swap) -> bool:
-        """By an earlier call; also if the topic was deleted since."""
+        """Return whether it was done by an earlier call; also if the topic was deleted since."""
         partition = self.partitions.get(swap.partition_key)
         extents = self.leftovers.get(swap.partition_key, []) if partition is None else partition.extents
         lasts = {entry.last_offset for entry in swap.inputs}
         return any(extent.file_id == file_id and extent.last_offset in lasts for extent in extents)
 
     def _stands(self, swap: Swap) -> bool:
-        """Whether each input is still there."""
+        """Return whether each input is still there."""
         partition = self.partitions.get(swap.partition_key)
         if partition is None or swap.last_offset < partition.log_start_offset:
             return False

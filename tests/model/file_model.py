@@ -113,7 +113,7 @@ class ModelWithFiles(ModelMetastore):
         self.purges |= before - self.partitions.keys()
 
     def purge(self, limit: int) -> None:
-        """Up to `limit` extents of one deleted partition, which must have fewer producers than that."""
+        """Purge up to `limit` extents of one deleted partition, which must have fewer producers than that."""
         if not self.purges:
             return
         key = min(self.purges)

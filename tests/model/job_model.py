@@ -164,11 +164,11 @@ class ModelJobs:
         return len(old[:limit])
 
     def assert_held(self, token: JobToken) -> None:
-        """What fences a worker's calls."""
+        """Do what fences a worker's calls."""
         self._held(token)
 
     def is_held(self, token: JobToken) -> bool:
-        """Whether that lease holds."""
+        """Return whether that lease holds."""
         return any((job.job_id, job.epoch) == token and job.state is JobState.LEASED for job in self.jobs)
 
     # -- inside

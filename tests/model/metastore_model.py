@@ -76,7 +76,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         self.leftovers: dict[int, list[Extent]] = {}
         """Extents of deleted partitions: they are not read, and nothing here purges them."""
         self.removed_heads: dict[int, int] = {}
-        """High watermarks of removed partitions: an index that returns goes on there."""
+        """High watermarks of removed partitions: an index that returns continues there."""
         self.topic_names: dict[int, str] = {}
         """Topic number -> name, also of deleted topics."""
         self.deleted_ms: dict[int, int] = {}
@@ -125,11 +125,11 @@ class ModelMetastore(ModelRetention, ModelCompaction):
             self._append_feed(shard, FeedKind.TOPIC_DELETED, deleted_keys=keys)
 
     def move_log_start(self, key: int, offset: int) -> None:
-        """What DeleteRecords and retention do: forget whole extents below `offset` and tell readers."""
+        """Do what DeleteRecords and retention do: forget whole extents below `offset` and tell readers."""
         self.move_log_starts_now([LogStartTarget(key, offset)], max_extents=1 << 40)
 
     def set_leader_epoch(self, key: int, leader_epoch: int) -> None:
-        """What partition growth does."""
+        """Do what partition growth does."""
         self.partitions[key].leader_epoch = leader_epoch
 
     def set_partition_count(self, topic_number: int, undeleted: int) -> None:
@@ -137,7 +137,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         self.partition_counts[topic_number] = undeleted
 
     def mark_partition(self, key: int) -> None:
-        """What shrinking does, besides the count."""
+        """Do what shrinking does, besides the count."""
         self.partitions[key].is_marked = True
 
     def change_count(self, topic_number: int, change: Expansion | Shrinking) -> None:
@@ -165,22 +165,22 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         return RemovalOutcome.REMOVED
 
     def register_agent(self, node_id: int, broker_epoch: int) -> None:
-        """From now on (node id, broker epoch) may commit."""
+        """Register the agent: from now on (node id, broker epoch) may commit."""
         self.agents[node_id] = broker_epoch
 
     def fence_agent(self, node_id: int) -> None:
-        """From now on its new files are refused."""
+        """Fence the agent: from now on its new files are refused."""
         self.agents.pop(node_id, None)
 
     def condemn(self, file_id: uuid.UUID) -> bool:
-        """What the sweeper does before it deletes an unnamed object; False when a commit came first."""
+        """Return what the sweeper does before it deletes an unnamed object; False when a commit came first."""
         if file_id in self.answers or file_id in self.merged:
             return False
         self.condemned.add(file_id)
         return True
 
     def forget_feed(self, shard: int) -> None:
-        """What slot rotation does to rows that were kept long enough."""
+        """Do what slot rotation does to rows that were kept long enough."""
         self.feed[shard].clear()
 
     def expire_producers(self) -> None:
@@ -305,7 +305,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         return goes_on(before, batch) or self._may_have_expired(partition, batch.producer_id)
 
     def state_before(self, key: int, producer_id: int, within_ms: int = EXPIRATION_MS) -> ProducerState | None:
-        """What the newest deleted topic of the same name knew of the producer in this partition."""
+        """Return what the newest deleted topic of the same name knew of the producer in this partition."""
         topic_number, index = split_partition_key(key)
         since_ms = self.clock.wall_ms() - within_ms
         deleted = [
@@ -320,7 +320,9 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         return None
 
     def _may_have_expired(self, partition: ModelPartition, producer_id: int) -> bool:
-        """Whether the partition may have forgotten the producer: both are old; an unleased id has no producer."""
+        """Return whether the partition may have forgotten the producer: both are old; an unleased id has no
+        producer.
+        """
         now_ms = self.clock.wall_ms()
         for block, leased_at_ms in self.producer_id_blocks:
             if producer_id in block:

@@ -59,7 +59,9 @@ def find_duplicate(state: ProducerState | None, batch: StagedBatch) -> RingEntry
 
 
 def is_stored(state: ProducerState | None, batch: StagedBatch, life: int) -> bool:
-    """Whether a batch that is not remembered any more is certainly in the log: nothing was left out before it."""
+    """Return whether a batch that is not remembered any more is certainly in the log: nothing was left out before
+    it.
+    """
     if state is None or state.epoch != batch.producer_epoch or state.contiguous_life != life:
         return False
     if state.wrapped:
@@ -69,18 +71,18 @@ def is_stored(state: ProducerState | None, batch: StagedBatch, life: int) -> boo
 
 
 def producer_is_old(lease_age_ms: int) -> bool:
-    """Whether a producer with an id of a block of this age is so old that its state may have expired."""
+    """Return whether a producer with an id of a block of this age is so old that its state may have expired."""
     return lease_age_ms - BLOCK_MS > EXPIRATION_MS
 
 
 def partition_is_old(age_ms: int) -> bool:
-    """Whether a partition of this age may have forgotten a producer."""
+    """Return whether a partition of this age may have forgotten a producer."""
     return age_ms > EXPIRATION_MS
 
 
 def goes_on(before: ProducerState | None, batch: StagedBatch) -> bool:
-    """Whether a producer goes on where it ended in a deleted topic of the same name, `before`: with the next sequence,
-    or with a batch that it sends again because the answer was lost.
+    """Return whether a producer continues where it ended in a deleted topic of the same name, `before`: with the next
+    sequence, or with a batch that it sends again because the answer was lost.
     """
     if before is None or before.epoch != batch.producer_epoch:
         return False
@@ -88,8 +90,8 @@ def goes_on(before: ProducerState | None, batch: StagedBatch) -> bool:
 
 
 def judge(state: ProducerState | None, batch: StagedBatch, may_start_anywhere: bool) -> BatchOutcome:
-    """What a batch that is no duplicate may expect. `may_start_anywhere`: if the partition does not know its producer;
-    state may have existed and been forgotten, or the producer goes on from a deleted topic.
+    """Return what a batch that is no duplicate may expect. `may_start_anywhere`: if the partition does not know its
+    producer; state may have existed and been forgotten, or the producer continues from a deleted topic.
     """
     if state is None:
         in_order = batch.base_sequence == 0 or may_start_anywhere

@@ -83,7 +83,7 @@ class ModelRetention:
             self._append_feed(shard, FeedKind.LOG_START, log_starts=announced)
 
     def _move(self, partition: ModelPartition, wanted: int) -> bool:
-        """Whether the log start moved."""
+        """Return whether the log start moved."""
         if wanted == TO_HIGH_WATERMARK:
             wanted = partition.high_watermark
         if not partition.log_start_offset < wanted <= partition.high_watermark:

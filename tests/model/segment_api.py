@@ -98,7 +98,7 @@ class LifecycleApi(ModelCompactionApi):
         return self.lifecycle.trim(token, older_than_ms, limit)
 
     async def key_merged_file(self, token: JobToken) -> int:
-        """At level 1 from its start, the model has no merged file without keys."""
+        """Give a merged file its keys: at level 1 from its start, the model has no merged file without keys."""
         self.lifecycle.assert_job(token)
         return 0
 

@@ -65,7 +65,9 @@ class ModelLifecycle(ModelWithSegments):
         return len(due)
 
     def _release_file(self, file_id: uuid.UUID, keys: int, before_ms: int) -> None:
-        """Without references it is deleted, if no reader can need it. Else take_dead_files takes it when none can."""
+        """Release the file. Without references it is deleted, if no reader can need it. Else take_dead_files takes
+        it when none can.
+        """
         file = self.files.get(file_id)
         if file is not None:
             file.segments -= keys
@@ -85,7 +87,7 @@ class ModelLifecycle(ModelWithSegments):
             self.logs.change(list(rows), DELETE_FINISHED, cause, None, self.clock.wall_ms())
 
     def _waits(self, row: SegmentRow) -> bool:
-        """For the object of a lower epoch."""
+        """Return whether it waits for the object of a lower epoch."""
         return any(
             o.range == row.range and o.key.epoch < row.key.epoch and o.reference is not RELEASED
             and o.live_extents == 0 and o.tombstoned_ms is None and not self.is_leased(o)
@@ -93,7 +95,7 @@ class ModelLifecycle(ModelWithSegments):
         )  # fmt: skip
 
     def drop_files(self, file_ids: Sequence[uuid.UUID]) -> int:
-        """See metastore.api.files.FileApi; the keys that waited for these objects go on."""
+        """See metastore.api.files.FileApi; the keys that waited for these objects continue."""
         before = set(self.files)
         dropped = super().drop_files(file_ids)
         gone = before - self.files.keys()

@@ -39,7 +39,7 @@ DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 Place = tuple[int, int, uuid.UUID]
-"""Of an extent: partition key, last offset, file id."""
+"""Place of an extent: partition key, last offset, file id."""
 
 
 class ModelWithSegments(ModelWithFiles):
@@ -75,13 +75,13 @@ class ModelWithSegments(ModelWithFiles):
         self.jobs.assert_held(token)
 
     def is_leased(self, row: SegmentRow) -> bool:
-        """Whether its upload may still be under way."""
+        """Return whether its upload may still be under way."""
         return row.state is STARTED and any(
             (job.job_id, job.epoch, job.state) == (row.job_id, row.key.epoch, JobState.LEASED) for job in self.jobs.jobs
         )
 
     def rows(self, wanted: Callable[[SegmentRow], Any]) -> list[SegmentRow]:
-        """In the order of their keys."""
+        """Return the rows in the order of their keys."""
         return sorted((row for row in self.segments.values() if wanted(row)), key=lambda row: row.key)
 
     # -- uploads
@@ -130,7 +130,7 @@ class ModelWithSegments(ModelWithFiles):
         return self.start(token, file_id, segments) if self.reservations.get(file_id) == token else StartOutcome.REFUSED
 
     def _is_overtaken(self, key: RemoteSegmentKey) -> bool:
-        """Whether a key of the same end offset has a higher epoch, and is not deleted."""
+        """Return whether a key of the same end offset has a higher epoch, and is not deleted."""
         return any(
             row.range == key[:3] and row.key.epoch > key.epoch and row.tombstoned_ms is None
             and row.state < DELETE_STARTED
@@ -183,7 +183,9 @@ class ModelWithSegments(ModelWithFiles):
     def swap(
         self, token: JobToken, file_id: uuid.UUID, swaps: Sequence[Swap]
     ) -> tuple[list[SwapOutcome], list[Extent]]:
-        """As decide_swaps, and what it means for segments. NotFoundError: the file is not reserved for this."""
+        """Do the same as decide_swaps, and what it means for segments. NotFoundError: the file is not reserved for
+        this.
+        """
         self.assert_job(token)
         ends = self._ends(token, file_id, swaps)
         file = self.files.get(file_id)
@@ -281,7 +283,7 @@ class ModelWithSegments(ModelWithFiles):
         return {p for e in self._all_extents() if (p := (e.partition_key, e.last_offset, e.file_id)) in self.segment_of}
 
     def end_removed(self, before: set[Place], cause: SegmentCause, job_id: int | None) -> None:
-        """What end_segments.sql does for the extents that were there before, and are not now."""
+        """Do what end_segments.sql does for the extents that were there before, and are not now."""
         removed = Counter(self.segment_of.pop(place) for place in before - self._keyed_places())
         for key, extents in removed.items():
             self.segments[key].live_extents -= extents

@@ -25,7 +25,7 @@ class MovedBatch(NamedTuple):
 
 
 class MoveOutcome(enum.Enum):
-    """Of one commit."""
+    """Outcome of one commit."""
 
     APPENDED = enum.auto()
     DUPLICATE = enum.auto()
@@ -43,7 +43,7 @@ class CommitReply(NamedTuple):
 
 
 class TopicState(enum.Enum):
-    """Of the topic in one metastore."""
+    """State of the topic in one metastore."""
 
     ABSENT = enum.auto()
     STAGED = enum.auto()

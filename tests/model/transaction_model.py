@@ -47,9 +47,9 @@ class PartitionLog:
     extents: list[Extent] = field(default_factory=list)
     aborted: list[AbortedRange] = field(default_factory=list)
     first_open: dict[int, int] = field(default_factory=dict)
-    """By producer id with an open transaction: its first offset."""
+    """First open offsets by producer id with an open transaction: its first offset."""
     sequences: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By producer id: epoch and next sequence."""
+    """The sequences by producer id: epoch and next sequence."""
 
     @property
     def end(self) -> int:
@@ -67,7 +67,7 @@ class Stored:
     logs: dict[int, PartitionLog]
     rows: dict[str, Transaction] = field(default_factory=dict)
     pending: dict[tuple[int, str], int] = field(default_factory=dict)
-    """By producer id and group: the position that the open transaction commits."""
+    """Pending offsets by producer id and group: the position that the open transaction commits."""
     positions: dict[str, int] = field(default_factory=dict)
     feed: list[FeedRow] = field(default_factory=list)
 
@@ -101,7 +101,7 @@ class TransactionModel:
         self.keep()
 
     def forget_transactions(self) -> None:
-        """As forget_transactions.sql."""
+        """Do the same as forget_transactions.sql."""
         for row in self.stored.rows.values():
             if row.state is TransactionState.ONGOING:
                 self.append_markers(row.producer.producer_id, commits=False, epoch=row.producer.epoch + 1)
@@ -149,7 +149,7 @@ class TransactionModel:
         return DONE, file_id
 
     def judge(self, key: int, name: str, who: ProducerEpoch, *, adds: bool) -> TransactionVerdict:
-        """As judge_transactions.sql."""
+        """Do the same as judge_transactions.sql."""
         row = self.stored.rows.get(name)
         if row is None or row.producer != who:
             return FENCED
@@ -157,7 +157,7 @@ class TransactionModel:
         return DONE if adds or is_added else INVALID
 
     def note(self, key: int, name: str, who: ProducerEpoch, log: PartitionLog) -> None:
-        """As note_transactions.sql."""
+        """Do the same as note_transactions.sql."""
         row = self.stored.rows[name]
         if row.state is not TransactionState.ONGOING or key not in row.partition_keys:
             begun_ms = row.begun_ms if row.state is TransactionState.ONGOING else self.now_ms
@@ -190,7 +190,7 @@ class TransactionModel:
         return self.stored.positions.get(group, 0)
 
     def append_markers(self, producer_id: int, *, commits: bool, epoch: int) -> None:
-        """As append_markers in end_transaction.sql."""
+        """Do the same as append_markers in end_transaction.sql."""
         marker = marker_file_id(Marker(producer_id, epoch, commits))
         for key, log in self.stored.logs.items():
             first = log.first_open.pop(producer_id, None)
@@ -200,7 +200,7 @@ class TransactionModel:
                 self._append(key, marker, position=self.now_ms, length=MARKER_BYTES, aborted=ranges)
 
     def store_offsets(self, producer_id: int, *, commits: bool) -> None:
-        """As store_pending_offsets.sql."""
+        """Do the same as store_pending_offsets.sql."""
         for owner, group in [one for one in self.stored.pending if one[0] == producer_id]:
             position = self.stored.pending.pop((owner, group))
             if commits:

@@ -35,7 +35,7 @@ _JOIN_AGAIN = (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch, Error
 
 
 class Positions:
-    """Of the whole group, by partition: who owns it, and the last commit that was acknowledged."""
+    """Positions of the whole group, by partition: who owns it, and the last commit that was acknowledged."""
 
     def __init__(self) -> None:
         self.owners: dict[int, ConsumerMember] = {}
@@ -97,7 +97,7 @@ class ConsumerMember:
         return all([await self._goes_on(partition) for partition in sorted(given)])
 
     async def _goes_on(self, partition: int) -> bool:
-        """Where the last owner was: its last commit may be stored without its knowing."""
+        """Return where the last owner was: its last commit may be stored without its knowing."""
         found = await self._ask(self._process.groups.fetch(CONSUMER_GROUP, {self._topic.name: [partition]}))
         if found is None or found[0] != ErrorCode.none:
             return False

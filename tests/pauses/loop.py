@@ -1,7 +1,7 @@
 """The simulation's loop, told which process runs: it counts the target's steps and stops it after one of them.
 
 Fault model: SIGSTOP after any step of one process. What it had sent is answered meanwhile, its timers come
-due, its answers wait; SIGCONT lets it go on as if nothing had been.
+due, its answers wait; SIGCONT lets it continue as if nothing had been.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class NeighbourConnection(asyncio.Transport):
         self.close()
 
     def close(self) -> None:
-        """The asker hears of it."""
+        """The asker learns of it."""
         if not self._is_over:
             self._is_over = self._connection.closed = True
             if self._connection.when_closed is not None:

@@ -1,4 +1,4 @@
-"""Which steps to pause after: few that cover every await of a run without pauses, or all.
+"""Choose the steps to pause after: few that cover every await of a run without pauses, or all.
 
 Place: between tests/pauses/world.py, which runs one schedule with one pause, and the tests.
 """
@@ -32,7 +32,7 @@ and the zone cache; groups; forwarding; housekeeping."""
 
 
 class Schedule(NamedTuple):
-    """Which agent starts first, and when agent 1 gets the signal to stop."""
+    """Order: which agent starts first, and when agent 1 gets the signal to stop."""
 
     order: tuple[int, int]
     leaves_at: float

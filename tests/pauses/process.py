@@ -131,7 +131,7 @@ class Process:
     def _compose_forwarding(
         self, shared: SharedAddress, api: Any, settings: Settings, rng: random.Random, registry: CollectorRegistry
     ) -> ForwardService:
-        """What clients ask of groups goes to their coordinator, if agents forward."""
+        """Return what clients ask of groups goes to their coordinator, if agents forward."""
         now_ms = self.fetch.database_now_ms
         forward = ForwardService(
             SECRET, self.cluster, shared, without_coordinator(api, self.cluster, settings, self.clock, rng),
@@ -149,7 +149,7 @@ class Process:
         return forward
 
     async def start(self) -> None:
-        """As Agent.start."""
+        """Do the same as Agent.start."""
         await self.cluster.follower.catch_up()
         await self.fetch.start()
         await self.produce.start()
@@ -159,7 +159,7 @@ class Process:
         self.is_serving = True
 
     async def stop(self) -> None:
-        """As Agent.stop."""
+        """Do the same as Agent.stop."""
         await self.membership.controlled_shutdown()
         self.fetch.drain()
         self.forwarding.drain()

@@ -59,7 +59,7 @@ class Reader:
                 self._take(answer.records)
 
     def knows(self, acknowledged: list[tuple[int, int]]) -> bool:
-        """Whether it has read exactly these batches; one that is read twice is a separate problem."""
+        """Return whether it has read exactly these batches; one that is read twice is a separate problem."""
         return acknowledged == (self._last_pass if self._rereads else self.read)
 
     def _take(self, records: memoryview) -> None:

@@ -1,7 +1,7 @@
 """The metastore and the bucket, and a process's connection to them: they also answer paused processes.
 
 Fault model: a call takes REQUEST_SECONDS there and REPLY_SECONDS back; in between the world does the work,
-so that a process that is stopped meanwhile finds its answer when it goes on. The first call of each of
+so that a process that is stopped meanwhile finds its answer when it continues. The first call of each of
 FAILS_ONCE finds the server away, so that the paths that try again are there to be stopped, too.
 Agents' registrations are tests/agent/cluster/fake_cluster_api.py's, commits the reference model's, groups those
 of tests/agent/groups/fake_group_api.py: all three judge an agent by the same registration.
@@ -131,7 +131,7 @@ class BucketLine(StoreDecorator):
 
 
 async def remote(world: World, work: Callable[[], Awaitable[Any]], seconds: float = REQUEST_SECONDS) -> Any:
-    """What `work` returns or raises, done by the world."""
+    """Return what `work` returns or raises, done by the world."""
     answer: asyncio.Future[Any] = world.loop.create_future()
 
     async def serve() -> None:

@@ -1,4 +1,4 @@
-"""Where the code can wait: every `await` of the paths under test, and those at which a task waits now.
+"""Find where the code can wait: every `await` of the paths under test, and those at which a task waits now.
 
 Invariant: a site is (file, function, number of the await in the function), so that it survives moved lines.
 """
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import headrace
 
 PACKAGE = Path(headrace.__file__).parent
-"""In a checkout, a folder of links to the packages' folders."""
+"""The package: in a checkout, a folder of links to the packages' folders."""
 FOLDERS = {path.resolve(): path.name for path in PACKAGE.iterdir() if path.is_dir()}
 
 
@@ -54,7 +54,7 @@ def _functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.Async
 
 
 def _own_nodes(function: ast.AsyncFunctionDef) -> Iterator[ast.AST]:
-    """Without those of functions inside it."""
+    """Yield the nodes without those of functions inside it."""
     left: list[ast.AST] = list(function.body)
     while left:
         node = left.pop()
@@ -64,7 +64,7 @@ def _own_nodes(function: ast.AsyncFunctionDef) -> Iterator[ast.AST]:
 
 
 def _lines(node: ast.Await | ast.AsyncWith | ast.AsyncFor) -> range:
-    """Of a block, its head: awaits inside it are separate sites."""
+    """Return the head of a block: awaits inside it are separate sites."""
     if isinstance(node, ast.Await):
         return range(node.lineno, (node.end_lineno or node.lineno) + 1)
     return range(node.lineno, node.body[0].lineno)

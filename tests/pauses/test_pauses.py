@@ -103,7 +103,7 @@ NEVER_MET = {
     "agent/forward/forwarding.py:Forwarding._join#1": "no request is for groups of both agents",
     "agent/forward/serving.py:ForwardServer._outcome#1": "memory for answers is free",
 }
-"""Where these schedules never wait, and what would take them there."""
+"""Awaits at which these schedules never wait, and what would take them there."""
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +120,7 @@ def _join_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """What agents log of pauses is not what failed."""
+    """Leave out what agents log of pauses: it is not what failed."""
     logging.disable(logging.ERROR)
     yield
     logging.disable(logging.NOTSET)
@@ -198,7 +198,7 @@ STEPS = {SCHEDULES[0]: 1_400, SCHEDULES[1]: 550}
 
 
 def _problems(seed: int) -> list[str]:
-    """What is wrong with one run that is paused after one step; a run that never ends is wrong, too."""
+    """Return what is wrong with one run that is paused after one step; a run that never ends is wrong, too."""
     schedule = SCHEDULES[seed % len(SCHEDULES)]
     world = schedule.world(1 + seed // len(SCHEDULES) % STEPS[schedule])
     try:
@@ -240,7 +240,7 @@ def test_deliberate_bugs_are_found(
 def test_an_index_that_takes_lost_rows_for_none_is_found(
     bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resumed agent goes on from the rows that the feed still has, and answers across the gap."""
+    """A resumed agent continues from the rows that the feed still has, and answers across the gap."""
 
     def keep_what_was_known(self: TailIndex, shard: int, head: int, heard: dict[int, int]) -> None:
         self.heads[shard] = head

@@ -173,7 +173,7 @@ class World:
         return [self.spawn(client.run()) for client in (*self._producers, *self._members, *self._readers)]
 
     def _create_topic(self, name: str, partitions: int) -> Topic:
-        """Agents hear of it when they catch up with the log."""
+        """Agents learn of it when they catch up with the log."""
         number = len(self.servers.cluster.log)
         topic_id = self.servers.cluster.add_topic(name, partitions)
         self.servers.model.create_topic(number, partitions)

@@ -124,7 +124,7 @@ class BulkHistory:
         await self._settle(attempt)
 
     async def _settle(self, attempt: Attempt) -> None:
-        """Until its next call, or its end."""
+        """Settle until its next call, or its end."""
         assert attempt.task is not None
         waits = asyncio.ensure_future(attempt.waiting.wait())
         await asyncio.wait([waits, attempt.task], return_when=asyncio.FIRST_COMPLETED)

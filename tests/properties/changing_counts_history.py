@@ -125,7 +125,7 @@ class ChangingCounts:
     # -- the topic
 
     async def announce(self) -> None:
-        """As an agent that is gone afterwards."""
+        """Do the same as an agent that is gone afterwards."""
         if not await self._is_changing():
             await self._announce()
 
@@ -135,7 +135,7 @@ class ChangingCounts:
         return left
 
     async def double(self) -> None:
-        """With an announcement, or as an agent of another version without."""
+        """Double with an announcement, or as an agent of another version without."""
         topic = await self.scene.image()
         if await self._is_changing() or topic.ordered_partitions.undeleted >= PARTITIONS_MOST:
             return
@@ -156,7 +156,7 @@ class ChangingCounts:
         self.announced_until = 0
 
     async def set_boundaries(self) -> None:
-        """As the controller does when no moved key has come for long enough."""
+        """Do the same as the controller does when no moved key has come for long enough."""
         await self.scene.later(BOUNDARY_QUIET_MS)
         for split in await self.scene.store.quiet_splits(99):
             head = await self.scene.store.metadata_head()
@@ -207,7 +207,7 @@ class ChangingCounts:
         return {int(key): int(end) for key, end in found}
 
     async def _unfinished(self, keys: Iterable[int]) -> bool:
-        """Whether a decided write has a chunk left for one of these partitions, by the tables."""
+        """Return whether a decided write has a chunk left for one of these partitions, by the tables."""
         found = await rows(
             self.scene.raw,
             "SELECT count(*) FROM bulk_writes JOIN bulk_write_chunks USING (attempt) WHERE run_key && %s::bigint[]",

@@ -199,7 +199,7 @@ class Story:
             assert await self.fetch(offset), "L3: no batch at an offset"
 
     async def check(self) -> None:
-        """What a reader sees, from the log start and from another offset."""
+        """Check what a reader sees, from the log start and from another offset."""
         start = self.partition.log_start_offset
         await self.read(start)  # a reader ends the quiet of the feed
         await self.world.clock.advance(0.2)

@@ -58,7 +58,7 @@ class CommitMachine(RuleBasedStateMachine):
         return self.runner.run(work)
 
     def sql(self, text: str, **parameters: Any) -> None:
-        """What other parts of the metastore will do to these tables."""
+        """Do what other parts of the metastore will do to these tables."""
 
         async def execute() -> None:
             async with self.store.pool.connection() as connection:
@@ -168,7 +168,7 @@ class CommitMachine(RuleBasedStateMachine):
 
     @rule(life=st.sampled_from([-1, 0, 9]))
     def forget_what_is_whole(self, life: int) -> None:
-        """As if what is there were from before a migration (-1), all of this life, or of another one."""
+        """Do the same as if what is there were from before a migration (-1), all of this life, or of another one."""
         for key in self.keys:
             for state in self.model.partitions.get(key, ModelPartition()).producers.values():
                 state.contiguous_life = life
@@ -210,7 +210,7 @@ class CommitMachine(RuleBasedStateMachine):
         back: int,
         between: bool,
     ) -> None:
-        """A producer goes on as it should, over the end of the sequences or into a new epoch, and repeats a batch."""
+        """A producer continues as it should, over the end of the sequences or into a new epoch, and repeats a batch."""
         self.synchronise_producers()
         moves = ["wrap" if producer == FORGOTTEN else "next", *["next"] * 7]
         moves[bump:] = ["bump", *moves[bump + 1 :]] if bump < 8 else []
@@ -340,7 +340,7 @@ class CommitMachine(RuleBasedStateMachine):
             assert self.view[answer.partition_key] == answer.extents
 
     def fold(self, row: FeedRow) -> None:
-        """What an index does with a row."""
+        """Fold a row as an index does."""
         match row.kind:
             case FeedKind.COMMIT:
                 for extent in row.extents:

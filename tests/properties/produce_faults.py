@@ -86,7 +86,7 @@ class UnreliableMetastore:
         return await self._world.model.allocate_producer_ids(count)
 
     def register_again(self) -> None:
-        """What the agent's membership does after an answer that it is fenced."""
+        """Do what the agent's membership does after an answer that it is fenced."""
         view = self._world.view
         if self._world.model.agents.get(NODE_ID) != view.broker_epoch:
             view.broker_epoch += 1
@@ -161,7 +161,7 @@ class PlainClient:
 class IdempotentClient:
     """A producer id and one partition; up to 5 batches in flight, repeated in order until all are acknowledged.
 
-    When a batch fails it waits for the others in flight, as librdkafka does, and goes on from the first that failed.
+    When a batch fails it waits for the others in flight, as librdkafka does, and continues from the first that failed.
     """
 
     world: ProduceWorld
@@ -225,7 +225,7 @@ async def note(world: ProduceWorld, entry: Sent, answer: Answer) -> None:
 
 
 async def raise_leader_epochs(world: ProduceWorld, rng: random.Random, times: int) -> None:
-    """A partition's leader epoch rises, and the agent hears of it a little later."""
+    """A partition's leader epoch rises, and the agent learns of it a little later."""
     for _ in range(times):
         await world.clock.sleep(rng.uniform(0.2, 1.0))
         topic = world.view.head.topics_by_name[TOPIC]

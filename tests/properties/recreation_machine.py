@@ -1,7 +1,8 @@
 """The history of commit_machine.py, with topics that are deleted and created again under their names.
 
-Place: run by test_recreation_machine.py. Producers go on in the new topic as the client libraries do: with the sequence
-after the last one, with a batch that they send again after a lost answer, or with another move of commit_intents.py.
+Place: run by test_recreation_machine.py. Producers continue in the new topic as the client libraries do: with the
+sequence after the last one, with a batch that they send again after a lost answer, or with another move of
+commit_intents.py.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class RecreationMachine(CommitMachine):
         return next_number
 
     def write(self, key: int, history: History) -> None:
-        """What the producer does next in the partition, in one file."""
+        """Do what the producer does next in the partition, in one file."""
         self.synchronise_producers()
         moves, back, records = history
         partition = self.keys.index(key)
@@ -99,7 +100,7 @@ class RecreationMachine(CommitMachine):
         )
 
     def state_before(self, key: int) -> ProducerState | None:
-        """Where the producer was in the last deleted topic of the name, however long ago."""
+        """Return where the producer was in the last deleted topic of the name, however long ago."""
         return self.model.state_before(key, YOUNG, within_ms=1_000 * DAY_MS)
 
     def synchronise_producers(self) -> None:

@@ -111,7 +111,7 @@ def a_lost_swap_is_forgotten(right: Any) -> Any:
 
 
 def there_as_inputs(there: Any) -> Any:
-    """What is live, as if the pass had left it."""
+    """Return what is live, as if the pass had left it."""
     return tuple(SwapInput(*entry) for entry in there)
 
 

@@ -105,7 +105,7 @@ PLANTED = PlantedBugs("commit machine", most=100)
 def test_the_machine_catches(
     bug: str, trial: Trial, record_property: Report, postgres_server: EmbeddedPostgres, metastore_template: str
 ) -> None:
-    """What needs two sessions at once is in tests/metastore/test_interleavings.py."""
+    """This is what needs two sessions at once is in tests/metastore/test_interleavings.py."""
     function, right, wrong = BUGS[bug]
     for number in trial.seeds(record_property):
         database = Throwaway(postgres_server, metastore_template).database(broken(function, [(right, wrong)]))

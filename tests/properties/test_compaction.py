@@ -56,7 +56,9 @@ class Written(NamedTuple):
 
 
 class Compaction(NamedTuple):
-    """Which of the live files (by place, modulo), to which level, and what happens before its n-th swap call."""
+    """The choice of which of the live files (by place, modulo), to which level, and what happens before its n-th
+    swap call.
+    """
 
     files: frozenset[int]
     level: int
@@ -191,7 +193,7 @@ class Story:
             assert all(h.size <= max(MAX_MESSAGE_BYTES, self.largest_sent) for _, h in walk_batches(extent))
 
     async def race(self, step: Compaction) -> None:
-        """What others do while a job has merged and not swapped yet."""
+        """Do what others do while a job has merged and not swapped yet."""
         key = self.keys[step.race_partition]
         if key in self.deleted:
             return
@@ -221,7 +223,7 @@ class Story:
                 batches = split_sent(result.records(key))
                 silent = 0 if batches else silent + 1
                 assert silent < 5, "nothing comes"
-                if silent:  # it has not heard of them yet
+                if silent:  # it has not learned of them yet
                     await self.world.clock.advance(0.05)
                 for sent in batches:
                     # a batch that holds the offset may begin before it, merged since: consumers skip what they have

@@ -114,11 +114,11 @@ class Story:
             assert turns <= turns_max, "it never ends"
 
     def climbs(self, smallest_bytes: int | None) -> int:
-        """How often a file of the last level that is so small is merged again."""
+        """Return how often a file of the last level that is so small is merged again."""
         return write_bound(self.limits, smallest_bytes or self.limits.small_bytes) - LAST_LEVEL - 1
 
     def spill(self) -> float:
-        """What the rests of large jobs cost at the most, of each byte: rest times climbs, by the job's bytes."""
+        """Return what the rests of large jobs cost at the most, of each byte: rest times climbs, by the job's bytes."""
         worst, size = 0.0, self.limits.tier
         while size < self.limits.small_bytes * self.limits.tier:
             rest = min(size, self.limits.small_bytes) - 1
@@ -127,7 +127,7 @@ class Story:
         return worst
 
     def check_few_files(self) -> None:
-        """As the docs have it: by count where files are small, by bytes where they are not."""
+        """Do the same as the docs have it: by count where files are small, by bytes where they are not."""
         turns_max, jobs = 2 + LAST_LEVEL + len(self.run.files), -1
         while jobs != self.run.jobs:  # what was made becomes old in its turn
             jobs, turns_max = self.run.jobs, turns_max - 1

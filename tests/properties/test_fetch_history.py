@@ -29,7 +29,7 @@ class Written(NamedTuple):
 
 class Reader(NamedTuple):
     offsets: tuple[int, ...]
-    """Where to begin, in thousandths of each partition's length."""
+    """The place where to begin, in thousandths of each partition's length."""
     partition_max_bytes: int
     max_bytes: int
 

@@ -25,7 +25,7 @@ INT32 = st.one_of(st.sampled_from([-(2**31), -2, -1, 0, 1, 2**31 - 1]), st.integ
 INT64 = st.one_of(st.sampled_from([-(2**63), -2, -1, 0, 1, 2**63 - 1]), st.integers(-(2**63), 2**63 - 1))
 COUNT = st.one_of(st.sampled_from([1, RECORDS_MAX, RECORDS_MAX + 1, 2**31 - 1]), INT32)
 ROOMY = plain_batch(9, b"x" * 8000)
-"""By its size it may unpack, if it were zstd, to more records than the metastore takes."""
+"""Batch that by its size may unpack, if it were zstd, to more records than the metastore takes."""
 RULES = TopicRules(max_bytes=1 << 20, stamps_append_time=False, needs_keys=False)
 
 

@@ -103,7 +103,7 @@ def page(*rows: FeedRow, heads: dict[int, int] | None = None, lost: tuple[int, .
 
 
 def run(seed: int) -> int:
-    """How many answers of the cache were compared. AssertionError if one is not the primary's."""
+    """Return how many answers of the cache were compared. AssertionError if one is not the primary's."""
     rng = random.Random(seed)
     primary, index = Primary(rng), TailIndex(SHARDS)
     index.history = SegmentCache(extents_max=40)

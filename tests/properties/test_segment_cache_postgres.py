@@ -215,7 +215,7 @@ class Story:
         self.under_way.append(Asked(answer, marks))
 
     def receive(self) -> None:
-        """As locate.py takes answers over."""
+        """Do the same as locate.py takes answers over."""
         if self.under_way:
             answer, marks = self.under_way.popleft()
             for reader, (generation, changes) in zip(self.readers, marks, strict=True):

@@ -75,7 +75,7 @@ class ForgetsProducers(TopicMetastore):
 
 
 class TakesAnySequence(ForgetsProducers):
-    """As many implementations do for a producer that they do not know."""
+    """The same as many implementations do for a producer that they do not know."""
 
     def _judge(self, batch: MovedBatch) -> CommitReply:
         self.next_sequence.setdefault(batch.producer_id, batch.sequence)
@@ -101,7 +101,7 @@ class ForgetsAnswersAtOnce(TopicMetastore):
 
 
 class OpensTheFence(TopicMover):
-    """A mover that finds no staged rows takes the move for one that begins, and lets the source go on."""
+    """A mover that finds no staged rows takes the move for one that begins, and lets the source continue."""
 
     def _look_at_rows(self) -> Write:
         if self._source.state is TopicState.FENCED and len(self._destination.log) < len(self._source.log):

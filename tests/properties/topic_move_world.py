@@ -30,7 +30,7 @@ from tests.model.topic_move import (
 PRODUCERS = 4
 """The first half of them is idempotent."""
 RECORDS = 12
-"""Of each producer."""
+"""Records of each producer."""
 STEPS = 900
 HEALED_STEPS = 3_000
 TIME_OUT_STEPS = 150

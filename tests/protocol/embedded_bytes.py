@@ -1,4 +1,4 @@
-"""The bytes that classic consumers put into JoinGroup, written by hand: nothing of the code under test."""
+"""The bytes that classic consumers put into JoinGroup, written manually: nothing of the code under test."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_flipped_bits_are_refused_or_read(vector: Any, data: st.DataObject) -> N
 
 
 def _decode_or_refuse(body: bytes, version: int) -> None:
-    """What is read never amounts to more than was there."""
+    """Check that what is read never amounts to more than was there."""
     try:
         request = decode_produce(memoryview(body), version)
     except InvalidError:

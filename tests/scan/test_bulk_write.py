@@ -74,7 +74,7 @@ class Attempts:
             task.close()
 
     async def commit(self, batch_id: int, files: list[Any], **over: Any) -> bool:
-        """By a new driver."""
+        """Commit by a new driver."""
         return await BulkCommit(self.world.postgres, "query", batch_id, self.clock, self.rng, **over).commit(files)
 
 

@@ -57,7 +57,9 @@ def table(values: list[bytes | None]) -> pa.Table:
 
 
 def means(cell: Any, value: Any, column: pa.Field) -> bool:
-    """Whether a cell is this value: a field that is missing is null, and JSON text is compared by what it says."""
+    """Return whether a cell is this value: a field that is missing is null, and JSON text is compared by what it
+    says.
+    """
     if value is None or cell is None:
         return value is None and cell is None
     if column.metadata is not None and column.metadata.items() >= JSON_TEXT.items():

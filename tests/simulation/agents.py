@@ -137,7 +137,7 @@ class Process:
         )
 
     def _seen_bytes(self) -> ProduceBytes:
-        """As a listener's, for which memory is short at times."""
+        """The same as a listener's, for which memory is short at times."""
         seen = ProduceBytes()
         if self._world.plan.memory_is_short:
             seen.waits_for_memory = self._is_memory_short
@@ -162,7 +162,7 @@ class Process:
         self.serving.set()
 
     def _dressed(self, line: BucketLine, rng: random.Random) -> ObjectStore:
-        """As storage/objects/open.py does it."""
+        """The same as storage/objects/open.py does it."""
         settings = self._world.plan.settings
         store: ObjectStore = line
         if settings.store_hedge_after_ms:
@@ -180,7 +180,9 @@ class Process:
                 await self.clock.sleep(RETRY_SECONDS)
 
     async def stop(self) -> None:
-        """As agent/broker.py does it: no new clients, everything received is answered, or the grace is over."""
+        """Do the same as agent/broker.py does it: no new clients, everything received is answered, or the grace is
+        over.
+        """
         self.serving.clear()
         self.fetch.drain()
         with contextlib.suppress(TimeoutError):
@@ -197,7 +199,7 @@ class Process:
         await self.produce.drain()
 
     async def _watch_life(self) -> None:
-        """As metastore/life/watch.py does it, with the position noted each time."""
+        """Do the same as metastore/life/watch.py does it, with the position noted each time."""
         life = self._keeper.life
         while True:
             await self.clock.sleep(LIFE_CHECK_SECONDS)
@@ -209,7 +211,7 @@ class Process:
                 await self._keeper.note_position()
 
     def _in_life(self, is_current: bool) -> None:
-        """As agent/broker.py does it."""
+        """Do the same as agent/broker.py does it."""
         if is_current:
             self._world.lives_heard[self.owner].append(self._world.loop.time())
             self.fetch.life_begins()

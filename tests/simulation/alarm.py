@@ -26,7 +26,7 @@ class _Alarm(logging.Handler):
 
 @contextlib.contextmanager
 def alarm(report: Callable[[Kind, str], None]) -> Iterator[None]:
-    """Hear of tracebacks as long as the block runs."""
+    """Learn of tracebacks as long as the block runs."""
     handler = _Alarm(report)
     loggers = [logging.getLogger(name) for name in LOGGERS]
     before = [(logger.level, logger.propagate) for logger in loggers]

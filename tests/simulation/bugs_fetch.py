@@ -177,7 +177,7 @@ def cache_returns_another_file(patch: Patch) -> None:
 
 @bug("W5", Kind.REWOUND)
 def out_of_range_is_said_by_the_index(patch: Patch) -> None:
-    """A lagging agent refuses an offset that it has not heard of, without asking the primary."""
+    """A lagging agent refuses an offset that it has not learned of, without asking the primary."""
 
     async def locate(self: Locator, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[Lookup]:
         for key, offset, _ in queries:

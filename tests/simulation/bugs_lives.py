@@ -33,7 +33,7 @@ def _with(kind: Fault) -> Callable[[Plan], bool]:
 
 @bug("W1", Kind.LOST)
 def an_old_primary_is_taken_for_the_metastore(patch: Patch) -> None:
-    """A process goes on acknowledging although the life of its server is over."""
+    """A process continues acknowledging although the life of its server is over."""
 
     def judged(*args: Any) -> LifeVerdict:
         found = judge(*args)
@@ -158,8 +158,9 @@ def a_crash_is_taken_for_a_restore(patch: Patch) -> None:
 
 @bug("W1", Kind.LOST, Kind.INCONSISTENT, Kind.DUPLICATE)
 def a_copy_is_taken_for_what_it_was(patch: Patch) -> None:
-    """Postgres does not compare the life that a writing call names: agents go on with a server that is over, or before
-    its life has begun. Then it gives out offsets of one leader epoch, and producer ids, for the second time."""
+    """Postgres does not compare the life that a writing call names: agents continue with a server that is over, or
+    before its life has begun. Then it gives out offsets of one leader epoch, and producer ids, for the second time.
+    """
     patch.replace(Database, "assert_life", lambda self, named_life: None)
 
 

@@ -194,7 +194,7 @@ def producer_ids_are_handed_out_twice(patch: Patch) -> None:
 
 @bug("W7", Kind.SPURIOUS)
 def replaced_topic_knows_no_producer(patch: Patch) -> None:
-    """Producers of a deleted topic cannot go on in the next topic of its name."""
+    """Producers of a deleted topic cannot continue in the next topic of its name."""
     patch.replace(metastore_model, "goes_on", lambda before, batch: False)
 
 
@@ -247,7 +247,9 @@ def two_files_get_the_same_offsets(patch: Patch) -> None:
 
 @bug("W5", Kind.GAP, Kind.LOST, Kind.UNSEEN)
 def swap_drops_an_extent(patch: Patch) -> None:
-    """Of several partitions' swaps the last one takes the old extents away and puts nothing in their place."""
+    """An extent of several partitions' swaps the last one takes the old extents away and puts
+    nothing in their place.
+    """
 
     def decide(self: ModelMetastore, file_id: Any, swaps: Sequence[Swap], *closed: Any) -> Any:
         outcomes, extents = original(self, file_id, swaps, *closed)

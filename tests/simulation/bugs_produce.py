@@ -92,7 +92,7 @@ def committed_out_of_flush_order(patch: Patch) -> None:
 
 @bug("W4", Kind.DISORDER)
 def predecessor_in_doubt_is_overtaken(patch: Patch) -> None:
-    """Files go on while the one before them may still be committed, or not."""
+    """Files continue while the one before them may still be committed, or not."""
 
     def doubt(self: Committer, group: list[FlushedFile]) -> None:
         original(self, group)

@@ -2,7 +2,7 @@
 
 Lost are commits that a server had which is the metastore no more, and that its successors lack. An acknowledgement of
 one of them is excused, unless the failover loses nothing, or it was committed after the next life began, by a process
-that had time to hear of it. Nothing else is: what is acknowledged in the present life is in the log. And an offset of
+that had time to learn of it. Nothing else is: what is acknowledged in the present life is in the log. And an offset of
 one leader epoch is never handed out twice, on whichever servers.
 """
 
@@ -27,7 +27,7 @@ HEARD_SECONDS = 0.6
 
 
 def lost_commits(world: World) -> list[Committed]:
-    """On servers of the past, and not on the present one."""
+    """Return the lost commits on servers of the past, and not on the present one."""
     kept = {committed.serial for committed in world.database.journal}
     found = {c.serial: c for server in world.past for c in server.journal if c.serial not in kept}
     return list(found.values())

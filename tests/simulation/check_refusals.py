@@ -1,4 +1,4 @@
-"""Which out-of-order batches are refused retriably, judged from answers and from what the metastore judged.
+"""Decide which out-of-order batches are refused retriably, judged from answers and from what the metastore judged.
 
 An agent that refused a batch of a producer does not tell the batches behind it that they are out of order, until it has
 stored the refused one or a later one (agent/produce/refused_sequences.py). Only then does it tell them. It refuses
@@ -46,7 +46,9 @@ def check_refusals(world: World, logs: StoredLog) -> Iterator[Problem]:
 
 
 def _check_out_of_order(world: World, attempts: Sequence[Attempt]) -> Iterator[Problem]:
-    """Within the time of the first note: what it explains does not last longer. Attempts of one process."""
+    """Check, within the time of the first note: what it explains does not last longer. Attempts of
+    one process.
+    """
     lives = world.lives_heard[attempts[0].process]
     ends = min((_end_of_note(a, lives) for a in attempts if a.code in SENT_AGAIN), default=0.0)
     for told in attempts:
@@ -66,7 +68,7 @@ def _check_out_of_order(world: World, attempts: Sequence[Attempt]) -> Iterator[P
 
 
 def _end_of_note(refused: Attempt, lives: Sequence[float]) -> float:
-    """When the agent may forget the refusal, by the fastest clock: sooner around a life that it hears of."""
+    """When the agent may forget the refusal, by the fastest clock: sooner around a life that it learns of."""
     if refused.settled_at is None:
         return math.inf
     noted, shorter = NOTED_SECONDS / CLOCK_RATES[1], NEW_LIFE_SECONDS / CLOCK_RATES[1]
@@ -106,24 +108,24 @@ def _is_before(attempt: Attempt, other: Attempt) -> bool:
 
 
 def _may_be_of(other: Attempt, told: Attempt) -> bool:
-    """Whether the verdicts of an attempt may be those of another one of the same batch."""
+    """Return whether the verdicts of an attempt may be those of another one of the same batch."""
     is_same = other is not told and other.identity == told.identity
     return is_same and (other.is_replay or other.arrived_at is None or other.arrived_at <= (told.settled_at or 0.0))
 
 
 def _may_wait(attempt: Attempt, at: float) -> bool:
-    """Whether its agent may have had it without an answer then."""
+    """Return whether its agent may have had it without an answer then."""
     has_arrived = attempt.arrived_at is None or attempt.arrived_at <= at
     return has_arrived and (attempt.settled_at is None or at <= attempt.settled_at)
 
 
 def _may_end(refused: Attempt, stored: Attempt) -> bool:
-    """Whether an attempt stored the refused batch or a later one, or may have."""
+    """Return whether an attempt stored the refused batch or a later one, or may have."""
     return not _is_before(stored, refused) and (stored.is_ok or not stored.is_refused)
 
 
 def _ends(refused: Attempt, stored: Attempt, told: Attempt) -> bool:
-    """Whether the agent stored the refused batch or a later one before it answered `told`."""
+    """Return whether the agent stored the refused batch or a later one before it answered `told`."""
     return (
         stored.is_ok
         and not _is_before(stored, refused)

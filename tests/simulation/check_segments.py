@@ -59,7 +59,7 @@ class LifecycleJudge:
             self._wrong(f"object deleted under a reader: file={file_id}")
 
     def look(self, after: str) -> None:
-        """What holds after every call."""
+        """Check what holds after every call."""
         for record in self._model.logs.records[self._seen :]:
             self._read(record, after)
         self._seen = len(self._model.logs.records)
@@ -67,7 +67,9 @@ class LifecycleJudge:
         self._check_references(after)
 
     def rest(self) -> None:
-        """What holds when nothing is under way: every key is readable, and the table is what its log compacts to."""
+        """Check what holds when nothing is under way: every key is readable, and the table is what its log compacts
+        to.
+        """
         model = self._model
         for key, row in sorted(model.segments.items()):
             if (row.state, row.live_extents > 0, row.tombstoned_ms) != (FINISHED, True, None):
@@ -137,7 +139,7 @@ class LifecycleJudge:
             self._wrong(f"DELETE_FINISHED before its object is deleted: {key} file={file_id}")
 
     def _check_extents(self, after: str) -> None:
-        """What is readable in merged files has a key that says so."""
+        """Check that what is readable in merged files has a key that says so."""
         counted = Counter[RemoteSegmentKey]()
         for partition_key, partition in self._model.partitions.items():
             for extent in partition.extents:

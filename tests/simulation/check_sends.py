@@ -98,7 +98,7 @@ def _check_real_time(batches: Sequence[Batch], log: StoredLog, excused: Set[tupl
 
 
 def _check_connections(world: World, log: StoredLog) -> Iterator[Problem]:
-    """Without a producer id, order is the connection's."""
+    """Check the connections without a producer id, order is the connection's."""
     lines: dict[tuple[int, Place], list[Attempt]] = defaultdict(list)
     for batch in world.messages.batches:
         for attempt in () if batch.is_idempotent else batch.attempts:

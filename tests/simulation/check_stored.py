@@ -43,7 +43,9 @@ def _check_offsets(world: World, place: Place, entries: Sequence[Entry]) -> Iter
 
 
 def _check_sequences(world: World, place: Place, entries: Sequence[Entry]) -> Iterator[Problem]:
-    """Of each producer: epochs rise, and inside an epoch every sequence follows the one before it."""
+    """Check the sequences of each producer: epochs rise, and inside an epoch every sequence follows the one before
+    it.
+    """
     state: dict[int, tuple[int, int]] = {}
     for entry in entries:
         producer_id, epoch, sequence = entry.identity
@@ -65,11 +67,11 @@ def _check_sequences(world: World, place: Place, entries: Sequence[Entry]) -> It
 
 
 def _after_deletion(world: World, place: Place, producer_id: int, first: tuple[int, int]) -> set[tuple[int, int]]:
-    """What else than `first` may be first of a producer in a topic that was created again.
+    """Return what else than `first` may be first of a producer in a topic that was created again.
 
     It sent again, from `first` on, what the deleted topic of the name had stored without its answer. If it gave a batch
     up that is in the deleted topic only, or a failover lost all that this topic had of it, the partition does not know
-    the producer, which goes on where it ended in the deleted topic.
+    the producer, which continues where it ended in the deleted topic.
     """
     named = [topic for topic in world.metadata.topics if topic.name == place.topic.name]
     earlier = {topic.key(place.index) for topic in named if topic.number < place.topic.number}

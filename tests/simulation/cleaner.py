@@ -1,7 +1,7 @@
 """Cleaning by key: the real job (compactor/cleaning/job.py), by workers that are killed, paused and superseded.
 
 Fault model: as remote.py and bucket.py at every call of a pass. A pass that takes too long is taken over by the next
-worker, under a higher token, while it still runs; log starts, merges, leader epochs, commits and the sweeper go on
+worker, under a higher token, while it still runs; log starts, merges, leader epochs, commits and the sweeper continue
 meanwhile. Files that a swap killed are deleted at once, half of the time.
 """
 

@@ -13,7 +13,7 @@ from tests.simulation.loop import VirtualLoop
 EPOCH_MS = 1_700_000_000_000
 """What a wall clock without skew shows when a schedule begins."""
 CLOCK_RATES = (0.98, 1.02)
-"""Of the processes: the slowest and the fastest."""
+"""Clock rates of the processes: the slowest and the fastest."""
 
 
 class SimulatedClock:

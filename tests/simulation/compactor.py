@@ -56,7 +56,7 @@ class SimulatedCompactor:
         self._start(Plan(rng.choice((1, 2, 2)), self._world.database.clock.wall_ms(), partitions), rng)
 
     def merge_flushed(self, places: Sequence[Place], rng: random.Random) -> None:
-        """What the planner does before it cleans partitions: copy their extents out of files of level 0."""
+        """Do what the planner does before it cleans partitions: copy their extents out of files of level 0."""
         partitions = []
         for place in places:
             extents = [
@@ -99,7 +99,7 @@ class SimulatedCompactor:
             self._world.happens_late(rng.uniform(*SWAP_SECONDS), self._swap, merged, rng)
 
     def _swap(self, merged: Merged, rng: random.Random) -> None:
-        """With a janitor at its heels, half of the time."""
+        """Swap with a janitor at its heels, half of the time."""
         self._world.database.swap(merged)
         if rng.random() < 0.5 and not self._world.plan.failovers:
             for file_id in sorted({entry.file_id for swap in merged.swaps for entry in swap.inputs}):

@@ -35,7 +35,7 @@ EVERYTHING = 1 << 20
 
 
 def is_plain(topic: Topic) -> bool:
-    """Whether clients name it by its name, and find every record that was sent."""
+    """Return whether clients name it by its name, and find every record that was sent."""
     return not topic.is_mortal and not topic.is_compacted
 
 

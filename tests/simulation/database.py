@@ -76,7 +76,7 @@ class Committed:
     """Producer id, epoch and sequence that it was committed with."""
     leader_epoch: int
     serial: int
-    """Of all commits on all servers: a copy of a server has the same as its original."""
+    """The serial number of all commits on all servers: a copy of a server has the same as its original."""
     node_id: int
     """The agent that committed it."""
 
@@ -238,7 +238,7 @@ class Database:
             self._registered.pop(node_id, None)
 
     def move_log_start(self, place: Place, offset: int) -> None:
-        """What DeleteRecords does."""
+        """Do what DeleteRecords does."""
         for extent in self.model.partitions[place.key].extents:
             if extent.last_offset < offset and not place.topic.is_compacted:
                 self.removed[place] += read_extent(self._world, place, extent, self._world.problems)
@@ -382,7 +382,7 @@ class MetastoreLine:
         return await self._remote.call(lambda: work(server.reached(writes=True)), menu)
 
     def _server(self) -> Database:
-        """To which this process is connected when it sends."""
+        """Return the server to which this process is connected when it sends."""
         stays_on = self._stays_on
         if stays_on is not None and stays_on.is_up and self._world.loop.time() < self._stays_until:
             return stays_on

@@ -32,13 +32,15 @@ _BEFORE_LIFE = 0x5EED_0007
 SECOND_PROMOTION_SECONDS = (0.05, 0.6)
 STAYS_SHARE, STAYS_SECONDS = 0.5, (0.5, 3.0)
 MOVED_SHARE = 0.5
-"""Of those, but for the first agent: the address leads to the new server, and connections to the old one stay open
-until the agent leaves them. One agent has to connect to the new server, or nothing says that there is one."""
+"""Share of those, but for the first agent: the address leads to the new server, and connections to the old
+one stay open until the agent leaves them. One agent has to connect to the new server, or nothing says that there is
+one.
+"""
 UNFLUSHED_BYTES = 1_000_000
 BEFORE_LIFE_SHARE = 0.5
-"""Of the copies of a promoted server that an operator declares: made just before its life began."""
+"""Share of the copies of a promoted server that an operator declares: made just before its life began."""
 COMES_BACK_SECONDS = 2.0
-"""Until it knows the new life, and commits what it holds."""
+"""Seconds until it knows the new life, and commits what it holds."""
 TOPIC_SHARE, LOOK_SECONDS = 0.5, 0.001
 """How long an agent stays connected to an old server that is up."""
 
@@ -65,7 +67,7 @@ class Failovers:
         self._world.happens_late(crash.writing, self._crash, server, crash.down)
 
     def _crash(self, server: Database, down: float) -> None:
-        """What was flushed is still there, and every connection breaks."""
+        """Crash: what was flushed is still there, and every connection breaks."""
         server.unflushed = 0
         if server is self._world.database:
             self._world.faults.count(Fault.CRASHED)
@@ -89,7 +91,7 @@ class Failovers:
             self._world.later(failover.lag, self._remake_topic, len(self._world.past))
 
     def _remake_topic(self, past: int) -> None:
-        """As soon as a life begins after the failover: before agents commit what they hold."""
+        """Do the same as soon as a life begins after the failover: before agents commit what they hold."""
         if self._world.is_calm:
             return
         if len(self._world.past) == past or self._nemesis.is_between_lives():

@@ -96,7 +96,7 @@ class Faults:
         return None
 
     def strikes(self, fault: Fault) -> bool:
-        """Whether this one fault happens now; counted."""
+        """Return whether this one fault happens now; counted."""
         return self.draw((fault,)) is not None
 
     def count(self, fault: Fault) -> None:

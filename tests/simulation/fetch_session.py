@@ -44,7 +44,7 @@ class FetchSession:
         return Ask(self.session_id, self.epoch, changed, forgotten)
 
     def answered(self, error: int, session_id: int) -> None:
-        """Go on, or start over."""
+        """Continue, or start over."""
         if error in LOST or not session_id:
             self.session_id, self.epoch = 0, FULL_EPOCH
         else:

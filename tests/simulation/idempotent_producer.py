@@ -119,8 +119,9 @@ class IdempotentProducer:
         self._world.first_sequences.setdefault((self.producer_id, lane.place.key), first)
 
     def _heir_lane(self, before: Lane, heir: Place) -> Lane:
-        """The topic was deleted and created again. The libraries number batches by the name of their topic: they go on
-        with the next sequence, after they have sent again what is unresolved."""
+        """The topic was deleted and created again. The libraries number batches by the name of their topic: they
+        continue with the next sequence, after they have sent again what is unresolved.
+        """
         lane = Lane(heir, self._style, before.next_sequence)
         lane.go_on_from(before)
         for pending in before.leave():

@@ -65,7 +65,7 @@ class KeyedLog:
         self.places = list(places)
 
     def holds(self, key: int) -> bool:
-        """Whether the partition is one of them."""
+        """Return whether the partition is one of them."""
         return any(place.key == key for place in self.places)
 
     def create(self, producer: str, place: Place, rng: random.Random) -> KeyedBatch:
@@ -96,11 +96,11 @@ class KeyedLog:
             self._records[key][base_offset + at] = record._replace(offset=base_offset + at)
 
     def written(self, place: Place) -> dict[int, Record]:
-        """What was committed, by offset."""
+        """Return what was committed, by offset."""
         return self._records[place.key]
 
     def last_of_keys(self, place: Place) -> dict[bytes | None, Record]:
-        """By key."""
+        """Return the last records by key."""
         return {record.key: record for _, record in sorted(self._records[place.key].items())}
 
     def changed(self, keys: Iterable[int], begun_ms: int | None = None) -> None:
@@ -110,7 +110,7 @@ class KeyedLog:
                 self._judge(place, begun_ms)
 
     def find_problems(self) -> Iterator[Problem]:
-        """What was acknowledged was committed, where the answer said."""
+        """Return problems: what was acknowledged was committed, where the answer said."""
         for batch in self.batches:
             for attempt in batch.attempts:
                 if not attempt.is_ok:

@@ -61,7 +61,7 @@ class Lane:
         """The topic was created again, and has acknowledged nothing."""
 
     def next(self, now: float, gives_up_after: float) -> Pending | None:
-        """What may be sent now."""
+        """Return what may be sent now."""
         self._tidy(now, gives_up_after)
         if now < self.not_before or self._is_draining or self._wants_bump:
             return None
@@ -76,15 +76,15 @@ class Lane:
         return None
 
     def _would_begin(self, pending: Pending) -> bool:
-        """Whether a topic that was created again may take it for the producer's first batch, because sequences went
-        over their end: through another agent it may arrive before the batches before it. Real clients have one
+        """Return whether a topic that was created again may take it for the producer's first batch, because sequences
+        went over their end: through another agent it may arrive before the batches before it. Real clients have one
         connection, and keep the order.
         """
         sequence = self.next_sequence if pending.sequence < 0 else pending.sequence
         return self._is_unknown and sequence == 0
 
     def add(self, batch: Batch) -> None:
-        """To be sent after everything before it."""
+        """Add a batch to be sent after everything before it."""
         self._ordinals += 1
         self.queue.append(Pending(batch, self._ordinals))
 
@@ -118,7 +118,7 @@ class Lane:
         return legal
 
     def is_behind(self, pending: Pending) -> bool:
-        """Whether an earlier batch is unresolved."""
+        """Return whether an earlier batch is unresolved."""
         return self.queue[0] is not pending
 
     @property
@@ -143,7 +143,7 @@ class Lane:
         return bool(self._left)
 
     def leave(self) -> list[Pending]:
-        """What was sent and is unresolved, in order: a lane in the topic of the same name sends it again."""
+        """Return what was sent and is unresolved, in order: a lane in the topic of the same name sends it again."""
         self.topic_is_gone()
         return self._left
 
@@ -152,7 +152,7 @@ class Lane:
         self.epoch, self._has_gap, self._is_unknown = before.epoch, before._has_gap, True
 
     def send_again(self, copy: Batch, before: Pending) -> None:
-        """To be sent before anything else, under the sequence that it had in the deleted topic."""
+        """Put batches back, to be sent before anything else, under the sequence that it had in the deleted topic."""
         self._ordinals += 1
         sent_at = before.first_sent_at
         again = Pending(copy, self._ordinals, before.sequence, first_sent_at=sent_at, is_again=True)
@@ -161,7 +161,7 @@ class Lane:
 
     @property
     def first_sequence(self) -> int:
-        """Of what is unresolved."""
+        """First sequence of what is unresolved."""
         return self.queue[0].sequence if self.queue else self.next_sequence
 
     def bump_soon(self) -> None:

@@ -72,7 +72,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._frozen.setdefault(owner, [])
 
     def thaw(self, owner: int) -> None:
-        """It goes on, with everything that came due meanwhile; unless it was killed."""
+        """It continues, with everything that came due meanwhile; unless it was killed."""
         if owner not in self._killed:
             self._ready.extend(self._frozen.pop(owner, []))
 
@@ -156,7 +156,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
-        """To the world's endpoint at that port."""
+        """Create the connection to the world's endpoint at that port."""
         protocol = protocol_factory()
         transport = await self._dial(protocol, port)
         protocol.connection_made(transport)

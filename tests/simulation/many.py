@@ -50,7 +50,7 @@ def count(result: Result) -> Counter[str]:
 
 
 def explain(result: Result) -> str:
-    """What went wrong, and the line that does it again."""
+    """Return what went wrong, and the line that does it again."""
     shown = [f"  {problem}" for problem in result.problems[:SHOWN_MAX]]
     if len(result.problems) > SHOWN_MAX:
         shown.append(f"  and {len(result.problems) - SHOWN_MAX} more")

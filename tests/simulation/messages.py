@@ -40,7 +40,7 @@ class Attempt:
     """Delivered again by the network: no client waits for its answer."""
     arrived_at: float | None = None
     settled_at: float | None = None
-    """When the agent had its answer ready."""
+    """The time when the agent had its answer ready."""
     answered_at: float | None = None
     code: int | None = None
     base_offset: int = -1
@@ -158,12 +158,12 @@ class Messages:
 
 
 def value_of(number: int) -> bytes:
-    """What each record of the batch holds."""
+    """Return what each record of the batch holds."""
     return b"batch %d" % number
 
 
 def _is_whole(batch: Batch, records: Sequence[Record]) -> bool:
-    """Whether these are the batch's records, all of them, in order and with their times."""
+    """Return whether these are the batch's records, all of them, in order and with their times."""
     value = value_of(batch.number)
     times = range(batch.timestamp, batch.timestamp + batch.count)
     return [record.value for record in records] == [value] * batch.count and (

@@ -73,7 +73,7 @@ class Metadata:
     """The log's head. `topics`: every incarnation there ever was on this server, oldest first."""
 
     _standing: list[Topic]
-    """Of a copy: the topics that existed when it was made."""
+    """For a copy: the topics that existed when it was made."""
 
     def __init__(self, model: ModelMetastore, racks: Sequence[str | None]) -> None:
         self._model = model
@@ -85,7 +85,7 @@ class Metadata:
         """Of all servers: ids of topics are random, so no two are the same."""
 
     def fork(self, model: ModelMetastore) -> Metadata:
-        """What a copy of the metastore has."""
+        """Return what a copy of the metastore has."""
         other = copy.copy(self)
         other._model = model
         other.topics = list(self.topics)
@@ -101,7 +101,7 @@ class Metadata:
             topic.deleted_at = None
 
     def begin_life(self, life: int) -> None:
-        """As metastore/postgres/life does it: numbers and epochs of the life, from its first offset on."""
+        """Do the same as metastore/postgres/life does it: numbers and epochs of the life, from its first offset on."""
         self._model.metadata_offset = log_floor(life)
         self._next_number = max(self._next_number, log_floor(life))
         self.head = reborn(self.head, life)
@@ -132,7 +132,7 @@ class Metadata:
         self._replace(topics, self.head.configs)
 
     def raise_leader_epoch(self, topic: Topic, index: int) -> None:
-        """What partition growth does."""
+        """Do what partition growth does."""
         image = self.head.topics_by_id[topic.topic_id]
         epochs = list(image.leader_epochs)
         epochs[index] += 1

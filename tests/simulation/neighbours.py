@@ -76,7 +76,7 @@ class NeighbourConnection(asyncio.Transport):
         self.close()
 
     def close(self) -> None:
-        """Both ends hear of it."""
+        """Both ends learn of it."""
         if not self._is_over:
             self._is_over = self._connection.closed = True
             self._process.connections.pop(self, None)

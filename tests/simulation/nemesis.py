@@ -130,7 +130,7 @@ class Nemesis:
         self._world.compactor.merge(self._rng)
 
     def is_between_lives(self) -> bool:
-        """Whether the metastore refuses every change."""
+        """Return whether the metastore refuses every change."""
         return self._world.database.timeline != self._world.database.begun_timeline
 
     def _raise_epoch(self) -> None:

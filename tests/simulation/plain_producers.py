@@ -109,7 +109,7 @@ class PlainProducer:
             self._is_draining = True
 
     def _put_back(self, batch: Batch) -> None:
-        """In order of first sending."""
+        """Put batches back in order of first sending."""
         later = [other for other in self._queue if other.number < batch.number]
         self._queue.insert(len(later), batch)
 

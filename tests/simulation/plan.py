@@ -72,7 +72,7 @@ FIRST_SEED_WITH_FAILOVERS = 1 << 40
 """Schedules of these seeds and above replace the metastore by copies of itself."""
 FAILOVERS = (Fault.PROMOTED, Fault.PROMOTED_BEHIND, Fault.SPLIT, Fault.PROMOTED_TWICE, Fault.RESTORED)
 CRASH_SHARE = 0.3
-"""Of those schedules, those in which a server crashes besides."""
+"""Share of those schedules those in which a server crashes besides."""
 _NOT_WITH_FAILOVERS = (Fault.SWEPT, Fault.CONDEMNED_AT_STEP, Fault.INCARNATION)
 
 
@@ -107,7 +107,7 @@ class Plan:
     seed: int
     agents: int
     racks: tuple[str | None, ...]
-    """Of the agents, by node id: who shares a zone shares files."""
+    """Racks of the agents, by node id: who shares a zone shares files."""
     shards: int
     seconds: float
     send_interval: float
@@ -132,7 +132,7 @@ class Plan:
 
     @property
     def is_prompt(self) -> bool:
-        """Whether every process hears of a new life within its check: nothing delays or stops a check."""
+        """Whether every process learns of a new life within its check: nothing delays or stops a check."""
         return not self.rates and Fault.FROZEN not in self.blows
 
 

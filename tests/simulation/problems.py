@@ -18,7 +18,7 @@ class Kind(enum.StrEnum):
     DUPLICATE = "duplicate"
     """Sent once by an idempotent producer (or sent once at all), and twice in the log."""
     UNSEEN = "unseen"
-    """In the log, and a reader cannot read it although everything is calm."""
+    """What is in the log, and a reader cannot read it although everything is calm."""
     INCONSISTENT = "inconsistent offsets"
     """Two readers, or a reader and an acknowledgement, disagree about the batch at an offset."""
     SKIPPED = "skipping poll"

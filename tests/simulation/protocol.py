@@ -40,7 +40,7 @@ class FetchAnswer(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a reader wants to go on, and how many bytes it takes."""
+    """The place where a reader wants to continue, and how many bytes it takes."""
 
     offset: int
     max_bytes: int

@@ -49,7 +49,7 @@ class Remote:
         self._rng = rng
 
     async def call(self, work: Callable[[], T], menu: tuple[Fault, ...]) -> T:
-        """What `work` returns or raises when the server does it, or one of the errors above."""
+        """Return what `work` returns or raises when the server does it, or one of the errors above."""
         fault = self._world.faults.draw(menu)
         answer: asyncio.Future[T] = self._world.loop.create_future()
         there, back = self._rng.uniform(*self._latency), self._rng.uniform(*self._latency)

@@ -1,9 +1,9 @@
 """Compaction, janitor and cleanup of a cluster with keys for merged files: the real jobs, by workers that fail.
 
 Fault model: as remote.py and bucket.py at every call of a job. Workers are killed and paused at any moment; a lease may
-end while its holder goes on, and the next worker does the same job under a higher epoch. Log starts, deletions of
-topics, commits and the sweeper go on meanwhile; half of the swap calls arrive once more, often after a log start moved
-past some of their inputs; the database's clock may jump beyond the age at which rows go.
+end while its holder continues, and the next worker does the same job under a higher epoch. Log starts, deletions of
+topics, commits and the sweeper continue meanwhile; half of the swap calls arrive once more, often after a log start
+moved past some of their inputs; the database's clock may jump beyond the age at which rows go.
 """
 
 from __future__ import annotations

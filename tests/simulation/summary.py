@@ -19,7 +19,7 @@ SIMULATED = "simulated"
 
 _total: Counter[str] = Counter()
 _tried: dict[str, int] = {}
-"""By planted bug, the seeds that a search tried."""
+"""Seeds by planted bug: the seeds that a search tried."""
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

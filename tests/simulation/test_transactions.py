@@ -55,7 +55,7 @@ def _method(owner: Any, name: str, wrong: Callable[[Any], Any]) -> Plant:
 
 
 def _init_does_not_abort(right: Any) -> Any:
-    """The open transaction goes on, under the next epoch."""
+    """The open transaction continues, under the next epoch."""
 
     def init(found: Any, *rest: Any) -> Any:
         step = right(found, *rest)
@@ -80,7 +80,7 @@ def _time_out_commits(right: Any) -> Any:
 
 
 def _no_fencing(right: Any) -> Any:
-    """Every epoch of the producer id may go on."""
+    """Every epoch of the producer id may continue."""
     return lambda found, asked: None if asked.producer_id == found.producer.producer_id else right(found, asked)
 
 
@@ -248,7 +248,7 @@ def test_each_planted_bug_is_caught(
 
 
 def _fails(seed: int) -> bool:
-    """Whether the history shows an anomaly; a bug may also break what the simulation relies on."""
+    """Return whether the history shows an anomaly; a bug may also break what the simulation relies on."""
     try:
         return bool(asyncio.run(TransactionSimulation(seed).run(350)))
     except (AssertionError, KeyError, IndexError):

@@ -213,7 +213,7 @@ class TransactionSimulation:
     def _sent(
         self, client: Client, request: Callable[[], TransactionVerdict], late: list[Callable[[], object]]
     ) -> bool:
-        """Whether the client got an answer that lets it go on; it gives up after a refusal."""
+        """Return whether the client got an answer that lets it continue; it gives up after a refusal."""
         draw = self.rng.random()
         if draw < 0.1:  # lost for now: it may arrive at any time
             late.append(request)
@@ -253,11 +253,11 @@ class TransactionSimulation:
         return True
 
     def _give_up(self, client: Client) -> None:
-        """As clients do after a fatal error: begin again with InitProducerId."""
+        """Do the same as clients do after a fatal error: begin again with InitProducerId."""
         client.who, client.work = NO_PRODUCER, []
 
     def _crash(self, number: int) -> None:
-        """What it sent may still arrive; another instance begins."""
+        """Crash: what it sent may still arrive; another instance begins."""
         old = self.clients[number]
         old.is_dead = True
         self.late += [request for request in old.work[:1] if old.bumps and self.rng.random() < 0.5]
@@ -280,7 +280,7 @@ class TransactionSimulation:
         await self._committed(key, min(offset, self.model.stored.logs[key].end))
 
     async def _committed(self, key: int, offset: int) -> tuple[list[SentBatch], int]:
-        """What a read_committed consumer gets in one answer, and its next position (KIP-98)."""
+        """Return what a read_committed consumer gets in one answer, and its next position (KIP-98)."""
         query = ExtentQuery(key, offset, READ_BYTES)
         _, locator = self.rng.choice(self.agents)
         (found,) = await locator.locate([query])
@@ -306,7 +306,7 @@ class TransactionSimulation:
         return seen, offset
 
     def producer_of(self, file_id: uuid.UUID) -> int:
-        """By the batch's header."""
+        """Return the producer by the batch's header."""
         return self.producers[file_id]
 
     @property
@@ -393,7 +393,7 @@ class TransactionSimulation:
 
 
 async def simulate(seeds: range, steps: int = 350) -> dict[int, Counter[Anomaly]]:
-    """What was found, by seed; only seeds with problems."""
+    """Return what was found, by seed; only seeds with problems."""
     found = {}
     for seed in seeds:
         problems = await TransactionSimulation(seed).run(steps)

@@ -64,9 +64,9 @@ class Result:
     """How often each was sent: by its producer, and again by the network."""
     polls: int
     epoch_bumps: int
-    """Of producers as librdkafka."""
+    """Number of epoch bumps of producers as librdkafka."""
     neighbour_answers: int
-    """Between agents, for the zone cache."""
+    """Number of answers between agents, for the zone cache."""
     steps: int
     virtual_seconds: float
 
@@ -185,7 +185,7 @@ class World:
         return self._connections
 
     def connect(self, rng: random.Random) -> SimulatedConnection:
-        """To any agent; closed at once when that one is down."""
+        """Connect to any agent; closed at once when that one is down."""
         return SimulatedConnection(self, rng.choice(self.agents).process)
 
     def create_batch(self, producer: str, place: Place, rng: random.Random, *, is_idempotent: bool) -> Batch:
@@ -306,8 +306,9 @@ class World:
                 self.report(Kind.CRASHED, f"write path of agent {agent.node_id}: {process.produce.stopped}")
 
     async def _await_the_life(self) -> None:
-        """Every agent hears of the life that the metastore is in. Until then it may show the one before, for as long as
-        it keeps connections to an old server (metastore/life/leaving.py)."""
+        """Every agent learns of the life that the metastore is in. Until then it may show the one before, for as
+        long as it keeps connections to an old server (metastore/life/leaving.py).
+        """
         if not self.plan.failovers:
             return
         for _ in range(int(CALM_SECONDS_MAX / LOOK_SECONDS)):

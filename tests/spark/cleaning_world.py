@@ -54,7 +54,7 @@ class Seen(NamedTuple):
 
     records: list[tuple[bool, int, Record]]
     horizons: dict[int, int | None]
-    """Of the batch of each delete marker, by the marker's offset."""
+    """Horizons of the batch of each delete marker, by the marker's offset."""
     cleaned_offset: int
     first_horizon_ms: int | None
     uncleanable: bool
@@ -104,7 +104,7 @@ class SparkCleaningWorld(CleaningWorld):
 
     @property
     def environment(self) -> dict[str, str]:
-        """For Spark's driver and executors."""
+        """Environment for Spark's driver and executors."""
         return {
             "HEADRACE_METASTORE_URL": self.url,
             "HEADRACE_BUCKET": self.bucket.as_uri(),
@@ -146,7 +146,7 @@ class SparkCleaningWorld(CleaningWorld):
                     await self.raise_epoch(key, 1 + number)
 
     async def due(self) -> dict[int, CleaningTask]:
-        """What the planner would clean now, by partition; its jobs are ended."""
+        """Return what the planner would clean now, by partition; its jobs are ended."""
         await self.plan_all()
         tasks: list[CleaningTask] = []
         while (job := await self.postgres.claim_job("test", [KIND], LEASE_MS)) is not None:
@@ -212,7 +212,7 @@ class SparkCleaningWorld(CleaningWorld):
         )
 
     async def view_of(self, key: int) -> Seen:
-        """What is there now."""
+        """Return what is there now."""
         horizons = {}
         for batch in await self.batches(key):
             for record in decode_records(memoryview(batch)):

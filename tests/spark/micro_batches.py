@@ -73,7 +73,7 @@ class MicroBatches:
         return True
 
     def rows(self) -> list[tuple[str, int, int]]:
-        """Of all batches."""
+        """Return the rows of all batches."""
         return sorted(row for batch in self.checkpoint.rows.values() for row in batch)
 
     def _step(self, name: str) -> None:

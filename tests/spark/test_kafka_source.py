@@ -34,13 +34,13 @@ ENVIRONMENT = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": 
 
 
 def _spark_environment(arguments: str) -> dict[str, str]:
-    """Of an example as a process, with arguments of spark-submit."""
+    """Return the spark environment of an example as a process, with arguments of spark-submit."""
     quiet = "--master local[2] --conf spark.ui.enabled=false --conf spark.driver.bindAddress=127.0.0.1"
     return ENVIRONMENT | {"PYSPARK_SUBMIT_ARGS": f"{quiet} {arguments} pyspark-shell"}
 
 
 def _run_spark(command: list[str], environment: dict[str, str]) -> None:
-    """To its end; fails unless it succeeds."""
+    """Run the spark to its end; fails unless it succeeds."""
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SPARK_SECONDS, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
 

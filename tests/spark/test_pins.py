@@ -54,7 +54,7 @@ async def test_a_plan_is_read_late_and_again_while_its_files_are_compacted_and_d
 
 
 async def test_without_a_pin_the_files_would_be_gone(world: ScanWorld) -> None:
-    """What the test above proves: the deletion is held back by the pin and by nothing else."""
+    """This is what the test above proves: the deletion is held back by the pin and by nothing else."""
     (key,) = await world.topic("orders", 1)
     for number in range(4):
         await world.write(key, number)

@@ -1,6 +1,6 @@
 """Runs the Spark tests with other versions of PySpark: `make spark-versions [VERSIONS="4.0.0 4.2.1"]`.
 
-Place: by hand, before a release and when SUPPORTED changes. Each version gets an environment below build/, with a
+Place: manually, before a release and when SUPPORTED changes. Each version gets an environment below build/, with a
 separate PySpark and the other packages of this one. VERSIONS_RUN keeps what was run; the table between the markers of
 docs/start/SPARK.md is made of it, and a test compares them.
 """

@@ -36,7 +36,7 @@ EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def has_admission_control() -> bool:
-    """Whether this PySpark asks sources for limited micro-batches (4.2); older ones read all that there is."""
+    """Return whether this PySpark asks sources for limited micro-batches (4.2); older ones read all that there is."""
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 
@@ -120,7 +120,7 @@ class ScanWorld(CompactionWorld):
                 await self.clock.sleep(0.01)
 
     async def delete_dead_files(self) -> None:
-        """What the janitor may delete now."""
+        """Delete what the janitor may delete now."""
         await run_janitor(self)
 
     async def pins(self) -> list[int]:
@@ -128,7 +128,7 @@ class ScanWorld(CompactionWorld):
         return [job.job_id for job in await self.postgres.list_jobs(100) if job.kind == READ_PIN]
 
     def files(self) -> set[uuid.UUID]:
-        """In the bucket."""
+        """Return the files in the bucket."""
         return {uuid.UUID(path.name) for path in (self.bucket / SEGMENTS).rglob("*") if path.is_file()}
 
 

@@ -35,7 +35,8 @@ def plain_batch(count: int = 1, value: bytes = b"v", *, base_timestamp: int = BA
 
 
 def crowded_batch(count: int, codec: Codec = Codec.ZSTD) -> memoryview:
-    """As many records as possible in as few bytes: seven each, and all the same, so they pack to next to nothing.
+    """The same as many records as possible in as few bytes: seven each, and all the same, so they pack to next to
+    nothing.
 
     Their offsets do not rise, which is unknown before they are read.
     """

@@ -33,5 +33,5 @@ def lay_out(placed: Sequence[Placed], *, index_interval_bytes: int = 256) -> tup
 
 
 def sort_for_file(placed: Sequence[Placed]) -> list[Placed]:
-    """By topic id, then partition, keeping arrival order: what the writer's caller does."""
+    """Sort batches by topic id, then partition, keeping arrival order: what the writer's caller does."""
     return sorted(placed, key=lambda item: (item.topic_id.bytes, item.partition))

@@ -14,7 +14,7 @@ from tests.manual_clock import ManualClock
 
 @pytest.fixture
 def complaints() -> list[dict[str, Any]]:
-    """What the event loop reports, such as an exception that was not retrieved."""
+    """Return what the event loop reports, such as an exception that was not retrieved."""
     return []
 
 

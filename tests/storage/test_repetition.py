@@ -1,4 +1,4 @@
-"""Which of many like events get a line: some of each key in a while, and every other one is counted."""
+"""Check which of many like events get a line: some of each key in a while, and every other one is counted."""
 
 from __future__ import annotations
 

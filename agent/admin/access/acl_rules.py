@@ -18,7 +18,7 @@ CLUSTER = 4
 RESOURCE_TYPES = range(2, 8)
 """Topic, group, cluster, transactional id, delegation token, user."""
 OPERATIONS = range(2, 16)
-"""From ALL to TWO_PHASE_COMMIT."""
+"""Operations from ALL to TWO_PHASE_COMMIT."""
 PERMISSIONS = range(2, 4)
 """Deny, allow."""
 MATCH = 2
@@ -40,7 +40,7 @@ class AclFilter(NamedTuple):
     permission_type: int
 
     def why_refused(self) -> str | None:
-        """None for a filter that this software fully understands."""
+        """Return None for a filter that this software fully understands."""
         elements = (
             ("resource type", self.resource_type, RESOURCE_TYPES),
             ("pattern type", self.pattern_type, range(MATCH, PREFIXED + 1)),
@@ -50,7 +50,7 @@ class AclFilter(NamedTuple):
         return next((f"unknown {what}: {value}" for what, value, known in elements if value not in (ANY, *known)), None)
 
     def matches(self, acl: AccessControlRecord) -> bool:
-        """Whether the filter matches the ACL."""
+        """Return whether the filter matches the ACL."""
         return (
             self.resource_type in (ANY, acl.resource_type)
             and self._names(acl)
@@ -73,7 +73,7 @@ class AclFilter(NamedTuple):
 
 
 def why_illegal(acl: AccessControlRecord) -> str | None:
-    """None for an ACL that may be created."""
+    """Return None for an ACL that may be created."""
     if acl.resource_type not in RESOURCE_TYPES:
         return f"invalid resource type: {acl.resource_type}"
     if acl.pattern_type not in (LITERAL, PREFIXED):

@@ -60,7 +60,7 @@ class DelegationTokens:
     rng: random.Random
     in_force: SettingsInForce
     authorizer: Authorizer | None = None
-    """None if ACLs are not enforced: then there are no grants."""
+    """The authorizer; None if ACLs are not enforced: then there are no grants."""
     on_limit: Callable[[str], None] = lambda setting: None
     """Called with the limit that refuses a token."""
 
@@ -238,7 +238,7 @@ class DelegationTokens:
         return record
 
     def _created(self, schema: Schema, code: ErrorCode, token: DelegationTokenRecord, requester: str) -> Any:
-        """With an error: the owner of the token, and no token fields."""
+        """Return the answer of a failed request: the owner of the token, and no token fields."""
         owner_type, _, owner_name = token.owner.partition(":")
         requester_type, _, requester_name = requester.partition(":")
         is_there = code is ErrorCode.none

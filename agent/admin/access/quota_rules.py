@@ -38,7 +38,7 @@ def entity_of(parts: Sequence[EntityData]) -> Entity:
 
 
 def why_no_entity(parts: Sequence[EntityData]) -> str | None:
-    """None for an entity that can have quotas."""
+    """Return None for an entity that can have quotas."""
     types = [part.entity_type for part in parts]
     if not types:
         return "empty client quota entity"
@@ -57,7 +57,7 @@ def why_no_entity(parts: Sequence[EntityData]) -> str | None:
 
 
 def why_no_quota(entity: Entity, key: str, value: float) -> str | None:
-    """None for a value that the entity may have."""
+    """Return None for a value that the entity may have."""
     keys = _IP_KEYS if entity[0].entity_type == IP else _CLIENT_KEYS
     if key not in keys:
         return f"invalid configuration key: {key}"
@@ -79,7 +79,7 @@ class Component(NamedTuple):
     match: str | None
 
     def why_refused(self) -> str | None:
-        """None for a valid component."""
+        """Return None for a valid component."""
         if self.entity_type not in (USER, CLIENT_ID, IP):
             return f"unsupported entity type: {self.entity_type}"
         if self.match_type not in (EXACT, DEFAULT, SPECIFIED):
@@ -89,13 +89,13 @@ class Component(NamedTuple):
         return None
 
     def matches(self, entity: Entity) -> bool:
-        """Whether the entity has a matching part; SPECIFIED matches any name, and the default."""
+        """Return whether the entity has a matching part; SPECIFIED matches any name, and the default."""
         names = [part.entity_name for part in entity if part.entity_type == self.entity_type]
         return bool(names) and (self.match_type == SPECIFIED or names[0] == self.match)
 
 
 def why_no_filter(components: Sequence[Component]) -> str | None:
-    """None for a valid filter."""
+    """Return None for a valid filter."""
     types = [component.entity_type for component in components]
     if len(set(types)) < len(types):
         return "an entity type cannot appear more than once in the filter"
@@ -105,7 +105,7 @@ def why_no_filter(components: Sequence[Component]) -> str | None:
 
 
 def is_meant(components: Sequence[Component], entity: Entity, *, strict: bool) -> bool:
-    """Whether every component matches; strict: and the entity has no other parts."""
+    """Return whether every component matches; strict: and the entity has no other parts."""
     if strict and len(entity) != len(components):
         return False
     return all(component.matches(entity) for component in components)

@@ -58,7 +58,7 @@ class ShownConfig(NamedTuple):
 
 
 class DescribeConfigs:
-    """The handler."""
+    """Answer DescribeConfigs with the values in effect and their sources."""
 
     def __init__(
         self, cluster: ClusterView, configs: EffectiveConfigs, is_shared: Callable[[], bool] = lambda: False
@@ -133,7 +133,7 @@ class DescribeConfigs:
             yield self._shown_broker_config(name, layers)
 
     def _registered_addresses(self, image: MetadataImage) -> str:
-        """Where clients are sent, if no setting says so: what this agent registered with."""
+        """Return where clients are sent, if no setting says so: what this agent registered with."""
         agent = image.agents.get(self._cluster.node_id)
         listeners = () if agent is None else agent.listeners
         return ",".join(f"{listener.name}://{listener.host}:{listener.port}" for listener in listeners)
@@ -219,7 +219,7 @@ def shown_lifecycle_topic(configs: EffectiveConfigs, image: MetadataImage, topic
 
 
 def rendered(schema: Schema, config: ShownConfig, *, with_synonyms: bool, with_documentation: bool) -> Any:
-    """In the fields of one version; secrets without their values."""
+    """Render a config in the fields of one version; secrets without their values."""
     strongest = config.layers[0]
     return schema.make(
         "DescribeConfigsResourceResult",

@@ -19,7 +19,7 @@ Values = Mapping[str, str | None]
 
 
 def why_out_of_bounds(configs: EffectiveConfigs, image: MetadataImage, group_id: str, values: Values) -> str | None:
-    """None if the change is allowed; `values` are already checked to be numbers."""
+    """Return None if the change is allowed; `values` are already checked to be numbers."""
     for name, value in values.items():
         if value is None:
             continue

@@ -24,7 +24,7 @@ HAVE_CONFIGS = (ResourceType.CLIENT_METRICS, ResourceType.GROUP)
 
 
 class ListConfigResources:
-    """The handler."""
+    """List the resources that can have configs."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster

@@ -104,7 +104,7 @@ def replacing(image: MetadataImage, resource: ConfigResource, wishes: Sequence[W
 
 
 def why_no_such_resource(image: MetadataImage, resource: ConfigResource) -> Verdict | None:
-    """None for a resource that can have configs in the metadata log."""
+    """Return None for a resource that can have configs in the metadata log."""
     try:
         _check_resource(image, resource)
     except _RefusedError as refused:
@@ -148,7 +148,7 @@ def _check_names(wishes: Sequence[Wish]) -> None:
 
 
 def _new_value(resource: ConfigResource, wish: Wish, own: Mapping[str, str]) -> str | None:
-    """None if the config is deleted, so that its default applies."""
+    """Return None if the config is deleted, so that its default applies."""
     if wish.operation == Operation.DELETE:
         return None
     definition = _definition(resource, wish.name)
@@ -167,7 +167,7 @@ def _new_value(resource: ConfigResource, wish: Wish, own: Mapping[str, str]) -> 
 def _why_inconsistent(
     configs: EffectiveConfigs, own: Mapping[str, str], values: Mapping[str, str | None]
 ) -> str | None:
-    """None if the cluster's settings fit each other after the change."""
+    """Return None if the cluster's settings fit each other after the change."""
     after = {name: value for name, value in {**own, **values}.items() if value is not None}
     return why_inconsistent(in_force(configs.settings, after))
 

@@ -79,7 +79,7 @@ class Peers:
         self._peers: dict[tuple[int, int], _Peer] = {}
 
     async def ask(self, agent: AgentImage, ranges: Sequence[FileRange]) -> list[memoryview | Fallback]:
-        """What the agent has of each range, in order."""
+        """Return what the agent has of each range, in order."""
         size = sum(wanted.end - wanted.start for wanted in ranges)
         peer = self._peers.setdefault((agent.node_id, agent.broker_epoch), _Peer())
         if self._clock.monotonic() < peer.rests_until:

@@ -62,7 +62,9 @@ class SharedCache:
         return [wanted._replace(start=start, end=end) for start, end in self._cache.split(wanted.start, wanted.end)]
 
     def _arrival(self, wanted: FileRange, calls: dict[int, tuple[AgentImage, list[FileRange]]]) -> _Arrival | None:
-        """What to wait for, adding the range to its owner's call unless it is asked already; None: read it here."""
+        """Return what to wait for, adding the range to its owner's call unless it is asked already; None: read it
+        here.
+        """
         if self._cache.peek(wanted.file_id, wanted.start, wanted.end) or self._cache.was_forgotten(wanted.file_id):
             return None
         key = wanted.file_id, wanted.start, wanted.end

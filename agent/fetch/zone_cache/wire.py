@@ -109,7 +109,8 @@ def largest_answer(ranges: Sequence[FileRange]) -> int:
 def decode_answer(
     frame: memoryview, secret: bytes, ask_mac: bytes, ranges: Sequence[FileRange]
 ) -> list[memoryview | int | CorruptError]:
-    """Per requested range its bytes, BUSY or FAILED, or CorruptError for bytes that do not match their checksum.
+    """Return for each requested range its bytes, BUSY or FAILED; CorruptError for bytes that do not match
+    their checksum.
 
     CorruptError for the whole answer if it is not from an agent of this cluster for this request.
     """

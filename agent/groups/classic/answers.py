@@ -23,7 +23,7 @@ class Generation:
 
     number: int = 0
     lowest: int = 0
-    """Of those that begin from now on."""
+    """Lowest number of those that begin from now on."""
     protocol_type: str | None = None
     protocol_name: str | None = None
 
@@ -58,7 +58,7 @@ class MemberAnswers:
         )
 
     def assignment_of(self, member: ClassicMember) -> SyncAnswer:
-        """What the leader assigned to the member."""
+        """Return what the leader assigned to the member."""
         generation = self._generation
         return SyncAnswer(ErrorCode.none, member.assignment, generation.protocol_type, generation.protocol_name)
 
@@ -91,5 +91,5 @@ class MemberAnswers:
 
 
 def refused_join(code: ErrorCode) -> JoinAnswer:
-    """For a join with an answer that could not be stored."""
+    """Answer a join with an answer that could not be stored."""
     return JoinAnswer(code, "")

@@ -71,7 +71,7 @@ class ClassicCoordinator:
         return await answer
 
     async def heartbeat(self, group_id: str, member: MemberRef) -> ErrorCode:
-        """NONE while the member may go on."""
+        """Return NONE while the member may continue."""
         held = await self._groups.find(group_id)
         return held if isinstance(held, ErrorCode) else held.group.heartbeat(self._clock.monotonic(), member)
 

@@ -52,7 +52,7 @@ from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.log.image import MetadataImage
 
 NO_LIMIT = 2**31 - 1
-"""Of members."""
+"""The absence of a limit on members."""
 
 
 class ClassicGroup:
@@ -148,7 +148,7 @@ class ClassicGroup:
         return departures, self._outbox.drain()
 
     def check_commit(self, now: float, ref: MemberRef, version: int) -> ErrorCode:
-        """Whether an offset commit that names this member and generation is to be stored."""
+        """Return whether an offset commit that names this member and generation is to be stored."""
         if self.state is GroupState.EMPTY:
             if ref.generation < 0:
                 return ErrorCode.none  # a consumer that assigns itself, or an admin
@@ -167,7 +167,7 @@ class ClassicGroup:
         return ErrorCode.none
 
     def describe(self) -> GroupDescription:
-        """For admin tools."""
+        """Describe the group for admin tools."""
         stable = self.state is GroupState.STABLE
         protocol_name = self._generation.protocol_name
         members = tuple(
@@ -185,7 +185,9 @@ class ClassicGroup:
         return GroupDescription(self.state_name, self.protocol_type or "", shown_name, members)
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Of all members, by the protocol that they agreed on; None while there is none, or it is not Kafka's."""
+        """Return the topics of all members' subscriptions, by the protocol that they agreed on; None while there is
+        none, or it is not Kafka's.
+        """
         protocol_name = self._generation.protocol_name
         if protocol_name is None:
             return None
@@ -209,7 +211,7 @@ class ClassicGroup:
         return self._outbox.drain()
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do; None: never, unless something happens."""
+        """Return when `tick` has something to do; None: never, unless something happens."""
         deadlines = [member.expires_at for member in self.roster if member.can_expire()]
         deadlines += self._rebalance.deadlines()
         lapse = self._promised_ids.next_deadline()

@@ -71,7 +71,9 @@ class Joining:
         return ErrorCode.none
 
     def _is_full(self, member_id: str) -> bool:
-        """Between generations those count who came: of too many, as after a lower limit, the quickest get in."""
+        """Return whether the group is full. Between generations those members count that came: of too many, as
+        after a lower limit, the quickest get in.
+        """
         if self._rebalance.state is GroupState.EMPTY:
             return False
         if self._rebalance.state is GroupState.PREPARING_REBALANCE:

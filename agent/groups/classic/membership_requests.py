@@ -41,7 +41,7 @@ _FIRST_LEAVE_OF_SEVERAL = 3
 
 
 class JoinGroup:
-    """The handler."""
+    """Let a member join a classic group."""
 
     def __init__(self, coordinator: ClassicCoordinator, in_force: SettingsInForce) -> None:
         self._coordinator = coordinator
@@ -106,7 +106,7 @@ def _join_request(request: Request, entity: Any) -> JoinRequest:
 
 
 def _sync_refusal(request: Request, entity: Any) -> ErrorCode:
-    """From version 5 on a member names protocol type and protocol (KIP-559)."""
+    """Return why a SyncGroup is refused: from version 5 on a member names protocol type and protocol (KIP-559)."""
     if not is_legal_group_id(entity.group_id):
         return ErrorCode.invalid_group_id
     if request.api_version >= _FIRST_SYNC_WITH_PROTOCOL and None in (entity.protocol_type, entity.protocol_name):
@@ -115,7 +115,7 @@ def _sync_refusal(request: Request, entity: Any) -> ErrorCode:
 
 
 class SyncGroup:
-    """The handler."""
+    """Exchange the assignment of a classic group."""
 
     def __init__(self, coordinator: ClassicCoordinator) -> None:
         self._coordinator = coordinator
@@ -148,7 +148,7 @@ class SyncGroup:
 
 
 class Heartbeat:
-    """The handler."""
+    """Keep a member of a classic group alive."""
 
     def __init__(self, coordinator: ClassicCoordinator) -> None:
         self._coordinator = coordinator

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 PROMISE_SECONDS = 10.0
-"""At most. Clients join with an id at once, but an answer may be lost with the agent that forwarded it, and the group
-waits for it. Kafka waits for one session timeout. A client that comes later asks for another id."""
+"""Longest validity of a promised id, in seconds. Clients join with an id at once, but an answer may be lost with
+the agent that forwarded it, and the group waits for it. Kafka waits for one session timeout. A client that comes
+later asks for another id.
+"""
 
 
 class PromisedIds:
@@ -31,7 +33,7 @@ class PromisedIds:
         self._promised[member_id] = lapse_at, address
 
     def take(self, member_id: str) -> bool:
-        """Whether it was promised; it is not any more."""
+        """Return whether it was promised; it is not any more."""
         return self._promised.pop(member_id, None) is not None
 
     def lapsed(self, now: float) -> list[str]:
@@ -39,5 +41,5 @@ class PromisedIds:
         return [member_id for member_id, (at, _) in self._promised.items() if now >= at]
 
     def next_deadline(self) -> float | None:
-        """When the next one lapses."""
+        """Return when the next one lapses."""
         return min((at for at, _ in self._promised.values()), default=None)

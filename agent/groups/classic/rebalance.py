@@ -18,7 +18,7 @@ from headrace.agent.groups.group_values import GroupState, JoinRequest, SyncAnsw
 from headrace.agent.groups.outbox import Outbox
 
 NEW_MEMBER_JOIN_SECONDS = 300.0
-"""If the join of a new member waits longer, the member is given up: its client has left or asks again."""
+"""Longest wait of a new member's join, after which the member is given up: its client has left or asks again."""
 
 
 class Rebalance:
@@ -254,7 +254,7 @@ class Rebalance:
                 self.remove(now, member)
 
     def deadlines(self) -> list[float]:
-        """When joining and syncing have to be complete."""
+        """Return when joining and syncing have to be complete."""
         found = [self._join_until] if self.state is GroupState.PREPARING_REBALANCE else []
         return [*found, self._sync_until] if self._to_sync else found
 

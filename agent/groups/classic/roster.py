@@ -23,7 +23,7 @@ _PROTOCOL_BYTES = 128
 
 
 def protocols_bytes(protocols: Iterable[MemberProtocol]) -> int:
-    """Of a member's names of protocols and its subscriptions."""
+    """Return the size of a member's names of protocols and its subscriptions."""
     return sum(_PROTOCOL_BYTES + text_bytes(protocol.name) + len(protocol.metadata) for protocol in protocols)
 
 
@@ -48,7 +48,7 @@ class ClassicMember:
     """A restarted static member's: the save under way by which the next coordinator would know it."""
 
     def update(self, request: JoinRequest) -> None:
-        """What a member may change by joining again."""
+        """Apply what a member may change by joining again."""
         self.client_id, self.client_host = request.client_id, request.client_host
         self.session_timeout, self.rebalance_timeout = request.session_timeout, request.rebalance_timeout
         self.protocols = request.protocols
@@ -71,7 +71,7 @@ class ClassicMember:
         return MEMBER_BYTES + texts + protocols_bytes(self.protocols) + len(self.assignment)
 
     def saved(self) -> SavedClassicMember:
-        """As it is stored."""
+        """Return it in its stored form."""
         return SavedClassicMember(
             self.member_id,
             self.instance_id,
@@ -110,7 +110,7 @@ class ClassicRoster:
             self.leader_id = member.member_id
 
     def remove(self, member: ClassicMember) -> None:
-        """When it led, the member that joined first leads now."""
+        """Remove a member. If it led, the member that joined first leads now."""
         del self._members[member.member_id]
         if member.instance_id is not None:
             del self._static_ids[member.instance_id]
@@ -163,17 +163,19 @@ class ClassicRoster:
         return max((member.rebalance_timeout for member in self), default=0.0)
 
     def agrees(self, protocols: Iterable[MemberProtocol], *, besides: str) -> bool:
-        """Whether one of the protocols is supported by every member (but the one with id `besides`)."""
+        """Return whether one of the protocols is supported by every member (but the one with id `besides`)."""
         others = [{p.name for p in member.protocols} for member in self if member.member_id != besides]
         return any(all(protocol.name in names for names in others) for protocol in protocols)
 
     def choose_protocol(self) -> str:
-        """Of the protocols that all support, the one that most members like best; of equals, the first asked for."""
+        """Choose, of the protocols that all support, the one that most members like best; of equals,
+        the first asked for.
+        """
         supported = Counter(name for member in self for name in {p.name for p in member.protocols})
         shared = {name for name, count in supported.items() if count == len(self)}
         votes = Counter(next(p.name for p in member.protocols if p.name in shared) for member in self)
         return votes.most_common(1)[0][0]
 
     def introduce(self, protocol_name: str | None) -> tuple[JoinedMember, ...]:
-        """What the leader needs to know of each member."""
+        """Return what the leader needs to know of each member."""
         return tuple(JoinedMember(m.member_id, m.instance_id, m.metadata(protocol_name)) for m in self)

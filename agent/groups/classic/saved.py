@@ -44,7 +44,7 @@ class SavedGroup(msgspec.Struct, frozen=True):
     format: int = FORMAT
 
     def record(self) -> GroupRecord:
-        """As the metastore keeps it, and what it may tell without opening it."""
+        """Return it as the metastore keeps it, and what it may tell without opening it."""
         state = "Stable" if self.members else "PreparingRebalance" if self.gathering else "Empty"
         return GroupRecord(GroupKind.CLASSIC, state, self.protocol_type or "", self.subscribed(), encode(self))
 

@@ -112,7 +112,7 @@ class ClassicMembers:
     # -- insides
 
     def _owned(self, subscription: Subscription) -> Partitions | None:
-        """None while it names a topic that is not known here: gone, or so new that this agent lags behind."""
+        """Return None while it names a topic that is not known here: gone, or so new that this agent lags behind."""
         topics = self._membership.topics(())
         known = all(name in topics.by_name for name, _ in subscription.owned)
         return keys(subscription.owned, topics) if known else None
@@ -149,7 +149,7 @@ class ClassicMembers:
         return ErrorCode.none
 
     def _agrees(self, request: JoinRequest, own_id: str) -> bool:
-        """Whether some protocol is supported by all classic members, as when the group was a classic one."""
+        """Return whether some protocol is supported by all classic members, as when the group was a classic one."""
         others = [
             {protocol.name for protocol in member.classic.protocols}
             for member in self._roster
@@ -162,7 +162,7 @@ class ClassicMembers:
         return f"{request.member.instance_id or request.client_id}-{unique}"
 
     def _has_news(self, member: ConsumerMember) -> bool:
-        """Whether joining again would bring the member on."""
+        """Return whether joining again would bring the member on."""
         if member.epoch < self._target.group_epoch or member.state is MemberState.UNREVOKED:
             return True
         missing = self._target.of(member.member_id) - member.assigned

@@ -50,7 +50,7 @@ class HeartbeatRequest:
     assignor: str | None = None
     owned: Partitions | None = None
     principal: str = ""
-    """Of the client, if ACLs are enforced: its pattern matches topics that it may describe."""
+    """The principal of the client, if ACLs are enforced: its pattern matches topics that it may describe."""
 
     @property
     def subscription_pattern(self) -> str:

@@ -1,4 +1,4 @@
-"""A group changes its kind while its members go on: classic to consumer, and back. Pure.
+"""A group changes its kind while its members continue: classic to consumer, and back. Pure.
 
 Place: `from_classic` when a member of the consumer protocol joins a classic group (coordinator.py here),
 `to_classic` when the last such member went (membership.py).
@@ -51,7 +51,7 @@ def _from_classic(saved: SavedClassicMember, generation: int, topics: KnownTopic
 
 
 def to_classic(members: Iterable[ConsumerMember], generation: int, topics: KnownTopics) -> SavedGroup:
-    """The classic group that these members, all of the classic protocol, go on in."""
+    """The classic group that these members, all of the classic protocol, continue in."""
     saved = [_to_classic(member, member.classic, topics) for member in members if member.classic is not None]
     first = saved[0]
     return SavedGroup(generation, PROTOCOL_TYPE, first.protocols[0][0], first.member_id, saved, owes_rebalance=True)

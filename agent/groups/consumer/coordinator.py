@@ -3,7 +3,7 @@
 Place: between heartbeat_request.py and the groups of held_groups.py.
 Invariant: a group is judged by other topics than before only on an image that was brought to the log's
 head first: a coordinator that lags behind its predecessor must not take new partitions away, nor take a
-topic id that it has not heard of for one without an owner. An empty group takes the kind of the first member
+topic id that it has not learned of for one without an owner. An empty group takes the kind of the first member
 that joins; a group with classic members changes only as the migration policy says. A gate that could not be judged
 stays closed (gates.py).
 Source: KIP-848.
@@ -83,7 +83,7 @@ class ConsumerGroups:
         return group, []
 
     def times(self, group_id: str) -> GroupTimes:
-        """As configured now."""
+        """Return the times that are configured now."""
         return self.rules.times(self._cluster.image, group_id)
 
     async def heartbeat(

@@ -1,4 +1,4 @@
-"""By when each member of a consumer group must be heard of, and do what it was asked to. Pure.
+"""Deadlines of a consumer group's members: for heartbeats, and for what they were asked to do. Pure.
 
 Place: under membership.py and classic_members.py; held_groups.py wakes the group at `next`.
 Invariant: `next` is a lower bound: a heartbeat postpones a deadline without a call.
@@ -20,7 +20,7 @@ class MemberDeadlines:
         """`times` are the group's own, as configured now."""
         self._times = times
         self._sessions: dict[str, float] = {}
-        """Member id -> when it is given up unless it is heard of."""
+        """Member id -> when it is given up unless it is learned of."""
         self._overdue: dict[str, float] = {}
         """Member id -> when it is given up unless it does what it was asked to: give partitions up, join or sync."""
         self._wake_at = math.inf

@@ -29,7 +29,7 @@ _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
 class ConsumerGroupDescribe:
-    """The handler."""
+    """Describe groups of KIP-848 and their members."""
 
     def __init__(
         self, groups: HeldGroups, consumer_groups: ConsumerGroups, administration: GroupAdministration

@@ -41,7 +41,7 @@ class Subscription:
 
 
 def read_subscription(protocols: tuple[MemberProtocol, ...]) -> Subscription | None:
-    """Of the protocol that the member likes best, as Kafka does: all of them carry the same."""
+    """Read the subscription, of the protocol that the member likes best, as Kafka does: all of them carry the same."""
     if not protocols:
         return None
     entity = _read("subscription", protocols[0].metadata)
@@ -57,7 +57,7 @@ def read_subscription(protocols: tuple[MemberProtocol, ...]) -> Subscription | N
 
 
 def write_assignment(protocols: tuple[MemberProtocol, ...], partitions: Partitions, topics: KnownTopics) -> bytes:
-    """In the version of the member's subscription; a topic that is gone is left out."""
+    """Write the assignment in the version of the member's subscription; a topic that is gone is left out."""
     version = min(*_VERSION.unpack_from(protocols[0].metadata), _NEWEST)
     by_name: defaultdict[str, list[int]] = defaultdict(list)
     for key in sorted(partitions):
@@ -75,7 +75,7 @@ def write_assignment(protocols: tuple[MemberProtocol, ...], partitions: Partitio
 
 
 def read_assignment(data: bytes, topics: KnownTopics) -> Partitions | None:
-    """What a classic leader gave a member; none for a member that got no bytes."""
+    """Return what a classic leader gave a member; none for a member that got no bytes."""
     if not data:
         return frozenset()
     entity = _read("assignment", data)

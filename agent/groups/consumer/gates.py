@@ -1,4 +1,5 @@
-"""Which children of split partitions a group's members may read: each is behind a gate until its parent was read. Pure.
+"""Decide which children of split partitions a group's members may read: each is behind a gate until its parent was
+read. Pure.
 
 Place: asked by membership.py for each target; coordinator.py brings the positions. The rule of producers is in
 metastore/partitions/splitting.py: from a parent's boundary on, it has no record with a key that moved to the child.
@@ -22,7 +23,9 @@ from headrace.metastore.log.image import TopicImage
 
 
 class Gate(NamedTuple):
-    """Between a partition that was split and its child, both as partition keys. `boundary`: None until it is set."""
+    """Gate between a partition that was split and its child, both as partition keys. `boundary`: None until it is
+    set.
+    """
 
     parent_key: int
     child_key: int
@@ -36,7 +39,7 @@ def gates_of(topic: TopicImage) -> tuple[Gate, ...]:
 
 
 def may_open(gate: Gate, position: ParentPosition) -> bool:
-    """Whether the group has all that is before the boundary behind it, or it is gone."""
+    """Return whether the group has all that is before the boundary behind it, or it is gone."""
     read = position.log_start if position.committed is None else max(position.committed, position.log_start)
     return gate.boundary is not None and read >= gate.boundary
 
@@ -104,7 +107,7 @@ class GroupGates:
         return {gate.child_key: gate.boundary for gate in gates if gate.boundary is not None and self._is_open(gate)}
 
     def restore(self, opened: Mapping[int, int]) -> None:
-        """As the last coordinator saved them."""
+        """Restore the gates that the last coordinator saved."""
         self._open = dict(opened)
 
     def _is_open(self, gate: Gate) -> bool:

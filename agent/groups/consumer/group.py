@@ -57,7 +57,7 @@ from headrace.metastore.log.image import MetadataImage, TopicImage
 
 FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 LOOK_SECONDS = 1.0
-"""At least so long between two looks at a group's positions in partitions that are split in two."""
+"""Least number of seconds between two looks at a group's positions in partitions that are split in two."""
 
 
 class ConsumerGroup:
@@ -137,7 +137,7 @@ class ConsumerGroup:
     # -- members of the consumer protocol
 
     def consumer_heartbeat(self, now: float, request: HeartbeatRequest, token: Token) -> list[GroupEffect]:
-        """ConsumerGroupHeartbeat: join, go on or leave; answered once what it says is stored."""
+        """ConsumerGroupHeartbeat: join, continue or leave; answered once what it says is stored."""
         if self._membership.is_dead:
             answer = ConsumerHeartbeatAnswer(ErrorCode.not_coordinator, request.member_id)
         elif request.member_epoch in (LEAVE_EPOCH, LEAVE_FOR_A_WHILE_EPOCH):
@@ -175,7 +175,9 @@ class ConsumerGroup:
         return self._membership.gates
 
     def judges_by(self, by_name: Mapping[str, TopicImage]) -> bool:
-        """Whether the next heartbeat is judged by the same topics as the last: nothing has to be caught up with."""
+        """Return whether the next heartbeat is judged by the same topics as the last: nothing has to be caught up
+        with.
+        """
         return self.target.is_judged_by(by_name)
 
     def check_commit(self, now: float, ref: MemberRef, version: int) -> ErrorCode:
@@ -192,7 +194,7 @@ class ConsumerGroup:
         return ErrorCode.none if ref.generation == member.epoch else ErrorCode.stale_member_epoch
 
     def check_fetch(self, ref: MemberRef) -> ErrorCode:
-        """As `check_commit`, for a reader that says who it is."""
+        """The same as `check_commit`, for a reader that says who it is."""
         if ref.generation < 0 and not ref.member_id:
             return ErrorCode.none  # an admin
         member = self.roster.get(ref.member_id)
@@ -225,7 +227,7 @@ class ConsumerGroup:
         return not len(self.roster)
 
     def saved(self, now: float, revision: int, code: ErrorCode) -> list[GroupEffect]:
-        """What was not stored for certain must not be built upon: the group is restored from the store."""
+        """Return what was not stored for certain must not be built upon: the group is restored from the store."""
         if self._membership.is_dead:
             return []
         if code is ErrorCode.none:

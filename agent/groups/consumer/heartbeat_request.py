@@ -35,7 +35,7 @@ _FIRST_WITH_OWN_MEMBER_ID = 1
 
 
 class ConsumerGroupHeartbeat:
-    """The handler."""
+    """Serve heartbeats of members of a KIP-848 group."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class ConsumerGroupHeartbeat:
 
 
 def _fault(entity: Any, version: int) -> str | None:
-    """What is wrong with the request in itself."""
+    """Return what is wrong with the request in itself."""
     joins = entity.member_epoch == JOIN_EPOCH
     names, pattern = entity.subscribed_topic_names, getattr(entity, "subscribed_topic_regex", None)
     texts = (entity.group_id, entity.member_id, entity.instance_id, entity.rack_id, pattern, *(names or ()))

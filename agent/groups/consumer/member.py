@@ -28,17 +28,19 @@ T = TypeVar("T")
 
 _PARTITION_BYTES = 64
 _NAME_BYTES = 16
-"""Of a name or a partition in a set; a name has its text besides."""
+"""Bytes of a name or a partition in a set, besides the text of a name."""
 
 
 def names_bytes(names: Iterable[str]) -> int:
-    """Of a member's subscription by names."""
+    """Return the size of a member's subscription by names."""
     return sum(_NAME_BYTES + text_bytes(name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
 class ClassicSide:
-    """Of a member that speaks the classic protocol (JoinGroup, SyncGroup): what that knows and KIP-848 does not."""
+    """The classic side of a member that speaks the classic protocol (JoinGroup, SyncGroup): what that knows and KIP-848
+    does not.
+    """
 
     session_timeout: float
     protocols: tuple[MemberProtocol, ...]
@@ -65,7 +67,7 @@ class ConsumerMember:
     to_revoke: Partitions = NOTHING
     classic: ClassicSide | None = None
     principal: str = ""
-    """With which it subscribed to a pattern; empty if ACLs were not enforced."""
+    """The principal under which it subscribed to a pattern; empty if ACLs were not enforced."""
 
     @property
     def subscription_pattern(self) -> str:
@@ -95,7 +97,7 @@ class ConsumerMember:
         return self if epoch == self.epoch else replace(self, epoch=epoch, previous_epoch=self.epoch)
 
     def updated_by(self, request: HeartbeatRequest) -> ConsumerMember:
-        """With what the request changes; an equal member if that is nothing."""
+        """Return the member with what the request changes; an equal member if that is nothing."""
         return replace(
             self,
             instance_id=_new(request.instance_id, self.instance_id),
@@ -111,7 +113,7 @@ class ConsumerMember:
         )
 
     def subscribes_as(self, other: ConsumerMember) -> bool:
-        """Whether the other one would be given the same by any assignor that both can ask for."""
+        """Return whether the other one would be given the same by any assignor that both can ask for."""
         return (self.topic_names, self.subscription_pattern, self.assignor) == (
             other.topic_names,
             other.subscription_pattern,

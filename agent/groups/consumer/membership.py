@@ -145,7 +145,7 @@ class GroupMembership:
         return self.drain()
 
     def drain(self) -> list[GroupEffect]:
-        """What is to be done now; the last thing that this group asks for when it ends as a classic one."""
+        """Return what is to be done now; the last thing that this group asks for when it ends as a classic one."""
         if self._may_downgrade and self._ends_as_classic():
             # of the target's epoch: members that have arrived need not fear to be of another generation
             self.outbox.emit(Become(to_classic(self.roster, self.target.epoch, self.topics(())).record()))
@@ -160,7 +160,7 @@ class GroupMembership:
         return len(self.roster) > 0 and speak_classic and self._rules.migration.downgrades and not self.is_dead
 
     def is_full(self) -> bool:
-        """Whether no member more is let in."""
+        """Return whether no member more is let in."""
         return len(self.roster) >= self._rules.size_max
 
     # -- what is stored

@@ -45,7 +45,7 @@ class ConsumerRoster(Collection[ConsumerMember]):
         return list(self._patterns)
 
     def holder(self, partition: int) -> str | None:
-        """Who may be consuming the partition."""
+        """Return who may be consuming the partition."""
         return self._holders.get(partition)
 
     def put(self, member: ConsumerMember) -> None:

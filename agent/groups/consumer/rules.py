@@ -26,7 +26,7 @@ ASSIGNORS: dict[str, Assignor] = {"uniform": assign_uniformly, "range": assign_r
 
 
 class MigrationPolicy(enum.Enum):
-    """Which groups with members may change their kind while they live; empty ones always may."""
+    """Policy for groups with members: which may change their kind; empty ones always may."""
 
     DISABLED = "disabled"
     UPGRADE = "upgrade"
@@ -51,7 +51,7 @@ class GroupTimes:
 
 
 class ConsumerGroupRules:
-    """For all consumer groups, with the cluster's values of the settings group.consumer.*."""
+    """Rules of all consumer groups, with the cluster's values of the settings group.consumer.*."""
 
     def __init__(self, settings: Settings, image: Callable[[], MetadataImage] = MetadataImage) -> None:
         """`image`: the newest one. InvalidError for settings that do not fit each other."""
@@ -76,8 +76,8 @@ class ConsumerGroupRules:
         return MigrationPolicy(self._in_force.current().group_consumer_migration_policy)
 
     def times(self, image: MetadataImage, group_id: str) -> GroupTimes:
-        """With the group's own configs. Values outside the bounds are refused when they are set; if the bounds
-        changed since, the nearest allowed value applies.
+        """Return the times with the group's own configs. Values outside the bounds are refused when they are set;
+        if the bounds changed since, the nearest allowed value applies.
         """
         settings = self._in_force.of(image)
 

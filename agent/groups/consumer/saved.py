@@ -66,7 +66,7 @@ class SavedConsumerGroup(msgspec.Struct, frozen=True):
     opened: dict[int, int] = {}
 
     def record(self) -> GroupRecord:
-        """As the metastore keeps it, and what it may tell without opening it."""
+        """Return it as the metastore keeps it, and what it may tell without opening it."""
         data = msgspec.msgpack.encode(self)
         return GroupRecord(GroupKind.CONSUMER, self.state_name, PROTOCOL_TYPE, tuple(self.subscribed), data)
 
@@ -83,7 +83,7 @@ def decode(data: bytes) -> SavedConsumerGroup:
 
 
 def save_member(member: ConsumerMember, target: Partitions) -> SavedConsumerMember:
-    """As it is stored."""
+    """Return it in its stored form."""
     classic = member.classic
     return SavedConsumerMember(
         member.member_id,

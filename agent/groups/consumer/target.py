@@ -42,7 +42,7 @@ class Target:
         self._closed: Partitions = NOTHING
 
     def of(self, member_id: str) -> Partitions:
-        """What the member shall have."""
+        """Return what the member shall have."""
         return self._parts.get(member_id, NOTHING)
 
     def give(self, member_id: str, partitions: Partitions) -> None:
@@ -68,7 +68,7 @@ class Target:
         return self._seen is not None
 
     def is_judged_by(self, by_name: Mapping[str, TopicImage]) -> bool:
-        """Whether these are the topics that the group was judged by last."""
+        """Return whether these are the topics that the group was judged by last."""
         return self._seen is by_name
 
     def refresh(self, members: Collection[ConsumerMember], topics: KnownTopics, *, changed: bool) -> bool:

@@ -51,16 +51,16 @@ class KnownTopics:
     """The children that the group may not read yet."""
 
     def behind(self, gates: GroupGates) -> KnownTopics:
-        """As the group of these gates sees them."""
+        """Return the topics as the group of these gates sees them."""
         closed = gates.closed(self.all_gates()) if self.gates else NOTHING
         return replace(self, closed=closed) if closed else self
 
     def all_gates(self) -> Iterable[Gate]:
-        """Of all topics."""
+        """Return the gates of all topics."""
         return itertools.chain.from_iterable(self.gates.values())
 
     def gates_of(self, numbers: Iterable[int]) -> list[Gate]:
-        """Of these topics."""
+        """Return the gates of these topics."""
         return [gate for number in numbers for gate in self.gates.get(number, ())]
 
     def of(self, names: Iterable[str], pattern: str) -> frozenset[int]:
@@ -140,7 +140,9 @@ class GroupTopics:
         return rendered_topic(topic_id) or self._cluster.image.topics_by_id.get(topic_id)
 
     def _matches(self) -> dict[str, frozenset[int]]:
-        """Of the newest picture, which is made again when topics came, went or grew, or an enforced ACL changed."""
+        """Return the topics that match, from the newest picture, which is made again when topics came, went or
+        grew, or an enforced ACL changed.
+        """
         image = self._cluster.image
         acls = None if self._authorizer is None else image.access_controls
         if image.topics_by_name is not self._source or acls is not self._acls:
@@ -164,7 +166,7 @@ def matches_bytes(matches: Mapping[str, frozenset[int]]) -> int:
 
 
 def is_valid(pattern: str) -> bool:
-    """Whether it is RE2 syntax, and small enough."""
+    """Return whether it is RE2 syntax, and small enough."""
     try:
         compile_pattern(pattern)
     except ValueError:

@@ -27,7 +27,7 @@ _FIRST_BY_ID = 10
 
 
 class OffsetCommit:
-    """The handler."""
+    """Commit the offsets of a group."""
 
     def __init__(self, offsets: GroupOffsets, cluster: ClusterView, in_force: SettingsInForce) -> None:
         self._offsets = offsets

@@ -48,7 +48,7 @@ class _Topic:
 
 
 class OffsetFetch:
-    """The handler."""
+    """Return the committed offsets of groups."""
 
     def __init__(self, offsets: GroupOffsets, cluster: ClusterView) -> None:
         self._offsets = offsets
@@ -149,7 +149,7 @@ def _answer(index: int, stored: CommittedOffset | None, code: ErrorCode, *, stab
 
 
 def _member(group: Any) -> MemberRef | None:
-    """Who asks, where the group's protocol wants that checked (version 9 on); an admin says nothing."""
+    """Return who asks, where the group's protocol wants that checked (version 9 on); an admin says nothing."""
     member_id, member_epoch = getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
     return MemberRef(member_id or "", None, member_epoch) if member_id or member_epoch >= 0 else None
 

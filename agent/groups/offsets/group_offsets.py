@@ -49,7 +49,7 @@ class GroupOffsetApi(GroupApi, Protocol):
 
 
 class PendingCommit(NamedTuple):
-    """For which transaction offsets are committed. `adds_group`: they make the group a part of it."""
+    """The transaction for which offsets are committed. `adds_group`: they make the group a part of it."""
 
     transactional_id: str
     producer: ProducerEpoch
@@ -78,7 +78,7 @@ class GroupOffsets:
     async def commit(
         self, group_id: str, member: MemberRef, offsets: Sequence[CommittedOffset], *, version: int
     ) -> StoredOffsets | ErrorCode:
-        """What became of each offset; a code when none was stored."""
+        """Return what became of each offset; a code when none was stored."""
         kept = await self._with_room(group_id, offsets)
         if isinstance(kept, ErrorCode):
             return kept
@@ -92,7 +92,7 @@ class GroupOffsets:
     async def commit_pending(
         self, group_id: str, member: MemberRef, offsets: Sequence[CommittedOffset], pending: PendingCommit
     ) -> StoredOffsets | ErrorCode:
-        """As `commit`, for offsets that the transaction commits when it ends."""
+        """The same as `commit`, for offsets that the transaction commits when it ends."""
         kept = await self._with_room(group_id, offsets)
         if isinstance(kept, ErrorCode):
             return kept
@@ -109,7 +109,7 @@ class GroupOffsets:
         check: Callable[[Held], ErrorCode],
         store: Callable[[Held], Awaitable[list[bool] | ErrorCode]],
     ) -> list[bool] | ErrorCode:
-        """In turn with the group's other commits."""
+        """Store offsets in turn with the group's other commits."""
         held = await self._groups.find(group_id)
         if isinstance(held, ErrorCode):
             return held
@@ -197,7 +197,7 @@ class GroupOffsets:
 def _of_all(
     offsets: Sequence[CommittedOffset], kept: Sequence[CommittedOffset], stored: list[bool] | ErrorCode
 ) -> StoredOffsets | ErrorCode:
-    """What became of all of them; POLICY_VIOLATION of those that were not kept."""
+    """Return what became of all of them; POLICY_VIOLATION of those that were not kept."""
     if isinstance(stored, ErrorCode) or len(kept) == len(offsets):
         return stored
     by_key = dict(zip((offset.partition_key for offset in kept), stored, strict=True))
@@ -205,8 +205,9 @@ def _of_all(
 
 
 def _check_pending(group: CoordinatedGroup, now: float, member: MemberRef) -> ErrorCode:
-    """As check_commit, with Kafka's differences: a producer may not say for whom it commits, and a member may commit
-    while the group rebalances."""
+    """Check as check_commit does, with Kafka's differences: a producer may not say for whom it commits, and a member
+    may commit while the group rebalances.
+    """
     if member == MemberRef(""):
         return ErrorCode.none
     code = group.check_commit(now, member, FIRST_COMMIT_WITH_MEMBER_EPOCH)

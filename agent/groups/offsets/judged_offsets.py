@@ -16,7 +16,7 @@ from headrace.agent.groups.offsets.topics import NameOrId, ResolvedTopics, name_
 from headrace.metastore.api.groups import CommittedOffset
 
 StoredOffsets = Sequence[bool | ErrorCode]
-"""Per offset whether it was stored (False: its partition is gone), or why it was refused."""
+"""The outcome of each offset: whether it was stored (False: its partition is gone), or why it was refused."""
 
 
 @dataclass(slots=True)
@@ -26,11 +26,11 @@ class JudgedOffsets:
     codes: list[ErrorCode] = field(default_factory=list)
     offsets: list[CommittedOffset] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-    """Where in `codes` each of `offsets` belongs."""
+    """Indexes into `codes` of each of `offsets`."""
 
     @classmethod
     def of(cls, topics: ResolvedTopics, entity: Any, metadata_max_bytes: int, *, by_id: bool = False) -> Self:
-        """Of a request with an array `topics`."""
+        """Read the offsets of a request with an array `topics`."""
         judged = cls()
         for topic in entity.topics:
             for partition in topic.partitions:

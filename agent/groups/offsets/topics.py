@@ -35,7 +35,7 @@ class ResolvedTopics:
 
 
 def name_or_id(topic: Any, *, by_id: bool) -> NameOrId:
-    """What a topic of a request is asked for by."""
+    """Return what a topic of a request is asked for by."""
     return (topic.topic_id or _NO_ID) if by_id else topic.name
 
 

@@ -28,7 +28,7 @@ _FIRST_WITH_ABORTABLE = 4
 
 
 class TxnOffsetCommit:
-    """The handler."""
+    """Add the offsets of a group to a transaction."""
 
     def __init__(self, offsets: GroupOffsets, cluster: ClusterView, in_force: SettingsInForce) -> None:
         self._offsets = offsets

@@ -39,17 +39,17 @@ class Access(Protocol):
     """Everything: no ACL is asked."""
 
     def allows(self, operation: AclOperation, resource_type: AclResource, name: str = CLUSTER_NAME) -> bool:
-        """Whether it may do this with the resource."""
+        """Return whether it may do this with the resource."""
 
     def allows_any(self, operation: AclOperation, resource_type: AclResource) -> bool:
-        """Whether there can be a resource of the type with which it may do this."""
+        """Return whether there can be a resource of the type with which it may do this."""
 
     def operations(self, resource_type: AclResource, name: str = CLUSTER_NAME) -> int:
         """The bits of all that it may do with the resource."""
 
 
 class FullAccess:
-    """Of a super user, and of all clients if ACLs are not enforced."""
+    """Full access of a super user, and of all clients if ACLs are not enforced."""
 
     is_full = True
 
@@ -70,7 +70,7 @@ FULL_ACCESS = FullAccess()
 
 
 class AclAccess:
-    """By ACLs. `allowed_without_acl`: allow.everyone.if.no.acl.found."""
+    """Access by ACLs. `allowed_without_acl`: allow.everyone.if.no.acl.found."""
 
     is_full = False
 

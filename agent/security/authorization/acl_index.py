@@ -50,7 +50,7 @@ class AclVerdict(enum.Enum):
 
 
 class Subject(NamedTuple):
-    """Who asks. `host` is an address as `canonical_host` writes it."""
+    """The client that asks. `host` is an address as `canonical_host` writes it."""
 
     principal: str
     host: str
@@ -76,12 +76,12 @@ class _Rule(NamedTuple):
 _Pattern = tuple[int, int, str]
 """(resource type, pattern type, name)."""
 _Rules = Mapping[str, tuple[_Rule, ...]]
-"""By principal."""
+"""Rules by principal."""
 _NOTHING: Mapping[_Pattern, _Rules] = MappingProxyType({})
 
 
 class AclIndex:
-    """Of one set of ACLs: `EMPTY.changed(acls)`."""
+    """Index of one set of ACLs: `EMPTY.changed(acls)`."""
 
     def __init__(self, acls: frozenset[AccessControlRecord], patterns: Mapping[_Pattern, _Rules]) -> None:
         self.acls = acls
@@ -116,7 +116,7 @@ class AclIndex:
         return AclIndex(acls, patterns)
 
     def decide(self, subject: Subject, operation: AclOperation, resource_type: AclResource, name: str) -> AclVerdict:
-        """Whether the subject may do this with the resource."""
+        """Return whether the subject may do this with the resource."""
         verdict = AclVerdict.NO_ACL
         for by_principal in self._including(resource_type, name):
             if verdict is AclVerdict.NO_ACL:
@@ -132,7 +132,7 @@ class AclIndex:
         return verdict
 
     def decide_any(self, subject: Subject, operation: AclOperation, resource_type: AclResource) -> AclVerdict:
-        """Whether there can be a resource of the type with which the subject may do this."""
+        """Return whether there can be a resource of the type with which the subject may do this."""
         hardcoded = self.decide(subject, operation, resource_type, _ANY_NAME)
         if hardcoded is AclVerdict.ALLOWED:
             return hardcoded
@@ -186,7 +186,7 @@ def _rule(acl: AccessControlRecord) -> _Rule:
 
 
 def _has_room(allowed: tuple[int, str], denied: Iterable[tuple[int, str]]) -> bool:
-    """Whether no denied pattern includes the whole allowed one."""
+    """Return whether no denied pattern includes the whole allowed one."""
     pattern_type, name = allowed
     if pattern_type == LITERAL and allowed in denied:
         return False

@@ -42,7 +42,7 @@ class GatedRequest:
 
     @property
     def schema(self) -> Schema:
-        """Of the request's version."""
+        """The schema of the request's version."""
         return schema(self.request.api_key, self.request.api_version)
 
     @property
@@ -53,7 +53,7 @@ class GatedRequest:
     # -- questions
 
     def allows(self, operation: AclOperation, resource_type: AclResource, name: str = CLUSTER_NAME) -> bool:
-        """Whether the client may do this; a denial is reported."""
+        """Return whether the client may do this; a denial is reported."""
         if self.access.allows(operation, resource_type, name):
             return True
         self._authorizer.denied(self.request, operation, resource_type, name)
@@ -80,12 +80,12 @@ class GatedRequest:
         return self.answer(error_code=code, **values)
 
     def answer(self, **values: Any) -> Awaitable[Response]:
-        """Without the handler: these values, everything else empty."""
+        """Answer without the handler: these values, everything else empty."""
         empty = blank(self.request.api_key, self.request.api_version)
         return _ready(reply(self.request, dataclasses.replace(empty, **values)))
 
     def answer_raw(self, *buffers: bytes | memoryview) -> Awaitable[Response]:
-        """Without the handler: a response that is not Kafka's."""
+        """Answer without the handler: a response that is not Kafka's."""
         return _ready(Response(list(buffers)))
 
     def refused(self, answered: str, element: Any, code: ErrorCode) -> Any:
@@ -93,7 +93,7 @@ class GatedRequest:
         return refused_element(self.element_type(answered), element, code)
 
     def element_type(self, *path: str) -> type:
-        """Of the response's array at this path."""
+        """Return the element type of the response's array at this path."""
         found: type = self.schema.response_type
         for name in path:
             found = element_type(found, name)

@@ -71,7 +71,7 @@ class Authorizer:
             logger.warning("topics not looked up for authorization: error=%s", error)
 
     def access(self, connection: ClientConnection) -> Access:
-        """What the client may do now."""
+        """Return what the client may do now."""
         if not self.is_on:
             return FULL_ACCESS
         acls = self._view.image.access_controls
@@ -84,7 +84,7 @@ class Authorizer:
         return found
 
     def of(self, principal: str, host: str) -> Access:
-        """What the principal may do from the address."""
+        """Return what the principal may do from the address."""
         if not self.is_on or principal in self._super_users:
             return FULL_ACCESS
         self.refresh()
@@ -110,7 +110,7 @@ class Authorizer:
     def require(
         self, request: Request, operation: AclOperation, resource_type: AclResource, name: str = CLUSTER_NAME
     ) -> bool:
-        """Whether the client may do this; a denial is reported."""
+        """Return whether the client may do this; a denial is reported."""
         if self.access(request.connection).allows(operation, resource_type, name):
             return True
         self.denied(request, operation, resource_type, name)

@@ -20,7 +20,7 @@ from headrace.storage.repetition import Repetitions
 
 
 class DenialLog:
-    """For one agent."""
+    """Denial log for one agent."""
 
     def __init__(self, clock: Clock, registry: CollectorRegistry, audit: AuditLog) -> None:
         self._clock, self._audit = clock, audit

@@ -50,18 +50,18 @@ _REFUSED = "Authentication failed: invalid credentials"
 
 @dataclass(slots=True)
 class SaslState:
-    """Of one connection."""
+    """State of SASL on one connection."""
 
     mechanism: str = ""
     exchange: SaslExchange | None = None
     authenticated: Authenticated | None = None
     ends_at: float | None = None
-    """By the monotonic clock."""
+    """The end of the session, by the monotonic clock."""
     has_failed: bool = False
 
 
 class Authentication:
-    """For the listeners of one agent; `securities` by their names."""
+    """Authentication for the listeners of one agent; `securities` by their names."""
 
     def __init__(
         self,
@@ -183,7 +183,9 @@ class Authentication:
         return OauthBearerExchange(security.settings, security.token_keys, self._clock)
 
     def _succeeded(self, connection: ClientConnection, state: SaslState, result: Authenticated) -> int:
-        """How long it is valid, in ms; 0: without an end. AuthenticationFailed if the principal is another one."""
+        """Return how long it is valid, in ms; 0: without an end. AuthenticationFailed if the principal is another
+        one.
+        """
         if connection.principal not in (None, result.principal):
             raise AuthenticationFailed("the principal changed at re-authentication")
         settings = self._securities[connection.listener].settings

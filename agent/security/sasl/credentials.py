@@ -26,7 +26,7 @@ from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError
 
 ITERATIONS = 4096
-"""Of delegation tokens, also of those that do not exist."""
+"""Number of iterations of delegation tokens, also of those that do not exist."""
 
 
 class KnownUser(NamedTuple):
@@ -41,7 +41,7 @@ class KnownUser(NamedTuple):
 
 
 class Credentials:
-    """For one agent."""
+    """Credentials for one agent."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Credentials:
         return KnownUser(token.owner, keys, token_id, token.expiration_timestamp, token_id)
 
     def holds(self, authenticated: Authenticated) -> bool:
-        """Whether the credential by which a client authenticated is still in the log."""
+        """Return whether the credential by which a client authenticated is still in the log."""
         image, credential = self._image(), authenticated.credential
         if authenticated.token_id is not None:
             return authenticated.token_id in image.delegation_tokens

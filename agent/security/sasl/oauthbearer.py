@@ -58,7 +58,9 @@ class OauthBearerExchange:
         return Authenticated(f"User:{name}", expires_ms=int(claims["exp"] * 1000))
 
     async def _claims(self, token: bytes) -> dict[str, Any]:
-        """Of a token that is signed; AuthenticationFailed. Times are compared with the injected clock."""
+        """Return the claims of a token that is signed; AuthenticationFailed. Times are compared with the injected
+        clock.
+        """
         own = self._settings
         audiences = [each.strip() for each in own.sasl_oauthbearer_expected_audience.split(",") if each.strip()]
         try:
@@ -92,5 +94,5 @@ class OauthBearerExchange:
 
 
 def _is_time(value: object) -> bool:
-    """Whether a claim is a NumericDate; JSON also has true, NaN and 1e300 here."""
+    """Return whether a claim is a NumericDate; JSON also has true, NaN and 1e300 here."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _LAST_SECOND

@@ -33,7 +33,7 @@ Fetch = Callable[[str], Awaitable[bytes]]
 
 
 class TokenKeys(Protocol):
-    """For one event loop."""
+    """Token keys for one event loop."""
 
     async def key(self, key_id: str | None) -> Any:
         """The key with this id; without an id the only key. AuthenticationFailed if there is none."""
@@ -43,7 +43,7 @@ class TokenKeys(Protocol):
 
 
 def token_keys(settings: SecuritySettings, clock: Clock) -> TokenKeys:
-    """Of sasl.oauthbearer.jwks.endpoint.url. ConfigError if a file is no key set."""
+    """Return the token keys of sasl.oauthbearer.jwks.endpoint.url. ConfigError if a file is no key set."""
     url = settings.sasl_oauthbearer_jwks_endpoint_url
     if url.startswith("file://"):
         return FileKeys(url.removeprefix("file://"), clock)
@@ -111,7 +111,7 @@ class FetchedKeys:
         return _chosen(self._keys, key_id)
 
     async def _refresh(self) -> bool:
-        """Whether it worked; all callers share one request."""
+        """Return whether it worked; all callers share one request."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._ask())
         return await asyncio.shield(self._refreshing)
@@ -139,7 +139,7 @@ def _key_set(text: bytes) -> list[Any]:
 
 
 def _verifies(key: dict[str, Any]) -> bool:
-    """Whether the issuer means the key for signatures (RFC 7517, 4.2 and 4.3)."""
+    """Return whether the issuer means the key for signatures (RFC 7517, 4.2 and 4.3)."""
     operations = key.get("key_ops", ["verify"])
     return key.get("use", "sig") == "sig" and isinstance(operations, list) and "verify" in operations
 

@@ -43,11 +43,11 @@ class Form(NamedTuple):
 
 
 KAFKA_FORM = Form(0, 4096)
-"""Of Kafka's tools, and of unknown users while no user has a credential of the mechanism."""
+"""The form of Kafka's tools, and of unknown users while no user has a credential of the mechanism."""
 
 
 class UnknownUsers:
-    """For one agent. `pepper`: the same on all agents, and secret."""
+    """Unknown users for one agent. `pepper`: the same on all agents, and secret."""
 
     def __init__(self, pepper: bytes) -> None:
         self._pepper = pepper
@@ -81,7 +81,7 @@ class UnknownUsers:
         return max(forms, key=lambda each: -each[1] / math.log(self._chance(mechanism, each[0], name)))[0]
 
     def _chance(self, mechanism: int, form: Form, name: str) -> float:
-        """Between 0 and 1, both excluded."""
+        """Return a random number between 0 and 1, both excluded."""
         said = f"form\0{mechanism}\0{form.salt_bytes}\0{form.iterations}\0{name}".encode()
         drawn = int.from_bytes(hmac.digest(self._pepper, said, "sha256")[:6], "big")
         return (drawn + 0.5) / 2**48

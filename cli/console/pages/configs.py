@@ -15,7 +15,7 @@ from headrace.storage.errors import InvalidError
 
 KINDS = {"cluster": BROKER, "agent": BROKER, "topic": TOPIC, "group": GROUP}
 NAMES_MAX = 1_000
-"""In a list to choose from."""
+"""Most names in a list to choose from."""
 
 
 def add_pages(app: FastAPI, console: ConsoleParts) -> None:

@@ -27,7 +27,7 @@ class LevelRow(NamedTuple):
 
     @property
     def dead_bytes(self) -> int:
-        """In files that still have live bytes, or wait for deletion."""
+        """Bytes that are dead in files that still have live bytes, or wait for deletion."""
         return self.bytes - self.live_bytes
 
 

@@ -29,7 +29,7 @@ TARGETS = ("earliest", "latest", "datetime", "offset", "shift")
 
 
 class LagRow(NamedTuple):
-    """Of one partition; None: unknown."""
+    """Lag in one partition; None: unknown."""
 
     topic: str
     partition: int
@@ -118,7 +118,7 @@ def read_members(cluster: BoundedCluster, group: str, *, has_offsets: bool) -> l
 def lag_rows(
     cluster: BoundedCluster, committed: dict[TopicPartition, int], members: list[dict[str, Any]]
 ) -> tuple[list[LagRow], str]:
-    """By topic and partition; and why ends are unknown, if they are."""
+    """Return the rows of lag by topic and partition; and why ends are unknown, if they are."""
     problem, ends = "", dict[TopicPartition, int]()
     try:
         known = partitions_of(cluster, sorted({topic for topic, _ in committed}))

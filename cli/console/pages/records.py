@@ -122,7 +122,7 @@ def start_offset(
 
 
 def shown_record(record: Record, bytes_max: int) -> ShownRecord:
-    """As text, each field up to `bytes_max` bytes."""
+    """Return the record as text, each field up to `bytes_max` bytes."""
     headers = [(name, show_bytes(data, bytes_max)) for name, data in record.headers[:HEADERS_MAX]]
     return ShownRecord(
         record.offset,

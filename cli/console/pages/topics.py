@@ -25,7 +25,7 @@ PARTITIONS_MAX = 5_000
 
 
 class Offsets(NamedTuple):
-    """Of some partitions; empty where a leader did not answer."""
+    """Offsets of some partitions; empty where a leader did not answer."""
 
     earliest: dict[TopicPartition, int]
     stable: dict[TopicPartition, int]
@@ -33,7 +33,7 @@ class Offsets(NamedTuple):
     problem: str = ""
 
     def records(self, places: list[TopicPartition]) -> int | None:
-        """Between log start and high watermark; None if that is unknown for one of them."""
+        """Return the records between log start and high watermark; None if that is unknown for one of them."""
         if any(place not in self.latest or place not in self.earliest for place in places):
             return None
         return sum(self.latest[place] - self.earliest[place] for place in places)
@@ -97,12 +97,12 @@ def add_pages(app: FastAPI, console: ConsoleParts) -> None:
 
 
 def places_of(topic: Any) -> list[TopicPartition]:
-    """By index."""
+    """Return the places of partitions by index."""
     return sorted((str(topic.name), int(partition.partition_index)) for partition in topic.partitions)
 
 
 def read_offsets(cluster: BoundedCluster, places: list[TopicPartition]) -> Offsets:
-    """Of the first PARTITIONS_MAX."""
+    """Read the offsets of the first PARTITIONS_MAX."""
     asked = places[:PARTITIONS_MAX]
     try:
         earliest, latest = (list_offsets(cluster, dict.fromkeys(asked, at)) for at in (EARLIEST, LATEST))
@@ -113,7 +113,7 @@ def read_offsets(cluster: BoundedCluster, places: list[TopicPartition]) -> Offse
 
 
 def topic_lag(samples: Samples, topic: str) -> int | None:
-    """Of the group that is furthest behind; None if no group reads the topic."""
+    """Return the lag of the group that is furthest behind; None if no group reads the topic."""
     return max((lag for _, lag in readers_of(samples, topic)), default=None)
 
 

@@ -16,7 +16,7 @@ def _array(element: bytes) -> bytes:
 
 
 def requests() -> dict[str, bytes]:
-    """By name; each has COUNT elements."""
+    """Return the requests by name; each has COUNT elements."""
     names = struct.pack(">i", COUNT) + b"".join(text(f"{n:06}") for n in range(COUNT))
     creations = b"".join(text(f"{n:06}") + struct.pack(">ihii", 1, 1, 0, 0) for n in range(COUNT // 3))
     return {

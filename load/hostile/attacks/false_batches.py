@@ -27,7 +27,7 @@ def forged(packed: bytes, records: int, codec: Codec) -> bytes:
 
 
 def batches() -> dict[str, bytes]:
-    """By name."""
+    """Return the batches by name."""
     records = compress(Codec.ZSTD, b"".join(_empty(index) for index in range(200_000)))
     gzip_members = compress(Codec.GZIP, b"") * 40_000
     headers = encode_batch([Record(0, 0, None, b"", [("", None)] * 100_000)], base_offset=0)

@@ -33,7 +33,7 @@ class Connection:
 
     @classmethod
     async def open(cls, target: AttackedAgent) -> Connection:
-        """To the agent's Kafka port."""
+        """Open a connection to the agent's Kafka port."""
         return cls(*await asyncio.open_connection(*target.kafka, limit=1 << 22))
 
     async def ask(self, frames: list[bytes]) -> list[tuple[int, int, int]]:
@@ -52,7 +52,7 @@ class Connection:
 
 
 async def attack(target: AttackedAgent) -> str:
-    """How many sessions the attacker read and ended, and how many ids it can try in a second."""
+    """Return how many sessions the attacker read and ended, and how many ids it can try in a second."""
     victim, attacker = await Connection.open(target), await Connection.open(target)
     ids = [found[1] for found in await victim.ask([fetch(0, 0, f"secret-{n}") for n in range(_SESSIONS)])]
     assert all(ids), "no session was given"

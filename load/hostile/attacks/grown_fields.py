@@ -20,12 +20,12 @@ FIELD_BYTES = 1_000_000
 TIMES = 200
 APART_MAX_BYTES = 64 * MIB
 _WAITING_SECONDS = 5.0
-"""For a request that is answered later: a JoinGroup, a Fetch."""
+"""Seconds to wait for a request that is answered later: a JoinGroup, a Fetch."""
 
 
 @dataclass
 class Growth:
-    """Between two moments: of the process, and of what it counts."""
+    """Growth of memory between two moments: of the process, and of what it counts."""
 
     resident_bytes: int
     counted_bytes: float

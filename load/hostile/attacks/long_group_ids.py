@@ -17,7 +17,7 @@ TOPIC = "long-group-ids"
 
 
 def commit(number: int, characters: int = ID_CHARACTERS) -> bytes:
-    """Of one offset, by a consumer that assigns itself."""
+    """Make a commit of one offset, by a consumer that assigns itself."""
     offset = part(
         _COMMIT, _COMMIT_VERSION, "OffsetCommitRequestPartition",
         partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata="m",
@@ -31,7 +31,7 @@ def commit(number: int, characters: int = ID_CHARACTERS) -> bytes:
 
 
 def heartbeat(group_id: str, number: int, rack: str | None = None) -> bytes:
-    """Of a new member."""
+    """Make a heartbeat of a new member."""
     return frame(
         _HEARTBEAT, _HEARTBEAT_VERSION,
         group_id=group_id, member_id=f"m{number}", member_epoch=0, instance_id=None, rack_id=rack,

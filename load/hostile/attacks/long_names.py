@@ -10,7 +10,7 @@ from load.hostile.attacked_agent import AttackedAgent
 from load.hostile.typed_frames import Asking, frame
 
 SETTINGS = {"authorizer.class.name": STANDARD_AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
-"""So that ordinary clients are served; what a decision says does not matter here."""
+"""Settings with which ordinary clients are served; what a decision says does not matter here."""
 _FIND_COORDINATOR, _VERSION = 10, 4
 NAME_BYTES = 7_500_000
 

@@ -18,7 +18,7 @@ def empty_names(size: int) -> bytes:
 
 
 def requests() -> dict[str, bytes]:
-    """By name."""
+    """Return the requests by name."""
     names = b"".join(text(f"{number:06}") for number in range(250_000))
     creations = b"".join(text(f"{n:06}") + struct.pack(">ihii", 1, 1, 0, 0) for n in range(90_000))
     return {

@@ -1,6 +1,6 @@
 """5,000 new transactional ids and 5,000 offsets of new groups, where 1,000 of each may be stored.
 
-Printed: what the metastore has of them at the end, and whether a producer and a group that were there before go on.
+Printed: what the metastore has of them at the end, and whether a producer and a group that were there before continue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TABLES = ("transactions", "group_offsets", "consumer_groups")
 
 
 def init_producer(name: str | None) -> bytes:
-    """Of a producer with this transactional id."""
+    """Make an InitProducerId of a producer with this transactional id."""
     minute = datetime.timedelta(minutes=1)
     return frame(_INIT, _VERSION, transactional_id=name, transaction_timeout=minute, producer_id=-1, producer_epoch=-1)
 

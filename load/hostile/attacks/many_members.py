@@ -16,13 +16,13 @@ _PATIENCE_SECONDS = 60.0
 
 
 def heartbeat(number: int) -> bytes:
-    """Of a new member that subscribes to one topic."""
+    """Make a heartbeat of a new member that subscribes to one topic."""
     body = compact("many-members") + compact(f"m{number}") + struct.pack(">i", 0) + b"\0\0" + struct.pack(">i", 60_000)
     return request(_HEARTBEAT, 1, body + b"\2" + compact("bystanders") + b"\0" + b"\0" + b"\1" + b"\0", flexible=True)
 
 
 async def attack(target: AttackedAgent) -> str:
-    """Over 50 connections each; a classic member's answer may wait for the others."""
+    """Attack through 50 connections each; a classic member's answer may wait for the others."""
     modern = await _send(target, [heartbeat(number) for number in range(MEMBERS)])
     classic = await _send(target, [join("many-classic", 50) for _ in range(MEMBERS)])
     return f"answered: {modern} of {MEMBERS} KIP-848 members, {classic} of {MEMBERS} classic ones"

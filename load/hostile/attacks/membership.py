@@ -21,13 +21,13 @@ _CONNECTIONS = 300
 
 
 def heartbeat(node_id: int, epoch: int) -> bytes:
-    """Of the agent's own registration, which wants to shut down."""
+    """Make a heartbeat of the agent's own registration, which wants to shut down."""
     body = struct.pack(">iqqbb", node_id, epoch, 1 << 40, 0, 1) + b"\0"
     return request(_HEARTBEAT, 0, body, flexible=True)
 
 
 def registration(cluster_id: str) -> bytes:
-    """Of an agent 999 that does not exist."""
+    """Return the registration of an agent 999 that does not exist."""
     listener = Listener(name="PLAINTEXT", host="127.0.0.2", port=u16(9092), security_protocol=i16(0))
     wanted = BrokerRegistrationRequest(
         broker_id=BrokerId(999), cluster_id=cluster_id, incarnation_id=uuid.UUID(int=9), listeners=(listener,),

@@ -21,7 +21,7 @@ def compact(value: str) -> bytes:
 
 
 def heartbeat(number: int, pattern: str) -> bytes:
-    """Of a new member with this subscription."""
+    """Make a heartbeat of a new member with this subscription."""
     body = compact(f"patterns-{number}") + compact(f"m{number}") + struct.pack(">i", 0) + b"\0\0"
     body += struct.pack(">i", 60_000) + b"\1" + compact(pattern) + b"\0" + b"\1" + b"\0"
     return request(_HEARTBEAT, _VERSION, body, flexible=True)

@@ -35,7 +35,7 @@ def large_frame() -> bytes:
 
 
 async def attack(target: AttackedAgent) -> str:
-    """How many openings were answered, and how many of these connections could send megabytes."""
+    """Return how many openings were answered, and how many of these connections could send megabytes."""
     with psycopg.connect(target.metastore_url) as connection:
         row = connection.execute("SELECT zone_secret FROM cluster").fetchone()
     assert row is not None

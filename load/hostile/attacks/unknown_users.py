@@ -29,7 +29,7 @@ _SECONDS_MAX = 60
 
 
 def kafka_salt(rng: random.Random) -> bytes:
-    """As Kafka's tools make it: a number of 130 bits to the base 36."""
+    """Make a salt as Kafka's tools do: a number of 130 bits to the base 36."""
     number, digits = rng.getrandbits(130), ""
     while number:
         number, digit = divmod(number, 36)
@@ -44,7 +44,7 @@ def first_message(user: str) -> bytes:
 
 
 async def shown(port: int, user: str) -> str:
-    """What the agent shows of the name: the form of its salt, and the iterations."""
+    """Return what the agent shows of the name: the form of its salt, and the iterations."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(request(_HANDSHAKE, 1, text(_MECHANISM)))
@@ -61,7 +61,7 @@ async def shown(port: int, user: str) -> str:
 
 
 async def attack(target: AttackedAgent) -> str:
-    """How many names the classifier gets right; half of them is what guessing gives."""
+    """Return how many names the classifier gets right; half of them is what guessing gives."""
     told = []
     for tool in ("librdkafka", "kafka-configs.sh"):
         async with AsyncExitStack() as stack:

@@ -20,7 +20,7 @@ SETTINGS = {"cache.bytes": 4 * 1024 * 1024}
 
 
 def fetch(correlation_id: int) -> bytes:
-    """Up to 50 MiB of the topic from its start."""
+    """Fetch up to 50 MiB of the topic from its start."""
     most = 50 * 1024 * 1024
     body = struct.pack(">iiiibi", -1, 100, 1, most, 0, 1) + text(_TOPIC) + struct.pack(">iiqi", 1, 0, 0, most)
     return request(FETCH, 4, body, correlation_id=correlation_id)

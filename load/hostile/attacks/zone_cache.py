@@ -17,7 +17,9 @@ from headrace.agent.peers.channel import ZONE_CACHE_KEY
 from load.hostile.attacked_agent import AttackedAgent
 
 SETTINGS = {"broker.rack": "zone-a", "cache.bytes": 0}
-"""So that the agent does not have in memory what it wrote a moment ago, and asks the other agent of its zone."""
+"""Settings with which the agent does not have in memory what it wrote a moment ago, and asks the other agent of its
+zone.
+"""
 _TOPIC, _PARTITIONS, _RECORDS, _RECORD_BYTES = "zoned", 16, 4_000, 1_000
 _CLAIM = struct.pack(">i", 128 * 1024 * 1024) + b"\0\0"
 _SECONDS_MAX = 60.0

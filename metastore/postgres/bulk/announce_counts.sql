@@ -3,7 +3,7 @@
 -- call, no bulk write is decided for the topics (takes_bulk_write). So the wait ends when what was decided is complete:
 -- any process completes it, also while its driver works on it, or is gone.
 -- Locks: the announcements' rows, ascending; the writer's row, skipping those that are locked; then as commit_bulk_chunk.
--- Idempotent: repeating goes on. Cost: the chunks of unfinished writes; a chunk's commit if there is one.
+-- Idempotent: repeating continues. Cost: the chunks of unfinished writes; a chunk's commit if there is one.
 CREATE OR REPLACE FUNCTION announce_counts(p_topic_ids uuid[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

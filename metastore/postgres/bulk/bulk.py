@@ -116,7 +116,7 @@ class PostgresBulkWrites:
 
 
 async def oldest_bulk_write(pool: Pool) -> float:
-    """As HousekeepingApi's."""
+    """Return what HousekeepingApi asks for."""
     (seconds,) = await _OLDEST_BULK_WRITE.row(pool)
     return float(seconds)
 

@@ -1,6 +1,6 @@
 -- Commit one chunk of a decided write that no driver continued for a minute; 0 if there is none. So a write is
 -- complete a short time after its driver was killed, also if it is never run again.
--- Locks: the writer's row, skipping those that are locked; then as commit_bulk_chunk. Idempotent: repeating goes on.
+-- Locks: the writer's row, skipping those that are locked; then as commit_bulk_chunk. Idempotent: repeating continues.
 -- Cost: one index probe if there is none.
 CREATE OR REPLACE FUNCTION finish_bulk_writes() RETURNS int
 LANGUAGE plpgsql VOLATILE
@@ -23,7 +23,7 @@ END $$;
 
 -- Forget up to p_limit chunks that were staged over a day ago and were not decided, and complete writes of writers that
 -- wrote nothing for 90 days; how many rows.
--- Locks: those rows, skipping those that are locked. Idempotent: repeating goes on. Cost: O(pruned), and reads the
+-- Locks: those rows, skipping those that are locked. Idempotent: repeating continues. Cost: O(pruned), and reads the
 -- writers' rows.
 CREATE OR REPLACE FUNCTION prune_bulk_writes(p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $$

@@ -1,7 +1,7 @@
 -- swap_extents for a pass of cleaning by key. p_cleaned[i]: the cleaned offset that the pass relied on when it removed
 -- delete markers, or ends of transactions, from swap i. If a partition's stored one is lower, no swap of the call is done:
 -- an earlier record of such a marker's key, or one of such a transaction, may be live.
--- With its end an aborted transaction is forgotten: a reader that heard of it, and does not meet its marker, would skip
+-- With its end an aborted transaction is forgotten: a reader that learned of it, and does not meet its marker, would skip
 -- all that its producer wrote later.
 -- Locks: the job's row, shared; the partitions' rows, ascending; then as swap_extents. Idempotent and cost: as that.
 CREATE OR REPLACE FUNCTION swap_cleaned_extents(

@@ -1,6 +1,6 @@
 -- Append the records of changed counts and write their projection, unless the log has moved on: then false, and nothing
 -- happened. What changes is planned from the image at p_expected_head (metastore/partitions/changes.py).
--- An index that is used again goes on at the high watermark of its removed partition; an alias is a partition again,
+-- An index that is used again continues at the high watermark of its removed partition; an alias is a partition again,
 -- with the log that it had. A topic with aliases only doubles.
 -- A topic does not grow while a decided bulk write will append to it.
 -- What a doubling remembers of the topics goes; it must have its boundaries.

@@ -1,6 +1,6 @@
 -- Append new partitions' records to topics and write their projection, unless the log has moved on: then
 -- false, and nothing happened.
--- Leader epochs stay, so keys go on being placed by modulo: the new count counts as the initial one.
+-- Leader epochs stay, so keys continue being placed by modulo: the new count counts as the initial one.
 -- Not while a decided bulk write will append to one of them.
 -- Locks: metadata_head; the topics' partitions, ascending; last, for no longer than it takes to end, the topics' commit shards: a commit compares
 -- the count that its batches were partitioned by, and must not see half of this.

@@ -50,7 +50,7 @@ END $$;
 
 -- The splits that wait for their boundary, and were quiet for long enough, oldest doubling first. Not while a bulk write
 -- that was decided before the doubling will append to the parent: its keys may have moved. It is complete two minutes
--- later at most, as housekeeping goes on with it.
+-- later at most, as housekeeping continues with it.
 -- A boundary is the parent's high watermark: no key that moved came since last_moved_ms.
 -- Locks: none. Idempotent: reads only. Cost: O(splits), of few topics.
 CREATE OR REPLACE FUNCTION quiet_splits(p_limit int)

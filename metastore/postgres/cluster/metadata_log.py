@@ -76,7 +76,9 @@ class PostgresMetadataLog:
         return int(start)
 
     async def read_metadata(self, start_offset: int, limit: int = 10_000) -> list[bytes]:
-        """Up to `limit` framed records from `start_offset` on; TruncatedError when they are no longer kept."""
+        """Read up to `limit` framed records from `start_offset` on; TruncatedError when they are no
+        longer kept.
+        """
         rows = await _READ_METADATA.rows(self.pool, start_offset=start_offset, record_count=limit)
         if rows and rows[0][0] != start_offset:
             raise TruncatedError(
@@ -85,7 +87,7 @@ class PostgresMetadataLog:
         return [record for _, record in rows]
 
     async def newest_snapshot(self) -> StoredSnapshot | None:
-        """None when there is none yet."""
+        """Return None when there is none yet."""
         rows = await _NEWEST_SNAPSHOT.rows(self.pool)
         return StoredSnapshot(*rows[0]) if rows else None
 

@@ -2,7 +2,7 @@
 -- First up to p_limit producer states, group offsets and time blocks in one call; the partition itself goes with the
 -- call that finds fewer, so nothing of it is left for the index's next partition. Its head is remembered.
 -- Locks: controller (shared), metadata_head, the partition's row, its group offsets by group, its commit shard.
--- Idempotent: a repeated call goes on, or finds the head moved. Cost: O(removed).
+-- Idempotent: a repeated call continues, or finds the head moved. Cost: O(removed).
 CREATE OR REPLACE FUNCTION remove_partition(
     p_controller_epoch bigint, p_expected_head bigint, p_record bytea, p_topic_id uuid, p_index int, p_limit int
 ) RETURNS int

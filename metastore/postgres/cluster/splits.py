@@ -55,7 +55,7 @@ class PostgresSplits:
         return [node_id for (node_id,) in await _AGENTS_BEHIND.rows(self.pool, offset=offset)]
 
     async def topic_readers(self, topic_id: uuid.UUID) -> list[ReadingGroup]:
-        """By id."""
+        """Return the topics' readers by id."""
         rows = await _TOPIC_READERS.rows(self.pool, topic_id=topic_id)
         return [ReadingGroup(group, kind and GroupKind(kind), *rest) for group, kind, *rest in rows]
 

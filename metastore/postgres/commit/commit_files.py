@@ -15,7 +15,7 @@ from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import InvalidError
 
 PRODUCER_IDS_MAX = 1_000_000
-"""Of one block."""
+"""Most producer ids of one block."""
 _COMMIT_FILES = Statement("commit_files", writes=True)
 _ALLOCATE_PRODUCER_IDS = Statement("allocate_producer_ids", writes=True)
 

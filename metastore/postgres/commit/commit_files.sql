@@ -99,7 +99,7 @@ BEGIN
                            FROM partition_heads WHERE partition_key = key
                           ORDER BY update_block DESC LIMIT 1) AS h ON true;
 
-    -- Do the producers go on exactly where their rows end, or start (over) at sequence 0?
+    -- Do the producers continue exactly where their rows end, or start (over) at sequence 0?
     SELECT array_agg(s.row ORDER BY prod),
            array_agg(chained AND CASE WHEN s.epoch = p_batch_epoch[first]
                                       THEN p_batch_sequence[first] = s.next_sequence

@@ -9,7 +9,7 @@
 -- first base offset and time; original -n names batch n of this call: its offset is not known yet.
 -- A producer that a partition does not know may start above 0 only if the partition may have forgotten it: both are
 -- older than the expiration (docs/decisions/0012). An id that was never leased belongs to no producer of that age.
--- Or if it goes on where it ended in a deleted topic of the same name (goes_on_after_deletion).
+-- Or if it continues where it ended in a deleted topic of the same name (goes_on_after_deletion).
 -- A batch that is in the log, but in the ring no more, is a duplicate without an offset (docs/decisions/0037).
 -- Locks: none; the caller holds the shards' locks. Idempotent: reads only.
 -- Cost: a loop over the batches of these producers, one index probe per producer.

@@ -1,4 +1,4 @@
--- Whether a producer goes on in a partition where it ended in the same partition of a deleted topic of this name
+-- Whether a producer continues in a partition where it ended in the same partition of a deleted topic of this name
 -- (docs/decisions/0012). Asked only for a producer that the partition does not know and that does not start at 0.
 -- True for exactly one sequence, the next one after the newest of these topics that the producer wrote to, in the epoch
 -- that it had there; and for a batch that it sends again because the answer was lost: one of the ring, as a whole.

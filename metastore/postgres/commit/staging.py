@@ -117,7 +117,7 @@ class Staged:
         self._run = np.cumsum(~joined) - 1
 
     def parameters(self) -> dict[str, PackedArray]:
-        """What commit_files.sql takes."""
+        """Return what commit_files.sql takes."""
         batch = self._batch
         return {
             "file_id": pack_uuids([file.file_id for file in self.files]),
@@ -158,7 +158,7 @@ class Staged:
         }
 
     def _expected(self, column: Column) -> Column:
-        """By partition: the value that all its batches share."""
+        """Return by partition the value that all its batches share."""
         lowest, highest = (_reduce(function, column, self._part_first) for function in (np.minimum, np.maximum))
         return np.where(lowest == highest, lowest, DIFFERENT)
 
@@ -191,7 +191,7 @@ class Staged:
         }
 
     def answers(self, number: int, packed: bytes) -> list[BatchAnswer]:
-        """What a stored answer (packing.sql) says of file `number`, its batches in file order.
+        """Return what a stored answer (packing.sql) says of file `number`, its batches in file order.
 
         InvalidError when it was given to other batches than these.
         """
@@ -250,7 +250,7 @@ def _check(files: Sequence[FileCommit], file: Column, table: Column) -> None:
 
 
 def _same_as_before(column: Column) -> Column:
-    """Whether each value equals the one before it; the first does not."""
+    """Return whether each value equals the one before it; the first does not."""
     same = np.empty(len(column), dtype=bool)
     same[:1] = False
     same[1:] = column[1:] == column[:-1]
@@ -266,7 +266,7 @@ def _before(column: Column) -> Column:
 
 
 def _lasts(firsts: Column, count: int) -> Column:
-    """Where groups end that begin at `firsts`."""
+    """Return where groups end that begin at `firsts`."""
     return np.append(firsts[1:], count)[: len(firsts)] - 1
 
 

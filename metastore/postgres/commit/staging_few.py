@@ -45,7 +45,9 @@ def stage(files: Sequence[FileCommit]) -> Staged | FewStaged:
 
 
 class FewStaged:
-    """At most BATCHES_MAX batches, none of them transactional or for an alias; rows as in Staged, numbered from 1."""
+    """Columns of at most BATCHES_MAX batches, none of them transactional or for an alias; rows as in Staged,
+    numbered from 1.
+    """
 
     def __init__(self, files: Sequence[FileCommit]) -> None:
         self.files = files
@@ -57,7 +59,7 @@ class FewStaged:
         self._place_neighbours()
 
     def _place_neighbours(self) -> None:
-        """Of each batch its partition, its run, and the records before it in its partition."""
+        """Place each batch: its partition, its run, and the records before it in its partition."""
         self._part: list[int] = []
         self._run: list[int] = []
         self._before: list[int] = []
@@ -76,7 +78,7 @@ class FewStaged:
             end, file = batch.position + batch.length, number
 
     def parameters(self) -> dict[str, PackedArray]:
-        """What commit_files.sql takes."""
+        """Return what commit_files.sql takes."""
         batches = self._batches
         file_bytes = [0] * len(self.files)
         for batch, number in zip(batches, self._file, strict=True):
@@ -134,7 +136,7 @@ class FewStaged:
         }
 
     def _is_chained(self, rows: Sequence[int]) -> bool:
-        """Whether each batch continues the one before it in one epoch."""
+        """Return whether each batch continues the one before it in one epoch."""
         batches = [self._batches[row - 1] for row in rows]
         return all(
             later.producer_epoch == batch.producer_epoch
@@ -143,7 +145,7 @@ class FewStaged:
         )
 
     def answers(self, number: int, packed: bytes) -> list[BatchAnswer]:
-        """As Staged.answers."""
+        """Return the answers as Staged.answers does."""
         rows = [row for row, file in enumerate(self._file) if file == number]
         file = self.files[number]
         found: dict[int, BatchAnswer] = {}
@@ -163,7 +165,9 @@ class FewStaged:
 
 
 def _all_plain(files: Sequence[FileCommit]) -> bool:
-    """Whether every number is in its range, and no file id, alias, moved key or transaction needs a closer look."""
+    """Return whether every number is in its range, and no file id, alias, moved key or transaction needs a closer
+    look.
+    """
     return len({file.file_id for file in files}) == len(files) and all(
         _is_plain(batch, file.size) for file in files for batch in file.batches
     )

@@ -85,7 +85,7 @@ class PostgresCompaction:
 
 
 def swap_parameters(token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> dict[str, Any]:
-    """What swap_extents takes."""
+    """Return what swap_extents takes."""
     columns = np.array([swap[:-1] for swap in swaps], dtype=np.int64).T
     keys, bases, lasts, positions, lengths, leader_epochs, times = columns
     inputs = [(number, *entry) for number, swap in enumerate(swaps, start=1) for entry in swap.inputs]
@@ -111,7 +111,7 @@ def swap_parameters(token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> di
 
 
 def swap_outcomes(file: NewFile, outcomes: Sequence[int] | None) -> list[SwapOutcome]:
-    """What swap_extents returned; NotFoundError if the file's id cannot be used any more."""
+    """Return what swap_extents returned; NotFoundError if the file's id cannot be used any more."""
     if outcomes is None:
         raise NotFoundError(f"file id cannot be used any more: file={file.file_id}")
     return [SwapOutcome(outcome) for outcome in outcomes]

@@ -33,7 +33,7 @@ class PostgresController:
     async def hold_controller_lease(
         self, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int
     ) -> ControllerLease:
-        """Who holds the lease after this incarnation tried to."""
+        """Return who holds the lease after this incarnation tried to."""
         row = await _ASK_CONTROLLER_LEASE.row(
             self.pool, controller_id=controller_id, incarnation_id=incarnation_id, lease_ms=lease_ms
         )
@@ -60,7 +60,7 @@ class PostgresController:
     async def succeed_controller(
         self, controller_id: int, incarnation_id: uuid.UUID, lease_ms: int, gone_epoch: int
     ) -> ControllerLease:
-        """Who holds the lease after this incarnation tried to take it over from the holder of `gone_epoch`."""
+        """Return who holds the lease after this incarnation tried to take it over from the holder of `gone_epoch`."""
         row = await _SUCCEED_CONTROLLER.row(
             self.pool,
             controller_id=controller_id,
@@ -73,7 +73,7 @@ class PostgresController:
     async def hide_agent(
         self, controller_epoch: int, node_id: int, broker_epoch: int, *, session_timeout_ms: int
     ) -> bool:
-        """Whether the agent was hidden by this call; FencedError for a stale epoch."""
+        """Return whether the agent was hidden by this call; FencedError for a stale epoch."""
         (hidden,) = await _HIDE_AGENT.row(
             self.pool,
             controller_epoch=controller_epoch,
@@ -86,7 +86,7 @@ class PostgresController:
         return bool(hidden)
 
     async def snapshot_state(self) -> SnapshotState:
-        """What the newest snapshot leaves in the log."""
+        """Return what the newest snapshot leaves in the log."""
         return SnapshotState(*await _SNAPSHOT_STATE.row(self.pool))
 
     async def save_snapshot(self, controller_epoch: int, snapshot: StoredSnapshot) -> None:
@@ -98,7 +98,7 @@ class PostgresController:
             raise _stale(controller_epoch)
 
     async def truncate_metadata(self, controller_epoch: int, limit: int) -> int:
-        """How many records were dropped; FencedError for a stale epoch."""
+        """Return how many records were dropped; FencedError for a stale epoch."""
         (dropped,) = await _TRUNCATE_METADATA.row(self.pool, controller_epoch=controller_epoch, limit=limit)
         if dropped is None:
             raise _stale(controller_epoch)

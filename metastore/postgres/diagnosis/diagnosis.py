@@ -64,5 +64,5 @@ async def table_states(pool: Pool) -> list[TableState]:
 
 
 async def left_aside(pool: Pool) -> list[LeftAside]:
-    """What compaction left aside, up to 20 of it. Errors as every statement's."""
+    """Return what compaction left aside, up to 20 of it. Errors as every statement's."""
     return [LeftAside(*row) for row in await _CLEANING.rows(pool)]

@@ -18,7 +18,7 @@ BEGIN
     RETURN v_generation;
 END $$;
 
--- Go on after a restore: from a generation that is higher than any that the bucket has seen.
+-- Continue after a restore: from a generation that is higher than any that the bucket has seen.
 -- Locks: the janitor's row. Idempotent: no, see above. Cost: one HOT update.
 CREATE OR REPLACE FUNCTION resume_janitor(p_seen bigint) RETURNS bigint
 LANGUAGE sql VOLATILE AS $$

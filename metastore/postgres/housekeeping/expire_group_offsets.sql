@@ -6,7 +6,7 @@
 -- What is old enough but may not go yet is met again one retention later: no pass meets it twice.
 -- Locks: the groups' rows (those that another session has locked are left for later), then their offsets, ascending
 -- by (partition, group).
--- Idempotent: repeating goes on with the next ones. Cost: O(looked at), through the indexes on expiry_slot.
+-- Idempotent: repeating continues with the next ones. Cost: O(looked at), through the indexes on expiry_slot.
 CREATE OR REPLACE FUNCTION expire_group_offsets(p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off

@@ -1,7 +1,7 @@
 -- Forget producers that were silent for the cluster's producer.id.expiration.ms.
 
 -- Up to p_limit of them; returns how many: none while the cluster has no value. Once there are none, up to p_limit
--- topics that were deleted before that time: no producer goes on from them any more.
+-- topics that were deleted before that time: no producer continues from them any more.
 -- Locks, idempotent, cost: as forget_producers; the rows of those topics, which no other session changes.
 CREATE OR REPLACE FUNCTION expire_producer_state(p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $$
@@ -23,10 +23,10 @@ BEGIN
     RETURN v_gone;
 END $$;
 
--- Forget up to p_limit producers without an open transaction in the partition that were last heard of before this hour (of wall_ms()); returns how many. All are
+-- Forget up to p_limit producers without an open transaction in the partition that were last learned of before this hour (of wall_ms()); returns how many. All are
 -- of one commit shard, that of the first one: a call that waits for one shard holds up the commits of no other.
 -- Locks: that shard's, for the time of one chunk; so no commit judges by a row that is being deleted.
--- Idempotent: repeating goes on with the next chunk, until a call returns 0.
+-- Idempotent: repeating continues with the next chunk, until a call returns 0.
 -- Cost: O(expired), through producer_state_touched; an hour's resolution.
 CREATE OR REPLACE FUNCTION forget_producers(p_hour int, p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE
@@ -63,7 +63,7 @@ BEGIN
      WHERE s.partition_key = e.partition_key AND s.producer_id = e.producer_id
        AND NOT EXISTS (SELECT FROM transaction_partitions t
                         WHERE t.producer_id = s.producer_id AND t.partition_key = s.partition_key)
-       AND s.touched_hour < p_hour;  -- heard of while we waited
+       AND s.touched_hour < p_hour;  -- learned of while we waited
     GET DIAGNOSTICS v_expired = ROW_COUNT;
     RETURN v_expired;
 END $$;

@@ -31,7 +31,7 @@ class PostgresHousekeeping:
         return None if emptied is None else str(emptied)
 
     async def overdue_slots(self) -> dict[str, int]:
-        """By log: for how many turns its next slot is overdue."""
+        """Return by log for how many turns its next slot is overdue."""
         return {str(log): int(turns) for log, turns in await _OVERDUE_SLOTS.rows(self.pool)}
 
     async def expire_producer_state(self, limit: int) -> int:
@@ -62,7 +62,7 @@ class PostgresHousekeeping:
         return int(pruned)
 
     async def client_rows(self) -> RowCounts:
-        """As of now, about."""
+        """Return the numbers of rows as of now, about."""
         return RowCounts(*map(int, await _CLIENT_ROWS.row(self.pool)))
 
     async def held_snapshot(self) -> int:

@@ -3,7 +3,7 @@
 -- The row gets the newest of their lease times, so that no id counts as older than before (state_may_have_expired),
 -- also if the expiration becomes longer; with the expiration of today every id in it counts as old, as before.
 -- Blocks with a gap between them stay apart: an id in it was never leased.
--- Locks: advisory (producer_id_lock(), 0), tried only: a lease of new ids comes first. Idempotent: repeating goes on.
+-- Locks: advisory (producer_id_lock(), 0), tried only: a lease of new ids comes first. Idempotent: repeating continues.
 -- Cost: O(p_limit), through the primary key.
 CREATE OR REPLACE FUNCTION merge_producer_id_blocks(p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE

@@ -1,6 +1,6 @@
 -- Forget up to p_limit jobs that ended over a day ago; how many. And read pins with an ended term, and the answers of swaps
 -- under leases that ended.
--- Locks: those rows, and those of the pins and answers. Idempotent: repeating goes on. Cost: O(pruned), through jobs_finished.
+-- Locks: those rows, and those of the pins and answers. Idempotent: repeating continues. Cost: O(pruned), through jobs_finished.
 CREATE OR REPLACE FUNCTION prune_jobs(p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE

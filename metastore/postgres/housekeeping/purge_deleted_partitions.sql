@@ -6,7 +6,7 @@
 -- A partition with keys of remote segments gets its delete marker with the first call.
 -- Locks: the partition's entry (skipped if another session has locked it), its files' rows, ascending, then its
 -- segments' rows and the head of their log.
--- Idempotent: repeating goes on where it stopped. Cost: O(removed).
+-- Idempotent: repeating continues where it stopped. Cost: O(removed).
 CREATE OR REPLACE FUNCTION purge_deleted_partitions(p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off

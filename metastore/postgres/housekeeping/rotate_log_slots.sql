@@ -2,7 +2,7 @@
 -- 15 s; one slot per call, so that no two ACCESS EXCLUSIVE locks are held at once. Returns which slot.
 -- In tick T rows are written to slot T (answers: from T - 4 to T + 1, by their file's birth), so slots
 -- T + 2 and T + 3 hold only what is at least five ticks old. A slot that is used before it
--- was emptied works as well: old rows stay in it until its next turn, and do no harm, as seqs and
+-- was emptied works as well: old rows stay in it until its next turn, and are harmless, as seqs and
 -- file ids are never used twice.
 -- Locks: the log's row in log_slots (left out if another session empties one), then the slot's table, for at most
 -- 10 ms, three times: the feed and repeated commits, which

@@ -1,5 +1,5 @@
 -- Give the jobs of p_kind without a holder to the workers of another kind, if they were added p_after ago or
--- were claimed p_attempts times in vain; how many. They start again: due at once, attempts from 0. This ends an
+-- were claimed p_attempts times without success; how many. They start again: due at once, attempts from 0. This ends an
 -- expired lease. Only while p_by's lease holds (assert_job).
 -- Locks: the planner's job row, then those rows, skipping those that are locked; one with the key of
 -- an unfinished job of the other kind stays. Idempotent: yes. Cost: one update per job.

@@ -1,6 +1,6 @@
 -- Begin the life that the bucket names, if it is the one that this server prepared; false if it is not, or if
 -- the metadata log moved on since the caller made its snapshot. All numbers rise to the life's (life_numbers.sql),
--- and the metadata log goes on at the life's first offset from a snapshot: every follower begins there.
+-- and the metadata log continues at the life's first offset from a snapshot: every follower begins there.
 -- Leases of the old life end: controller and group coordinators are claimed again, under epochs of the new life.
 -- Open transactions are aborted, and all transactional ids forgotten: what was acknowledged may be lost (decisions/0060).
 -- Nothing else is lost: producer state, offsets and jobs stay, and a file that was stored before commits now.
@@ -45,7 +45,7 @@ BEGIN
     PERFORM setval('group_coordinator_epochs', greatest(last_value, life_floor64(p_life))) FROM group_coordinator_epochs;
     -- a lost epoch or offset of the lifecycle is among the next million
     PERFORM setval('segment_epochs', least(greatest(last_value + life_floor32(1), life_floor32(p_life)), 2147483647))
-       FROM segment_epochs;  -- at its end: no job is leased any more, and the rest goes on
+       FROM segment_epochs;  -- at its end: no job is leased any more, and the rest continues
     UPDATE remote_log_heads SET next_offset = next_offset + life_floor32(1), next_audit_offset = next_audit_offset + life_floor32(1);
     UPDATE partitions SET leader_epoch = life_floor32(p_life) WHERE leader_epoch < life_floor32(p_life);
     PERFORM forget_transactions();

@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION life_floor_log(p_life int) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN p_life::bigint << 27;
 
--- Leader epochs, controller epochs, group generations; job epochs, which go on above (begin_life.sql).
+-- Leader epochs, controller epochs, group generations; job epochs, which continue above (begin_life.sql).
 CREATE OR REPLACE FUNCTION life_floor32(p_life int) RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN p_life << 20;

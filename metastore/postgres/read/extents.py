@@ -1,4 +1,4 @@
-"""Where data is: what a reader reads next, offsets by timestamp, ends of leader epochs.
+"""Find where data is: what a reader reads next, offsets by timestamp, ends of leader epochs.
 
 Place: asked by fetch when its own index cannot tell, and always by ListOffsets and OffsetForLeaderEpoch;
 implements ReadApi and LeaderEpochApi, without the feed.

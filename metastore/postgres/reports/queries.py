@@ -100,7 +100,8 @@ def list_jobs() -> Select[Any]:
 
 
 def count_jobs() -> Select[Any]:
-    """By kind and state, with how late the longest due of them is. A read pin is never late: no worker takes it.
+    """Count the jobs by kind and state, with how late the longest due of them is. A read pin is never late: no
+    worker takes it.
 
     Cost: one row per job; finished ones stay a day.
     """
@@ -140,7 +141,7 @@ def audit_files() -> Select[Any]:
 
 
 def file_totals() -> Select[Any]:
-    """For a progress bar. Cost: a scan of segment_files."""
+    """Return totals of files, for a progress bar. Cost: a scan of segment_files."""
     live = func.count().filter(and_(IS_LIVE_FILE, segment_files.c.dead_at.is_(None)))
     return select(live.label("live"), func.count().label("total"), func.wall_ms().label("wall_ms")).select_from(
         segment_files
@@ -160,7 +161,7 @@ def statistics() -> Select[Any]:
 
 
 def file_levels() -> Select[Any]:
-    """How many files and bytes each level has, by state. Cost: a scan of segment_files."""
+    """Return how many files and bytes each level has, by state. Cost: a scan of segment_files."""
     file = segment_files.c
     size, live = (cast(func.sum(what), BigInteger()) for what in (file.size, file.live_bytes))
     return (
@@ -171,7 +172,7 @@ def file_levels() -> Select[Any]:
 
 
 def partition_names() -> Select[Any]:
-    """By key; keys of deleted partitions are left out. Cost: an index probe per key."""
+    """Return the names of partitions by key; keys of deleted partitions are left out. Cost: an index probe per key."""
     partition = partitions.c
     return select(partition.partition_key, partition.topic_id, partition.partition_index).where(
         partition.partition_key == any_(KEYS)
@@ -209,8 +210,9 @@ def consumer_lags() -> Select[Any]:
 
 
 def describe_producers() -> Select[Any]:
-    """What partitions remember of their producers; the append time is the newest of the ring. The offset is where the
-    producer's open transaction begins in the partition, -1 if there is none."""
+    """Return what partitions remember of their producers; the append time is the newest of the ring. The offset is
+    where the producer's open transaction begins in the partition, -1 if there is none.
+    """
     producer, begun = producer_state.c, transaction_partitions.c
     last_sequence = case(
         (producer.next_sequence == ZERO, literal_column("2147483647")),
@@ -244,7 +246,7 @@ def list_agent_leases() -> Select[Any]:
 
 
 def count_topic_extents() -> Select[Any]:
-    """Of the topic's partitions now. Cost: an index range per partition."""
+    """Count the extents of the topic's partitions now. Cost: an index range per partition."""
     return (
         select(func.count().label("extents"))
         .select_from(topics)

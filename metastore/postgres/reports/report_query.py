@@ -26,7 +26,9 @@ class ReportQuery(Statement):
         return compiled(self._function)
 
     async def rows(self, pool: Pool, **parameters: Any) -> list[tuple[Any, ...]]:
-        """As Statement.rows. Compiled in a thread: SQLAlchemy takes 0.2 s to load, and agents ask for reports, too."""
+        """Return rows as Statement.rows does. Compiled in a thread: SQLAlchemy takes 0.2 s to load, and agents ask for
+        reports, too.
+        """
         if "sql" not in self.__dict__:
             await asyncio.to_thread(lambda: self.sql)
         return await super().rows(pool, **parameters)

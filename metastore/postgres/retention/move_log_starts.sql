@@ -2,7 +2,7 @@
 -- p_offsets[i]: the wanted log start of partition p_keys[i]; -1 is its high watermark. One beyond the high
 -- watermark, or below the log start, changes nothing. Each partition is named once.
 -- Output: one row per partition, in order; NULLs for one that is gone. What has_more says is left below a
--- log start is invisible to every reader; any later call goes on with it.
+-- log start is invisible to every reader; any later call continues with it.
 -- p_job, p_epoch: NULL. Retention of an older version gives its lease here; it is refused, because it decides by the
 -- file of its process. This version's calls enforce_retention.
 --

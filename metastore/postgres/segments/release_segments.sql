@@ -117,7 +117,7 @@ BEGIN
        FROM unnest(v_ready) AS r GROUP BY r.cause;
 END $$;
 
--- The objects of these files are gone, and so are their rows: the keys that waited for them go on.
+-- The objects of these files are gone, and so are their rows: the keys that waited for them continue.
 -- Locks: the keys' rows; the heads' rows, ascending; after the files' rows. Idempotent: yes. Cost: O(keys).
 CREATE OR REPLACE FUNCTION forget_objects(p_files uuid[]) RETURNS void
 LANGUAGE plpgsql VOLATILE

@@ -82,7 +82,7 @@ BEGIN
         INSERT INTO aborted_transactions (partition_key, last_offset, first_offset, producer_id, stable_offset)
         SELECT key, marker, first, p_producer_id, coalesce(open, marker + 1) FROM part WHERE NOT p_commits
     ), result AS (
-        -- its batches are those before the sequence that its producer goes on with; what came by way of an alias has
+        -- its batches are those before the sequence that its producer continues with; what came by way of an alias has
         -- other sequences, and then only an end that ends the epoch says which batches are meant: all
         INSERT INTO transaction_outcomes (partition_key, marker_offset, producer_id, epoch, end_sequence, ended_ms,
                                           commits)

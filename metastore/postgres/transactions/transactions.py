@@ -169,7 +169,7 @@ class PostgresTransactions:
         return next(iter(await self.find_transactions([transactional_id])), None)
 
     def _write(self, found: Transaction | None, step: TransactionStep) -> Awaitable[bool]:
-        """Whether the row was still `found`, and is the step's now."""
+        """Return whether the row was still `found`, and is the step's now."""
         after = step.after
         assert after is not None, "nothing to write"
         row = {
@@ -208,7 +208,7 @@ def _transaction(
     changed_ms: int,
     keys: list[int],
 ) -> Transaction:
-    """From a row of find_transactions.sql."""
+    """Return the transaction from a row of find_transactions.sql."""
     return Transaction(
         transactional_id=transactional_id,
         producer=ProducerEpoch(producer_id, epoch),

@@ -53,7 +53,7 @@ class World:
         }
 
     def init_producer_id(self) -> InitProducerId:
-        """With new blocks of ids."""
+        """Make a handler with new blocks of ids."""
         return InitProducerId(self.producer_ids(), self.cluster, self.api, lambda: 900_000)  # type: ignore[arg-type]
 
     def producer_ids(self) -> ProducerIds:

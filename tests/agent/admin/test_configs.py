@@ -144,7 +144,7 @@ async def test_the_metastores_address_is_shown_only_if_it_is_local_and_without_a
 
 
 async def test_advertised_listeners_are_shown_as_kafkas_brokers_show_them(fake_clock: ManualClock) -> None:
-    """What kafka-python's own suite asks for."""
+    """This is what kafka-python's own suite asks for."""
     admin = ConfigsWorld(fake_clock, Settings(advertised_listeners="PLAINTEXT://127.0.0.1:0"))
     await admin.join()
     result = await admin.describe(BROKER, NODE, "advertised.listeners", include_synonyms=False)

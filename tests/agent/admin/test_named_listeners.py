@@ -42,7 +42,7 @@ SHOWN = {
     INSIDE: {1: "10.0.0.1:9094", 2: "10.0.0.2:9094", 3: "agent-3:9092"},
     "OTHER": {1: "lb.example:9001", 2: "lb.example:9002", 3: "agent-3:9092"},
 }
-"""By listener; an agent without it is shown with its first one."""
+"""Addresses shown by listener; an agent without it is shown with its first one."""
 
 
 @pytest.mark.parametrize("listener", SHOWN)

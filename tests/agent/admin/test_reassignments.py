@@ -46,7 +46,7 @@ async def _ongoing(world: World) -> list[tuple[Any, ...]]:
 
 
 async def _complete(world: World) -> None:
-    """What the active controller does each turn."""
+    """Do what the active controller does each turn."""
     image = await world.view.catch_up()
     assert await world.api.append_records(image.offset, completions(image))
     await world.view.catch_up()

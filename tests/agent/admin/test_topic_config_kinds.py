@@ -1,4 +1,6 @@
-"""Which topic configs work, which are accepted for the sake of Kafka's tools, and which take their default only."""
+"""Check which topic configs work, which are accepted for the sake of Kafka's tools, and which take their default
+only.
+"""
 
 from __future__ import annotations
 

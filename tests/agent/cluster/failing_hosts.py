@@ -37,7 +37,7 @@ REDIRECTS = {
 
 
 class Host:
-    """One machine: its clock stops while it is paused, but time goes on."""
+    """One machine: its clock stops while it is paused, but time continues."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -95,7 +95,7 @@ class Consumer:
         self.acknowledged = 0
 
     async def run(self) -> None:
-        """Until cancelled: a heartbeat and a commit every second, a new join when requested."""
+        """Run until cancelled: a heartbeat and a commit every second, a new join when requested."""
         while True:
             if self.assignment is None:
                 await self._join()
@@ -136,7 +136,7 @@ class Consumer:
         return int(answer["orders"][self._partition])
 
     async def _ask(self, request: Callable[[Coordinating], Awaitable[Any]]) -> Any:
-        """Of the coordinator; after a redirect, or without an answer, it tries again."""
+        """Ask the coordinator; after a redirect, or without an answer, it tries again."""
         while True:
             for agent in self._world.agents:
                 answer = await self._world.answer(agent, request(agent))
@@ -185,13 +185,13 @@ class FailoverWorld:
             await agent.cluster.catch_up()
 
     def home_index(self) -> int:
-        """Where group g is coordinated."""
+        """Return where group g is coordinated."""
         found = self.agents[0].cluster.coordinator("g")
         assert found is not None
         return found.node_id - 1
 
     async def answer(self, agent: Coordinating, request: Awaitable[Any]) -> Any:
-        """None when the agent does not answer within what a client waits (it is paused, or dead)."""
+        """Return None when the agent does not answer within what a client waits (it is paused, or dead)."""
         index = self.agents.index(agent)
         work = asyncio.ensure_future(request)
         if index in self.killed or not self.hosts[index].running.is_set():
@@ -229,7 +229,7 @@ class FailoverWorld:
         self.hosts[index].cut_off = False
 
     async def pass_time(self, seconds: float, check: Callable[[], Awaitable[None]]) -> None:
-        """In steps: the controller fences, the feed tells who can hear it, `check` looks."""
+        """Pass the time in steps: the controller fences, the feed tells who can hear it, `check` looks."""
         for _ in range(round(seconds / 0.5)):
             await self.clock.advance(0.5)
             await self.cluster_api.fence_silent_agents(0, session_timeout_ms=SESSION_TIMEOUT_MS)

@@ -69,7 +69,7 @@ class FakeClusterApi(FakeMetadataLog):
     """The kinds of each call."""
     job_counts: list[JobCount] = field(default_factory=list)
 
-    # -- what tests do by hand
+    # -- what tests do manually
 
     def add_agent(
         self,

@@ -58,9 +58,9 @@ class FakeMetadataLog:
     announced: set[uuid.UUID] = field(default_factory=set)
     """Topics for which no bulk write is decided any more."""
     bulk_chunks: int = 0
-    """Of decided bulk writes."""
+    """Number of chunks of decided bulk writes."""
 
-    # -- what tests do by hand
+    # -- what tests do manually
 
     def append(self, *records: MetadataRecord) -> int:
         """Append; the offset of the first record."""
@@ -199,11 +199,11 @@ class FakeMetadataLog:
         return True
 
     async def topic_readers(self, topic_id: uuid.UUID) -> list[ReadingGroup]:
-        """Of `readers`."""
+        """Return the topic readers of `readers`."""
         return self.readers
 
     async def quiet_splits(self, limit: int) -> Sequence[QuietSplit]:
-        """Of `due_splits`."""
+        """Return the quiet splits of `due_splits`."""
         return self.due_splits[:limit]
 
     async def set_split_boundary(self, controller_epoch: int, expected_head: int, split: QuietSplit) -> bool:
@@ -216,7 +216,7 @@ class FakeMetadataLog:
         return True
 
     async def oldest_extents(self, queries: Sequence[OldestQuery]) -> tuple[int, list[OldestExtents]]:
-        """Of partitions, log start and high watermark are what the controller looks at."""
+        """Return the oldest extents of partitions, log start and high watermark are what the controller looks at."""
         await self._begin("oldest_extents")
         empty = {self.image.topics_by_id[topic_id].key(index) for topic_id, index in self.empty_partitions}
         heads = [(query.partition_key, 0 if query.partition_key in empty else 9) for query in queries]

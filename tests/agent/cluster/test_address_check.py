@@ -16,7 +16,9 @@ ABLE = {SHARED_ADDRESS: FeatureRange(1, 1)}
 def _agent(
     node_id: int, *hosts: str, ports: tuple[int, int] | None = None, fenced: bool = False, epoch: int | None = None
 ) -> AgentImage:
-    """With the listeners PLAINTEXT and INTERNAL, as many as there are hosts; its own ports unless others are given."""
+    """Return the agent with the listeners PLAINTEXT and INTERNAL, as many as there are hosts; its own ports unless
+    others are given.
+    """
     names = ("PLAINTEXT", "INTERNAL")
     listeners = tuple(
         Listener(name, host, port, 0)

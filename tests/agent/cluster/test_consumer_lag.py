@@ -45,7 +45,7 @@ class Lags:
         return self.answer
 
     async def round(self, *, active: bool, later: float = INTERVAL_SECONDS) -> dict[tuple[str, str, str], float]:
-        """What /metrics shows after a round of the controller."""
+        """Return what /metrics shows after a round of the controller."""
         if active:
             await self.steps.run(1)
         else:
@@ -55,7 +55,7 @@ class Lags:
         return {(s.labels["group"], s.labels["topic"], s.labels["partition"]): s.value for s in family.samples}
 
     def lag(self, partition: int, records: int, pairs: int = 2) -> ConsumerLag:
-        """Of group g in topic orders."""
+        """Return the lag of group g in topic orders."""
         (number,) = self.follower.image.topics_by_number
         return ConsumerLag("g", partition_key(number, partition), records, pairs)
 

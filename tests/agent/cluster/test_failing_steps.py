@@ -1,4 +1,4 @@
-"""A controller with a bug: its other steps go on, and if whole rounds fail another process gets the role."""
+"""A controller with a bug: its other steps continue, and if whole rounds fail another process gets the role."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Wire:
 
 
 class Agent:
-    """With the handler that clients ask."""
+    """Agent with the handler that clients ask."""
 
     def __init__(self, api: FakeClusterApi, node_id: int, rng: random.Random) -> None:
         self.wire = Wire(api, rng)
@@ -85,7 +85,7 @@ class Doubling:
         self.doubling: asyncio.Task[Any] | None = None
 
     async def run(self) -> str | None:
-        """What went back, if anything did."""
+        """Return what went back, if anything did."""
         for agent in self.agents:
             await self.clock.run(agent.cluster.start())
         newest = 0
@@ -125,7 +125,7 @@ class Doubling:
 
 
 async def what_went_back(seed: int) -> str | None:
-    """On another clock."""
+    """Return what went back, on another clock."""
     doubling = Doubling(ManualClock(), seed)
     try:
         return await doubling.run()

@@ -21,7 +21,7 @@ LOOK_SECONDS = 5.0
 
 
 def proposals(*files: dict[str, Any], values: dict[str, str] | None = None, unreported: int = 0) -> SettingProposals:
-    """Of one process per file."""
+    """Return the proposals of one process per file."""
     undecided: dict[str, dict[str, tuple[str, ...]]] = {}
     for number, file in enumerate(files):
         for name, value in proposed(Settings(**file)).items():

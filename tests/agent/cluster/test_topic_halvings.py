@@ -1,4 +1,4 @@
-"""The controller halves a topic step by step on a real metastore; it fails at each call, and another one goes on."""
+"""The controller halves a topic step by step on a real metastore; it fails at each call, and another one continues."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Steps:
         self.steps = PartitionSteps(cast(ControllerMetastore, self._store), self.follower)
 
     async def round(self, ms: int = 1_000) -> None:
-        """After so much time. A controller that fails is never heard of again."""
+        """After so much time. A controller that fails is never learned of again."""
         await self.scene.later(ms)
         try:
             await self.halve(self.epoch)

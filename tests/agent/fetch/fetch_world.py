@@ -62,7 +62,7 @@ class Live(NamedTuple):
     stored: bytes
 
     def sent(self, leader_epoch: int = 0) -> bytes:
-        """How it must look on the wire."""
+        """Return how it must look on the wire."""
         return (
             self.base_offset.to_bytes(8, "big") + self.stored[8:12] + leader_epoch.to_bytes(4, "big") + self.stored[16:]
         )
@@ -191,7 +191,7 @@ class World:
         return keys
 
     def raise_leader_epochs(self, name: str, leader_epoch: int) -> None:
-        """In the image that the agent has."""
+        """Raise the leader epochs in the image that the agent has."""
         topic = self.view.head.topics_by_name[name]
         self._set_topic(replace(topic, leader_epochs=(leader_epoch,) * len(topic.leader_epochs)))
         self.view.image = self.view.head

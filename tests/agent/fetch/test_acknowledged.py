@@ -172,7 +172,7 @@ def _judged(key: int, *answers: BatchAnswer) -> tuple[FileCommit, FileAnswer]:
 
 
 class TestMarks:
-    """Which marks are there, and until when."""
+    """Tests of which marks are there, and until when."""
 
     def setup_method(self) -> None:
         self.ends = AcknowledgedEnds()

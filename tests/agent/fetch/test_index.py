@@ -34,7 +34,7 @@ def first_page() -> FeedPage:
 
 
 def started() -> TailIndex:
-    """At the feed's beginning, with both partitions known to be empty."""
+    """Return an index at the feed's beginning, with both partitions known to be empty."""
     index = TailIndex(SHARDS)
     index.apply(first_page())
     for key in (KEY, OTHER):

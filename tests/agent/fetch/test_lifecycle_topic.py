@@ -47,7 +47,7 @@ def topics(
 
 
 async def read_on(topic: LifecycleTopic, index: int, offset: int, max_bytes: int = MANY) -> list[Record]:
-    """As a consumer does: from after each batch on, until the watermark."""
+    """The same as a consumer does: from after each batch on, until the watermark."""
     found: list[Record] = []
     for _ in range(1_000):
         reply = await topic.fetch(FetchPartition(index, offset, max_bytes))

@@ -1,4 +1,4 @@
-"""An agent that hears of a new life of the metastore shows nothing of what it knew of the one before."""
+"""An agent that learns of a new life of the metastore shows nothing of what it knew of the one before."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_one_of_two_partitions_may_be_known() -> None:
 
 
 def test_what_the_feed_has_something_else_for_is_lost_and_forgotten() -> None:
-    """A standby without the last commits became the primary; its log goes on with other records."""
+    """A standby without the last commits became the primary; its log continues with other records."""
     index, lost = with_one(), []
     index.on_forgotten = lost.extend
     mine = extent(5, 6)

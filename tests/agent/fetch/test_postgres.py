@@ -101,7 +101,7 @@ async def test_written_here_read_here_and_at_another_agent(world: PostgresWorld)
     for service in (world.service, stranger):
         await world.request_fetch(
             {key: 4}, max_wait_ms=60_000, service=service
-        )  # until it has heard of the last commit
+        )  # until it has learned of the last commit
         result = await world.request_fetch({key: 1, other: 0}, max_wait_ms=60_000, service=service)
         sent = split_sent(result.records(key))
         assert split_sent(result.records(other)) == expected(world.live[other], 0)

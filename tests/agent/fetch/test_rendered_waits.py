@@ -1,4 +1,4 @@
-"""Long polls of rendered topics: how soon they hear of news, and what they cost."""
+"""Long polls of rendered topics: how soon they learn of news, and what they cost."""
 
 from __future__ import annotations
 

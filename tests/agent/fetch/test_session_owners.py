@@ -32,7 +32,7 @@ class Violation(AssertionError):
 
 
 def end(client: ClientConnection) -> None:
-    """As the listener when the client disconnects."""
+    """Do the same as the listener when the client disconnects."""
     client.closed = True
     if client.when_closed is not None:
         client.when_closed()
@@ -113,7 +113,7 @@ def test_a_session_answers_its_owner_only(seed: int) -> None:
 
 
 class _OfAnyConnection(FetchSessions):
-    """Of every connection that knows the id, as before."""
+    """Sessions of every connection that knows the id, as before."""
 
     def _find(self, session_id, connection):  # type: ignore[no-untyped-def]
         return self._sessions.get(session_id)

@@ -46,7 +46,7 @@ class Readers:
     store: PostgresMetastore
     seed: int
     owners: dict[uuid.UUID, tuple[int, int]] = field(default_factory=dict)
-    """By file the producer's identity; absent: no transaction."""
+    """The producer's identity by file; absent: no transaction."""
 
     @staticmethod
     def plant(index: TailIndex) -> None:
@@ -69,7 +69,7 @@ class Readers:
         await self._follow()
 
     async def step(self) -> None:
-        """Something happens to the log; maybe the agent hears of it; then it is read."""
+        """Something happens to the log; maybe the agent learns of it; then it is read."""
         producer = self.rng.choice(self.producers)
         draw = self.rng.random()
         if draw < 0.45:
@@ -105,7 +105,7 @@ class Readers:
             self._check(query, stable_part(query, found), ended, everything.last_stable_offset)
 
     def _check(self, query: ExtentQuery, found: Lookup, ended: set[AbortedRange], stable: int) -> None:
-        """As Kafka's consumer reads it (KIP-98)."""
+        """Do the same as Kafka's consumer reads it (KIP-98)."""
         waiting = sorted(found.aborted, key=lambda a: a.first_offset)
         skipped: dict[int, bool] = defaultdict(bool)
         for extent in found.extents:
@@ -140,7 +140,7 @@ async def test_read_committed_is_right_at_every_moment_from_every_source(metasto
 
 
 def _no_aborted(index: TailIndex) -> None:
-    """What is ended is not remembered."""
+    """Forget what has ended."""
     original = index._note_transactions
 
     def forget(row: object, heard: dict[int, int]) -> None:
@@ -178,7 +178,7 @@ def _primary_without_open(index: TailIndex) -> None:
 
 
 def _ahead_of_the_feed(index: TailIndex) -> None:
-    """What the primary says is over counts before the feed has brought the end."""
+    """Let what the primary says is over count before the feed has brought the end."""
     original = index.observe
 
     def observe(answer: PartitionExtents, generation: int) -> None:

@@ -146,7 +146,7 @@ class LinkWorld:
                     there.when_closed()
 
     def refused(self) -> float:
-        """What agent 2 has refused."""
+        """Return what agent 2 has refused."""
         return self.served_registry.get_sample_value("headrace_forwarded_refused_total") or 0.0
 
     def metric(self, name: str, **labels: str) -> float:
@@ -169,7 +169,7 @@ class LinkWorld:
         return protocol
 
     def _receive(self, pipe: _Pipe, there: ClientConnection, frame: bytes) -> None:
-        """As the listener of agent 2."""
+        """Do the same as the listener of agent 2."""
         view = memoryview(frame)[_LENGTH.size :]
         api_key, version, number, client_id, start = read_request_header(view)
         request = Request(there, api_key, version, number, client_id, view[start:], self.clock.monotonic())

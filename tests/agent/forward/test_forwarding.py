@@ -1,4 +1,4 @@
-"""Which agent serves a request: one hop, each element once; COORDINATOR_NOT_AVAILABLE after a lost link."""
+"""Check which agent serves a request: one hop, each element once; COORDINATOR_NOT_AVAILABLE after a lost link."""
 
 from __future__ import annotations
 

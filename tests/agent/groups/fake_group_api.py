@@ -47,13 +47,13 @@ class FakeGroupApi:
     groups: dict[str, FakeGroup] = field(default_factory=dict)
     offsets: dict[str, dict[int, CommittedOffset]] = field(default_factory=lambda: defaultdict(dict))
     verdict: TransactionVerdict = TransactionVerdict.DONE
-    """On pending offsets."""
+    """Verdict on pending offsets."""
     pending_calls: list[tuple[str, ProducerEpoch, bool]] = field(default_factory=list)
     """(transactional id, producer, whether the group is added) of each."""
     deleted_keys: set[int] = field(default_factory=set)
     log_starts: dict[int, int] = field(default_factory=dict)
     child_begins: dict[int, int] = field(default_factory=dict)
-    """By parent key."""
+    """Where children begin, by parent key."""
     """Partition key -> log start, where it is not 0."""
     epochs: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     calls: Counter[str] = field(default_factory=Counter)
@@ -66,14 +66,14 @@ class FakeGroupApi:
         self.groups[group_id].epoch = next(self.epochs)
 
     def delete_partitions(self, keys: Sequence[int]) -> None:
-        """As after their topic was deleted."""
+        """Do the same as after their topic was deleted."""
         self.deleted_keys.update(keys)
         for offsets in self.offsets.values():
             for key in keys:
                 offsets.pop(key, None)
 
     def saved(self, group_id: str) -> SavedGroup:
-        """What a classic group's coordinator saved last."""
+        """Return what a classic group's coordinator saved last."""
         record = self.groups[group_id].record
         assert record is not None
         return decode(record.data)

@@ -52,7 +52,9 @@ class SlowNetwork:
 
 
 async def _undone(world: GroupsWorld, seed: int) -> bool:
-    """Whether the group's offset is, in the end, what a request made it before the last one that was acknowledged."""
+    """Return whether the group's offset is, in the end, what a request made it before the last one that was
+    acknowledged.
+    """
     rng = random.Random(seed)
     network = SlowNetwork(world.groups, rng)
     world.groups.commit_offsets = network.commit_offsets  # type: ignore[method-assign]

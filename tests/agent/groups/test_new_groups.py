@@ -52,7 +52,7 @@ async def world(fake_clock: ManualClock) -> AsyncIterator[GroupsWorld]:
 
 
 def a_name(world: GroupsWorld, length: int) -> str:
-    """Of a group that `home` coordinates."""
+    """Return a name of a group that `home` coordinates."""
     names = (f"{number:06d}".ljust(length, "g") for number in range(99))
     return next(name for name in names if world.coordinator(name) is world.home)
 

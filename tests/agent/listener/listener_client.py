@@ -65,7 +65,7 @@ class Client:
         return struct.unpack(">i", data[:4])[0], data[4:]
 
     async def ended(self) -> bytes:
-        """What still comes before the server closes the connection."""
+        """Return what still comes before the server closes the connection."""
         rest = b""
         try:
             while data := await self.reader.read(MIB):

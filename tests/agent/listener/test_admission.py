@@ -1,4 +1,4 @@
-"""Which new connections are accepted: no address takes them all, and this machine always gets in."""
+"""Check which new connections are accepted: no address takes them all, and this machine always gets in."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ BETWEEN_AGENTS = 31_299
 
 
 async def _handle(request: Request) -> Response:
-    """As on a listener with SASL: a client authenticates with one request."""
+    """The same as on a listener with SASL: a client authenticates with one request."""
     if request.api_key == SASL_AUTHENTICATE:
         request.connection.principal = "User:alice"
     elif request.api_key == BETWEEN_AGENTS:
@@ -85,7 +85,7 @@ class World:
 
 
 async def _is_served(client: Client, *, authenticates: bool = False) -> str:
-    """Which address the listener sees."""
+    """Return which address the listener sees."""
     if authenticates:
         await client.send(frame(1, api_key=SASL_AUTHENTICATE))
         assert (await client.reply())[0] == 1
@@ -229,7 +229,7 @@ async def test_an_agent_that_has_shown_the_clusters_secret_stays(tmp_path: Path)
 
 
 def first_bytes(protocol: str, proxied: bool) -> bytes:
-    """Of what an ordinary client sends first, so that the listener goes on to wait."""
+    """Return the first bytes of what an ordinary client sends first, so that the listener continues to wait."""
     if proxied:
         return proxy_header(("203.0.113.7", 2), ("127.0.0.1", 1))[:20]
     if protocol == "SASL_PLAINTEXT":

@@ -16,7 +16,7 @@ LIMIT = 1024 * 1024
 
 
 def _feed(reader: FrameReader, data: bytes) -> list[memoryview]:
-    """What a connection does with one read into the slab."""
+    """Return what a connection does with one read into the slab."""
     frames, rest = list[memoryview](), memoryview(data)
     while True:
         if reader.opened:

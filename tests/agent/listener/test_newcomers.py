@@ -1,4 +1,4 @@
-"""Which connection is closed when too many wait for their clients: of the address with the most, the oldest."""
+"""Check which connection is closed when too many wait for their clients: of the address with the most, the oldest."""
 
 from __future__ import annotations
 

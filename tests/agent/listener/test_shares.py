@@ -89,7 +89,7 @@ async def test_before_authentication_frames_are_small() -> None:
 
 
 async def test_many_half_sent_frames_do_not_stop_other_clients(fake_clock: ManualClock) -> None:
-    """Large Produce frames fill their share and no more; small ones and all other requests go on."""
+    """Large Produce frames fill their share and no more; small ones and all other requests continue."""
     async with listening(echo, _limits(), fake_clock) as server:
         attackers = await _connect(server, 20)
         for client in attackers:

@@ -168,11 +168,11 @@ class ProduceWorld:
         return _decode(b"".join(response.buffers), version, request.correlation_id)
 
     def begin(self, connection: ClientConnection, batches: Batches) -> Awaitable[Response]:
-        """What the listener gets for one request: a Promise, or a coroutine that is not started yet."""
+        """Return what the listener gets for one request: a Promise, or a coroutine that is not started yet."""
         return self.pipeline.handle(self.request(connection, _encode(batches, 9, -1, 30_000, None)))
 
     def request(self, connection: ClientConnection, body: bytes, version: int = 9) -> Request:
-        """What the listener makes of a Produce frame."""
+        """Return what the listener makes of a Produce frame."""
         self._requests += 1
         return Request(
             connection=connection,
@@ -188,7 +188,7 @@ class ProduceWorld:
         return self.registry.get_sample_value(f"headrace_produce_{name}", labels) or 0.0
 
     async def log_of(self, key: int) -> list[StoredBatch]:
-        """What readers of a partition see, from the bucket's own bytes."""
+        """Return what readers of a partition see, from the bucket's own bytes."""
         batches = []
         for extent in self.model.partitions[key].extents:
             data = await self.bucket.get(object_key(extent.file_id), ByteRange(extent.position, extent.length))

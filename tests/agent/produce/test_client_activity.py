@@ -1,4 +1,4 @@
-"""Which clients could still add to the open file."""
+"""Check which clients could still add to the open file."""
 
 from __future__ import annotations
 

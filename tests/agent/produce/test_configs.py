@@ -32,7 +32,7 @@ def batch(*ages: int, codec: Codec = Codec.NONE) -> bytes:
 
 
 def set_cluster_default(world: ProduceWorld, name: str, value: str) -> None:
-    """What IncrementalAlterConfigs leaves for all brokers."""
+    """Set what IncrementalAlterConfigs leaves for all brokers."""
     head = world.view.head
     world.view.head = replace(
         head, offset=head.offset + 1, configs=MappingProxyType({**head.configs, (4, ""): {name: value}})

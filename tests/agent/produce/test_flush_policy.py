@@ -1,4 +1,4 @@
-"""When the open file is closed before its linger ends, and how often that may happen."""
+"""Check when the open file is closed before its linger ends, and how often that may happen."""
 
 from __future__ import annotations
 

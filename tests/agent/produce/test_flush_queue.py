@@ -39,7 +39,7 @@ def _send(file: FlushedFile) -> CommittingFile:
 
 
 def _doubt(file: FlushedFile) -> None:
-    """As after a call with a lost response, when the file may be committed again."""
+    """Do the same as after a call with a lost response, when the file may be committed again."""
     file.stage = _send(file).doubted().put_back()
 
 

@@ -86,7 +86,7 @@ async def test_reading_back_gives_the_same_records_at_the_acknowledged_offsets(
 
 
 def _assert_sound(batch: Laid, max_bytes: int) -> None:
-    """What Kafka asks of a batch, and that only what may be merged was."""
+    """Assert what Kafka asks of a batch, and that only what may be merged was."""
     header = batch.header
     assert read_header(batch.data) == header
     assert header.crc == batch_crc(batch.data)

@@ -88,7 +88,7 @@ async def test_the_commit_hears_of_batches_for_parents_whether_a_key_moved() -> 
 
 
 class RefusesMovedKeys(SeenCounts):
-    """As after the boundary."""
+    """The same as after the boundary."""
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
         answers = await super().commit_files(node_id, broker_epoch, files)

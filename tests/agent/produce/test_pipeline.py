@@ -169,7 +169,7 @@ async def test_a_deadline_counts_from_the_requests_arrival() -> None:
 
 
 async def _copies(rng: random.Random) -> int:
-    """How often a batch is in the log if its producer has no id and sends it again after each timeout.
+    """Return how often a batch is in the log if its producer has no id and sends it again after each timeout.
 
     Another client's request waits for the same files, so they are committed in any case.
     """

@@ -49,18 +49,18 @@ class Bench:
         return sent
 
     async def error(self, sequence: int, **options: Any) -> str:
-        """How a batch is answered at once, with nothing held."""
+        """Return how a batch is answered at once, with nothing held."""
         return _error(await self.send(sequence, **options))
 
     async def append(self, sequence: int) -> str:
-        """As `error`, for puts that are held: this one works."""
+        """Do the same as `error`, for puts that are held: this one works."""
         sent = await self.send(sequence)
         await self.store.puts[-1].finish()
         await self.world.clock.settle()
         return _error(sent)
 
     def stored(self) -> int:
-        """How many records the log has."""
+        """Return how many records the log has."""
         return self.world.model.partitions[self.topic.key(0) or 0].high_watermark
 
 

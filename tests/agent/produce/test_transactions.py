@@ -1,4 +1,4 @@
-"""Transactional batches on their way to the commit: what it hears of them, and what is refused before.
+"""Transactional batches on their way to the commit: what it learns of them, and what is refused before.
 
 The planted bugs are what a change of this path could break without any other test seeing it.
 """

@@ -1,4 +1,4 @@
-"""Which quota applies to a client: Kafka's eight levels, and who shares a bucket."""
+"""Check which quota applies to a client: Kafka's eight levels, and who shares a bucket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEVELS: list[tuple[dict[str, str | None], tuple[str | None, str | None]]] = [
     ({"client-id": "app"}, (None, "app")),
     ({"client-id": DEFAULT}, (None, "app")),
 ]
-"""In Kafka's order: the entity, and the owner of the bucket for user alice and client id app."""
+"""Levels in Kafka's order: the entity, and the owner of the bucket for user alice and client id app."""
 
 
 def entity(**names: str | None) -> tuple[EntityData, ...]:

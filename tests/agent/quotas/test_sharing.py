@@ -31,7 +31,7 @@ Demand = Callable[[int, float], float]
 
 
 class Agent:
-    """Its bucket, and what it heard of the others."""
+    """Its bucket, and what it learned of the others."""
 
     def __init__(self, node_id: int, rate: float) -> None:
         self.node_id = node_id
@@ -41,7 +41,7 @@ class Agent:
         self.heard_at = 0.0
 
     def send(self, size: float, now: float) -> float:
-        """What the client sends while it is not muted, in one step."""
+        """Return what the client sends while it is not muted, in one step."""
         sent = 0.0
         while size and now >= self.muted_until and sent < 4 * RATE * STEP:
             sent += size
@@ -62,7 +62,7 @@ class Agent:
 
 
 def simulate(count: int, demand: Demand, seconds: float, *, seed: int = 1, lose: float = 0.0) -> list[float]:
-    """What each agent let pass. `lose`: the part of exchanges that fail."""
+    """Return what each agent let pass. `lose`: the part of exchanges that fail."""
     rng = random.Random(seed)
     agents = [Agent(node_id, RATE) for node_id in range(count)]
     table: dict[int, str] = {agent.node_id: agent.report(0.0) for agent in agents}
@@ -105,7 +105,7 @@ def test_a_client_that_moves_between_agents_keeps_its_rate() -> None:
 @settings(max_examples=25)
 @given(st.integers(1, 4), st.integers(0, 2**32), st.floats(0.0, 0.5))
 def test_no_pattern_of_demand_gets_more_than_the_rate(count: int, seed: int, lose: float) -> None:
-    """Also clients that pause and come back at other agents, and agents that do not hear of each other for a while."""
+    """Also clients that pause and come back at other agents, and agents that do not learn of each other for a while."""
     rng = random.Random(seed)
     plan = [[rng.choice((0, 0, 1_000, 50_000)) for _ in range(60)] for _ in range(count)]
     passed = simulate(count, lambda node_id, now: plan[node_id][int(now)], 60.0, seed=seed, lose=lose)

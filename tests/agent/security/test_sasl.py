@@ -280,7 +280,7 @@ async def test_a_final_message_that_was_seen_is_of_no_use_again() -> None:
 async def test_planted_bugs_in_the_check_let_others_in(
     bug: str, user: str, password: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the tests above would miss if the check were not there."""
+    """This is what the tests above would miss if the check were not there."""
     world = World()
     if bug == "proof":
         monkeypatch.setattr(scram.hmac, "compare_digest", lambda a, b: True)

@@ -104,7 +104,7 @@ class Tap:
 
 
 async def _send_marks(world: World) -> bytes:
-    """What passed on the wire while marks went to the listener and came back, in small and large replies."""
+    """Return what passed on the wire while marks went to the listener and came back, in small and large replies."""
     tap = Tap(world.port)
     client = await world.connect(port=await tap.start())
     for number, times in enumerate((1, 10, 20_000)):

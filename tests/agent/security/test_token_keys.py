@@ -55,7 +55,7 @@ class Issuer:
 
 
 async def logs_in(keys: TokenKeys, clock: ManualClock, message: bytes) -> bool:
-    """Whether the token is accepted."""
+    """Return whether the token is accepted."""
     return isinstance(await OauthBearerExchange(SecuritySettings(), keys, clock).step(message), Authenticated)
 
 
@@ -88,7 +88,7 @@ class Endpoint:
 
 @contextlib.asynccontextmanager
 async def serving(directory: Path, issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Endpoint]:
-    """Over HTTPS on loopback, with a certificate that this process trusts."""
+    """Serve keys over HTTPS on loopback, with a certificate that this process trusts."""
     authority, endpoint = Authority(directory), Endpoint(issuer)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
     monkeypatch.setenv("no_proxy", "*")

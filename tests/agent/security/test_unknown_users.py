@@ -22,7 +22,7 @@ KAFKA_SALT = re.compile(rb"[0-9a-z]{20,26}")
 
 
 def kafka_salt(rng: random.Random) -> bytes:
-    """As Kafka's ScramFormatter: new BigInteger(130, random).toString(36)."""
+    """The same as Kafka's ScramFormatter: new BigInteger(130, random).toString(36)."""
     number, digits = rng.getrandbits(130), ""
     while number:
         number, digit = divmod(number, 36)

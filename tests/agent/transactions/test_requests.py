@@ -37,7 +37,7 @@ from tests.agent.transactions.memory_transactions import MemoryTransactions
 TX, TIMEOUT_MAX_MS = "tx", 900_000
 TOPIC = TopicImage(uuid.UUID(int=100), 100, "t", 2, 2, (0, 0))
 FENCED = {True: ErrorCode.producer_fenced, False: ErrorCode.invalid_producer_epoch}
-"""By whether the client knows the newer code."""
+"""Error codes by whether the client knows the newer code."""
 
 
 class World:
@@ -66,7 +66,7 @@ class World:
         self.mark = WriteTxnMarkers(self.view, rows, self._on_ended)
 
     async def next(self) -> int:
-        """As ProducerIds."""
+        """Do the same as ProducerIds."""
         return next(self._ids)
 
     async def producer(self, name: str = TX, asked: ProducerEpoch = NO_PRODUCER, version: int = 5) -> Any:

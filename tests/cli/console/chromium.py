@@ -24,6 +24,6 @@ def chromium() -> Iterator[Browser]:
 
 
 def open_page(browser: Browser, width: int, scheme: Scheme) -> Page:
-    """In a context without cookies."""
+    """Open the page in a context without cookies."""
     context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, locale="en-GB")
     return context.new_page()

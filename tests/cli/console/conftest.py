@@ -14,7 +14,7 @@ from tests.cli.console.scene import console_of, fill
 
 @contextmanager
 def serving(console: ConsoleServer) -> Iterator[ConsoleServer]:
-    """With two samples, and none by itself: what the pages show does not change meanwhile."""
+    """Yield a console with two samples, and none by itself: what the pages show does not change meanwhile."""
     console.http.start()
     console.sampler.take()
     console.sampler.take()
@@ -40,6 +40,6 @@ def reading(cluster: DevServer) -> Iterator[ConsoleServer]:
 
 @pytest.fixture(scope="session")
 def changing(cluster: DevServer) -> Iterator[ConsoleServer]:
-    """With --allow-changes, and without the metastore."""
+    """Yield a console with --allow-changes, and without the metastore."""
     with serving(console_of(cluster, allows_changes=True, with_metastore=False)) as console:
         yield console

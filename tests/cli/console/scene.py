@@ -89,7 +89,7 @@ def fill(bootstrap: str) -> None:
 
 
 def commit(bootstrap: str, group: str, offsets: dict[tuple[str, int], int]) -> None:
-    """As a consumer that has stopped."""
+    """Do the same as a consumer that has stopped."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     consumer.commit(offsets=[TopicPartition(*place, offset) for place, offset in offsets.items()], asynchronous=False)
     consumer.close()

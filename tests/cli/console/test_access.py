@@ -1,4 +1,4 @@
-"""Who reaches the console: this machine, or clients with a token."""
+"""Check who reaches the console: this machine, or clients with a token."""
 
 from __future__ import annotations
 

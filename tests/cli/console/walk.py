@@ -25,4 +25,4 @@ CHANGE_PAGES = {
     "confirm-delete": f"/confirm/delete-topic?name={ORDERS}",
     "topic-changes": f"/topic?name={ORDERS}",
 }
-"""Of a console with --allow-changes."""
+"""Pages of a console with --allow-changes."""

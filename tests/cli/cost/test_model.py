@@ -1,4 +1,4 @@
-"""The cost model: its sums by hand, its constants from runs that are in the repository, and the printed page."""
+"""The cost model: its sums manually, its constants from runs that are in the repository, and the printed page."""
 
 from __future__ import annotations
 

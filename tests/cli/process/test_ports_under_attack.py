@@ -47,7 +47,7 @@ CONNECTIONS = 12
 NEWCOMERS = 4
 ATTACKERS = 20
 WAIT_SECONDS = 0.2
-"""Of HTTP, which measures real time."""
+"""Limit in seconds of HTTP, which measures real time."""
 API_VERSIONS, SASL_AUTHENTICATE = int(ApiKey.API_VERSIONS), int(ApiKey.SASL_AUTHENTICATE)
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -111,7 +111,7 @@ async def pipelining(port: Port) -> Client:
 
 
 async def _begun(port: Port, size: int) -> Client:
-    """Of the handshake, if there is one."""
+    """Return the beginning of the handshake, if there is one."""
     client = await port.client(STRANGER, encrypts=False)
     first = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" if port.trust is not None else port.request
     client.writer.write(first[:size])
@@ -125,7 +125,7 @@ ATTACKS: list[Attack] = [silent, half_a_request, not_reading, pipelining, slow_b
 
 
 async def _answer(request: Request) -> Response:
-    """As an agent: ApiVersions for all, other requests after authentication."""
+    """The same as an agent: ApiVersions for all, other requests after authentication."""
     if request.api_key == SASL_AUTHENTICATE:
         request.connection.principal = "User:alice"
     elif request.api_key != API_VERSIONS and not request.connection.is_known:
@@ -265,7 +265,7 @@ async def _attacked(name: str, attack: Attack, directory: Path) -> None:
 
 
 def _newest_goes(self: Newcomers, now: float) -> bool:
-    """As it was: those who wait stay, newer ones are turned away."""
+    """The same as it was: those who wait stay, newer ones are turned away."""
     self._end(next(reversed(self._all)), for_others=True)
     return True
 

@@ -1,4 +1,4 @@
-"""Where the active part and the cleaned part of a partition end, when log starts move and merges go on."""
+"""Check where the active part and the cleaned part of a partition end, when log starts move and merges continue."""
 
 from __future__ import annotations
 

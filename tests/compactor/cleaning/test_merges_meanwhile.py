@@ -28,7 +28,9 @@ STEP_HOURS = 1 / 6
 PASS_DELAY_HOURS = 0.55
 """Beyond segment.ms: a step until the planner looks, and two steps for its job; its merges are done by then."""
 MERGE_DELAY_HOURS = (0.45, 1.1)
-"""By level: max_age_ms of the policy, ten minutes and an hour, and two steps for the job if no pass was there first."""
+"""Hours until a merge by level: max_age_ms of the policy, ten minutes and an hour, and two steps for the job if no
+pass was there first.
+"""
 
 
 async def plan_merges(world: CleaningWorld, **limits: Any) -> None:
@@ -46,7 +48,7 @@ async def unfinished(world: CleaningWorld, kind: str) -> list[bytes]:
 
 
 async def end_jobs(world: CleaningWorld, *kinds: str) -> None:
-    """As if a worker had done them."""
+    """Do the same as if a worker had done them."""
     while (job := await world.postgres.claim_job("test", kinds, LEASE_MS)) is not None:
         await world.postgres.finish_job(job.token)
 
@@ -114,7 +116,7 @@ async def test_a_pass_that_meets_a_merge_is_next(world: CleaningWorld) -> None:
 
 
 class BusyDays:
-    """Virtual time in steps of ten minutes: flushes go on, each job takes two steps, planners look at each step."""
+    """Virtual time in steps of ten minutes: flushes continue, each job takes two steps, planners look at each step."""
 
     def __init__(self, world: CleaningWorld, key: int) -> None:
         self.world, self.key = world, key

@@ -1,4 +1,4 @@
-"""A cleaning worker is stopped at any call past its lease, another one does its job, and then it goes on: no harm.
+"""A cleaning worker is stopped at any call past its lease, another one does its job, and then it continues: no harm.
 
 Fault model: as in tests/compactor/test_pauses.py.
 """

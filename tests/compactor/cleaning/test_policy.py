@@ -1,4 +1,4 @@
-"""When active parts end and partitions are cleaned, with a clock that the test controls."""
+"""Check when active parts end and partitions are cleaned, with a clock that the test controls."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ CONFIGS = {
 
 
 async def log_of(world: CleaningWorld, key: int) -> tuple[list[str], int, int]:
-    """(what each extent is, last stable offset, aborted ranges that readers hear of)."""
+    """(what each extent is, last stable offset, aborted ranges that readers learn of)."""
     (found,) = await world.postgres.find_extents([ExtentQuery(key, 0, 1 << 40)])
     kinds = ["marker" if marker_of(extent.file_id) else "data" for extent in found.extents]
     return kinds, found.last_stable_offset, len(found.aborted)
@@ -54,14 +54,14 @@ async def kept_markers(world: CleaningWorld, key: int) -> set[Extent]:
 
 
 async def offsets_from(world: CleaningWorld, key: int, start: int) -> list[int]:
-    """Of all records that are not markers."""
+    """Return the offsets of all records that are not markers."""
     batches = [batch for batch in await world.batches(key, start) if not read_header(batch).is_control]
     offsets = [record.offset for batch in batches for record in decode_records(memoryview(batch))]
     return [offset for offset in offsets if offset >= start]
 
 
 def check(seen: list[SeenRecord], truth: Truth, key: int) -> None:
-    """What a read_committed consumer may see of a compacted partition."""
+    """Check what a read_committed consumer may see of a compacted partition."""
     everything = truth.committed(key)
     assert set(seen) <= set(everything), "aborted, open or changed records"
     assert seen == sorted(seen), "order"
@@ -177,7 +177,7 @@ async def test_each_planted_bug_is_caught(
 
 
 async def found_by(seed: int, databases: Throwaway, planted: Sequence[tuple[str, str, str]] = ()) -> str:
-    """What a history finds, in a new database."""
+    """Return what a history finds, in a new database."""
     async with databases.store() as (url, store):
         world = CleaningWorld(store, url)
         await world.begin()

@@ -31,7 +31,7 @@ class CleaningWorld(CompactionWorld):
 
     hours = 0.0
     spark_limits = SparkLimits()
-    """As the settings of planner and workers say."""
+    """The same as the settings of planner and workers say."""
 
     async def wait(self, hours: float) -> None:
         """Let the database's clock, and that of records, move on."""
@@ -41,7 +41,7 @@ class CleaningWorld(CompactionWorld):
         self.service.database_now_ms = self.now_ms  # type: ignore[method-assign]
 
     def now_ms(self) -> int:
-        """Of the database's clock."""
+        """Return the time of the database's clock in ms."""
         return self.clock.wall_ms() + round(self.hours * 3_600_000)
 
     async def send(self, key: int, *records: KeyValue) -> None:
@@ -73,7 +73,7 @@ class CleaningWorld(CompactionWorld):
         )
 
     async def raise_epoch(self, key: int, epoch: int) -> None:
-        """What partition growth does."""
+        """Do what partition growth does."""
         async with session(self.url) as raw:
             await raw.execute("UPDATE partitions SET leader_epoch = %s WHERE partition_key = %s", (epoch, key))
 
@@ -126,7 +126,7 @@ class CleaningWorld(CompactionWorld):
         return cleaner
 
     async def state(self, key: int, min_lag_ms: int = 0) -> CleaningState:
-        """What the policy decides by."""
+        """Return what the policy decides by."""
         _, (found,) = await self.postgres.describe_cleaning([CleaningQuery(key, min_lag_ms)])
         return found
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from load.tools.python_apps import python_of
 
 SECONDS_MAX = 180.0
-"""For anything that is waited for, far beyond what it takes."""
+"""Most seconds for anything that is waited for, far beyond what it takes."""
 
 
 class App:
@@ -98,13 +98,13 @@ def kept_records(bootstrap: str, topic: str) -> tuple[int, int]:
 
 
 def was_cleaned(bootstrap: str, topic: str, share: float = 0.5) -> bool:
-    """Whether at least this share of all records is gone."""
+    """Return whether at least this share of all records is gone."""
     kept, appended = kept_records(bootstrap, topic)
     return appended > 0 and kept <= (1 - share) * appended
 
 
 def is_compacted(bootstrap: str, topic: str) -> bool:
-    """Whether its cleanup.policy is compact."""
+    """Return whether its cleanup.policy is compact."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     admin = AdminClient({"bootstrap.servers": bootstrap})  # a variable: without one, it ends before its answer
     described = admin.describe_configs([resource])[resource].result(30)

@@ -15,7 +15,7 @@ from tests.compat.kafka_server import kafka_server
 from tests.house.needs import require
 
 EAGER = {"log.cleaner.min.cleanable.ratio": "0.01", "log.roll.ms": "500"}
-"""Of topics that do not set it themselves."""
+"""Configs of topics that do not set it themselves."""
 EAGER_HEADRACE: dict[str, object] = {
     "linger.ms": 25,
     "log.cleaner.backoff.ms": 200,
@@ -46,6 +46,6 @@ def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    """Of the cluster that the test names: parametrize it indirectly."""
+    """Return the bootstrap of the cluster that the test names: parametrize it indirectly."""
     address: str = request.getfixturevalue(f"{request.param}_cluster")
     return address

@@ -13,7 +13,7 @@ from tests.compat.apps.app import SECONDS_MAX
 
 PARTITIONS, KEYS, ROUNDS = 2, 50, 40
 MILLISECONDS_OF_ROUND = 100
-"""Between the timestamps of two rounds, however long a round takes."""
+"""Milliseconds between the timestamps of two rounds, however long a round takes."""
 
 
 class Words:
@@ -41,7 +41,7 @@ class Words:
         self._rounds += 1
 
     def are_counted(self, parse: Callable[[bytes], tuple[object, int]]) -> bool:
-        """Whether the last counts of a key, summed over its windows, are right for all keys.
+        """Return whether the last counts of a key, summed over its windows, are right for all keys.
 
         `parse`: the window and the count in a record's value.
         """
@@ -55,14 +55,14 @@ class Words:
         return found == self.expected
 
     def counts(self) -> dict[str, list[bytes]]:
-        """Per key the values that a reader of committed records gets, in order."""
+        """Return for each key the values that a reader of committed records gets, in order."""
         found: dict[str, list[bytes]] = {}
         for key, value in all_records(self.bootstrap, self._counted):
             found.setdefault(key.decode(), []).append(value)
         return found
 
     def are_committed(self, group: str) -> bool:
-        """Whether the group committed the end of each partition: a graceful stop then repeats nothing."""
+        """Return whether the group committed the end of each partition: a graceful stop then repeats nothing."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
         try:
             committed = consumer.committed([TopicPartition(self._words, number) for number in range(PARTITIONS)], 30)

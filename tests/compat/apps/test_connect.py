@@ -51,7 +51,7 @@ class Worker:
         return JavaApp([f"{KAFKA_APPS}/*"], command, self.folder / "connect.log")
 
     def is_up(self) -> bool:
-        """Whether it answers, which it does once it has read its topics."""
+        """Return whether it answers, which it does once it has read its topics."""
         try:
             with urllib.request.urlopen(f"{self.rest}/connectors", timeout=5) as answer:
                 return answer.status == 200
@@ -77,7 +77,7 @@ class Worker:
         self.written += lines
 
     def has_all(self) -> bool:
-        """Whether the sink has every line."""
+        """Return whether the sink has every line."""
         return self.sink.exists() and len(self.sink.read_text().splitlines()) >= len(self.written)
 
 

@@ -1,4 +1,4 @@
-"""Flink SQL, exactly once: a count by key is killed while it works, and goes on from its last checkpoint.
+"""Flink SQL, exactly once: a count by key is killed while it works, and continues from its last checkpoint.
 
 Flink is its table API with a cluster in one process, because the SQL client cannot be resolved with Maven
 (load/tools/flink). RunSql.java runs the example's statements as `sql-client.sh -f` does.
@@ -29,7 +29,7 @@ OPENED = ("java.lang", "java.net", "java.nio", "java.time", "java.util", "java.u
 
 
 def _start(folder: Path, script: Path) -> JavaApp:
-    """From the newest complete checkpoint, if there is one."""
+    """Start from the newest complete checkpoint, if there is one."""
     complete = [path.parent for path in (folder / "checkpoints").glob("*/chk-*/_metadata")]
     newest = max(complete, key=lambda path: path.stat().st_mtime, default=None)
     command = ["RunSql", str(script), *([f"execution.state-recovery.path={newest.as_uri()}"] if newest else [])]

@@ -20,7 +20,9 @@ pytestmark = [
     pytest.mark.needs("karapace"),
 ]
 SUBJECTS, VERSIONS, ROUNDS = 5, 3, 20
-"""In each round the compatibility of every subject changes: a record under the subject's one key."""
+"""Numbers of records: in each round the compatibility of every subject changes: a record under the subject's one
+key.
+"""
 DELETED = SUBJECTS
 """A subject that is deleted. Karapace gives its ids again once its records are cleaned."""
 LEVELS = ("FULL", "BACKWARD")
@@ -53,7 +55,7 @@ class Registry:
             return json.load(answer)
 
     def is_up(self) -> bool:
-        """Whether it takes writes, which it does once it has read its topic and leads."""
+        """Return whether it takes writes, which it does once it has read its topic and leads."""
         try:
             self.ask("/config", {"compatibility": "BACKWARD"}, "PUT")
         except (urllib.error.URLError, OSError):

@@ -42,7 +42,7 @@ def _produce(bootstrap: str, first: int) -> None:
 
 
 def _values(bootstrap: str, topic: str) -> list[int]:
-    """Of all records there are; empty if the topic is not there yet."""
+    """Return the values of all records there are; empty if the topic is not there yet."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "values", "enable.partition.eof": True})
     found: list[int] = []
     if topic in consumer.list_topics(timeout=30).topics:

@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _report(name: str, outcomes: list[Outcome]) -> int:
-    """How many failures have no known reason."""
+    """Return how many failures have no known reason."""
     counts = Counter(outcome.verdict for outcome in outcomes)
     failed = [outcome for outcome in outcomes if outcome.verdict == "failed"]
     surprises = [outcome for outcome in failed if reason_for(name, outcome.test) is None]

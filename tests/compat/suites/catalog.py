@@ -1,4 +1,4 @@
-"""Which suites there are: where each comes from, what it needs, and the command that runs it.
+"""Catalog of the suites: where each comes from, what it needs, and the command that runs it.
 
 Place: data for runner.py. Nothing of the suites is kept in this repository.
 Invariant: a suite's own test code runs unchanged; a plugin replaces its cluster (in Docker, or a Kafka that it starts)
@@ -15,7 +15,7 @@ PLUGINS = Path(__file__).parent / "plugins"
 
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""Of the listeners of each agent, in this order."""
+"""Protocols of the listeners of each agent, in this order."""
 
 
 class User(NamedTuple):
@@ -32,24 +32,24 @@ class Suite(NamedTuple):
     name: str
     repository: str
     tag: str
-    """Of the checkout; brought in by `git clone --depth 1 --branch TAG`."""
+    """Tag of the checkout; brought in by `git clone --depth 1 --branch TAG`."""
     copied: tuple[str, ...]
     """What of the checkout the tests run from; the library itself is the released one, where it needs compiling."""
     requirements: tuple[str, ...]
-    """For pip; empty for a suite that npm installs."""
+    """Requirements for pip; empty for a suite that npm installs."""
     command: tuple[str, ...]
     """{python}, {junit} and {work} are filled in; run in the directory of the copy."""
     environment: dict[str, str]
     """{bootstrap}, {junit} and {work} are filled in; also {ssl}, {sasl_plaintext} and {sasl_ssl}, the addresses of
     these listeners, and {certificates}, a folder."""
     settings: dict[str, object]
-    """For each agent, above those of every suite (runner.SETTINGS)."""
+    """Settings for each agent, above those of every suite (runner.SETTINGS)."""
     ports: tuple[tuple[int, ...], ...] = ((0, 0, 0, 0),)
-    """For each agent, its ports by PROTOCOLS; 0 is a free one."""
+    """Ports for each agent, its ports by PROTOCOLS; 0 is a free one."""
     users: tuple[User, ...] = ()
-    """Of the listeners with SASL."""
+    """Users of the listeners with SASL."""
     scripts: tuple[str, ...] = ()
-    """Of ours, from plugins/, in the place of the suite's own scripts/ that ask Docker."""
+    """Scripts of ours, from plugins/, in the place of the suite's own scripts/ that ask Docker."""
     seconds_max: int = 2400
 
 

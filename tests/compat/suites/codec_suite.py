@@ -15,7 +15,7 @@ from tests.compat.suites.runner import Outcome
 NAME = "codec"
 SEEDS = (1, 2, 3)
 REQUESTS = 25
-"""For each seed and version."""
+"""Requests for each seed and version."""
 
 
 def run(work: Path) -> list[Outcome]:

@@ -53,7 +53,7 @@ KNOWN: tuple[Known, ...] = (
 
 
 def reason_for(suite: str, test: str) -> str | None:
-    """Why this test is expected to fail; None when it should pass."""
+    """Return why this test is expected to fail; None when it should pass."""
     for known in KNOWN:
         if re.search(known.suite, suite) and re.search(known.test, test):
             return known.reason

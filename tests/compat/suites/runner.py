@@ -111,7 +111,7 @@ def _outcome(case: ElementTree.Element) -> Outcome:
 
 @contextmanager
 def _cluster(suite: Suite) -> Iterator[dict[str, str]]:
-    """What of the suite's command and environment names the running cluster."""
+    """Return what of the suite's command and environment names the running cluster."""
     settings = {**SETTINGS, **suite.settings}
     with (
         tempfile.TemporaryDirectory(prefix="headrace-compat-") as directory,

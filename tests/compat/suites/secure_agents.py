@@ -24,7 +24,7 @@ from tests.compat.suites.catalog import PROTOCOLS, Suite, User
 from tests.faults.shared_cluster import free_ports
 
 KEY_PASSWORD = "abcdefgh"
-"""Of the clients' key: aiokafka's tests know it."""
+"""Key password of the clients' key: aiokafka's tests know it."""
 AUTHORITY_FILES = ("ca.crt", "ca-cert")
 CLIENT_FILES = ("client.crt", "client.key", "cl_client.pem", "cl_client.key")
 """Names in aiokafka's tests, and in kafka-python's; both certificate and key are in each."""
@@ -88,7 +88,7 @@ def _chosen(ports: tuple[int, ...]) -> list[int]:
 
 
 def _for_clients(authority: Authority, folder: Path) -> None:
-    """What the tests of aiokafka and kafka-python read: the authority, and a client's certificate and key."""
+    """Write what the tests of aiokafka and kafka-python read: the authority, and a client's certificate and key."""
     pem = authority.issue("client", "client.both", KEY_PASSWORD).read_bytes()
     for name in AUTHORITY_FILES:
         (folder / name).write_bytes(authority.path.read_bytes())

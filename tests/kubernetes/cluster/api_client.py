@@ -1,4 +1,4 @@
-"""A small client of the Kubernetes API: JSON objects, and watches that go on after an interruption.
+"""A small client of the Kubernetes API: JSON objects, and watches that continue after an interruption.
 
 Place: used by all parts that this test adds to the control plane.
 Invariant: a watch yields each object's last state at least once; an object that was deleted during an interruption is
@@ -30,7 +30,7 @@ class ApiError(Exception):
 
 
 class ApiClient:
-    """As an administrator of the cluster at `url`."""
+    """Acts as an administrator of the cluster at `url`."""
 
     def __init__(self, url: str, token: str) -> None:
         self._url = url
@@ -49,7 +49,7 @@ class ApiClient:
         return await self._call("GET", path)
 
     async def find(self, path: str) -> Json | None:
-        """None if it is absent."""
+        """Return None if it is absent."""
         try:
             return await self._call("GET", path)
         except ApiError as error:

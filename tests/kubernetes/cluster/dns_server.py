@@ -31,7 +31,7 @@ class ServiceNames:
         self.slices: dict[str, Json] = {}
 
     async def follow(self, client: ApiClient) -> None:
-        """Without end."""
+        """Follow without end."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_services(client))
             group.create_task(self._follow_slices(client))

@@ -39,7 +39,7 @@ class LoadBalancer:
         self._servers: dict[tuple[str, str, int], asyncio.Server] = {}
 
     async def run(self) -> None:
-        """Without end."""
+        """Run without end."""
         while True:
             wanted = {
                 key: item for key, item in self._names.services.items() if item["spec"].get("type") == "LoadBalancer"
@@ -97,7 +97,7 @@ def proxy_header(client: tuple[str, int], here: tuple[str, int]) -> bytes:
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until the sender ends."""
+    """Copy until the sender ends."""
     with suppress(OSError):
         while data := await reader.read(CHUNK_BYTES):
             writer.write(data)

@@ -20,7 +20,7 @@ from tests.kubernetes.kubelet.node_agent import NodeAgent
 
 
 async def serve(folder: Path) -> None:
-    """Until it is cancelled, or a part fails."""
+    """Serve until it is cancelled, or a part fails."""
     state = json.loads((folder / "cluster.json").read_text())
     client = ApiClient(state["api"], state["token"])
     names = ServiceNames()

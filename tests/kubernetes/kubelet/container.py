@@ -54,7 +54,7 @@ class Container:
     """Counts the starts from 0."""
     changed: Callable[[], None]
     pid: int = 0
-    """Of the process that started the container's process 1."""
+    """The process id of the process that started the container's process 1."""
     reason: str | None = None
     """Why we ended it."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)

@@ -69,7 +69,7 @@ def make_root(spec: dict[str, Any]) -> None:
 
 
 def drop_rights(spec: dict[str, Any]) -> None:
-    """To the container's user; with the capabilities of that user."""
+    """Change to the container's user; with the capabilities of that user."""
     os.setgroups(spec["groups"])
     os.setgid(spec["gid"])
     os.setuid(spec["uid"])

@@ -19,7 +19,7 @@ DEFAULT_GRACE_S = 30.0
 
 
 def starts_again(policy: str, exit_code: int) -> bool:
-    """By the pod's restartPolicy."""
+    """Return whether it starts again, by the pod's restartPolicy."""
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 
@@ -39,7 +39,7 @@ class BackOff:
 
 
 def grace_after_hook(grace_s: float, hook_took_s: float) -> float:
-    """What SIGTERM has left; 0 kills at once."""
+    """Return what SIGTERM has left; 0 kills at once."""
     if grace_s <= 0:
         return 0.0
     return max(grace_s - hook_took_s, MIN_GRACE_S)

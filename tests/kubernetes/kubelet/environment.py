@@ -55,7 +55,7 @@ def environment_of(
 
 
 def service_variables(services: Iterable[Json], *, all_of_them: bool) -> dict[str, str]:
-    """What a pod gets of its namespace's Services, and always of `kubernetes`."""
+    """Return what a pod gets of its namespace's Services, and always of `kubernetes`."""
     found: dict[str, str] = {}
     for service in services:
         address, name = service["spec"].get("clusterIP", "None"), service["metadata"]["name"]

@@ -16,9 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent
 COMMANDS = "/opt/headrace/bin"
-"""Where Headrace's commands are in each container."""
+"""Folders in which Headrace's commands are in each container."""
 COMMANDS_FOLDER, ACCOUNTS_FILE = "commands", "passwd"
-"""Below the folder of all pods' files."""
+"""Folders below the folder of all pods' files."""
 USER = 10001
 """The account of Headrace's image, unless the pod's security context names another."""
 SPARK_USER, SPARK_FOLDER = 185, "/opt/spark/work-dir"
@@ -40,7 +40,7 @@ class Image:
 
 
 def image_of(name: str) -> Image:
-    """By `registry/repository:tag` or `...@digest`."""
+    """Return the image by `registry/repository:tag` or `...@digest`."""
     repository, _, tag = name.partition("@")[0].rpartition("/")[2].partition(":")
     checkout = _checkouts().get(tag, ROOT)
     paths = f"{COMMANDS}:{BIN}:/usr/local/bin:/usr/bin:/bin"

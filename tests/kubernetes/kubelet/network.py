@@ -31,7 +31,7 @@ class PodNetwork:
 
     @property
     def path(self) -> str:
-        """For setns(2)."""
+        """Path for setns(2)."""
         return str(RUN / self.name)
 
 
@@ -49,7 +49,7 @@ class PodNetworks:
         return network
 
     async def remove(self, network: PodNetwork) -> None:
-        """With its cable and routes; processes in it keep the namespace until they end."""
+        """Remove the namespace with its cable and routes; processes in it keep the namespace until they end."""
         await asyncio.to_thread(run, "ip", "netns", "delete", network.name)
 
 

@@ -31,7 +31,7 @@ def references(spec: object) -> Iterator[tuple[str, str]]:
 
 
 class PodObjects:
-    """Of all pods of this machine."""
+    """Pod objects of all pods of this machine."""
 
     def __init__(self, client: ApiClient, resolver: str) -> None:
         """`resolver`: the address of the cluster's DNS."""
@@ -63,7 +63,7 @@ class PodObjects:
         return read
 
     def services(self, pod: Json) -> list[Json]:
-        """Of the pod's namespace, and `kubernetes`."""
+        """Return the services of the pod's namespace, and `kubernetes`."""
         namespaces = {pod["metadata"]["namespace"], "default"}
         own = [each for each in self._services if each["metadata"]["namespace"] in namespaces]
         return [

@@ -53,11 +53,11 @@ class ContainerState:
 
     @property
     def ready(self) -> bool:
-        """By its probes."""
+        """Whether it is ready by its probes."""
         return self.container is not None and self.container.probes.ready
 
     def as_run(self) -> Run:
-        """For the pod's phase."""
+        """Return the containers as the pod's phase counts them."""
         return Run(self.container is not None or bool(self._last), self.exit_code)
 
     def status(self) -> Json:

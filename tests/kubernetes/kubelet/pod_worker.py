@@ -62,7 +62,7 @@ class PodWorker:
 
     @property
     def path(self) -> str:
-        """Of the pod's object."""
+        """Path of the pod's object."""
         return f"/api/v1/namespaces/{self.pod['metadata']['namespace']}/pods/{self.pod['metadata']['name']}"
 
     def update(self, pod: Json) -> None:

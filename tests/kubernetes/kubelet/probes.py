@@ -52,7 +52,7 @@ class _Streak:
 
 
 class ProbeStates:
-    """Of one run of a container; a restart makes new ones."""
+    """Probe states of one run of a container; a restart makes new ones."""
 
     def __init__(self, container: dict[str, Any]) -> None:
         self.probes = {kind: Probe.of(container[f"{kind}Probe"]) for kind in KINDS if f"{kind}Probe" in container}

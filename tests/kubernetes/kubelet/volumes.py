@@ -101,7 +101,7 @@ def contents(kind: str, found: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def mounts(container: Json, folders: Mapping[str, Path]) -> list[dict[str, Any]]:
-    """What container_init.py binds."""
+    """Return what container_init.py binds."""
     binds = []
     for mount in container.get("volumeMounts", ()):
         source = folders[mount["name"]]

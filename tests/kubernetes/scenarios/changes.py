@@ -67,7 +67,7 @@ def pod_killed(release: Release) -> str:
 
 
 def node_drained(release: Release) -> str:
-    """At least two agents on the drained node; the PodDisruptionBudget allows one at a time."""
+    """Drain a node: at least two agents on the drained node; the PodDisruptionBudget allows one at a time."""
     release.run(program("kubectl"), "cordon", *OTHERS)
     release.set_metrics(None)
     release.upgrade({"autoscaling/enabled": False, "agents/replicas": 4}, timeout=ROLLOUT)
@@ -122,5 +122,5 @@ def failed_migration(release: Release) -> str:
     assert {pod["metadata"]["uid"] for pod in release.ready_agents()} == before
     (job,) = release.pods("app.kubernetes.io/component=migrate")
     line = release.log(job["metadata"]["name"]).strip().splitlines()[-1]
-    release.upgrade(timeout=ROLLOUT)  # with the right values it goes on
+    release.upgrade(timeout=ROLLOUT)  # with the right values it continues
     return f"`pre-upgrade hooks failed`, agents unchanged; the Job's last line: {line[:160]}; {watched}"

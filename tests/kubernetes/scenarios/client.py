@@ -33,7 +33,7 @@ class Story:
 
     acknowledged: dict[Name, int] = field(default_factory=dict)
     times: dict[int, list[float]] = field(default_factory=dict)
-    """Of acknowledgements, by partition."""
+    """Times of acknowledgements, by partition."""
     read: list[Read] = field(default_factory=list)
     group: set[str] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
@@ -82,7 +82,7 @@ def read(bootstrap: str, topic: str, story: Story, ended: threading.Event) -> No
 
 
 def read_in_group(bootstrap: str, topic: str, story: Story, ended: threading.Event) -> None:
-    """As the only member of a group."""
+    """Do the same as the only member of a group."""
     consumer = _consumer(bootstrap, f"group-of-{topic}")
     consumer.subscribe([topic])
     while not ended.is_set():

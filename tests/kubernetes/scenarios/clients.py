@@ -29,7 +29,7 @@ class Watched:
 
     @property
     def group(self) -> str:
-        """Of its consumer; client.py names it."""
+        """Group of its consumer; client.py names it."""
         return f"group-of-{self.topic}"
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Watched:
 
 @contextmanager
 def inside(release: Release) -> Iterator[Watched]:
-    """In a pod, by the name of the Service."""
+    """Yield clients in a pod, by the name of the Service."""
     number = int(time.time())
     name, watched = f"client-{number}", Watched(f"inside-{number}")
     arguments = ["-m", MODULE, f"{NAME}:9092", watched.topic]
@@ -74,7 +74,7 @@ def _is_running(release: Release, name: str) -> bool:
 
 @contextmanager
 def outside(release: Release, bootstrap: str) -> Iterator[Watched]:
-    """In a network namespace that has no route to pods and Services."""
+    """Yield clients in a network namespace that has no route to pods and Services."""
     watched = Watched(f"outside-{int(time.time())}")
     command = ["ip", "netns", "exec", "outside", sys.executable, "-u", "-m", MODULE, bootstrap, watched.topic]
     log = release.folder / f"{watched.topic}.log"

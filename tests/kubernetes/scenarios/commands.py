@@ -39,6 +39,6 @@ def set_configs(release: Release, *settings: str) -> None:
 
 
 def records_of(release: Release, topic: str) -> int:
-    """How many records of clients the topic has."""
+    """Return how many records of clients the topic has."""
     lines = run_command(release, "records", "consume", topic).splitlines()
     return len([line for line in lines if line.startswith("p/")])

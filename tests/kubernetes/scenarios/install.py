@@ -57,7 +57,7 @@ def install(release: Release) -> str:
 
 
 def zones_of_agents(release: Release) -> list[str]:
-    """As an agent tells; each must be that of the agent's node."""
+    """The same as an agent tells; each must be that of the agent's node."""
     pods = release.ready_agents()
     with urllib.request.urlopen(f"http://{pods[0]['status']['podIP']}:9644/v1/status", timeout=10) as response:
         told = {agent["host"]: agent["rack"] for agent in json.load(response)["agents"]}

@@ -62,7 +62,7 @@ class Release:
         return done.stdout
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
-        """In the release's namespace."""
+        """Run kubectl in the release's namespace."""
         return self.run(program("kubectl"), "-n", NAMESPACE, *arguments, text=text)
 
     def get(self, kind: str, name: str = "", selector: str = "") -> Json:
@@ -83,7 +83,7 @@ class Release:
         return text
 
     def helm(self, *arguments: str) -> str:
-        """In the release's namespace."""
+        """Run helm in the release's namespace."""
         return self.run(program("helm"), "-n", NAMESPACE, *arguments)
 
     def upgrade(self, values: Mapping[str, object] | None = None, *, timeout: str = "4m", wait: bool = True) -> str:
@@ -123,12 +123,12 @@ class Release:
         )
 
     def set_metrics(self, cpu: str | None, custom: Mapping[str, str] | None = None) -> None:
-        """What each pod reports to the metrics API."""
+        """Set what each pod reports to the metrics API."""
         body = json.dumps({"cpu": cpu, "custom": custom or {}}).encode()
         self._request(f"https://{self.state['metrics']}:{PORT}/set", body)
 
     def log(self, pod_name: str) -> str:
-        """Of all containers of one pod, each run."""
+        """Return the log of all containers of one pod, each run."""
         place = self.folder / "pods" / f"{NAMESPACE}_{pod_name}"
         return "".join(path.read_text(errors="replace") for path in sorted(place.glob("*.log")))
 

@@ -13,7 +13,9 @@ REQUEST = "500m"
 
 
 def scale(release: Release) -> str:
-    """By CPU: 90 percent of the request, then 10. The chart's pace is made faster for the test, and says so."""
+    """Scale the agents by CPU: 90 percent of the request, then 10. The chart's pace is made faster for the test,
+    and says so.
+    """
     release.set_metrics("300m")  # 60 percent: as wanted
     release.upgrade(
         {

@@ -67,7 +67,9 @@ def check_refusals(release: Release, executor: Json) -> str:
 
 
 def as_made(pod: Json) -> Json:
-    """Without what the API server, the scheduler and the kubelet have added; it stays unscheduled."""
+    """Return the object without what the API server, the scheduler and the kubelet have added; it stays
+    unscheduled.
+    """
     metadata = {"name": POD, "labels": dict(pod["metadata"]["labels"])}
     spec = copy.deepcopy(pod["spec"])
     spec.pop("nodeName", None)
@@ -76,7 +78,7 @@ def as_made(pod: Json) -> Json:
 
 
 def deviations(own: Json) -> dict[str, tuple[Json, str]]:
-    """What -> (the pod with this one difference, the message of its refusal)."""
+    """Return what -> (the pod with this one difference, the message of its refusal)."""
 
     def but(change: Callable[[Json, Json], object]) -> Json:
         pod = copy.deepcopy(own)
@@ -182,7 +184,7 @@ def _attempt(release: Release, pod: Json) -> str | None:
 
 
 def _try(release: Release, *words: str, text: str | None = None) -> str | None:
-    """What the API server says against it; None if it is admitted."""
+    """Return what the API server says against it; None if it is admitted."""
     dry = () if "--raw" in words else ("--dry-run=server",)
     try:
         release.kubectl(*words, *dry, f"--as={ACCOUNT}", text=text)

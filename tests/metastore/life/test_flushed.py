@@ -57,7 +57,7 @@ class Wal:
 
 
 def verdicts(seed: int, taken_by: type[FlushedPosition]) -> set[LifeVerdict]:
-    """What one process judges of a server that is never restored, while it writes, flushes and crashes."""
+    """Return what one process judges of a server that is never restored, while it writes, flushes and crashes."""
     rng = random.Random(seed)
     wal, position, found = Wal(rng), taken_by(), set()
     for _ in range(STEPS):

@@ -1,4 +1,6 @@
-"""When connections to Postgres are left: the policy, and processes that follow an address to a promoted server."""
+"""Check when connections to Postgres are left: the policy, and processes that follow an address to a promoted
+server.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def always(look: Look) -> Iterator[Look]:
 
 
 def bounded(left: list[float]) -> bool:
-    """Whether the waits are long enough, and become longer."""
+    """Return whether the waits are long enough, and become longer."""
     waits = [after - before for before, after in itertools.pairwise(left)]
     later = waits[4:]
     return all(wait >= FIRST_WAIT_SECONDS for wait in waits) and all(wait >= MOST_WAIT_SECONDS for wait in later)
@@ -99,7 +101,7 @@ def test_after_a_calm_hour_the_waits_begin_again() -> None:
 
 
 class Address:
-    """Of Postgres: connections made from now on go to another server, open ones stay."""
+    """Address of Postgres: connections made from now on go to another server, open ones stay."""
 
     def __init__(self, servers: Servers, proxy: FaultProxy) -> None:
         self.servers, self.proxy = servers, proxy
@@ -120,7 +122,7 @@ class Address:
         return made
 
     async def move(self) -> None:
-        """To a standby that is promoted, and where the next life begins. The old primary stays up."""
+        """Move the address to a standby that is promoted, and where the next life begins. The old primary stays up."""
         await asyncio.to_thread(self.servers.add_standby, "standby")
         await asyncio.to_thread(self.servers.cut, "standby")
         await asyncio.to_thread(self.servers.promote, "standby")

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.requirement("X4")
 
 
 async def two_processes(url: str) -> tuple[PostgresMetastore, LifeKeeper, PostgresMetastore, LifeKeeper]:
-    """On one server and one bucket."""
+    """Return the two processes on one server and one bucket."""
     bucket = MemoryStore(ManualClock())
     first, second = [await PostgresMetastore.open(url, Settings(metastore_pool_size=1)) for _ in range(2)]
     keepers = [LifeKeeper(store, bucket, ManualClock(), random.Random(n)) for n, store in enumerate((first, second))]
@@ -148,7 +148,7 @@ async def test_a_planted_bug_in_sql_is_caught(metastore_url: str, bug: str) -> N
 
 
 def _table(judged: Callable[..., LifeVerdict]) -> bool:
-    """Whether a judge gives the right answers to the cases that the planted bugs are about."""
+    """Return whether a judge gives the right answers to the cases that the planted bugs are about."""
     promoted = replace(PRIMARY, server=PRIMARY.server._replace(timeline=4))
     used = msgspec.structs.replace(REACHED, life=newer().life)
     return (

@@ -1,4 +1,4 @@
-"""Which server is the metastore: the whole table of what server, row and bucket can say of each other."""
+"""Check which server is the metastore: the whole table of what server, row and bucket can say of each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process hears of each change of its life of the metastore, and a broker acts on it."""
+"""A process learns of each change of its life of the metastore, and a broker acts on it."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ from headrace.metastore.log.own_records import (
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
 ID_HEX = "00112233445566778899aabbccddeeff"
 
-# Frozen: written out by hand from KIP-631's schemas and KIP-482's encoding.
+# Frozen: written out manually from KIP-631's schemas and KIP-482's encoding.
 SEEDS_NAMES = (
     "RegisterBrokerRecord",
     "UnregisterBrokerRecord",

@@ -138,7 +138,7 @@ class History:
         return [RemoveTopicRecord(topic_id=gone)]
 
     def _change_count(self) -> list[MetadataRecord]:
-        """In either direction; sometimes the plain way of the formats below 4."""
+        """Change the count in either direction; sometimes the plain way of the formats below 4."""
         if not self._topics:
             return []
         topic = apply(MetadataImage(), self.framed()).topics_by_id[self._rng.choice(sorted(self._topics))]

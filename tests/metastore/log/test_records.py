@@ -126,7 +126,7 @@ def test_a_tagged_field_of_a_newer_writer_is_skipped_in_every_type(
 
 
 def _has_own_tags(record: MetadataRecord) -> bool:
-    """Whether the record's own tagged fields were written."""
+    """Return whether the record's own tagged fields were written."""
     hints = typing.get_type_hints(type(record), include_extras=True)
     tagged = [f for f in fields(record) if any(isinstance(part, Tag) for part in typing.get_args(hints[f.name]))]  # type: ignore[arg-type]
     return any(getattr(record, field.name) != field.default for field in tagged)
@@ -198,7 +198,7 @@ def test_the_short_way_to_write_a_partition_writes_the_same_bytes(index: int, to
 
 
 def _plain(index: int, topic_id: uuid.UUID, epoch: int) -> PartitionRecord:
-    """Without replicas, a leader and tagged fields."""
+    """Return the record without replicas, a leader and tagged fields."""
     return PartitionRecord(
         partition_id=index,
         topic_id=topic_id,

@@ -27,7 +27,7 @@ STARTED, FINISHED, DELETING, DELETED = RemoteLogSegmentState
 
 
 def as_version_0(record: LifecycleRecord) -> bytes:
-    """As a writer from before the change: without tags."""
+    """The same as a writer from before the change: without tags."""
     value = bytearray(encode(record))
     assert (value[-1], value[2]) == (0, 1), "a legacy record has no epoch"
     value[2] = 0

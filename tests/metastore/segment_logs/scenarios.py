@@ -84,7 +84,7 @@ def _scenario(body: str) -> Scenario:
 
 
 def _row_at(cells: list[str], number: int, table: int) -> bool:
-    """Whether this cell belongs to a row of the table."""
+    """Return whether this cell belongs to a row of the table."""
     first = number - (number - table) % 4
     return _TIME.fullmatch(cells[first]) is not None
 

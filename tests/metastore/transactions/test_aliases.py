@@ -47,7 +47,7 @@ async def send_to_alias(producer: Producer, scene: HalvingScene) -> list[tuple[B
 
 
 async def merged(scene: HalvingScene) -> bool:
-    """Whether the children are aliases now."""
+    """Return whether the children are aliases now."""
     await scene.begin()
     await scene.pause()
     return await scene.merge()

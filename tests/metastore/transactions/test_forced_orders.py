@@ -53,7 +53,7 @@ class Line:
 
     @asynccontextmanager
     async def held(self, *locks: str) -> AsyncIterator[None]:
-        """Another session has these locks while the block runs; then each call goes on as far as it can."""
+        """Another session has these locks while the block runs; then each call continues as far as it can."""
         async with session(self._url) as holder:
             async with holder.transaction():
                 for lock in locks:

@@ -64,7 +64,7 @@ async def opened_by_the_release_before(producer: Producer, url: str) -> None:
 
 
 async def healed(url: str) -> None:
-    """What a migration to this release does."""
+    """Heal the rows as a migration to this release does."""
     (text,) = (file.text for file in sql_files(MIGRATIONS) if file.name == HEALING)
     async with session(url) as raw:
         await raw.execute(text.encode())

@@ -76,7 +76,7 @@ class Story:
             self._time_out()
 
     def _take(self, step: TransactionStep) -> None:
-        """What the metastore does with a step."""
+        """Do what the metastore does with a step."""
         was_open = self.row is not None and self.row.state is TransactionState.ONGOING
         if step.verdict is not DONE:
             assert step.after is None, "a refused request changes something"

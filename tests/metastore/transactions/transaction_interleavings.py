@@ -58,7 +58,7 @@ class TransactionHistory:
     answers: dict[tuple[uuid.UUID, int], int] = field(default_factory=dict)
     """The base offset of each batch that was appended, as the producer heard."""
     offsets: dict[ProducerEpoch, int] = field(default_factory=dict)
-    """By transaction the offset that it commits for the group."""
+    """Offsets by transaction: the one that it commits for the group."""
     outcomes: dict[ProducerEpoch, bool] = field(default_factory=dict)
     """How transactions ended, as their producers heard."""
     feed: dict[int, tuple[int, int]] = field(default_factory=dict)

@@ -16,11 +16,11 @@ from tests.metastore.commit_scenes import Scene, batch, open_scene
 
 TIMEOUT_MS = 60_000
 RECORDS = 5
-"""Of each batch."""
+"""Records of each batch."""
 _new_ids = itertools.count(50_000)
 
 Entry = str | Marker
-"""Of a partition's log: "data", or a marker."""
+"""Entry of a partition's log: "data", or a marker."""
 
 
 def new_producer_id() -> int:
@@ -35,7 +35,7 @@ class Producer:
     scene: Scene
     transactional_id: str
     bumps: bool = True
-    """As a client of KIP-890; else it adds partitions before it writes, and keeps its epoch."""
+    """The same as a client of KIP-890; else it adds partitions before it writes, and keeps its epoch."""
     who: ProducerEpoch = NO_PRODUCER
     sequences: dict[int, int] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class Producer:
         return found
 
     async def end(self, *, commits: bool = True) -> TransactionVerdict:
-        """EndTxn; the producer goes on as the answer says."""
+        """EndTxn; the producer continues as the answer says."""
         answer = await self.ask_end(self.who, commits=commits)
         if answer.verdict is TransactionVerdict.DONE:
             self._take(answer.producer)
@@ -110,12 +110,12 @@ async def log_of(scene: Scene, partition: int = 0) -> list[Entry]:
 
 
 def aborts(found: PartitionExtents) -> list[tuple[int, int, int]]:
-    """(producer id, first, last offset) of the aborted transactions that a reader hears of."""
+    """(producer id, first, last offset) of the aborted transactions that a reader learns of."""
     return [(a.producer_id, a.first_offset, a.last_offset) for a in found.aborted]
 
 
 def aborted(key: int, producer_id: int, first: int, last: int) -> AbortedRange:
-    """In the order of its fields."""
+    """Return the aborted transaction in the order of its fields."""
     return AbortedRange(key, producer_id, first, last)
 
 
@@ -129,5 +129,5 @@ async def claimed_group(scene: Scene, group_id: str) -> int:
 
 
 def position(key: int, offset: int) -> CommittedOffset:
-    """Of a group."""
+    """Return the position of a group."""
     return CommittedOffset(key, offset, -1, "")

@@ -22,7 +22,7 @@ ALL = ByteRange(0, len(BODY))
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DirectoryStore:
-    """On any file system: the kernel is asked without the flag that not all of them know."""
+    """Store on any file system: the kernel is asked without the flag that not all of them know."""
     monkeypatch.setattr(directory, "can_read_resident", lambda folder: True)
     monkeypatch.setattr(resident, "_NO_WAIT", 0)
     return DirectoryStore(tmp_path, SystemClock())
@@ -76,7 +76,7 @@ async def test_what_is_not_in_memory_or_cannot_be_read_is_left_to_get(
 
 
 def partly(descriptor: int, buffers: list[bytearray], offset: int, flags: int) -> int:
-    """As the kernel does if only the beginning is in memory."""
+    """The same as the kernel does if only the beginning is in memory."""
     piece = os.pread(descriptor, len(buffers[0]) // 2, offset)
     buffers[0][: len(piece)] = piece
     return len(piece)

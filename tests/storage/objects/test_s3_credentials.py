@@ -52,14 +52,14 @@ class Lease(NamedTuple):
 
 
 async def grant_to_container(exchange: Exchange, lease: Lease) -> None:
-    """As the endpoint of ECS tasks and of EKS Pod Identity answers."""
+    """Do the same as the endpoint of ECS tasks and of EKS Pod Identity answers."""
     given = lease.fields
     names = {"AccessKeyId": "key", "SecretAccessKey": "secret", "Token": "token", "Expiration": "expiration"}
     await exchange.answer(body=json.dumps({name: given[field] for name, field in names.items()}).encode())
 
 
 async def grant_to_web_identity(exchange: Exchange, lease: Lease) -> None:
-    """As STS answers AssumeRoleWithWebIdentity."""
+    """Do the same as STS answers AssumeRoleWithWebIdentity."""
     await exchange.read_body()
     await exchange.answer(body=STS_ANSWER.format(**lease.fields).encode(), headers={"Content-Type": "text/xml"})
 
@@ -95,7 +95,7 @@ def token_file(tmp_path: Path) -> Path:
 def source(
     request: pytest.FixtureRequest, issuer: ScriptedServer, token_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """Where the environment says that credentials come from."""
+    """Return where the environment says that credentials come from."""
     use(request.param, issuer, token_file, monkeypatch)
     return str(request.param)
 

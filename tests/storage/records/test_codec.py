@@ -130,7 +130,7 @@ def test_the_bound_is_on_opened_bytes(codec: Codec) -> None:
 
 
 def test_a_batch_is_read_record_by_record() -> None:
-    """What is in memory is its bytes, never an object per record: fifty times as much."""
+    """This is what is in memory is its bytes, never an object per record: fifty times as much."""
     opened = open_batch(memoryview(plain_batch(50_000, b"")))
     tracemalloc.start()
     try:
@@ -143,7 +143,7 @@ def test_a_batch_is_read_record_by_record() -> None:
 
 
 def test_too_many_records_to_open_are_detected_from_the_header() -> None:
-    """What a producer may send in 5,849 bytes: 9,000,000 records. Nothing is unpacked."""
+    """This is what a producer may send in 5,849 bytes: 9,000,000 records. Nothing is unpacked."""
     limits: dict[str, int]
     for count, limits in ((MAX_OPENED_RECORDS + 1, {}), (9_000_000, {}), (100_000, {"max_opened_bytes": 699_999})):
         batch = crowded_batch(count)

@@ -1,1 +1,1 @@
-"""Who gets which partition: pure functions, one file each."""
+"""Assign partitions to members: pure functions, one file each."""

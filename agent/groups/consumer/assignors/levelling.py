@@ -31,7 +31,7 @@ def level(members: Sequence[Subscriber], topics: Mapping[int, int]) -> dict[str,
 
 
 class _Board:
-    """Who has what while it is being levelled."""
+    """Board of members and their partitions while they are levelled."""
 
     def __init__(self, members: Sequence[Subscriber], topics: Mapping[int, int]) -> None:
         self._members = sorted(members, key=lambda member: member.member_id)
@@ -71,7 +71,7 @@ class _Board:
     def relief(self) -> list[tuple[str, int, str]]:
         """Steps (from, topic, to), with ends that differ by two or more; [] when no member can be relieved.
 
-        The searches share what they have seen: a member that was reached in vain from a higher load is no
+        The searches share what they have seen: a member that was reached without success from a higher load is no
         relief for a lower one, nor is any member behind it.
         """
         came_by: dict[str, tuple[str, int, str] | None] = {}

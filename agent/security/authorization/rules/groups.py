@@ -16,7 +16,7 @@ from headrace.protocol.request import Response
 _GROUP, _TOPIC = AclResource.GROUP, AclResource.TOPIC
 _DENIED = FAILED[_GROUP]
 _KEY_TYPES = (_GROUP, AclResource.TRANSACTIONAL_ID)
-"""By FindCoordinator's numbers."""
+"""Types of keys by FindCoordinator's numbers."""
 _FIRST_FIND_OF_SEVERAL = 4
 _HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
@@ -52,7 +52,7 @@ def _list(ask: GatedRequest) -> Awaitable[Response]:
 
 
 def _operations(ask: GatedRequest, group: Any) -> Any:
-    """With the operations that the client may do, if it asked for them."""
+    """Add the operations that the client may do, if it asked for them."""
     if not getattr(ask.entity, "include_authorized_operations", False) or group.error_code:
         return group
     return dataclasses.replace(group, authorized_operations=ask.access.operations(_GROUP, group.group_id))
@@ -73,7 +73,7 @@ def _describe(ask: GatedRequest) -> Awaitable[Response]:
 
 
 def _describe_consumer(ask: GatedRequest) -> Awaitable[Response]:
-    """As Kafka, a group with a topic that the client may not describe is not described at all."""
+    """Describe as Kafka does: a group with a topic that the client may not describe is not described at all."""
 
     def shown(group: Any) -> Any:
         assignments = (a for member in group.members for a in (member.assignment, member.target_assignment))

@@ -22,7 +22,7 @@ _FIRST_WITH_CODE = 2
 
 
 def _name_of(ask: GatedRequest, topic: Any) -> str | None:
-    """Of a topic by name or by id; None for an id that is unknown."""
+    """Return the name of a topic by name or by id; None for an id that is unknown."""
     if not hasattr(topic, "topic_id"):
         return str(topic.name)
     found = rendered_topic(topic.topic_id) or ask.image.topics_by_id.get(topic.topic_id)
@@ -30,7 +30,7 @@ def _name_of(ask: GatedRequest, topic: Any) -> str | None:
 
 
 def _is_unknown(ask: GatedRequest, topics: Any) -> bool:
-    """Whether the image should be brought up to date first."""
+    """Return whether the image should be brought up to date first."""
     return not ask.is_caught_up and any(_name_of(ask, topic) is None for topic in topics or ())
 
 

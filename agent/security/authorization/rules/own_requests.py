@@ -70,7 +70,7 @@ def _count(ask: GatedRequest) -> Awaitable[Response]:
 
 
 def _scale(ask: GatedRequest) -> Awaitable[Response]:
-    """To look needs less than to change. Groups are shown to who may describe them."""
+    """Judge ScaleTopic: to look needs less than to change. Groups are shown to who may describe them."""
     asked = decode_scale_request(ask.request.body)
     operation = AclOperation.DESCRIBE if asked.step is ScaleStep.LOOK else AclOperation.ALTER
     if ask.allows(operation, _TOPIC, asked.topic):

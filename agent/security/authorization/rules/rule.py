@@ -22,11 +22,11 @@ class Check(NamedTuple):
     resource_type: AclResource
     code: ErrorCode | None
     of: str = ""
-    """For what it is asked, if not for the whole request."""
+    """The path of the elements that it is asked for, if not the whole request."""
 
 
 class Rule(NamedTuple):
-    """Of one API. `serve` None: its handler asks by itself, or nothing is asked."""
+    """Rule of one API. `serve` None: its handler asks by itself, or nothing is asked."""
 
     serve: Serve | None
     checks: tuple[Check, ...]
@@ -93,15 +93,15 @@ def each(
 
 
 def by_name(element: Any) -> str:
-    """Of an element with a field `name`."""
+    """Return the name of an element with a field `name`."""
     return str(element.name)
 
 
 def itself(element: Any) -> str:
-    """Of an element that is a name."""
+    """Return the name of an element that is a name itself."""
     return str(element)
 
 
 def group_of(entity: Any) -> str:
-    """Of a request about one group."""
+    """Return the group of a request about one group."""
     return str(entity.group_id)

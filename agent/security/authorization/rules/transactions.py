@@ -91,7 +91,7 @@ def _commit_offsets(ask: GatedRequest) -> Awaitable[Response]:
 
 
 def _write_markers(ask: GatedRequest) -> Awaitable[Response]:
-    """As Kafka: ALTER is enough for a tool."""
+    """Ask what Kafka asks: ALTER is enough for a tool."""
     if ask.access.allows(AclOperation.ALTER, _CLUSTER) or ask.allows(AclOperation.CLUSTER_ACTION, _CLUSTER):
         return ask.pass_on()
     make, code = ask.schema.make, FAILED[_CLUSTER]

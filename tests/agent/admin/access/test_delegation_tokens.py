@@ -83,7 +83,7 @@ async def refusal(
 
 
 async def describe(world: World, *owners: str, principal: str | None = ANN, version: int = 3) -> Any:
-    """Of all owners when none is named."""
+    """Describe the tokens of all owners when none is named."""
     named = [
         ("DescribeDelegationTokenOwner", {"principal_type": kind, "principal_name": name})
         for kind, _, name in (owner.partition(":") for owner in owners)

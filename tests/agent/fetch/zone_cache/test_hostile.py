@@ -79,7 +79,7 @@ class TwoAgents:
         )
 
     async def load(self, *, hostile: bool) -> Cost:
-        """For a consumer at the tail of all partitions while `FILES` files arrive."""
+        """Read for a consumer at the tail of all partitions while `FILES` files arrive."""
         assert self.reader.zone_cache is not None
         owners = self.reader.zone_cache.shared.owners
         offsets = {key: len(self.world.live[key]) for key in self.keys}
@@ -107,7 +107,9 @@ class TwoAgents:
 
 
 def _batches(number: int, *, hostile: bool) -> list[bytes]:
-    """As many for one partition: of idempotent producers every third was sent twice, and is dropped the second time."""
+    """The same as many for one partition: of idempotent producers every third was sent twice, and is dropped the
+    second time.
+    """
     if not hostile:
         return [plain_batch(1, b"x" * 50) for _ in range(BATCHES)]
     batches = []

@@ -143,7 +143,7 @@ class Zone:
         return file_id, data
 
     async def read(self, node_id: int, *slices: FileRange) -> list[RangeBytes | HeadraceError]:
-        """What the agent's reader gets, with time moving on."""
+        """Return what the agent's reader gets, with time moving on."""
         return await self.clock.run(self.members[node_id].reader.read(slices))
 
 

@@ -1,4 +1,4 @@
-"""Drives a ClassicGroup by hand: named members, answers by token, saves on demand."""
+"""Drives a ClassicGroup manually: named members, answers by token, saves on demand."""
 
 from __future__ import annotations
 

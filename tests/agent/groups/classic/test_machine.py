@@ -104,7 +104,7 @@ class GroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(seconds=st.sampled_from([0.0, 3.0]), rounds=st.integers(1, 3), but=st.integers(0, 8), stored=st.booleans())
     def most_act(self, seconds: float, rounds: int, but: int, stored: bool) -> None:
-        """All clients but one go on for a while, with or without the store."""
+        """All clients but one continue for a while, with or without the store."""
         for _ in range(rounds):
             for index, client in enumerate(self.clients):
                 if index != but:
@@ -355,7 +355,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert client.assignment is not None
             owner, _, generation = client.assignment.decode().partition("@")
             assert int(generation) == client.generation
-            # a static member that restarts without a rebalance goes on with what its instance was given
+            # a static member that restarts without a rebalance continues with what its instance was given
             assert owner == client.member_id or (client.instance_id and owner.startswith(f"{client.instance_id}-"))
 
 

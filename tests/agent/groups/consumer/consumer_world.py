@@ -1,4 +1,4 @@
-"""A consumer group driven by hand: topics that change, saves on demand, and clients that behave as real ones.
+"""A consumer group driven manually: topics that change, saves on demand, and clients that behave as real ones.
 
 Fault model: an answer may be lost, a save may fail (having happened or not), the coordinator may move to
 another agent at any time and then knows what was stored, and a client may fall silent permanently.
@@ -188,7 +188,7 @@ class Client:
     epoch: int = 0
     owned: frozenset[int] = frozenset()
     told: frozenset[int] | None = None
-    """An assignment that it has heard of and not applied yet."""
+    """An assignment that it has learned of and not applied yet."""
     waiting: int | None = None
     say_all: bool = True
 
@@ -264,7 +264,7 @@ class ClassicClient:
     joined_for: frozenset[str] = frozenset()
     """The topics of its last join: it joins again if it wants others by now."""
     given_up: bool = False
-    """Removed without having heard of it; until its next assignment others may get what it still consumes."""
+    """Removed without having learned of it; until its next assignment others may get what it still consumes."""
 
     def step(self) -> None:
         if self.waiting is not None:

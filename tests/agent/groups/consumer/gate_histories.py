@@ -81,7 +81,7 @@ class GateHistory:
             self.rng.choice(self.clients).step()
 
     def look(self) -> None:
-        """As coordinator.py does before a heartbeat."""
+        """Do the same as coordinator.py does before a heartbeat."""
         group, topics = self.world.group, self.world.topics.topics(())
         self.world.now += self.rng.choice((0.0, 2.0))
         gates = group.gates_to_judge(self.world.now, topics, topics.of(NAMES, ""))
@@ -98,7 +98,7 @@ class GateHistory:
         self.ends[self.rng.randrange(COUNT)] += self.rng.randrange(1, 4)
 
     def commit(self) -> None:
-        """A member that has a parent goes on in it."""
+        """A member that has a parent continues in it."""
         index = self.rng.randrange(COUNT)
         if self._is_held(index):
             low = max(self.committed.get(index, 0), self.starts[index])
@@ -178,5 +178,5 @@ class GateHistory:
 
 
 def first_problem(seed: int) -> str | None:
-    """Of one history."""
+    """Return the first problem of one history."""
     return GateHistory(seed).run()

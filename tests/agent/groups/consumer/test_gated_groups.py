@@ -54,7 +54,7 @@ class Doubling:
         await self.world.catch_up()
 
     async def beat(self) -> tuple[int, ...]:
-        """What the member has after heartbeats until it has what it shall have."""
+        """Return what the member has after heartbeats until it has what it shall have."""
         await self.world.clock.run(self.world.clock.sleep(1.5))
         for _ in range(3):
             owned = {self.topic_id: self.owned}

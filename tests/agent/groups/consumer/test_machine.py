@@ -59,7 +59,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(rounds=st.integers(1, 5), but=st.integers(0, 8), stored=st.booleans())
     def most_act(self, rounds: int, but: int, stored: bool) -> None:
-        """All clients but one go on for a while, with or without the store."""
+        """All clients but one continue for a while, with or without the store."""
         for _ in range(rounds):
             for index, client in enumerate(self.clients):
                 if index != but:
@@ -143,7 +143,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_consumed_twice(self) -> None:
-        """By members that the group still counts; one that was given up may not have heard of it."""
+        """By members that the group still counts; one that was given up may not have learned of it."""
         consumed: dict[int, str] = {}
         for client in self.clients:
             member = self.world.group.roster.get(client.member_id)

@@ -80,7 +80,7 @@ async def describe(agent: Coordinating, group_id: str = "g", *, version: int = 1
 
 @pytest.mark.parametrize("version", [0, 1])
 async def test_the_bytes_of_an_answer(world: GroupsWorld, version: int) -> None:
-    """Written down by hand from Kafka's ConsumerGroupHeartbeatResponse.json."""
+    """Written down manually from Kafka's ConsumerGroupHeartbeatResponse.json."""
     fields = {
         "group_id": "g",
         "member_id": "m-1",
@@ -239,7 +239,7 @@ async def test_the_next_coordinator_goes_on_without_a_rebalance(world: GroupsWor
 
 
 async def test_a_coordinator_that_was_cut_off_does_not_answer(world: GroupsWorld) -> None:
-    """Its lease ran out; the heir, which may claim then, goes on, and what the old one still saves is refused."""
+    """Its lease ran out; the heir, which may claim then, continues, and what the old one still saves is refused."""
     home = world.home
     await heartbeat(home, "a", 0)
     world.cluster_api.fail_before["heartbeat"] = [UnavailableError("down")] * 100

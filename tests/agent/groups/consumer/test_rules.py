@@ -21,7 +21,7 @@ times = st.one_of(st.none(), st.integers(1, 100_000), st.sampled_from([4_999, 5_
 
 
 def with_times(**own: str) -> MetadataImage:
-    """Of group `g`."""
+    """Return rules with times of group `g`."""
     names = {"session": SESSION_TIMEOUT, "beat": HEARTBEAT_INTERVAL}
     records = [
         ConfigRecord(resource_type=ResourceType.GROUP, resource_name="g", name=names[key], value=value)
