@@ -2,7 +2,8 @@
 
 Place: `python -m load.bench_s3_rig`. The client is load/tools/go-s3/load with presigned URLs; server and proxy are
 those of cli/bench/s3_rig.py. Headrace cannot be faster on this rig than this client: a goal in MB/s is the wanted
-figure or 80 % of the rig's, whichever is less. Rows without the proxy show whether the proxy is the limit.
+figure or 80 % of the rig's, whichever is less. Rows without the proxy take turns with the others, and show whether the
+proxy is the limit.
 """
 
 from __future__ import annotations
@@ -74,17 +75,22 @@ async def presign(endpoint: str, operation: str, name: str, count: int) -> list[
 
 async def run(args: argparse.Namespace) -> None:
     """Print a table: medians over the rounds."""
-    latency = S3Latency(args.put_ms, args.get_ms, args.sigma)
+    latency, count = S3Latency(args.put_ms, args.get_ms, args.sigma), args.connections * OBJECTS_A_CONNECTION
     with tempfile.TemporaryDirectory(prefix="headrace-rig-") as directory:
         async with open_s3_rig(Path(directory), latency) as rig:
             print(f"{args.connections} connections, {latency}; {machine_state()}")
             print("| | MB/s | requests/s | p50 / p99 ms | CPU s/GB |\n| --- | --- | --- | --- | --- |")
             for name, size in SIZES.items():
                 for method, operation in (("PUT", "put_object"), ("GET", "get_object")):
-                    for endpoint, way in ((rig.endpoint, ""), (rig.direct, ", no proxy")):
-                        count = args.connections * OBJECTS_A_CONNECTION
-                        urls = await presign(endpoint, operation, name.replace(" ", "-"), count)
-                        results = [await measure(rig, method, size, urls, args) for _ in range(args.rounds)]
+                    urls = {
+                        way: await presign(endpoint, operation, name.replace(" ", "-"), count)
+                        for way, endpoint in (("", rig.endpoint), (", no proxy", rig.direct))
+                    }
+                    found: dict[str, list[Result]] = {way: [] for way in urls}
+                    for _ in range(args.rounds):
+                        for way, ways_urls in urls.items():
+                            found[way].append(await measure(rig, method, size, ways_urls, args))
+                    for way, results in found.items():
                         print(line(f"{method} of {name}{way}", results), flush=True)
 
 

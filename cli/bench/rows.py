@@ -110,7 +110,7 @@ ROWS = (
         "1 KB values, 50 producers of 20 records/s, linger 5 ms, idempotent",
         replace(PACED, producers=50, end_to_end=False),
     ),
-    Row("paced-replay", "1 KB values, 1,000 records/s, beside a replay", BesideReplay(PACED)),
+    Row("paced-replay", "1 KB values, 1,000 records/s, while another consumer replays", BesideReplay(PACED)),
     Row("java", "Java ProducerPerformance, 1 kB records, defaults", JavaProduce()),
     Row("java-1p", "Java ProducerPerformance, 1 kB records, defaults, one partition", JavaProduce(partitions=1)),
     Row(

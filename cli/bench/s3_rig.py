@@ -2,7 +2,7 @@
 
 Place: opened by headrace_target.py for `bucket=s3`, and by load/bench_s3_rig.py, which measures it alone. The programs
 are not part of Headrace: `make tools` of a checkout builds them with Go (load/tools/go-s3 has the proxy).
-Invariant: both are processes of their own, so that their CPU is not counted as the target's. All that Headrace sends to
+Invariant: both are separate processes, so that their CPU is not counted as the target's. All that Headrace sends to
 S3 passes the proxy. It waits before each request and then streams: it adds latency and does not limit throughput.
 """
 

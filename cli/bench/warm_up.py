@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
-    """The throughput of each window. `steady`: the last two were alike; None if there was one window only."""
+    """The throughput of each window. `steady`: the last two differed little; None if there was one window only."""
 
     mb_per_s: list[float]
     seconds: float
@@ -27,7 +27,7 @@ class WarmUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_steady(rates: Sequence[float]) -> bool:
-    """Say whether the last two windows are alike. Pure."""
+    """Say whether the last two windows differ by less than STEADY_PART. Pure."""
     if len(rates) < 2:
         return False
     before, last = rates[-2:]

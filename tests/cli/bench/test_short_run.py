@@ -15,20 +15,20 @@ S3_PUT_MS = 5
 
 
 @pytest.mark.slow
-def test_a_short_run_measures_one_agent_and_reads_back_all_records(
+def test_a_short_run_measures_two_agents_and_reads_back_all_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = tmp_path / "result.json"
     words = ["--rows", "16kib,one,read-1", "--rounds", "1", "--seconds", "2", "--records", str(RECORDS), "--quick"]
     words += ["--put-delay-ms", str(PUT_DELAY_MS), "--json", str(result)]
-    assert main(["bench", "--target", "t=dev linger.ms=25", *words]) == 0
+    assert main(["bench", "--target", "t=dev linger.ms=25 agents=2", *words]) == 0
     shown = capsys.readouterr()
     assert "1 KB values, 16 KiB batches, linger 5 ms, idempotent" in shown.out
     assert "CPU and peak memory of t: agent + postgres + compactor" in shown.out
     assert "[3/3] round 1/1 read-1 t: " in shown.err
     found = json.loads(result.read_text(encoding="utf-8"))
     assert found["failures"] == []
-    assert found["targets"][0]["settings"] == {"linger.ms": "25", "put-delay-ms": str(PUT_DELAY_MS)}
+    assert found["targets"][0]["settings"] == {"linger.ms": "25", "agents": "2", "put-delay-ms": str(PUT_DELAY_MS)}
     assert found["targets"][0]["version"].startswith("headrace ")
     produced, one, read = found["runs"]
     assert 0 < produced["records"] <= RECORDS
@@ -53,7 +53,7 @@ def test_a_short_run_measures_one_agent_and_reads_back_all_records(
 @pytest.mark.needs("s3-latency", "versitygw")
 def test_a_short_run_on_an_s3_server_counts_its_cost_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = tmp_path / "result.json"
-    target = f"s3=dev bucket=s3 put-ms={S3_PUT_MS} sigma=0 agents=2"
+    target = f"s3=dev bucket=s3 put-ms={S3_PUT_MS} sigma=0"
     words = ["--rows", "many", "--quick", "--records", "100", "--json", str(result)]
     assert main(["bench", "--target", target, *words]) == 0
     shown = capsys.readouterr().out
