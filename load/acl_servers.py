@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.cli.bench.kafka_target import _free_ports, find_jars, find_java, server_properties
+from headrace.cli.bench.kafka_target import cluster_properties, find_jars, find_java
+from headrace.cli.bench.ports import free_ports
 from headrace.cli.client.login import Login
 from headrace.cli.client.transport import ClientConfig, connect
 from headrace.cli.main import main as main_of_headrace
@@ -55,11 +56,11 @@ def headrace_with_acls(folder: Path) -> Iterator[Address]:
 @contextmanager
 def kafka_with_acls(folder: Path, jars: Path) -> Iterator[Address]:
     """One node, which connects to itself as the super user."""
-    port, controller = _free_ports(2)
+    port, controller = free_ports(2)
     config = folder / "kafka.properties"
     listeners = f"SASL_PLAINTEXT://127.0.0.1:{port}"
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-    lines = server_properties(folder / "kafka-logs", port, controller) | {
+    lines = cluster_properties(folder, [port], [controller])[0] | {
         "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
         "advertised.listeners": listeners,
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",

@@ -122,7 +122,7 @@ class PeakMemory:
     """Reads a process tree's memory again and again."""
 
     def __init__(self, pid: int) -> None:
-        self.usage, self.peak = ProcessUsage({"child": pid}), 0
+        self.usage, self.peak = ProcessUsage({"child": [pid]}), 0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._read)
 

@@ -87,7 +87,7 @@ def scan(server: DevServer, rounds: int) -> list[TimedScan]:
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     scans, hashes = [], set()
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as spark:
-        usage = ProcessUsage({"spark": spark.pid, "agent": server.agents[0].pid})
+        usage = ProcessUsage({"spark": [spark.pid], "agent": [server.agents[0].pid]})
         before: dict[str, float] = {}
         assert spark.stdout is not None
         for line in spark.stdout:

@@ -20,11 +20,12 @@ from rich.console import Console
 from headrace.cli.bench.kafka_target import find_jars
 from headrace.cli.bench.measurement import summarise
 from headrace.cli.bench.progress import BenchProgress
-from headrace.cli.bench.report import document, legend, machine, make_table
+from headrace.cli.bench.report import document, legend, machine, make_table, warm_up_line
 from headrace.cli.bench.rows import ROWS, JavaProduce, Row, pick
 from headrace.cli.bench.run import BenchPlan, Outcome, run_plan
 from headrace.cli.bench.target_bench import Bounds
-from headrace.cli.bench.target_spec import DEV, KAFKA, PUT_DELAY, TargetSpec, parse_target
+from headrace.cli.bench.target_options import PUT_DELAY
+from headrace.cli.bench.target_spec import DEV, KAFKA, TargetSpec, parse_target
 from headrace.cli.numbers import INT32_MAX, whole
 from headrace.cli.tables import PIPE_WIDTH
 from headrace.config.errors import ConfigError
@@ -40,11 +41,20 @@ What is produced is read back and checked.
   headrace bench --rows 10k,one --seconds 2
   headrace bench --kafka jars --vs kafka --json result.json --plots plots
   headrace bench --vs before=headrace:/src/headrace-before --vs "slow=dev put-delay-ms=30"
+  headrace bench --kafka jars --target "kafka nodes=3" --vs "dev agents=3" \\
+    --vs "s3=dev bucket=s3 put-ms=45 get-ms=15 agents=3"
+
+Targets that are started are warmed up first, until two short loads in a row differ by less than 10 %, for a
+minute at most.
 
 A target is [NAME=]KIND [KEY=VALUE ...], with the settings of what is started as KEY=VALUE. Kinds:
-  dev                this Headrace: an agent, a compactor, an embedded Postgres, a directory as bucket
-  headrace:COMMAND   another Headrace by its command, or by the folder of a checkout with its .venv
-  kafka[:DIR]        Apache Kafka, one node with its defaults, from the jars in DIR (default: --kafka)
+  dev                this Headrace: an agent, a compactor, an embedded Postgres, a directory as bucket. agents=N
+                     starts several agents; bucket=s3 an S3 server (versitygw) and before it a proxy that delays
+                     each request, log-normal: put-ms=N get-ms=N are the medians (0), sigma=N (0.5) of the
+                     logarithm, seed=N. `make tools` of a checkout builds both programs with Go
+  headrace:COMMAND   another Headrace by its command, or by the folder of a checkout with its .venv; as dev
+  kafka[:DIR]        Apache Kafka, one node with its defaults, from the jars in DIR (default: --kafka). nodes=3
+                     starts three: replication factor 3, min.insync.replicas 2; all rows produce with acks=all
   HOST:PORT,...      a running cluster; http=HOST:PORT and pid=N say where to read its metrics and CPU
 """
 SECONDS, QUICK_SECONDS, ROUNDS, PRELOAD_MB, QUICK_PRELOAD_MB = 3, 1, 3, 256, 32
@@ -93,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     ):
         folder = Path(directory)
         folder.chmod(0o711)
-        plan = BenchPlan(specs, rows, rounds, bounds, folder, jars)
+        plan = BenchPlan(specs, rows, rounds, bounds, folder, jars, steady=not args.quick)
         outcome = asyncio.run(run_plan(plan, SystemClock(), progress))
     _show(plan, outcome)
     if args.json:
@@ -111,6 +121,7 @@ def _specs(args: argparse.Namespace) -> list[TargetSpec]:
         if specs[0].kind != DEV:
             raise ConfigError("--put-delay-ms needs --target dev")
         specs[0].settings[PUT_DELAY] = str(args.put_delay_ms)
+        specs[0].options()
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
         raise ConfigError(f"two targets have the same name: {', '.join(names)} (NAME=TARGET gives one another)")
@@ -147,7 +158,9 @@ def _show(plan: BenchPlan, outcome: Outcome) -> None:
     console.print(make_table(summaries, plan.rows))
     print(f"\nratio: throughput over that of {plan.specs[0].name}; medians of {plan.rounds} rounds")
     for text in legend(summaries):
-        print(f"CPU and peak memory of {text}")
+        print(text)
+    for target, done in outcome.warm_ups.items():
+        print(warm_up_line(target, done))
     facts = machine()
     loads = " ".join(map(str, facts["load_average"]))
     print(f"machine: {facts['cores']} cores, load average {loads}, Python {facts['python']}")

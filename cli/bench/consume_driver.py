@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, Message, TopicPartition
 
 from headrace.cli.bench.driver_input import DriverInput
-from headrace.cli.bench.orders import KEY, NUMBERS, OFFSETS, ConsumeAnswer, ConsumeOrder
+from headrace.cli.bench.orders import KEY, NUMBERS, OFFSETS, ConsumeAnswer, ConsumeOrder, producer_of
 from headrace.cli.bench.percentiles import percentile
 from headrace.cli.bench.read_order import ReadOrder
 from headrace.storage.clock import Clock, SystemClock
@@ -34,6 +35,8 @@ class ConsumeDriver:
         self._order = order
         self._clock = clock
         self._partitions = [ReadOrder() for _ in range(order.partitions)]
+        self._of_producers: defaultdict[tuple[int, int], ReadOrder] = defaultdict(ReadOrder)
+        """By partition and producer, if the records' numbers are checked."""
         self._bytes = 0
         self._started = 0.0
         self._latencies = array("d")
@@ -59,7 +62,12 @@ class ConsumeDriver:
         if not (self._order.from_end or self._order.promptly):
             self._assign()
         read, now = 0, self._started
-        while now < end and (instructions.until is None or read < instructions.until):
+        while now < end:
+            if instructions.until is not None and read >= instructions.until:
+                if not self._order.again:
+                    break
+                read = 0
+                self._assign()
             records = self._take()
             now = self._clock.monotonic()
             self._count(records, now)
@@ -92,7 +100,9 @@ class ConsumeDriver:
                 if self._order.promptly and produced_at >= self._started:
                     self._latencies.append(now - produced_at)
                 if self._order.check == NUMBERS:
-                    partition.see(number)
+                    producer, own_number = producer_of(number)
+                    self._of_producers[index, producer].see(own_number)
+                    partition.read += 1
                     continue
             if self._order.check == OFFSETS:
                 partition.see(offset)
@@ -101,14 +111,15 @@ class ConsumeDriver:
 
     def _answer(self, seconds: float) -> ConsumeAnswer:
         partitions, latencies = self._partitions, self._latencies
+        checked = [*partitions, *self._of_producers.values()]
         return ConsumeAnswer(
             records=sum(partition.read for partition in partitions),
             bytes=self._bytes,
             seconds=seconds,
             numbers=[partition.read for partition in partitions],
-            missing=sum(partition.missing() for partition in partitions),
-            duplicates=sum(partition.duplicates for partition in partitions),
-            disordered=sum(partition.disordered for partition in partitions),
+            missing=sum(each.missing() for each in checked),
+            duplicates=sum(each.duplicates for each in checked),
+            disordered=sum(each.disordered for each in checked),
             p50_ms=percentile(latencies, 50) * 1000 if latencies else None,
             p99_ms=percentile(latencies, 99) * 1000 if latencies else None,
         )

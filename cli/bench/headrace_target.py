@@ -1,7 +1,7 @@
-"""A Headrace for the bench: Postgres, one agent, one compactor, a directory as bucket.
+"""A Headrace for the bench: Postgres, one agent or several, one compactor, a directory or an S3 server as bucket.
 
 Place: opened by targets.py, for this Headrace and for other versions of it.
-Invariant: agent and compactor are separate processes, so that the CPU of merging files is not counted as that of
+Invariant: agents and compactor are separate processes, so that the CPU of merging files is not counted as that of
 serving clients. Another version is started by its own command and uses only what all versions have: `storage format`,
 `agent`, `compactor`.
 """
@@ -16,8 +16,9 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from headrace.cli.bench.s3_rig import open_s3_rig, with_credentials
 from headrace.cli.bench.server_process import ServerProcess
-from headrace.cli.bench.target_spec import DEV, PUT_DELAY, TargetSpec, headrace_command
+from headrace.cli.bench.target_spec import DEV, TargetSpec, headrace_command
 from headrace.cli.bench.targets import MeasuredTarget
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.storage.cluster_properties import random_cluster_id
@@ -29,42 +30,55 @@ SLOW_AGENT = [sys.executable, "-m", "headrace.cli.bench.slow_agent"]
 @asynccontextmanager
 async def open_headrace(spec: TargetSpec, folder: Path) -> AsyncIterator[MeasuredTarget]:
     """Started on empty storage in `folder`."""
-    command = THIS if spec.kind == DEV else headrace_command(spec.where)
-    agent_command, env = [*command, "agent"], None
+    command, options = THIS if spec.kind == DEV else headrace_command(spec.where), spec.options()
+    agent_command, env = [*command, "agent"], dict(os.environ)
     if spec.kind != DEV:  # another version imports its own modules
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    if delay := spec.put_delay_ms():
-        agent_command = [*SLOW_AGENT, "--put-delay-ms", str(delay)]
-    bucket = folder / "bucket"
-    bucket.mkdir(parents=True)
+        env.pop("PYTHONPATH", None)
+    if options.put_delay_ms:
+        agent_command = [*SLOW_AGENT, "--put-delay-ms", str(options.put_delay_ms)]
     log = folder / "headrace.log"
     async with AsyncExitStack() as stack:
         postgres = EmbeddedPostgres(folder / "postgres")
         stack.callback(postgres.stop)
         url = await asyncio.to_thread(postgres.start)
-        storage = ["--metastore-url", url, "--bucket", bucket.as_uri()]
+        storage, rig_roots = ["--metastore-url", url], {}
+        if options.s3:
+            rig = await stack.enter_async_context(open_s3_rig(folder, options.s3))
+            storage += ["--bucket", rig.bucket_url, *rig.flags]
+            env, rig_roots = with_credentials(env), rig.roots
+        else:
+            bucket = folder / "bucket"
+            bucket.mkdir(parents=True)
+            storage += ["--bucket", bucket.as_uri()]
         cluster_id = random_cluster_id(random.SystemRandom())
         await _output([*command, "storage", "format", "-t", cluster_id, *storage], log, env)
         version = await _output([*command, "version"], log, env)
-        settings = {name: value for name, value in spec.settings.items() if name != PUT_DELAY}
-        flags = [*storage, "--http-port", "0", "--log-level", "warning", *_flags(settings)]
-        agent = await stack.enter_async_context(
-            ServerProcess([*agent_command, *flags, "--listeners", "PLAINTEXT://127.0.0.1:0"], log, env)
-        )
-        ready = await agent.line(r"ready node=\d+ kafka=(\S+) http=(\S+)")
+        flags = [*storage, "--http-port", "0", "--log-level", "warning", *_flags(spec.passed_on())]
+        agents = [
+            await stack.enter_async_context(
+                ServerProcess([*agent_command, *flags, "--listeners", "PLAINTEXT://127.0.0.1:0"], log, env)
+            )
+            for _ in range(options.agents)
+        ]
+        ready = [await agent.line(r"ready node=\d+ kafka=(\S+) http=(\S+)") for agent in agents]
         compactor = await stack.enter_async_context(ServerProcess([*command, "compactor", *flags], log, env))
         compacting = await compactor.line(r"ready compactor=\S+ http=(\S+)")
         yield MeasuredTarget(
             spec.name,
-            bootstrap=ready[1],
+            bootstrap=",".join(line[1] for line in ready),
             version=version.strip(),
-            roots={"agent": agent.pid, "postgres": _postmaster(folder), "compactor": compactor.pid},
-            metrics=(ready[2], compacting[1]),
+            roots={
+                "agent": tuple(agent.pid for agent in agents),
+                "postgres": (_postmaster(folder),),
+                "compactor": (compactor.pid,),
+            },
+            rig_roots=rig_roots,
+            metrics=(*(line[2] for line in ready), compacting[1]),
             metastore_url=url,
         )
 
 
-async def _output(command: list[str], log: Path, env: dict[str, str] | None) -> str:
+async def _output(command: list[str], log: Path, env: dict[str, str]) -> str:
     async with ServerProcess(command, log, env) as process:
         return await process.output()
 

@@ -6,7 +6,7 @@ Invariant: it ends: a target that is never idle is measured after PATIENCE_SECON
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from headrace.cli.bench.process_usage import ProcessUsage
 from headrace.storage.clock import Clock
@@ -18,9 +18,9 @@ PATIENCE_SECONDS = 5.0
 
 
 async def until_idle(
-    roots: Sequence[Mapping[str, int]],
+    roots: Sequence[Mapping[str, Iterable[int]]],
     clock: Clock,
-    usage_of: Callable[[Mapping[str, int]], ProcessUsage] = ProcessUsage,
+    usage_of: Callable[[Mapping[str, Iterable[int]]], ProcessUsage] = ProcessUsage,
 ) -> None:
     """Return once the process trees of all targets use less than IDLE_CORES, or patience is over."""
     usages = [usage_of(each) for each in roots if each]

@@ -1,8 +1,8 @@
-"""Apache Kafka for the bench: one node (KRaft, broker and controller) with its defaults, from a folder of jars.
+"""Apache Kafka for the bench: one node or several (KRaft, broker and controller in one), from a folder of jars.
 
 Place: opened by targets.py. The jars come from Maven: `make tools` of a checkout.
 Invariant: settings, heap and collector are those of Kafka's own start scripts; only addresses and folders are ours,
-and the replication of internal topics, which one node cannot give.
+and replication: one node cannot give that of internal topics, three or more keep three copies of everything.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from headrace.cli.bench.ports import free_ports
 from headrace.cli.bench.server_process import START_SECONDS, ServerProcess
 from headrace.cli.bench.target_spec import TargetSpec
 from headrace.cli.bench.targets import MeasuredTarget
@@ -36,34 +36,73 @@ JVM = (
 )
 """bin/kafka-server-start.sh and bin/kafka-run-class.sh."""
 PAUSE_SECONDS = 0.2
+REPLICAS, IN_SYNC_REPLICAS = 3, 2
 
 
 @asynccontextmanager
 async def open_kafka(spec: TargetSpec, folder: Path, jars: Path | None) -> AsyncIterator[MeasuredTarget]:
-    """Started on an empty log directory in `folder`. ConfigError without Java or jars."""
-    path = find_jars(Path(spec.where) if spec.where else jars)
-    java = find_java()
-    port, controller_port = _free_ports(2)
-    config = folder / "server.properties"
-    lines = server_properties(folder / "logs", port, controller_port) | spec.settings
-    config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
-    log, run_class = folder / "kafka.log", [java, "-cp", f"{path}/*"]
-    cluster_id = random_cluster_id(random.SystemRandom())
-    formatting = [*run_class, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config)]
-    async with ServerProcess(formatting, log) as process:
-        await process.output()
-    async with ServerProcess([java, *JVM, *run_class[1:], "kafka.Kafka", str(config)], log) as process:
-        bootstrap = lines["advertised.listeners"].partition(",")[0].partition("://")[2]
-        await _until_ready(process, bootstrap, SystemClock())
-        yield MeasuredTarget(spec.name, bootstrap, _version(path), roots={"kafka": process.pid})
+    """Started on empty log directories in `folder`. ConfigError without Java or jars."""
+    path, java, count = find_jars(Path(spec.where) if spec.where else jars), find_java(), spec.options().nodes
+    ports = free_ports(2 * count)
+    nodes = cluster_properties(folder, ports[:count], ports[count:])
+    cluster_id, run_class = random_cluster_id(random.SystemRandom()), [java, "-cp", f"{path}/*"]
+    async with AsyncExitStack() as stack:
+        processes, addresses = [], []
+        for index, node in enumerate(nodes, 1):
+            lines = node | spec.passed_on()
+            config, log = folder / f"server-{index}.properties", folder / f"kafka-{index}.log"
+            config.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
+            formatting = [*run_class, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(config)]
+            async with ServerProcess(formatting, log) as process:
+                await process.output()
+            server = ServerProcess([java, *JVM, *run_class[1:], "kafka.Kafka", str(config)], log)
+            processes.append(await stack.enter_async_context(server))
+            addresses.append(lines["advertised.listeners"].partition(",")[0].partition("://")[2])
+        await _until_ready(processes, ",".join(addresses), SystemClock())
+        yield MeasuredTarget(
+            spec.name,
+            ",".join(addresses),
+            _version(path),
+            roots={"kafka": tuple(process.pid for process in processes)},
+            replication_factor=replicas(count),
+        )
 
 
-def server_properties(logs: Path, port: int, controller_port: int) -> dict[str, str]:
+def replicas(nodes: int) -> int:
+    """Return the replication factor of all topics of a cluster."""
+    return min(REPLICAS, nodes)
+
+
+def cluster_properties(folder: Path, ports: Sequence[int], controller_ports: Sequence[int]) -> list[dict[str, str]]:
+    """Return the settings of each node, with its log directory in `folder`. Pure.
+
+    Several nodes keep REPLICAS copies of each record, and acknowledge it with acks=all, as all rows ask, once
+    IN_SYNC_REPLICAS have it.
+    """
+    count = len(ports)
+    factor, in_sync = str(replicas(count)), str(min(IN_SYNC_REPLICAS, count))
+    voters = ",".join(f"{index}@127.0.0.1:{port}" for index, port in enumerate(controller_ports, 1))
+    own = {
+        "controller.quorum.voters": voters,
+        "offsets.topic.replication.factor": factor,
+        "share.coordinator.state.topic.replication.factor": factor,
+        "share.coordinator.state.topic.min.isr": in_sync,
+        "transaction.state.log.replication.factor": factor,
+        "transaction.state.log.min.isr": in_sync,
+    }
+    if count > 1:
+        own |= {"default.replication.factor": factor, "min.insync.replicas": in_sync}
+    return [
+        server_properties(index, folder / f"logs-{index}", port, controller_port) | own
+        for index, (port, controller_port) in enumerate(zip(ports, controller_ports, strict=True), 1)
+    ]
+
+
+def server_properties(node: int, logs: Path, port: int, controller_port: int) -> dict[str, str]:
     """config/server.properties of Kafka's distribution, with our addresses and log directory."""
     return {
         "process.roles": "broker,controller",
-        "node.id": "1",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "node.id": str(node),
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "controller.listener.names": "CONTROLLER",
@@ -74,11 +113,6 @@ def server_properties(logs: Path, port: int, controller_port: int) -> dict[str, 
         "socket.receive.buffer.bytes": "102400",
         "socket.request.max.bytes": "104857600",
         "log.dirs": str(logs),
-        "offsets.topic.replication.factor": "1",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
     }
 
 
@@ -99,21 +133,22 @@ def find_java() -> str:
     return java
 
 
-async def _until_ready(process: ServerProcess, bootstrap: str, clock: Clock) -> None:
+async def _until_ready(processes: Sequence[ServerProcess], bootstrap: str, clock: Clock) -> None:
     until = clock.monotonic() + START_SECONDS
     while clock.monotonic() < until:
-        if process.ended():
-            raise process.failure()
-        if await asyncio.to_thread(_has_brokers, bootstrap):
+        for process in processes:
+            if process.ended():
+                raise process.failure()
+        if await asyncio.to_thread(_has_brokers, bootstrap, len(processes)):
             return
         await clock.sleep(PAUSE_SECONDS)
     raise UnavailableError(f"Apache Kafka was not ready within {START_SECONDS} s")
 
 
-def _has_brokers(bootstrap: str) -> bool:
+def _has_brokers(bootstrap: str, count: int) -> bool:
     try:
         with open_admin(bootstrap) as cluster:
-            return bool(cluster.nodes())
+            return len(cluster.nodes()) >= count
     except UnavailableError:
         return False
 
@@ -121,14 +156,3 @@ def _has_brokers(bootstrap: str) -> bool:
 def _version(jars: Path) -> str:
     (server,) = sorted(jars.glob("kafka_2*.jar"))[:1]
     return f"Apache Kafka {server.stem.rpartition('-')[2]}"
-
-
-def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from headrace.cli.bench.drivers import Driver, consumer, producer
 from headrace.cli.bench.java_load import run_java
@@ -18,6 +21,7 @@ from headrace.cli.bench.rows import (
     IDEMPOTENT,
     MEGABYTE_BATCHES,
     PARTITIONS,
+    BesideReplay,
     CatchUp,
     Consume,
     JavaProduce,
@@ -39,49 +43,84 @@ async def run_row(bench: TargetBench, row: Row, round_number: int) -> Measuremen
             measurement = await _consume(bench, row, row.load)
         case CatchUp():
             measurement = await _catch_up(bench, row, row.load)
+        case BesideReplay():
+            measurement = await _beside_replay(bench, row, row.load)
     measurement.round = round_number
     return measurement
 
 
 async def _produce(bench: TargetBench, row: Row, load: Produce) -> Measurement:
+    sent = await _send(bench, load)
+    measurement = bench.measurement(row, sent.window, sent.made.records, load.value_bytes, sent.made.seconds)
+    return _checked(measurement, sent)
+
+
+async def _beside_replay(bench: TargetBench, row: Row, load: BesideReplay) -> Measurement:
+    """The reader's throughput, and the producer's latencies."""
+    value_bytes = load.produce.value_bytes
+    replay = replace(_reading_order(bench, *await _history(bench, value_bytes)), again=True)
+    sent = await _send(bench, load.produce, replay)
+    assert sent.replayed is not None
+    measurement = bench.measurement(row, sent.window, sent.replayed.records, value_bytes, sent.replayed.seconds)
+    return _checked(measurement, sent)
+
+
+class Sent(NamedTuple):
+    """What was produced and read back, and what another reader read at the same time."""
+
+    made: ProduceAnswer
+    read: ConsumeAnswer
+    replayed: ConsumeAnswer | None
+    extents: int | None
+    window: Window
+
+
+async def _send(bench: TargetBench, load: Produce, replay: ConsumeOrder | None = None) -> Sent:
+    """Produce to a new topic and read that back; CorruptError if it is not the same."""
     async with bench.topic(load.partitions) as topic:
-        made, read, window = await _send(bench, topic, load)
+        made, read, replayed, window = await _run_clients(bench, topic, load, replay)
         refuse_failures(made)
         extents = await bench.extents(topic)
         if read is None:
             read = await bench.read_back(topic, load.partitions, sum(made.numbers), NUMBERS)
         idempotent = load.client.get("enable.idempotence") == "true"
         await bench.verify(topic, load.partitions, read, sum(made.numbers), idempotent=idempotent)
-    measurement = bench.measurement(row, window, made.records, load.value_bytes, made.seconds)
-    measurement.extents = extents
-    measurement.read_back = read.records
-    measurement.duplicates, measurement.disordered = read.duplicates, read.disordered
-    return _with_latencies(measurement, made, read)
+    return Sent(made, read, replayed, extents, window)
 
 
-async def _send(bench: TargetBench, topic: str, load: Produce) -> tuple[ProduceAnswer, ConsumeAnswer | None, Window]:
+def _checked(measurement: Measurement, sent: Sent) -> Measurement:
+    measurement.extents = sent.extents
+    measurement.read_back = sent.read.records
+    measurement.duplicates, measurement.disordered = sent.read.duplicates, sent.read.disordered
+    return _with_latencies(measurement, sent.made, sent.read)
+
+
+async def _run_clients(
+    bench: TargetBench, topic: str, load: Produce, replay: ConsumeOrder | None
+) -> tuple[ProduceAnswer, ConsumeAnswer | None, ConsumeAnswer | None, Window]:
     read: ConsumeAnswer | None = None
+    replayed: ConsumeAnswer | None = None
     async with AsyncExitStack() as stack:
+        replayer = await stack.enter_async_context(consumer(replay)) if replay else None
         sender = await stack.enter_async_context(producer(_produce_order(bench, topic, load)))
         reader: Driver[ConsumeAnswer] | None = None
         if load.end_to_end:
             reader = await stack.enter_async_context(consumer(_following_order(bench, topic, check=NUMBERS)))
         window = await stack.enter_async_context(measure(bench.target, bench.clock))
-        if reader:
-            reader.go()
+        for other in filter(None, (reader, replayer)):
+            other.go()
         sender.go()
         made = await sender.answer()
+        if replayer:
+            replayed = await replayer.answer()
         if reader:
             reader.until(sum(made.numbers))
             read = await reader.answer()
-    return made, read, window
+    return made, read, replayed, window
 
 
 async def _consume(bench: TargetBench, row: Row, load: Consume) -> Measurement:
-    if bench.history is None:
-        bench.history = await _preload(bench, load.value_bytes)
-    topic, made = bench.history
-    order = _reading_order(bench, topic, made)
+    order = _reading_order(bench, *await _history(bench, load.value_bytes))
     async with AsyncExitStack() as stack:
         readers = [await stack.enter_async_context(consumer(order)) for _ in range(load.readers)]
         window = await stack.enter_async_context(measure(bench.target, bench.clock))
@@ -113,6 +152,13 @@ async def _catch_up(bench: TargetBench, row: Row, load: CatchUp) -> Measurement:
     measurement = bench.measurement(row, window, read.records, load.value_bytes, read.seconds)
     measurement.read_back = checked.records
     return _with_latencies(measurement, made, followed)
+
+
+async def _history(bench: TargetBench, value_bytes: int) -> tuple[str, ProduceAnswer]:
+    """The topic that all rows of readers share."""
+    if bench.history is None:
+        bench.history = await _preload(bench, value_bytes)
+    return bench.history
 
 
 async def _preload(bench: TargetBench, value_bytes: int) -> tuple[str, ProduceAnswer]:

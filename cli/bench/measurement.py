@@ -31,6 +31,8 @@ class Measurement(msgspec.Struct, kw_only=True):
     end_to_end_p99_ms: float | None = None
     cpu_seconds: dict[str, float] = {}
     cpu_s_per_gb: dict[str, float] = {}
+    rig_cpu_s_per_gb: dict[str, float] = {}
+    """Of the servers that the target uses and that are no part of it."""
     peak_mb: dict[str, float] = {}
     puts: int | None = None
     gets: int | None = None
@@ -52,6 +54,7 @@ class Summary(msgspec.Struct, kw_only=True):
     ratio: float | None
     figures: dict[str, float | None]
     cpu_s_per_gb: dict[str, float]
+    rig_cpu_s_per_gb: dict[str, float]
     peak_mb: dict[str, float]
 
 
@@ -92,6 +95,7 @@ def _summary(runs: Sequence[Measurement], baseline: dict[int, float]) -> Summary
         ratio=statistics.median(ratios) if ratios else None,
         figures={name: _median(getattr(run, name) for run in runs) for name in FIGURES},
         cpu_s_per_gb=_medians([run.cpu_s_per_gb for run in runs]),
+        rig_cpu_s_per_gb=_medians([run.rig_cpu_s_per_gb for run in runs]),
         peak_mb=_medians([run.peak_mb for run in runs]),
     )
 

@@ -12,9 +12,21 @@ import struct
 import msgspec
 
 KEY = struct.Struct(">qd")
-"""A record's key: its number in its partition, from 0, and when it was produced (monotonic seconds)."""
+"""A record's key: its producer and number (see `producer_of`), and when it was produced (monotonic seconds)."""
+PRODUCER_BITS = 40
+"""Of a record's number; those above are its producer's."""
 OFFSETS, NUMBERS, NOTHING = "offsets", "numbers", "nothing"
 """What a consumer checks: consecutive offsets, each number once and in order, or only how many records there are."""
+
+
+def first_number(producer: int) -> int:
+    """Return the number of a producer's first record in a partition; the next ones follow. Pure."""
+    return producer << PRODUCER_BITS
+
+
+def producer_of(number: int) -> tuple[int, int]:
+    """Return a record's producer, and its number among the producer's records of its partition. Pure."""
+    return number >> PRODUCER_BITS, number & ((1 << PRODUCER_BITS) - 1)
 
 
 class ProduceOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +44,7 @@ class ProduceOrder(msgspec.Struct, frozen=True, kw_only=True):
     first_numbers: list[int] = []
     """First numbers of each partition, if it has records already."""
     producers: int = 1
-    """Clients, each for its share of the partitions."""
+    """Clients, each for its share of the partitions, or, if there are more of them, each for all partitions."""
 
 
 class ProduceAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +71,8 @@ class ConsumeOrder(msgspec.Struct, frozen=True, kw_only=True):
     """None: the number comes on standard input as `until N`."""
     check: str = NOTHING
     from_end: bool = False
+    again: bool = False
+    """Begin at the start again after `until` records, until `seconds` are over."""
     promptly: bool = False
     """Take each record as it arrives, and measure the time since it was produced; else take many at once."""
 

@@ -2,14 +2,14 @@
 
 Place: read by run.py around each run, and several times within one for the peak of memory.
 Invariant: a tree's CPU never goes back while its root is running: what an ended child used is counted by its parent,
-which waited for it. Shared memory is counted once per tree: Postgres' processes map the same buffers.
+which waited for it. Shared memory is counted once for a kind of process: Postgres' processes map the same buffers.
 """
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,42 +53,43 @@ def parse_status(text: str) -> Memory:
     return Memory(*(int(sizes[name][0]) * KIB if name in sizes else 0 for name in ("RssAnon", "RssFile", "RssShmem")))
 
 
-def tree(processes: Mapping[int, ProcessStat], root: int) -> list[int]:
-    """`root` and all processes below it. UnavailableError if the root is not there."""
-    if root not in processes:
-        raise UnavailableError(f"a process of the target has ended: pid={root}")
+def trees(processes: Mapping[int, ProcessStat], roots: Iterable[int]) -> list[int]:
+    """`roots` and all processes below them. UnavailableError if a root is not there."""
+    found = list(roots)
+    for root in found:
+        if root not in processes:
+            raise UnavailableError(f"a process of the target has ended: pid={root}")
     children: defaultdict[int, list[int]] = defaultdict(list)
     for pid, process in processes.items():
         children[process.parent].append(pid)
-    found = [root]
     for pid in found:
         found += children[pid]
     return found
 
 
 class ProcessUsage:
-    """What the process trees below `roots` (name -> process id) use."""
+    """What the process trees below `roots` (kind -> process ids) use."""
 
-    def __init__(self, roots: Mapping[str, int], proc: Path = PROC) -> None:
-        self._roots = dict(roots)
+    def __init__(self, roots: Mapping[str, Iterable[int]], proc: Path = PROC) -> None:
+        self._roots = {kind: tuple(pids) for kind, pids in roots.items()}
         self._proc = proc
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Used since each tree's start, user and system."""
+        """Used since the start of each kind's processes, user and system."""
         processes = self._read_processes()
         ticks_per_second = os.sysconf("SC_CLK_TCK")
         return {
-            name: sum(processes[pid].ticks for pid in tree(processes, root)) / ticks_per_second
-            for name, root in self._roots.items()
+            kind: sum(processes[pid].ticks for pid in trees(processes, roots)) / ticks_per_second
+            for kind, roots in self._roots.items()
         }
 
     def memory_bytes(self) -> dict[str, int]:
-        """Resident now. Files that several processes of a tree map count once, as do shared buffers."""
+        """Resident now. Files that several processes of a kind map count once, as do shared buffers."""
         processes = self._read_processes()
         found = {}
-        for name, root in self._roots.items():
-            each = [self._memory(pid) for pid in tree(processes, root)]
-            found[name] = (
+        for kind, roots in self._roots.items():
+            each = [self._memory(pid) for pid in trees(processes, roots)]
+            found[kind] = (
                 sum(one.anonymous for one in each) + max(one.file for one in each) + max(one.shared for one in each)
             )
         return found

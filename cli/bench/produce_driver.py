@@ -1,8 +1,8 @@
 """A process that produces with librdkafka: `python -m headrace.cli.bench.produce_driver ORDER`.
 
 Place: started by drivers.py, so that the client's CPU is not the target's.
-Invariant: records of a partition are numbered from 0 in the order in which they are produced. What still waits in the
-client's queue when the time is over is dropped there and not counted: it was never sent.
+Invariant: a producer's records of a partition are numbered in the order in which they are produced. What still
+waits in the client's queue when the time is over is dropped there and not counted: it was never sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from confluent_kafka import KafkaError, Message, Producer
 
 from headrace.cli.bench.driver_input import DriverInput
-from headrace.cli.bench.orders import KEY, ProduceAnswer, ProduceOrder
+from headrace.cli.bench.orders import KEY, ProduceAnswer, ProduceOrder, first_number
 from headrace.cli.bench.percentiles import percentile
 from headrace.storage.clock import Clock, SystemClock
 
@@ -25,15 +25,33 @@ FLUSH_SECONDS = 120.0
 WAIT_SECONDS = 0.01
 
 
+def turn(count: int, producers: int, partitions: int) -> tuple[int, int]:
+    """Return the producer and the partition of the record after `count` others. Pure.
+
+    Partitions take turns if there are as many as producers, or more; else producers do, each with its own order of
+    partitions.
+    """
+    if producers <= partitions:
+        partition = count % partitions
+        return partition % producers, partition
+    producer = count % producers
+    return producer, (count // producers + producer) % partitions
+
+
 class ProduceDriver:
-    """One producer or several, each for its share of the partitions, and what became of their records."""
+    """One producer or several, and what became of their records."""
 
     def __init__(self, order: ProduceOrder, clock: Clock, rng: random.Random) -> None:
         self._order = order
         self._clock = clock
         self._value = rng.randbytes(order.value_bytes)
-        self._numbers = list(order.first_numbers) or [0] * order.partitions
-        self._acknowledged = list(self._numbers)
+        self._acknowledged = list(order.first_numbers) or [0] * order.partitions
+        self._numbers = {
+            (producer, partition): first_number(producer)
+            for producer in range(order.producers)
+            for partition in range(order.partitions)
+        }
+        self._numbers |= {(0, partition): number for partition, number in enumerate(order.first_numbers)}
         self._latencies = array("d")
         self._failed = 0
         self._first_error = ""
@@ -41,9 +59,10 @@ class ProduceDriver:
         self._producers = [Producer(settings) for _ in range(order.producers)]
 
     def connect(self) -> None:
-        """Send one record to each partition, so that connections and producer id exist before the measured time."""
-        for partition in range(self._order.partitions):
-            self._produce(partition)
+        """Send a record to each partition, so that connections and producer ids exist before the measured time."""
+        order = self._order
+        for count in range(order.partitions * (order.producers if order.producers > order.partitions else 1)):
+            self._produce(count)
         if self._flush(FLUSH_SECONDS) or self._failed:
             raise SystemExit(f"the first records failed: {self._first_error}")
 
@@ -53,7 +72,7 @@ class ProduceDriver:
         del self._latencies[:]
         started = self._clock.monotonic()
         if self._order.one_at_a_time:
-            self._run_one_at_a_time(started + self._order.seconds)
+            self._run_one_at_a_time(started)
         else:
             self._run(started)
             left = started + self._order.seconds - self._clock.monotonic()
@@ -78,43 +97,51 @@ class ProduceDriver:
         for count in range(order.records):
             now = self._clock.monotonic()
             if order.rate:
-                due = started + count / order.rate
-                while now < due:
-                    self._poll(due - now)
-                    now = self._clock.monotonic()
+                now = self._poll_until(started + count / order.rate)
             elif count % 100 == 0:
                 self._poll(0)
             if now >= end:
                 return
             while True:
                 try:
-                    self._produce(count % order.partitions)
+                    self._produce(count)
                     break
                 except BufferError:
                     self._poll(WAIT_SECONDS)
                     if self._clock.monotonic() >= end:
                         return
 
-    def _run_one_at_a_time(self, end: float) -> None:
+    def _run_one_at_a_time(self, started: float) -> None:
+        end = started + self._order.seconds
         for count in range(self._order.records):
+            if self._order.rate:
+                self._poll_until(min(started + count / self._order.rate, end))
             if self._clock.monotonic() >= end:
                 return
-            self._produce(count % self._order.partitions)
+            self._produce(count)
             answered = len(self._latencies) + self._failed
             while len(self._latencies) + self._failed == answered:
                 self._poll(1.0)
 
-    def _produce(self, partition: int) -> None:
-        number = self._numbers[partition]
+    def _produce(self, count: int) -> None:
+        producer, partition = place = turn(count, len(self._producers), self._order.partitions)
+        number = self._numbers[place]
         key = KEY.pack(number, self._clock.monotonic())
-        producer = self._producers[partition % len(self._producers)]
-        producer.produce(self._order.topic, self._value, key, partition)
-        self._numbers[partition] = number + 1
+        self._producers[producer].produce(self._order.topic, self._value, key, partition)
+        self._numbers[place] = number + 1
 
     def _poll(self, seconds: float) -> None:
-        """Learn of answers; wait up to `seconds` in all if there are none."""
-        for producer in self._producers:
-            producer.poll(seconds / len(self._producers))
+        """Hear of answers; wait up to `seconds` for one of the last producer's."""
+        *others, last = self._producers
+        for producer in others:
+            producer.poll(0)
+        last.poll(seconds)
+
+    def _poll_until(self, due: float) -> float:
+        """Return the time, which is `due` or later."""
+        while (now := self._clock.monotonic()) < due:
+            self._poll(due - now)
+        return now
 
     def _flush(self, seconds: float) -> int:
         """Send what waits; the number of records without an answer after `seconds`."""

@@ -57,4 +57,5 @@ def line(run: Measurement) -> str:
         if p50 is not None:
             parts.append(f"{name} {number(p50)} / {number(p99)} ms")
     parts += [f"{name} {number(spent)} s/GB" for name, spent in run.cpu_s_per_gb.items()]
+    parts += [f"rig's {name} {number(spent)} s/GB" for name, spent in run.rig_cpu_s_per_gb.items()]
     return ", ".join(parts)

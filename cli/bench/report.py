@@ -16,6 +16,7 @@ from rich.table import Table
 from headrace.cli.bench.measurement import Summary, summarise
 from headrace.cli.bench.rows import Row
 from headrace.cli.bench.run import BenchPlan, Outcome
+from headrace.cli.bench.warm_up import WarmUp
 
 NONE = "-"
 COLUMNS = (
@@ -64,25 +65,40 @@ def cells(summary: Summary) -> list[str]:
 
 
 def make_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
-    """A section per row, a line per target."""
+    """A section per row, a line per target; CPU of a rig has a column if a target has one."""
     titles = {row.name: row.title for row in rows}
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("row")
     table.add_column("target")
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
+    with_rig = any(summary.rig_cpu_s_per_gb for summary in summaries)
+    if with_rig:
+        table.add_column("rig's CPU s/GB", justify="right", no_wrap=True)
     before = ""
     for summary in summaries:
         title = f"{summary.row}: {titles[summary.row]}" if summary.row != before else ""
-        table.add_row(title, summary.target, *cells(summary))
+        rig = [_sum(summary.rig_cpu_s_per_gb)] if with_rig else []
+        table.add_row(title, summary.target, *cells(summary), *rig)
         before = summary.row
     return table
 
 
 def legend(summaries: Sequence[Summary]) -> list[str]:
-    """Return what the sums in the columns CPU and peak consist of."""
+    """What the sums in the columns CPU and peak consist of, and those of the rig's CPU."""
     processes = {summary.target: " + ".join(summary.cpu_s_per_gb) for summary in summaries}
-    return [f"{target}: {names}" for target, names in processes.items() if names]
+    rigs = {summary.target: " + ".join(summary.rig_cpu_s_per_gb) for summary in summaries}
+    return [
+        *(f"CPU and peak memory of {target}: {kinds}" for target, kinds in processes.items() if kinds),
+        *(f"rig's CPU of {target}, not counted as the target's: {kinds}" for target, kinds in rigs.items() if kinds),
+    ]
+
+
+def warm_up_line(target: str, done: WarmUp) -> str:
+    """How a target was warmed up."""
+    rates = ", ".join(number(rate) for rate in done.mb_per_s)
+    judged = {True: "steady", False: "not steady yet", None: "one window, not judged"}[done.steady]
+    return f"warm-up of {target}: {judged} after {number(done.seconds)} s: {rates} MB/s"
 
 
 def document(plan: BenchPlan, outcome: Outcome) -> dict[str, Any]:
@@ -92,7 +108,13 @@ def document(plan: BenchPlan, outcome: Outcome) -> dict[str, Any]:
         "rounds": plan.rounds,
         "seconds": plan.bounds.seconds,
         "targets": [
-            {"target": spec.name, "kind": spec.kind, "settings": spec.settings, "version": outcome.versions[spec.name]}
+            {
+                "target": spec.name,
+                "kind": spec.kind,
+                "settings": spec.settings,
+                "version": outcome.versions[spec.name],
+                "warm_up": msgspec.to_builtins(outcome.warm_ups[spec.name]),
+            }
             for spec in plan.specs
         ],
         "rows": [{"row": row.name, "title": row.title} for row in plan.rows],

@@ -6,7 +6,7 @@ Invariant: a row is the same load for every target: only what is named here diff
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.config.errors import ConfigError
 
@@ -29,7 +29,7 @@ class Produce:
     """A consumer reads at the same time, for the time from produce to receipt."""
     partitions: int = PARTITIONS
     producers: int = 1
-    """Clients, each for its share of the partitions."""
+    """Clients, each for its share of the partitions, or, if there are more of them, each for all partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,14 @@ class CatchUp:
     value_bytes: int = 1000
 
 
-Load = Produce | JavaProduce | Consume | CatchUp
+@dataclass(frozen=True, slots=True)
+class BesideReplay:
+    """`produce` while a consumer reads a topic with history from the start, again and again."""
+
+    produce: Produce
+
+
+Load = Produce | JavaProduce | Consume | CatchUp | BesideReplay
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,13 @@ def _librdkafka(**client: str) -> dict[str, str]:
 
 
 IDEMPOTENT = _librdkafka(enable_idempotence="true")
+ONE = Produce(
+    1_000,
+    IDEMPOTENT | {"linger.ms": "0", "max.in.flight": "1", "acks": "all"},
+    one_at_a_time=True,
+    end_to_end=True,
+)
+PACED = Produce(1_000, IDEMPOTENT | {"linger.ms": "5"}, rate=1_000, end_to_end=True)
 ROWS = (
     Row("10k", "10 KB values, 1 MB batches, idempotent", Produce(10_000, IDEMPOTENT | MEGABYTE_BATCHES)),
     Row("1k", "1 KB values, 1 MB batches, idempotent", Produce(1_000, IDEMPOTENT | MEGABYTE_BATCHES)),
@@ -87,18 +101,16 @@ ROWS = (
     Row(
         "one",
         "one 1 KB record at a time, acks=all, max.in.flight=1",
-        Produce(
-            1_000,
-            IDEMPOTENT | {"linger.ms": "0", "max.in.flight": "1", "acks": "all"},
-            one_at_a_time=True,
-            end_to_end=True,
-        ),
+        ONE,
     ),
+    Row("one-5s", "one 1 KB record at a time, 5 records/s", replace(ONE, rate=5)),
+    Row("paced", "1 KB values, 1,000 records/s, linger 5 ms, idempotent", PACED),
     Row(
-        "paced",
-        "1 KB values, 1,000 records/s, linger 5 ms, idempotent",
-        Produce(1_000, IDEMPOTENT | {"linger.ms": "5"}, rate=1_000, end_to_end=True),
+        "many",
+        "1 KB values, 50 producers of 20 records/s, linger 5 ms, idempotent",
+        replace(PACED, producers=50, end_to_end=False),
     ),
+    Row("paced-replay", "1 KB values, 1,000 records/s, while another consumer replays", BesideReplay(PACED)),
     Row("java", "Java ProducerPerformance, 1 kB records, defaults", JavaProduce()),
     Row("java-1p", "Java ProducerPerformance, 1 kB records, defaults, one partition", JavaProduce(partitions=1)),
     Row(

@@ -19,11 +19,13 @@ from headrace.cli.bench.measurement import Measurement
 from headrace.cli.bench.rows import IDEMPOTENT, MEGABYTE_BATCHES, Produce, Row
 from headrace.cli.bench.target_bench import Bounds, TargetBench
 from headrace.cli.bench.target_spec import TargetSpec
-from headrace.cli.bench.targets import open_target
+from headrace.cli.bench.targets import MeasuredTarget, open_target
+from headrace.cli.bench.warm_up import WarmUp, warm_up
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 
 WARM_UP = Row("warm-up", "", Produce(1_000, IDEMPOTENT | MEGABYTE_BATCHES))
+WARM_UP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +39,16 @@ class BenchPlan:
     folder: Path
     """Empty; data of the targets that are started."""
     jars: Path | None = None
+    steady: bool = True
+    """Warm up until throughput is steady; else with one short load."""
 
 
 @dataclass
 class Outcome:
-    """Measurements in the order in which they were made; `versions` of the targets by name."""
+    """Measurements in the order in which they were made; versions and warm-ups of the targets by name."""
 
     versions: dict[str, str] = field(default_factory=dict)
+    warm_ups: dict[str, WarmUp] = field(default_factory=dict)
     runs: list[Measurement] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
@@ -74,8 +79,8 @@ async def run_plan(plan: BenchPlan, clock: Clock, watch: Watcher) -> Outcome:
             target = await stack.enter_async_context(open_target(spec, folder, plan.jars))
             outcome.versions[spec.name] = target.version
             benches.append(TargetBench(target, plan.bounds, clock, plan.jars))
-            brief = replace(plan.bounds, seconds=min(1.0, plan.bounds.seconds))
-            await run_row(TargetBench(target, brief, clock, plan.jars), WARM_UP, 0)
+            watch(f"warm up {spec.name}", 0, total, None)
+            outcome.warm_ups[spec.name] = await _warm_up(plan, target, clock)
         for number, run in enumerate(schedule(plan.rounds, plan.rows, benches)):
             label = f"round {run.round}/{plan.rounds} {run.row.name} {run.bench.target.name}"
             watch(label, number, total, None)
@@ -90,6 +95,16 @@ def schedule(rounds: int, rows: Sequence[Row], benches: Sequence[TargetBench]) -
         for row in rows:
             for bench in benches:
                 yield Run(round_number, row, bench)
+
+
+async def _warm_up(plan: BenchPlan, target: MeasuredTarget, clock: Clock) -> WarmUp:
+    brief = replace(plan.bounds, seconds=min(WARM_UP_SECONDS, plan.bounds.seconds))
+    bench = TargetBench(target, brief, clock, plan.jars)
+
+    async def window() -> float:
+        return (await run_row(bench, WARM_UP, 0)).mb_per_s
+
+    return await warm_up(window, clock, once=not plan.steady)
 
 
 async def _try(run: Run, outcome: Outcome) -> Measurement | str:

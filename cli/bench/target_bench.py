@@ -55,7 +55,8 @@ class TargetBench:
         """A new topic; its name."""
         self._topics += 1
         name = f"bench-{self.clock.wall_ms()}-{self._topics}"
-        await asyncio.to_thread(create_topic, self.target.bootstrap, name, partitions)
+        factor = self.target.replication_factor
+        await asyncio.to_thread(create_topic, self.target.bootstrap, name, partitions, factor)
         return name
 
     @asynccontextmanager
@@ -103,6 +104,7 @@ class TargetBench:
         if not records:
             raise UnavailableError("no record was handled within the time: give it more --seconds")
         size, counts = records * value_bytes, window.counts
+        per_gb = {kind: spent / (size / GIGA) for kind, spent in window.cpu_seconds.items()}
         return Measurement(
             row=row.name,
             target=self.target.name,
@@ -112,8 +114,9 @@ class TargetBench:
             mb_per_s=size / MEGA / seconds,
             records_per_s=records / seconds,
             cpu_seconds=window.cpu_seconds,
-            cpu_s_per_gb={name: spent / (size / GIGA) for name, spent in window.cpu_seconds.items()},
-            peak_mb={name: peak / MEGA for name, peak in window.peak_bytes.items()},
+            cpu_s_per_gb={kind: per_gb[kind] for kind in per_gb if kind not in self.target.rig_roots},
+            rig_cpu_s_per_gb={kind: per_gb[kind] for kind in per_gb if kind in self.target.rig_roots},
+            peak_mb={kind: peak / MEGA for kind, peak in window.peak_bytes.items()},
             puts=counts.puts if counts else None,
             gets=counts.gets if counts else None,
             flushes=counts.flushes if counts else None,

@@ -2,12 +2,13 @@
 
 Place: read by command.py, used by targets.py. Pure.
 Form: [NAME=]KIND [KEY=VALUE ...], split as a shell does, with KIND one of
-  dev              this Headrace: one agent, a compactor, an embedded Postgres, a directory as bucket
+  dev              this Headrace: agents, a compactor, an embedded Postgres, a directory or S3 server as bucket
   headrace:COMMAND another Headrace, started by its command, or by .venv/bin/headrace of a checkout
   kafka[:DIR]      Apache Kafka from the jars in DIR (default: --kafka)
   HOST:PORT,...    a running cluster
-KEY=VALUE are settings of what is started. Of a running cluster they say what can be measured: `http=HOST:PORT` for
-/metrics and `pid=N` for CPU and memory; http_access.py has the settings of an HTTP port with TLS or authentication.
+KEY=VALUE are settings of what is started, or options of target_options.py. Of a running cluster they say what can be
+measured: `http=HOST:PORT` for /metrics and `pid=N` for CPU and memory; http_access.py has the settings of an HTTP port
+with TLS or authentication.
 """
 
 from __future__ import annotations
@@ -17,30 +18,32 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.cli.bench.target_options import OF_DEV, OF_HEADRACE, OF_KAFKA, TargetOptions, read_options
 from headrace.cli.client.transport import parse_servers
 from headrace.config.errors import ConfigError
 
 DEV, HEADRACE, KAFKA, RUNNING = "dev", "headrace", "kafka", "running"
-PUT_DELAY = "put-delay-ms"
-"""A key of `dev` that is no setting: each PUT takes this much longer."""
+OPTIONS = {DEV: OF_DEV, HEADRACE: OF_HEADRACE, KAFKA: OF_KAFKA}
 _NAMED = re.compile(r"([A-Za-z0-9_.-]+)=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """One target; `where` is a command, a folder or addresses, as its kind needs it."""
+    """One target; `where` is a command, a folder or addresses, as its kind needs it. `settings`: all KEY=VALUE."""
 
     name: str
     kind: str
     where: str = ""
     settings: dict[str, str] = field(default_factory=dict)
 
-    def put_delay_ms(self) -> int:
-        """Return the delay of PUTs of `dev` in ms; 0 of others. ConfigError for what is no number."""
-        delay = self.settings.get(PUT_DELAY, "0") if self.kind == DEV else "0"
-        if not delay.isdecimal():
-            raise ConfigError(f"{PUT_DELAY} is not a number of milliseconds: {delay}")
-        return int(delay)
+    def options(self) -> TargetOptions:
+        """Return what its kind has besides settings. ConfigError for values out of range."""
+        return read_options(self.settings, OPTIONS.get(self.kind, frozenset()))
+
+    def passed_on(self) -> dict[str, str]:
+        """Return the settings of the processes that are started."""
+        own = OPTIONS.get(self.kind, frozenset())
+        return {key: value for key, value in self.settings.items() if key not in own}
 
 
 def parse_target(text: str) -> TargetSpec:
@@ -58,7 +61,7 @@ def parse_target(text: str) -> TargetSpec:
         settings[key] = value
     kind, where = _kind(what)
     spec = TargetSpec(name or kind, kind, where, settings)
-    spec.put_delay_ms()
+    spec.options()
     return spec
 
 

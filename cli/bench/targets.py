@@ -18,16 +18,20 @@ from headrace.config.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTarget:
-    """A running system. `roots`: the process tree of each of its processes by name; empty if not known."""
+    """A running system. `roots`: the process trees of each kind of its processes; empty if not known."""
 
     name: str
     bootstrap: str
     version: str
-    roots: dict[str, int] = field(default_factory=dict)
+    roots: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    rig_roots: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Servers that the target uses and that are no part of it, as an S3 server: shown apart."""
     metrics: tuple[str, ...] = ()
     """host:port of each process with /metrics."""
     access: HttpAccess = OPEN
     metastore_url: str | None = None
+    replication_factor: int = 1
+    """Of the topics that the bench creates."""
 
 
 @asynccontextmanager
@@ -58,7 +62,7 @@ def _running(spec: TargetSpec) -> MeasuredTarget:
         spec.name,
         spec.where,
         version="",
-        roots={"server": int(pid)} if pid else {},
+        roots={"server": (int(pid),)} if pid else {},
         metrics=(http,) if http else (),
         access=access,
     )

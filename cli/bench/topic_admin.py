@@ -22,12 +22,17 @@ def open_admin(bootstrap: str) -> KafkaCluster:
     return KafkaCluster.of(client_config(bootstrap, None))
 
 
-def create_topic(bootstrap: str, name: str, partitions: int) -> None:
+def create_topic(bootstrap: str, name: str, partitions: int, replication_factor: int = 1) -> None:
     """Create it, and return once metadata shows its leaders."""
     with open_admin(bootstrap) as cluster:
         m = cluster.message(ApiKey.CREATE_TOPICS)
         topic = m.make(
-            "CreatableTopic", name=name, num_partitions=partitions, replication_factor=1, assignments=(), configs=()
+            "CreatableTopic",
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=(),
+            configs=(),
         )
 
         def create() -> None:

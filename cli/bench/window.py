@@ -1,4 +1,4 @@
-"""The measured time of a run: CPU, memory and requests of the target's processes.
+"""The measured time of a run: CPU, memory and requests of the target's processes, and CPU of the servers it uses.
 
 Place: around the clients' work in loads.py.
 Invariant: CPU is read last before the clients begin and first after they end, so that reading the other figures is not
@@ -37,12 +37,13 @@ class Window:
 async def measure(target: MeasuredTarget, clock: Clock) -> AsyncIterator[Window]:
     """Everything that the target's processes do while the body runs."""
     window, usage = Window(), ProcessUsage(target.roots)
+    processes = ProcessUsage(target.roots | target.rig_roots)
     counts = await asyncio.to_thread(read_counts, target.metrics, target.access)
     sampler = asyncio.create_task(_sample(window, usage, clock))
     try:
-        before = usage.cpu_seconds()
+        before = processes.cpu_seconds()
         yield window
-        after = usage.cpu_seconds()
+        after = processes.cpu_seconds()
     finally:
         sampler.cancel()
         with suppress(asyncio.CancelledError):

@@ -33,6 +33,12 @@ FRANZ_GO_SENDING = _GO_PROGRAMS["franz-go-sending"]
 """A producer that says what became of each record."""
 GO_CLIENTS = {name: _GO_PROGRAMS[name] for name in ("franz-go", "sarama")}
 """Commands around Kafka's clients for Go: load/tools/go-clients."""
+S3_PROXY = TOOLS / "bin" / "headrace-s3-latency"
+"""A proxy that makes an S3 server answer late: load/tools/go-s3, also for a `headrace bench` without a checkout."""
+S3_LOAD = TOOLS / "bin" / "headrace-s3-load"
+"""A client that only PUTs and GETs."""
+_S3_BUILT = TOOLS / "bin" / f"headrace-s3-{digest(HERE / 'go-s3')}"
+"""Says which sources the two are built of."""
 KAFKAJS = TOOLS / "node_modules" / "kafkajs"
 JAVA_LIBRARIES = TOOLS / "java" / "lib"
 JAVA_LOG = TOOLS / "java" / "log"
@@ -59,6 +65,12 @@ def _build_go(folder: str, package: str, program: Path) -> None:
 
 def _install_versitygw() -> None:
     _build_go("go", "github.com/versity/versitygw/cmd/versitygw", VERSITYGW)
+
+
+def _install_s3_programs() -> None:
+    _build_go("go-s3", "./latency-proxy", S3_PROXY)
+    _build_go("go-s3", "./load", S3_LOAD)
+    _S3_BUILT.touch()
 
 
 def _install_kafkajs() -> None:
@@ -97,6 +109,9 @@ ALL = {
     tool.name: tool
     for tool in (
         Tool("versitygw", "a real S3 server", ("go",), VERSITYGW.exists, _install_versitygw, COMMAND),
+        Tool(
+            "s3-latency", "a slow network before an S3 server", ("go",), _S3_BUILT.exists, _install_s3_programs, COMMAND
+        ),
         *(
             Tool(
                 name,

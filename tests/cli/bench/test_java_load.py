@@ -14,7 +14,7 @@ from headrace.cli.bench.java_load import (
     parse_totals,
     performance_command,
 )
-from headrace.cli.bench.kafka_target import find_jars, server_properties
+from headrace.cli.bench.kafka_target import cluster_properties, find_jars
 from headrace.cli.bench.rows import JavaProduce
 from headrace.cli.main import main
 from headrace.config.errors import ConfigError
@@ -85,10 +85,24 @@ def test_jars_are_found_in_a_folder_or_in_kafkas_home(tmp_path: Path) -> None:
 
 
 def test_kafkas_settings_name_its_addresses_and_nothing_of_other_folders(tmp_path: Path) -> None:
-    properties = server_properties(tmp_path, 1, 2)
+    (properties,) = cluster_properties(tmp_path, [1], [2])
     assert properties["listeners"] == "PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2"
     assert properties["controller.quorum.voters"] == "1@127.0.0.1:2"
-    assert [value for value in properties.values() if "/" in value.replace("//", "")] == [str(tmp_path)]
+    assert [value for value in properties.values() if "/" in value.replace("//", "")] == [str(tmp_path / "logs-1")]
+
+
+def test_one_node_keeps_kafkas_defaults_and_three_keep_three_copies_of_everything(tmp_path: Path) -> None:
+    (alone,) = cluster_properties(tmp_path, [1], [2])
+    assert alone["offsets.topic.replication.factor"] == alone["transaction.state.log.min.isr"] == "1"
+    assert not alone.keys() & {"default.replication.factor", "min.insync.replicas"}
+    nodes = cluster_properties(tmp_path, [1, 2, 3], [4, 5, 6])
+    assert [node["node.id"] for node in nodes] == ["1", "2", "3"]
+    assert len({node["log.dirs"] for node in nodes}) == 3
+    for node in nodes:
+        assert node["controller.quorum.voters"] == "1@127.0.0.1:4,2@127.0.0.1:5,3@127.0.0.1:6"
+        factors = {value for name, value in node.items() if name.endswith("replication.factor")}
+        least = {value for name, value in node.items() if name.endswith(("min.isr", "min.insync.replicas"))}
+        assert (factors, least) == ({"3"}, {"2"})
 
 
 @pytest.mark.needs("kafka")

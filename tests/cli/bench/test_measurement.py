@@ -10,9 +10,13 @@ from rich.console import Console
 from headrace.cli.bench.measurement import Measurement, summarise
 from headrace.cli.bench.percentiles import percentile
 from headrace.cli.bench.progress import line
-from headrace.cli.bench.report import legend, make_table, number
+from headrace.cli.bench.report import COLUMNS, cells, legend, make_table, number
 from headrace.cli.bench.rows import pick
+from headrace.cli.bench.target_bench import Bounds, TargetBench
+from headrace.cli.bench.targets import MeasuredTarget
+from headrace.cli.bench.window import Window
 from headrace.config.errors import ConfigError
+from tests.manual_clock import ManualClock
 
 
 def _run(target: str, round_number: int, rate: float, row: str = "10k", **figures: object) -> Measurement:
@@ -58,7 +62,33 @@ def test_the_cost_of_each_process_has_its_own_median() -> None:
     runs = [_run("dev", n, 10, cpu_s_per_gb={"agent": cpu, "postgres": 1.0}) for n, cpu in enumerate((3.0, 5.0, 4.0))]
     (summary,) = summarise(runs)
     assert summary.cpu_s_per_gb == {"agent": 4.0, "postgres": 1.0}
-    assert legend([summary]) == ["dev: agent + postgres"]
+    assert legend([summary]) == ["CPU and peak memory of dev: agent + postgres"]
+
+
+def test_the_rigs_cost_is_shown_apart() -> None:
+    rig = {"s3": 2.0, "proxy": 0.5}
+    runs = [_run("s3", 1, 10, cpu_s_per_gb={"agent": 3.0}, rig_cpu_s_per_gb=rig), _run("dev", 1, 10)]
+    console = Console(width=400, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
+    console.print(make_table(summarise(runs), pick("10k")))
+    _, header, s3, dev = [text.rstrip() for text in console.export_text().splitlines() if text.strip()]
+    assert header.endswith("rig's CPU s/GB")
+    assert s3.endswith(" 2 + 0.5")
+    assert dev.endswith(" -")
+    assert cells(summarise(runs)[0])[COLUMNS.index("CPU s/GB")] == "3"
+    assert legend(summarise(runs)) == [
+        "CPU and peak memory of s3: agent",
+        "rig's CPU of s3, not counted as the target's: s3 + proxy",
+    ]
+
+
+def test_a_run_counts_the_rig_apart_from_the_target() -> None:
+    target = MeasuredTarget("s3", "a:1", "", roots={"agent": (1, 2)}, rig_roots={"proxy": (3,)})
+    bench = TargetBench(target, Bounds(1.0, 1, 1), ManualClock(), None)
+    window = Window(cpu_seconds={"agent": 2.0, "proxy": 1.0})
+    (row,) = pick("10k")
+    measured = bench.measurement(row, window, 1_000, 1_000_000, 1.0)
+    assert measured.cpu_s_per_gb == {"agent": 2.0}
+    assert measured.rig_cpu_s_per_gb == {"proxy": 1.0}
 
 
 def test_the_table_shows_every_figure_and_a_dash_for_what_a_target_cannot_give() -> None:

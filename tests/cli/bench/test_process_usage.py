@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.bench.process_usage import Memory, ProcessStat, ProcessUsage, parse_stat, parse_status, tree
+from headrace.cli.bench.process_usage import Memory, ProcessStat, ProcessUsage, parse_stat, parse_status, trees
 from headrace.storage.errors import UnavailableError
 
 STAT = (
@@ -60,17 +60,24 @@ def test_memory_is_in_bytes_and_zero_for_a_process_that_has_ended() -> None:
 
 def test_the_cpu_of_a_tree_is_of_all_its_processes_and_of_children_that_ended(proc: FakeProc) -> None:
     ticks_per_second = os.sysconf("SC_CLK_TCK")
-    usage = ProcessUsage({"postgres": 10, "agent": 20}, proc.root)
+    usage = ProcessUsage({"postgres": [10], "agent": [20]}, proc.root)
     assert usage.cpu_seconds() == {"postgres": 200 / ticks_per_second, "agent": 42 / ticks_per_second}
 
 
 def test_shared_memory_and_files_count_once_for_each_tree(proc: FakeProc) -> None:
-    usage = ProcessUsage({"postgres": 10, "agent": 20}, proc.root)
+    usage = ProcessUsage({"postgres": [10], "agent": [20]}, proc.root)
     assert usage.memory_bytes() == {"postgres": (1501 + 600 + 900) * 1024, "agent": 100 * 1024}
 
 
+def test_several_processes_of_a_kind_are_counted_together(proc: FakeProc) -> None:
+    ticks_per_second = os.sysconf("SC_CLK_TCK")
+    usage = ProcessUsage({"agent": (10, 20)}, proc.root)
+    assert usage.cpu_seconds() == {"agent": 242 / ticks_per_second}
+    assert usage.memory_bytes() == {"agent": (1501 + 70 + 600 + 900) * 1024}
+
+
 def test_a_child_that_ended_moves_its_time_to_its_parent(proc: FakeProc) -> None:
-    usage = ProcessUsage({"postgres": 10}, proc.root)
+    usage = ProcessUsage({"postgres": [10]}, proc.root)
     before = usage.cpu_seconds()
     (proc.root / "11" / "stat").unlink()
     proc.put(10, 1, (100, 50, 17, 3), (1000, 500, 200))
@@ -79,7 +86,7 @@ def test_a_child_that_ended_moves_its_time_to_its_parent(proc: FakeProc) -> None
 
 def test_a_target_that_ended_is_an_error_that_names_the_process() -> None:
     with pytest.raises(UnavailableError, match="pid=10"):
-        tree({11: ProcessStat(10, 0)}, 10)
+        trees({11: ProcessStat(10, 0)}, [11, 10])
 
 
 def test_without_processes_nothing_is_read(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.bench.target_options import S3Latency, TargetOptions
 from headrace.cli.bench.target_spec import TargetSpec, headrace_command, parse_target
 from headrace.config.errors import ConfigError
 
@@ -37,10 +38,49 @@ def test_other_forms_are_refused(text: str) -> None:
         parse_target(text)
 
 
-def test_puts_are_delayed_only_where_the_bench_can_do_it() -> None:
-    assert parse_target("dev put-delay-ms=30").put_delay_ms() == 30
-    assert parse_target("dev").put_delay_ms() == 0
-    assert parse_target("kafka:jars put-delay-ms=30").put_delay_ms() == 0
+@pytest.mark.parametrize(
+    ("text", "options", "passed_on"),
+    [
+        ("dev", TargetOptions(), {}),
+        ("dev put-delay-ms=30 linger.ms=5", TargetOptions(put_delay_ms=30), {"linger.ms": "5"}),
+        ("dev agents=3", TargetOptions(agents=3), {}),
+        ("dev bucket=s3", TargetOptions(s3=S3Latency(0, 0, 0.5, 7)), {}),
+        (
+            "dev bucket=s3 put-ms=45 get-ms=15.5 sigma=0 seed=3 s3.max.connections=8",
+            TargetOptions(s3=S3Latency(45, 15.5, 0, 3)),
+            {"s3.max.connections": "8"},
+        ),
+        ("headrace:/src agents=2 bucket=s3", TargetOptions(agents=2, s3=S3Latency()), {}),
+        ("headrace:/src put-delay-ms=30", TargetOptions(), {"put-delay-ms": "30"}),
+        ("kafka nodes=3", TargetOptions(nodes=3), {}),
+        ("kafka:jars agents=3", TargetOptions(), {"agents": "3"}),
+        ("a:9092 http=a:1", TargetOptions(), {"http": "a:1"}),
+    ],
+)
+def test_options_are_of_a_kind_and_other_keys_are_settings(
+    text: str, options: TargetOptions, passed_on: dict[str, str]
+) -> None:
+    spec = parse_target(text)
+    assert spec.options() == options
+    assert spec.passed_on() == passed_on
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("dev agents=0", "agents is not a whole number"),
+        ("kafka nodes=x", "nodes is not a whole number"),
+        ("dev bucket=s3://mine", "bucket=s3"),
+        ("dev put-ms=45 sigma=1", "put-ms, sigma: only with bucket=s3"),
+        ("dev bucket=s3 put-ms=-1", "put-ms is not a number"),
+        ("dev bucket=s3 sigma=nan", "sigma is not a number"),
+        ("dev bucket=s3 get-ms=soon", "get-ms is not a number"),
+        ("dev bucket=s3 put-delay-ms=5", "with bucket=s3 it is put-ms=N"),
+    ],
+)
+def test_options_out_of_range_or_without_effect_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        parse_target(text)
 
 
 def test_a_folder_is_a_checkout_with_its_environment(tmp_path: Path) -> None:
