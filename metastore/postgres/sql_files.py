@@ -1,4 +1,4 @@
-"""The .sql files of this package: functions that the database keeps, and plain queries.
+"""The .sql files of this package: functions that the database keeps, and plain queries. And names.py's, as one file.
 
 Place: read by migrate (functions) and by each Statement when it is first sent.
 Invariant: a name means one thing: a function that one file defines, or a plain query that is one file.
@@ -13,6 +13,7 @@ from functools import cache, cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 
+from headrace.metastore.postgres.names import names_sql
 from headrace.metastore.postgres.signature import Signature, parse_signatures
 
 PACKAGE = resources.files("headrace.metastore.postgres")
@@ -46,7 +47,7 @@ def sql_files(directory: Traversable) -> list[SqlFile]:
 @cache
 def function_files() -> tuple[SqlFile, ...]:
     """What migrate installs, in this order: a folder's own files before those of its subfolders, by name."""
-    return tuple(file for file in _package_files() if file.signatures)
+    return (SqlFile("names", names_sql()), *(file for file in _package_files() if file.signatures))
 
 
 @cache
