@@ -1,7 +1,9 @@
-"""The .sql files of this package: functions that the database keeps, and plain queries.
+"""The .sql files of this package: functions that the database keeps, and plain queries. And names.py's, as one file.
 
 Place: read by migrate (functions) and by each Statement when it is first sent.
-Invariant: a name means one thing: a function that one file defines, or a plain query that is one file.
+Invariant: a name means one thing: a function that one file defines, or a plain query that is one file. A function can
+have a second signature in another file, for agents of the release before; Python calls the one in the file with the
+function's name.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from functools import cache, cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 
+from headrace.metastore.postgres.names import names_sql
 from headrace.metastore.postgres.signature import Signature, parse_signatures
 
 PACKAGE = resources.files("headrace.metastore.postgres")
@@ -45,8 +48,8 @@ def sql_files(directory: Traversable) -> list[SqlFile]:
 
 @cache
 def function_files() -> tuple[SqlFile, ...]:
-    """Return what migrate installs, in this order: a folder's own files before those of its subfolders, by name."""
-    return tuple(file for file in _package_files() if file.signatures)
+    """What migrate installs, in this order: a folder's own files before those of its subfolders, by name."""
+    return (SqlFile("names", names_sql()), *(file for file in _package_files() if file.signatures))
 
 
 @cache
@@ -57,8 +60,13 @@ def query_files() -> dict[str, SqlFile]:
 
 @cache
 def signatures() -> dict[str, Signature]:
-    """Every function by name."""
-    return {signature.name: signature for file in function_files() for signature in file.signatures}
+    """Every function by name; of two signatures the one in the file of that name."""
+    found: dict[str, Signature] = {}
+    for file in function_files():
+        for signature in file.signatures:
+            if signature.name == file.name or signature.name not in found:
+                found[signature.name] = signature
+    return found
 
 
 @cache

@@ -1,74 +1,20 @@
-"""Numbers have names in SQL: the names agree with Python, and plans are those of the bare numbers."""
+"""Numbers have names in SQL: they never change, the database has Python's, and plans are those of the bare numbers."""
 
 from __future__ import annotations
 
-import enum
 import re
+from pathlib import Path
 
 import psycopg
 import pytest
 
-from headrace.metastore.api.bulk import BulkOutcome
-from headrace.metastore.api.commit import ALIAS_CODES, BatchOutcome, BatchTransaction, FileStatus, MovedKeys
-from headrace.metastore.api.compaction import SwapOutcome
-from headrace.metastore.api.files import FileState
-from headrace.metastore.api.jobs import JobState
-from headrace.metastore.api.read import FeedKind, OffsetKind
-from headrace.metastore.api.segment_states import RemoteLogSegmentState, RemotePartitionDeleteState
-from headrace.metastore.api.segments import (
-    ReferenceState,
-    SegmentCause,
-    StartOutcome,
-)
-from headrace.metastore.api.topics import PartitionState, RemovalOutcome
-from headrace.metastore.api.transaction_state import TransactionState
-from headrace.metastore.log.effective_configs import BROKER_RESOURCE
-from headrace.metastore.log.kip631_records import (
-    TOPIC_RESOURCE,
-    FenceBrokerRecord,
-    UnfenceBrokerRecord,
-    UnregisterBrokerRecord,
-)
-from headrace.metastore.log.own_records import ControlledShutdownRecord, HideBrokerRecord, ShowBrokerRecord
-from headrace.metastore.partitions.merging import MergePhase
+from headrace.metastore.postgres import names
+from headrace.metastore.postgres.names import named_numbers
 from headrace.metastore.postgres.sql_files import function_files
-from headrace.metastore.transactions.markers import MARKER_BYTES
 
-ENUMS: dict[str, type[enum.IntEnum]] = {
-    "job": JobState,
-    "file": FileState,
-    "commit": FileStatus,
-    "batch": BatchOutcome,
-    "bulk": BulkOutcome,
-    "feed": FeedKind,
-    "swap": SwapOutcome,
-    "offset": OffsetKind,
-    "cause": SegmentCause,
-    "reference": ReferenceState,
-    "start": StartOutcome,
-    "state": PartitionState,
-    "removal": RemovalOutcome,
-    "keys": MovedKeys,
-    "merge": MergePhase,
-    "in": BatchTransaction,
-}
-NAMES = {f"{prefix}_{member.name.lower()}": int(member) for prefix, kind in ENUMS.items() for member in kind} | {
-    "alias_codes": ALIAS_CODES,
-    "marker_bytes": MARKER_BYTES,
-    "transaction_ongoing": TransactionState.ONGOING,
-    "topic_resource": TOPIC_RESOURCE,
-    "broker_resource": BROKER_RESOURCE,
-    "record_unregister_broker": UnregisterBrokerRecord.record_type,
-    "record_fence_broker": FenceBrokerRecord.record_type,
-    "record_unfence_broker": UnfenceBrokerRecord.record_type,
-    "record_controlled_shutdown": ControlledShutdownRecord.record_type,
-    "record_hide_broker": HideBrokerRecord.record_type,
-    "record_show_broker": ShowBrokerRecord.record_type,
-}
-NAMES |= {f"segment_{state.name.lower().replace('_segment', '')}": int(state) for state in RemoteLogSegmentState}
-NAMES |= {
-    f"partition_{state.name.lower().replace('_partition', '')}": int(state) for state in RemotePartitionDeleteState
-}
+FROZEN = Path(__file__).parents[1] / "golden" / "sql_names.txt"
+"""Name, type and number of each, by name. Lines are added, and removed with the last use; none changes."""
+NAMES = {name: number for name, _, number in named_numbers()}
 CALL = re.compile(r"\b(\w+)\(\)")
 QUESTIONS = [
     "SELECT * FROM jobs WHERE state IN (job_waiting(), job_leased()) AND kind = 'a' AND key = 'b'",
@@ -83,12 +29,26 @@ QUESTIONS = [
 """Each needs an index with a number in its condition or key."""
 
 
-def test_every_name_is_pythons_and_every_python_number_has_a_name(metastore_url: str) -> None:
-    (names,) = [file for file in function_files() if file.name == "names"]
-    assert {signature.name for signature in names.signatures} == NAMES.keys()
+def _changed() -> set[str]:
+    """Lines that are not as they were frozen."""
+    return set(FROZEN.read_text(encoding="utf-8").splitlines()) ^ {" ".join(map(str, row)) for row in named_numbers()}
+
+
+def test_no_number_changes() -> None:
+    assert _changed() == set()
+    assert len(NAMES) == len(list(named_numbers())), "a name twice"
+
+
+def test_a_number_that_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "SINGLE", {**names.SINGLE, "marker_bytes": 79})
+    assert _changed() == {"marker_bytes int 78", "marker_bytes int 79"}
+
+
+def test_the_database_has_pythons_numbers(metastore_url: str) -> None:
     with psycopg.connect(metastore_url) as connection:
-        for name, number in NAMES.items():
-            assert connection.execute(f"SELECT {name}()".encode()).fetchone() == (number,), name
+        for name, kind, number in named_numbers():
+            row = connection.execute(f"SELECT {name}(), pg_typeof({name}())::text".encode()).fetchone()
+            assert row == (number, "integer" if kind == "int" else kind), name
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
