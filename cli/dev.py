@@ -40,8 +40,8 @@ agents. Prints one line with the word `ready` and its addresses when clients can
 cleanly on SIGTERM or Ctrl-C. A restart on the same directory finds all data.
 
   headrace dev
-  headrace dev --data-dir /tmp/headrace --agents 2 --kafka-port 9092
-  headrace dev --agents 3 --kafka-port 9101 --behind-one-address 127.0.0.1:9092
+  headrace dev --data-dir /tmp/headrace --agents 2 --port 9092
+  headrace dev --agents 3 --port 9101 --behind-one-address 127.0.0.1:9092
   headrace dev --metastore-url postgresql://me@db/headrace_dev
 
 With --metastore-url no Postgres is started: the metadata is in that database, which has to be empty or
@@ -53,7 +53,7 @@ NEXT_STEPS = """\
             headrace records consume hello -b {address}
   console:  headrace console -b {address}     (topics, records, groups and agents in a browser)
   Kafka clients connect to {addresses}; Ctrl-C stops everything and keeps the data in {data_dir}"""
-SHOWN = ("kafka.port", "http.port", "metastore.url", "linger.ms", "log.level")
+SHOWN = ("http.port", "metastore.url", "linger.ms", "log.level")
 AGENT_START_SECONDS = 180
 PRIVATE = "INTERNAL"
 """The listener that agents use between each other, if clients use one address for all."""
@@ -72,6 +72,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--behind-one-address",
         metavar="HOST:PORT",
         help="all agents advertise this address, of a load balancer that you run in front of their ports",
+    )
+    parser.add_argument(
+        "--port", dest=f"{PREFIX}kafka.port", metavar="N", help="port of the first agent for clients (9092)"
     )
     add_settings(parser, SHOWN)
     parser.set_defaults(run=run)
@@ -111,7 +114,7 @@ def _make(data_dir: Path) -> None:
         if part.exists() and not os.access(part, os.R_OK | os.W_OK | os.X_OK):
             raise InvalidError(
                 f"the data directory belongs to another user: {part} user={_owner(part)};"
-                " name a directory of your own by --data-dir"
+                " name another one by --data-dir"
             )
 
 
@@ -123,12 +126,13 @@ def _owner(path: Path) -> str:
 
 
 async def _refuse_foreign(settings: Settings, url: str, data_dir: Path) -> None:
-    """InvalidError if the database has a cluster whose files are not in the data directory."""
+    """InvalidError if the database has a cluster that keeps its files elsewhere."""
     in_metastore = await asyncio.to_thread(formatted_cluster_id, url)
     _, bucket = await look(_with_bucket(settings, url, data_dir))
     if in_metastore is not None and bucket.cluster_id is None:
         raise InvalidError(
-            f"the database has a cluster whose files are not in {bucket.address}: cluster_id={in_metastore};"
+            f"the database has a cluster that keeps its files elsewhere: cluster_id={in_metastore}"
+            f" here={bucket.address};"
             " name an empty database, or the --data-dir of that cluster"
         )
 

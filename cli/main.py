@@ -2,7 +2,7 @@
 
 Place: the entry point; command_line.py makes the parser.
 Invariant: an error that the user can fix is one line on stderr and exit status 1, never a traceback. Ctrl-C is status
-130 from the first import on: whatever takes time to import is imported inside `main`.
+130 from the first import on: slow imports are inside `main`.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def test_with_a_metastore_that_others_run_one_line_is_enough(empty_database: str
         timeout=SECONDS_MAX,
     )
     assert ended.returncode == 1
-    assert ended.stderr.startswith("error: the database has a cluster whose files are not in file://")
+    assert ended.stderr.startswith("error: the database has a cluster that keeps its files elsewhere: ")
     assert cluster_id in ended.stderr
 
 

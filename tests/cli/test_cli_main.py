@@ -39,6 +39,7 @@ COMMANDS = [
     "shell",
     "bench",
     "cost",
+    "completion",
     "version",
 ]
 
