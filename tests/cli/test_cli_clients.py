@@ -35,6 +35,10 @@ def test_a_topics_life(run: Run, plain: Run) -> None:
     assert "already has 4 partitions" in run("topics", "alter", "life", "--partitions", "4", status=1)
     described = told(lambda: run("topics", "describe", "life")[0], lambda topic: len(topic["partitions"]) == 4)
     assert described["configs"] == {"segment.ms": "9"}
+    rows = run("configs", "describe", "--topic", "life", "--all")
+    assert {row["config"]: row["source"] for row in rows if row["source"] != "DEFAULT_CONFIG"} == {
+        "segment.ms": "DYNAMIC_TOPIC_CONFIG"
+    }, "what a cluster records of its defaults was set by nobody"
     assert [(row["partition"], row["earliest"], row["latest"]) for row in described["partitions"]] == [
         (n, 0, 0) for n in range(4)
     ]
