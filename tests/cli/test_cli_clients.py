@@ -38,7 +38,7 @@ def test_a_topics_life(run: Run, plain: Run) -> None:
     rows = run("configs", "describe", "--topic", "life", "--all")
     assert {row["config"]: row["source"] for row in rows if row["source"] != "DEFAULT_CONFIG"} == {
         "segment.ms": "DYNAMIC_TOPIC_CONFIG"
-    }, "what a cluster records of its defaults was set by nobody"
+    }, "what a cluster records of its defaults is no config that was set"
     assert [(row["partition"], row["earliest"], row["latest"]) for row in described["partitions"]] == [
         (n, 0, 0) for n in range(4)
     ]
