@@ -108,8 +108,8 @@ class EffectiveConfigs:
 def shown_layers(layers: Sequence[ConfigLayer]) -> Sequence[ConfigLayer]:
     """The layers as requests show them: without a value of the cluster that is the default, unless it is above another.
 
-    A cluster records the values of its first processes, so that all its processes agree on them. They were not set: as in
-    Kafka, they are shown as defaults, and kafka-topics.sh does not list them for each topic.
+    A cluster records the values of its first processes, so that all its processes agree on them. They were not set:
+    they are shown as defaults, as in Kafka, and kafka-topics.sh does not list them for each topic.
     """
     default = layers[-1]
     others = [each for each in layers if each.source is not ConfigSource.CLUSTER or each.value != default.value]

