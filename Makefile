@@ -3,6 +3,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TRY_VENV := .venv-try
+TRY_STAMP := $(TRY_VENV)/.installed-$(shell cat pyproject.toml requirements/runtime.lock | cksum | cut -d' ' -f1)
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml requirements/test.lock | cksum | cut -d' ' -f1)
 
 # some containers set it; without compiled files each process of a run compiles Headrace again
@@ -10,10 +12,28 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 # HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
-.PHONY: help setup release tools deploy-tools image demo demo-growth test test-all check format docs console-pictures requirements bench compat apps spark-versions torture torture-transactions hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
+.PHONY: help try setup release tools deploy-tools image demo demo-growth test test-all check format docs console-pictures requirements bench compat apps spark-versions torture torture-transactions hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+try: $(TRY_STAMP) ## install what a user needs into .venv-try and start `headrace dev`: make try [FLAGS="--agents 2"]
+	@$(TRY_VENV)/bin/headrace dev $(FLAGS)
+
+$(TRY_STAMP): PYTHON_OF_TRY = $(TRY_VENV)/bin/python
+$(TRY_STAMP):
+	@echo "installing into $(TRY_VENV) (requirements/runtime.lock, less than a minute the first time)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "error: Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(TRY_VENV) \
+		|| { echo "error: the venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
+	@$(TRY_VENV)/bin/pip install --quiet --disable-pip-version-check --no-compile uv \
+		|| { echo "error: installing uv, which installs the rest, failed; see above"; exit 1; }
+	@$(TRY_VENV)/bin/uv pip install --quiet --python $(PYTHON_OF_TRY) -r requirements/runtime.lock \
+		|| { echo "error: installing requirements/runtime.lock failed; see above"; exit 1; }
+	@$(TRY_VENV)/bin/uv pip install --quiet --python $(PYTHON_OF_TRY) --no-deps -e . \
+		|| { echo "error: installing Headrace itself failed; see above"; exit 1; }
+	@rm -f $(TRY_VENV)/.installed-*; touch $@
 
 setup: $(STAMP) ## create .venv with the pinned dependencies and Headrace itself
 
@@ -75,6 +95,7 @@ docs: setup ## write the generated pages
 	@$(BIN)/python -m headrace.agent.acl_table docs/operate/ACLS.md
 	@$(BIN)/python -m headrace.scan.docs docs/start/SPARK.md
 	@$(BIN)/python -m tests.spark.versions --page
+	@$(BIN)/python deploy/licences.py > THIRD_PARTY_LICENSES.md
 	@$(BIN)/python -m tests.deploy.chart_pages
 	@$(BIN)/python -m tests.deploy.metrics_page
 	@$(BIN)/python -m tests.deploy.dashboards
@@ -128,6 +149,8 @@ release: setup ## wheel, sdist and packaged chart in dist/, all with one version
 lock: setup ## pin the newest dependencies that pyproject.toml allows
 	@$(BIN)/pip install --quiet uv && $(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --extra test \
 		--no-emit-index-url --no-header pyproject.toml -o requirements/test.lock
+	@$(BIN)/uv pip compile --quiet --upgrade --python-version 3.11 --extra embedded --constraint requirements/test.lock \
+		--no-annotate --no-emit-index-url --no-header pyproject.toml -o requirements/runtime.lock
 
 clean: ## remove what the commands above made
-	@rm -rf $(VENV) .test-results .demo .demo-growth build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(TRY_VENV) .test-results .demo .demo-growth build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,6 +21,7 @@ from typing import Any
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.progress_bar import ProgressBar
 from headrace.cli.put_back import put_back
+from headrace.cli.record_json import plain
 from headrace.cli.tables import add_yes
 from headrace.cli.times import iso_time
 from headrace.compactor.audit import Audit, audit
@@ -155,7 +156,7 @@ def _lost_as_dict(found: Lost, names: Mapping[uuid.UUID, str]) -> dict[str, Any]
 def _lost_lines(found: Lost, names: Mapping[uuid.UUID, str]) -> Iterator[str]:
     for lost in found.in_order():
         first, last = iso_time(lost.min_timestamp), iso_time(lost.max_timestamp)
-        name = names.get(lost.topic_id, f"(topic {lost.topic_id} is not in the metastore)")
+        name = names.get(lost.topic_id, f"(topic {plain(lost.topic_id)} is not in the metastore)")
         yield (
             f"{name} partition={lost.partition_index} records={lost.records} batches={lost.batches}"
             f" files={lost.files} bytes={lost.size} timestamps={first}..{last}"

@@ -57,6 +57,7 @@ COMMANDS = (
         "bench", "headrace.cli.bench.command", "measure throughput, latency and cost, also of two systems in turns"
     ),
     Command("cost", "headrace.cli.cost.command", "what a workload needs, and what it costs next to Kafka"),
+    Command("completion", "headrace.cli.completion", "print the script for tab completion in bash or zsh"),
     Command("version", "headrace.cli.version", "print the version"),
 )
 """Commands in the order of the overview."""

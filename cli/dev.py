@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -21,13 +22,16 @@ from headrace.cli.forked_agent import load_code
 from headrace.cli.numbers import whole
 from headrace.cli.options import PREFIX, add_settings, settings_from
 from headrace.cli.several_agents.places import moved
-from headrace.cli.storage import format_bucket
+from headrace.cli.storage import format_bucket, look
 from headrace.config.cluster_values import proposed
 from headrace.config.listeners import COMPACTOR, Endpoint, http_port, listeners, listeners_text, roles
 from headrace.config.settings import Settings
+from headrace.config.shown import shown_address
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migrate import migrate
+from headrace.metastore.postgres.password import url_with_password
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError, UnavailableError
 
@@ -37,9 +41,20 @@ agents. Prints one line with the word `ready` and its addresses when clients can
 cleanly on SIGTERM or Ctrl-C. A restart on the same directory finds all data.
 
   headrace dev
-  headrace dev --data-dir /tmp/headrace --agents 2 --listeners PLAINTEXT://127.0.0.1:9192
-  headrace dev --agents 3 --listeners PLAINTEXT://127.0.0.1:9101 --behind-one-address 127.0.0.1:9092
+  headrace dev --data-dir /tmp/headrace --agents 2 --port 9092
+  headrace dev --agents 3 --port 9101 --behind-one-address 127.0.0.1:9092
+  headrace dev --metastore-url postgresql://me@db/headrace_dev
+
+With --metastore-url no Postgres is started: the metadata is in that database, which has to be empty or
+of an earlier run on the same directory.
 """
+NEXT_STEPS = """\
+  try it:   headrace topics create hello -b {address}
+            headrace records produce hello -b {address}     (type lines, end with Ctrl-D)
+            headrace records consume hello -b {address}
+  console:  headrace console -b {address}     (topics, records, groups and agents in a browser)
+  Kafka clients connect to {addresses}; Ctrl-C stops everything and keeps the data in {data_dir}"""
+SHOWN = ("listeners", "http.port", "metastore.url", "linger.ms", "log.level")
 AGENT_START_SECONDS = 180
 PRIVATE = "INTERNAL"
 """The listener that agents use between each other, if clients use one address for all."""
@@ -59,19 +74,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="all agents advertise this address, of a load balancer that you run in front of their ports",
     )
-    add_settings(parser, ("listeners", "http.port", "linger.ms", "log.level"))
+    parser.add_argument(
+        "--port", type=whole(0, 65_535), metavar="N", help="short for --listeners PLAINTEXT://127.0.0.1:N (9092)"
+    )
+    add_settings(parser, SHOWN)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal arrives; 1 if every agent has exited."""
     load_code()  # while Postgres starts
+    if args.port is not None:
+        if vars(args).get(f"{PREFIX}listeners"):
+            raise InvalidError("--port and --listeners: use one of them")
+        setattr(args, f"{PREFIX}listeners", f"PLAINTEXT://127.0.0.1:{args.port}")
     settings = settings_from(args)
     data_dir: Path = args.data_dir.absolute()
-    try:
-        (data_dir / "bucket").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidError(f"cannot create the data directory: {data_dir}: {error.strerror}") from error
+    _make(data_dir)
     passed_on = {key.removeprefix(PREFIX): str(v) for key, v in vars(args).items() if key.startswith(PREFIX) and v}
     passed_on.pop("listeners", None)  # see _agent
     if args.behind_one_address:
@@ -82,10 +101,55 @@ def run(args: argparse.Namespace) -> int:
         }
     if args.config:
         passed_on["config"] = str(args.config)
+    if settings.metastore_url:
+        url = url_with_password(settings)
+        asyncio.run(_refuse_foreign(settings, url, data_dir))
+        return _serve(settings, url, data_dir, args.agents, passed_on)
     with EmbeddedPostgres(data_dir / "postgres") as url:
-        values = proposed(settings)  # of a new cluster: an old one keeps what it has
-        cluster_id = migrate(url, commit_shards=settings.commit_shards, values=values).cluster_id
-        return asyncio.run(_supervise(settings, url, data_dir, cluster_id, args.agents, passed_on))
+        return _serve(settings, url, data_dir, args.agents, passed_on)
+
+
+def _make(data_dir: Path) -> None:
+    """Make the directories. InvalidError if that is not possible, or another user has made them."""
+    try:
+        (data_dir / "bucket").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidError(f"cannot create the data directory: {data_dir}: {error.strerror}") from error
+    for part in (data_dir, data_dir / "bucket", data_dir / "postgres"):
+        if part.exists() and not os.access(part, os.R_OK | os.W_OK | os.X_OK):
+            raise InvalidError(
+                f"the data directory belongs to another user: {part} user={_owner(part)};"
+                " name another one by --data-dir"
+            )
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except KeyError:  # an account without a name
+        return str(path.stat().st_uid)
+
+
+async def _refuse_foreign(settings: Settings, url: str, data_dir: Path) -> None:
+    """InvalidError if the database has a cluster that keeps its files elsewhere."""
+    in_metastore = await asyncio.to_thread(formatted_cluster_id, url)
+    _, bucket = await look(_with_bucket(settings, url, data_dir))
+    if in_metastore is not None and bucket.cluster_id is None:
+        raise InvalidError(
+            f"the database has a cluster that keeps its files elsewhere: cluster_id={in_metastore}"
+            f" here={bucket.address};"
+            " name an empty database, or the --data-dir of that cluster"
+        )
+
+
+def _with_bucket(settings: Settings, url: str, data_dir: Path) -> Settings:
+    return msgspec.structs.replace(settings, metastore_url=url, bucket=(data_dir / "bucket").as_uri())
+
+
+def _serve(settings: Settings, url: str, data_dir: Path, count: int, passed_on: dict[str, str]) -> int:
+    values = proposed(settings)  # of a new cluster: an old one keeps what it has
+    cluster_id = migrate(url, commit_shards=settings.commit_shards, values=values).cluster_id
+    return asyncio.run(_supervise(settings, url, data_dir, cluster_id, count, passed_on))
 
 
 async def _supervise(
@@ -95,9 +159,11 @@ async def _supervise(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    await _forget_dead_agents(url, settings)
-    bucket = (data_dir / "bucket").as_uri()
-    await format_bucket(msgspec.structs.replace(settings, bucket=bucket), cluster_id)
+    if not settings.metastore_url:
+        await _forget_dead_agents(url, settings)
+    stored = _with_bucket(settings, url, data_dir)
+    await format_bucket(stored, cluster_id)
+    bucket = stored.bucket
     agents = [_agent(settings, index, url, bucket, passed_on) for index in range(count)]
     try:
         async with asyncio.timeout(AGENT_START_SECONDS):
@@ -105,7 +171,10 @@ async def _supervise(
         for line in ready:
             print(f"  {line}", flush=True)
         addresses = ",".join(agent.kafka_address for agent in agents)
-        print(f"ready bootstrap={addresses} metastore={url} bucket={bucket}", flush=True)
+        metastore = shown_address(url) if settings.metastore_url else url
+        ready_line = f"ready bootstrap={addresses} metastore={metastore} bucket={bucket}"
+        steps = NEXT_STEPS.format(address=agents[0].kafka_address, addresses=addresses, data_dir=data_dir)
+        print(f"{ready_line}\n{steps}", flush=True)  # in one write: a reader may go after the first line
         return await _watch(agents, stopping)
     except TimeoutError as error:
         raise UnavailableError(
@@ -118,7 +187,7 @@ async def _supervise(
 def _agent(settings: Settings, index: int, url: str, bucket: str, passed_on: dict[str, str]) -> AgentProcess:
     own = {
         "process.roles": ",".join(sorted(roles(settings) | {COMPACTOR})),
-        "metastore.url": url,
+        "metastore.url": settings.metastore_url or url,
         "bucket": bucket,
         "node.id": str((1 if settings.node_id is None else settings.node_id) + index),
         "listeners": _listeners(settings, index, private="inter.broker.listener.name" in passed_on),

@@ -15,6 +15,7 @@ from pathlib import Path
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.progress_bar import ProgressBar
 from headrace.config.errors import ConfigError
+from headrace.config.extras import not_installed
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         import pyarrow  # noqa: F401 -- only to say what is missing
     except ImportError as error:
-        raise InvalidError("pyarrow is not installed: pip install 'headrace[export]'") from error
+        raise InvalidError(not_installed("pyarrow", "export")) from error
     rows = asyncio.run(_export(args, settings))
     print(f"exported {rows:,} records of {args.topic} to {args.to}")
     return 0

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 
@@ -31,10 +31,16 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 def load_code(also: Sequence[str] = ()) -> None:
     """Start the fork server, which begins to import an agent's code and the modules `also`.
 
-    Returns at once; later calls change nothing.
+    Returns at once; later calls change nothing. A terminal's Ctrl-C, which reaches the fork server too, does not end
+    it in the middle of an import.
     """
     _CONTEXT.set_forkserver_preload([*CODE, *also])
-    forkserver.ensure_running()
+    resource_tracker.ensure_running()  # it unblocks the signal
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def fork_agent(words: Sequence[str], output: int, keep_open: Sequence[int] = ()) -> BaseProcess:
@@ -69,6 +75,7 @@ def _run(words: list[str], passed: dict[int, Connection], environment: dict[str,
         os.dup2(descriptor, number)
         os.close(descriptor)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     from headrace.cli.main import main  # here, so that the parent imports no more commands than its own
 
     sys.exit(main(["agent", *words]))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from headrace.config.declared import declared
 from headrace.config.docs import descriptions
 from headrace.config.load import load
 from headrace.config.settings import Settings
@@ -26,7 +28,7 @@ def add_settings(
 ) -> None:
     """Add --config (-c) and a flag per setting; `shown` come first, the rest in a separate group.
 
-    Without `every` the rest is accepted but not listed: the help of a tool lists only the settings that matter to it.
+    The rest is accepted, and listed by --help-all only. Without `every` it is not part of the usage of a tool.
     Call it last: the usage line lists the command's other flags, and the settings as one word.
     """
     names = ("--config", "-c") if short_config else ("--config",)
@@ -34,15 +36,54 @@ def add_settings(
     own = parser.format_usage().removeprefix("usage: ").rstrip()
     parser.usage = f"{own} [--SETTING VALUE ...]".replace("%", "%%")
     meanings = descriptions()
-    group = ("every other setting", "also from --config and HEADRACE_* variables")
-    rest = parser.add_argument_group(*group) if every else parser
+    rest = parser.add_argument_group()
+    hidden: dict[argparse.Action, str] = {}
     for name in (*shown, *(n for n in meanings if n not in shown)):
         target = parser if name in shown else rest
-        meaning = meanings[name].replace("%", "%%") if every or name in shown else argparse.SUPPRESS
+        meaning = f"{meanings[name]}{_default(name)}".replace("%", "%%")
         flags = [f"--{name.replace('.', '-')}"]
         if name in SHORT_FORMS:
             flags.insert(0, SHORT_FORMS[name])
-        target.add_argument(*flags, dest=PREFIX + name, metavar="VALUE", help=meaning)
+        visible = name in shown
+        flag = target.add_argument(
+            *flags, dest=PREFIX + name, metavar="VALUE", help=meaning if visible else argparse.SUPPRESS
+        )
+        if not visible:
+            hidden[flag] = meaning
+    parser.add_argument("--help-all", action=_HelpAll, rest=rest, hidden=hidden, help="show all settings and exit")
+
+
+class _HelpAll(argparse.Action):
+    """--help with the settings that it leaves out."""
+
+    def __init__(
+        self,
+        option_strings: Sequence[str],
+        dest: str,
+        rest: argparse._ArgumentGroup,
+        hidden: Mapping[argparse.Action, str],
+        help: str,
+    ) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=help)
+        self._rest, self._hidden = rest, hidden
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        self._rest.title, self._rest.description = (
+            "every other setting",
+            "also from --config and HEADRACE_* variables",
+        )
+        for flag, meaning in self._hidden.items():
+            flag.help = meaning
+        parser.print_help()
+        parser.exit()
+
+
+def _default(name: str) -> str:
+    setting = declared()[name]
+    default = setting.default
+    if default is None or default == "":
+        return "" if "nset" in setting.meaning else " (unset)"
+    return f" ({str(default).lower() if isinstance(default, bool) else default})"
 
 
 def settings_from(args: argparse.Namespace, **overrides: object) -> Settings:

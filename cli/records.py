@@ -21,7 +21,16 @@ from typing import Any
 from aiokafka.partitioner import murmur2
 
 from headrace.cli.client.cluster import KafkaCluster, WrongBrokerError
-from headrace.cli.client.offsets import EARLIEST, LATEST, TopicPartition, list_offsets, partitions_of, timestamp_ms
+from headrace.cli.client.offsets import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TopicPartition,
+    list_offsets,
+    partitions_of,
+    timestamp_ms,
+)
 from headrace.cli.client.records import delete_records, fetch, produce
 from headrace.cli.numbers import INT32_MAX, INT64_MAX, whole
 from headrace.cli.progress_bar import ProgressBar
@@ -34,13 +43,15 @@ from headrace.storage.records.compression import Codec
 BATCH_RECORDS = 500
 HIGH_WATERMARK = -1
 """DeleteRecords' value for: up to the high watermark."""
-KeyValue = tuple[bytes | None, bytes]
-"""What `consume` prints per line."""
+KeyValue = tuple[bytes | None, bytes | None]
+"""A record of `produce`: null is None."""
+ISOLATION_LEVELS = {"read_committed": READ_COMMITTED, "read_uncommitted": READ_UNCOMMITTED}
 FORMATS = ("value", "key", "json")
 DESCRIPTION = """\
 Records of any running Kafka cluster.
 
   echo 42:paid | headrace records produce orders --key-separator : -b 127.0.0.1:9092
+  echo 42:NULL | headrace records produce orders --key-separator : --null-marker NULL -b 127.0.0.1:9092
   headrace records consume orders --from 2026-01-31T12:00:00+00:00 --format json -b 127.0.0.1:9092
   headrace records offsets orders -b 127.0.0.1:9092
 """
@@ -51,12 +62,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(title="commands", metavar="{produce,consume,delete,offsets}", required=True)
     producing = commands.add_parser("produce", help="produce one record per line of stdin")
     producing.add_argument("--key-separator", metavar="TEXT", help="separator between key and value in a line")
+    producing.add_argument(
+        "--null-marker",
+        metavar="TEXT",
+        help="a key or value that is this text is null, as null.marker of Kafka's console producer: with a key, a"
+        " tombstone",
+    )
     producing.add_argument("--header", action="append", default=[], metavar="KEY=VALUE", help="header of every record")
     codecs = [codec.name.lower() for codec in Codec]
     producing.add_argument("--compression", choices=codecs, default="none", metavar="CODEC", help=", ".join(codecs))
     consuming = commands.add_parser("consume", help="print records")
     consuming.add_argument(
         "--from", dest="start", default="earliest", metavar="WHERE", help="start: earliest, latest, an offset or a time"
+    )
+    consuming.add_argument(
+        "--isolation-level",
+        choices=ISOLATION_LEVELS,
+        default="read_uncommitted",
+        help="read_committed leaves out records of aborted and open transactions; the default is that of Kafka's"
+        " console consumer, read_uncommitted",
     )
     consuming.add_argument("--max", type=whole(1, INT64_MAX), metavar="N", help="stop after this many records")
     consuming.add_argument("--follow", "-f", action="store_true", help="wait for new records at the end")
@@ -86,14 +110,14 @@ def run_produce(args: argparse.Namespace) -> int:
     headers = _headers(args.header)
     if args.key_separator == "":
         raise InvalidError("--key-separator must not be empty")
-    separator = None if args.key_separator is None else os.fsencode(args.key_separator)
+    separator, null = (None if text is None else os.fsencode(text) for text in (args.key_separator, args.null_marker))
     codec = Codec[args.compression.upper()]
     done, bar = 0, ProgressBar()
     with open_cluster(args) as cluster:
         partitions = _partitions(cluster, args)
         turns = itertools.cycle(partitions)
         try:
-            for lines in _chunks(_split_lines(sys.stdin.buffer, separator), BATCH_RECORDS):
+            for lines in _chunks(_split_lines(sys.stdin.buffer, separator, null), BATCH_RECORDS):
                 unkeyed = next(turns)
                 now_ms = SystemClock().wall_ms()
                 batches: defaultdict[TopicPartition, list[Record]] = defaultdict(list)
@@ -119,9 +143,12 @@ def run_consume(args: argparse.Namespace) -> int:
         partitions = _partitions(cluster, args)
         latest = list_offsets(cluster, dict.fromkeys(partitions, LATEST))
         positions = {tp[1]: offset for tp, offset in _starts(cluster, args.start, partitions, latest).items()}
+        isolation = ISOLATION_LEVELS[args.isolation_level]
+        if isolation == READ_COMMITTED:
+            latest = list_offsets(cluster, dict.fromkeys(partitions, LATEST), isolation)
         ends = None if args.follow else {tp[1]: offset for tp, offset in latest.items()}
-        records = _read(cluster, args.topic, partitions, positions, ends)
-        total = 0 if ends is None else min(args.max or INT64_MAX, sum(ends[i] - positions[i] for i in ends))
+        records = _read(cluster, args.topic, partitions, positions, ends, isolation)
+        total = 0 if ends is None else min(args.max or INT64_MAX, sum(max(0, ends[i] - positions[i]) for i in ends))
         bar = ProgressBar(beside_output=True)
         for done, (index, record) in enumerate(itertools.islice(records, args.max), 1):
             sys.stdout.buffer.write(_shown(args.topic, index, record, "json" if args.json else args.format) + b"\n")
@@ -191,18 +218,18 @@ def _headers(given: Sequence[str]) -> list[tuple[str, bytes | None]]:
         raise InvalidError("a header key is not UTF-8") from error
 
 
-def _split_lines(lines: Iterable[bytes], separator: bytes | None) -> Iterator[tuple[bytes | None, bytes]]:
-    """(key, value) of each line. InvalidError names the first line without a key."""
+def _split_lines(lines: Iterable[bytes], separator: bytes | None, null: bytes | None) -> Iterator[KeyValue]:
+    """(key, value) of each line; None for one that is `null`. InvalidError names the first line without a key."""
     for number, line in enumerate(lines, 1):
         value = line.removesuffix(b"\n")
         if separator is None:
-            yield None, value
+            yield None, None if value == null else value
             continue
         key, found, value = value.partition(separator)
         if not found:
             shown, wanted = line.decode(errors="replace").rstrip("\n"), separator.decode(errors="replace")
             raise InvalidError(f"line {number}: no {wanted!r} between key and value: {shown}")
-        yield key, value
+        yield None if key == null else key, None if value == null else value
 
 
 def _place(key: bytes, partitions: list[TopicPartition]) -> TopicPartition:
@@ -266,6 +293,7 @@ def _read(
     leaders: dict[TopicPartition, int],
     positions: dict[int, int],
     ends: dict[int, int] | None,
+    isolation: int,
 ) -> Iterator[tuple[int, Record]]:
     """(partition, record) as they arrive, until `ends` are reached."""
     while True:
@@ -277,7 +305,7 @@ def _read(
             by_leader[leaders[topic, index]][index] = at
         for leader, wanted in by_leader.items():
             try:
-                for index, records, position in fetch(cluster, leader, topic, wanted):
+                for index, records, position in fetch(cluster, leader, topic, wanted, isolation):
                     positions[index] = position
                     yield from ((index, record) for record in records if ends is None or record.offset < ends[index])
             except WrongBrokerError:

@@ -22,6 +22,7 @@ from rich.text import Text
 from headrace.cli.client.cluster import KafkaCluster
 from headrace.cli.client.transport import client_config
 from headrace.cli.record_json import plain
+from headrace.config.load import BOOTSTRAP_SERVER
 from headrace.storage.errors import HeadraceError, InvalidError
 
 Row = Mapping[str, Any]
@@ -31,11 +32,27 @@ PIPE_WIDTH = 1_000_000
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """The address of the cluster, and the output format."""
-    parser.add_argument("--bootstrap-server", "-b", metavar="SERVERS", help="host:port pairs, comma-separated")
     parser.add_argument(
-        "--config", "--command-config", "-c", type=Path, metavar="FILE", help="properties file of the admin client"
+        "--bootstrap-server", "-b", metavar="SERVERS", help=f"host:port pairs, comma-separated (${BOOTSTRAP_SERVER})"
+    )
+    parser.add_argument(
+        "--config",
+        "--command-config",
+        "-c",
+        type=_client_file,
+        metavar="FILE",
+        help="properties file of the admin client",
     )
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of a table")
+
+
+def _client_file(text: str) -> Path:
+    """The file; a config of a topic, as Kafka's tools take it under this name, is refused with the right flag."""
+    if "=" in text and not Path(text).exists():
+        raise argparse.ArgumentTypeError(
+            f"{text}: not a file with settings of the client; for a config of a topic: --set {text}"
+        )
+    return Path(text)
 
 
 def add_yes(parser: argparse.ArgumentParser) -> None:

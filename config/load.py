@@ -35,6 +35,8 @@ _ADDRESSES = {"metastore.url": metastore_url_problem, "s3.endpoint": endpoint_pr
 _NAME = re.compile(r"[\w.-]{1,200}")
 """What a name may be: other text before the first = may be half a secret."""
 TEST_PREFIX = "HEADRACE_TEST_"
+BOOTSTRAP_SERVER = "HEADRACE_BOOTSTRAP_SERVER"
+"""The tools' variable: no setting."""
 
 
 class _Given(NamedTuple):
@@ -107,7 +109,7 @@ def _environment(environ: Mapping[str, str]) -> Iterator[_Given]:
             yield _Given(variable, names[variable], value)
         elif (key := listener_overrides.key_of_variable(variable.removeprefix(ENV_PREFIX))) is not None:
             yield _Given(variable, key, value)
-        elif variable.startswith(ENV_PREFIX) and not variable.startswith(TEST_PREFIX):
+        elif variable.startswith(ENV_PREFIX) and not variable.startswith((TEST_PREFIX, BOOTSTRAP_SERVER)):
             reason = why_not_in_files(variable.removeprefix(ENV_PREFIX).replace("_", ".").lower())
             problem = (
                 f"not used here: {reason}" if reason else f"unknown environment variable{_suggest(variable, names)}"

@@ -30,6 +30,7 @@ from headrace.scan.partitions import ScanPartition, TopicCatalog, select
 from headrace.scan.plan import WantedOffsets, pin, plan
 from headrace.scan.read import SplitReader
 from headrace.scan.splits import Split, make_splits
+from headrace.spark.short_errors import short_errors
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
 from headrace.storage.errors import HeadraceError
@@ -52,6 +53,7 @@ class TopicReader(DataSourceReader):
         self._scan = parse_options(options, streaming=False)
         self._schema = schema
 
+    @short_errors
     def partitions(self) -> list[InputPartition]:
         """Plans; called once per action, or once for all actions on the same DataFrame object."""
         return asyncio.run(self._plan())

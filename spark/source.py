@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from headrace.scan.options import parse_options
 from headrace.spark.batch import TopicReader
+from headrace.spark.short_errors import short_errors
 from headrace.spark.sink import TopicStreamWriter, TopicWriter
 from headrace.spark.stream import TopicStreamReader
 
@@ -44,19 +45,24 @@ class HeadraceDataSource(DataSource):
     def name(cls) -> str:
         return "headrace"
 
+    @short_errors
     def schema(self) -> str:
         """The columns of Spark's Kafka source, or those of the option `columns`."""
         columns = parse_options(self.options, streaming=None).columns
         return ", ".join(f"{name} {_TYPES[name]}" for name in columns)
 
+    @short_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         return TopicReader(dict(self.options), schema)
 
+    @short_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return TopicStreamReader(dict(self.options), schema)
 
+    @short_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return TopicWriter(dict(self.options), schema, overwrite=overwrite)
 
+    @short_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return TopicStreamWriter(dict(self.options), schema, overwrite=overwrite)

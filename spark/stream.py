@@ -33,6 +33,7 @@ from headrace.scan.partitions import ScanPartition, TopicCatalog, select
 from headrace.scan.plan import WantedOffsets, pin, plan
 from headrace.scan.splits import make_splits
 from headrace.spark.batch import SplitPartition, holder, pin_hint, read_split
+from headrace.spark.short_errors import short_errors
 from headrace.spark.stream_offsets import StreamOffsets, StreamPartition, from_json, to_json
 from headrace.storage.errors import HeadraceError
 
@@ -67,9 +68,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver = _Driver(self._options)
         return self._driver
 
+    @short_errors
     def initialOffset(self) -> dict[str, Any]:
         return to_json(self.driver.run(self.driver.initial()))
 
+    @short_errors
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """PySpark before 4.2 gives no arguments: then a batch has all that is there."""
         begin = from_json(start or {})
@@ -90,6 +93,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self.driver.run(self.driver.fix_target())
 
+    @short_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return self.driver.run(self.driver.plan(from_json(start), from_json(end)))
 

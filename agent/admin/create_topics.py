@@ -16,7 +16,7 @@ from headrace.agent.admin.topic_rules import AcceptedTopic, Judgement, TopicRefu
 from headrace.agent.quotas.mutations import MESSAGE, MutationQuotas, unlimited
 from headrace.agent.refusal_log import RefusalLog
 from headrace.config.topic_configs import TOPIC_CONFIGS
-from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs
+from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs, shown_layers
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 
@@ -94,7 +94,7 @@ class CreateTopics:
         return tuple(self._config(schema, name, given.get(name)) for name in TOPIC_CONFIGS)
 
     def _config(self, schema: Schema, name: str, given: str | None) -> Any:
-        layer = self._effective.topic_layers(self._creation.cluster.image, None, name)[0]
+        layer = shown_layers(self._effective.topic_layers(self._creation.cluster.image, None, name))[0]
         return schema.make(
             "CreatableTopicConfigs",
             name=name,

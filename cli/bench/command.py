@@ -29,6 +29,7 @@ from headrace.cli.bench.target_spec import DEV, KAFKA, TargetSpec, parse_target
 from headrace.cli.numbers import INT32_MAX, whole
 from headrace.cli.tables import PIPE_WIDTH
 from headrace.config.errors import ConfigError
+from headrace.config.extras import not_installed
 from headrace.storage.clock import SystemClock
 
 DESCRIPTION = """\
@@ -87,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure and print; 1 if a run failed."""
     for module in ("confluent_kafka", *(["matplotlib"] if args.plots else [])):
         if importlib.util.find_spec(module) is None:
-            raise ConfigError(f"{module} is not installed: pip install 'headrace[bench]'")
+            raise ConfigError(not_installed(module, "bench"))
     specs = _specs(args)
     jars = _jars(args, specs)
     rows = _rows(args.rows, jars)

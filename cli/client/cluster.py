@@ -21,12 +21,13 @@ from kio.schema.api_versions.v0.response import ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 
 from headrace.cli.client.messages import VERSIONS, Message, message
+from headrace.cli.client.other_protocols import named_protocol
 from headrace.cli.client.transport import ClientConfig, connect, exchange, exchange_frame
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.scale_topic import ScaleRequest, ScaleResponse, decode_scale_response, encode_scale_request
 from headrace.protocol.set_partition_count import CountRequest, decode_count_response, encode_count_request
 from headrace.storage.clock import SystemClock
-from headrace.storage.errors import InvalidError, NotFoundError, RetryableError, UnavailableError
+from headrace.storage.errors import CorruptError, InvalidError, NotFoundError, RetryableError, UnavailableError
 
 T = TypeVar("T")
 ANY = -1
@@ -84,8 +85,9 @@ class KafkaCluster:
                 answer = exchange(
                     self._connections[ANY], self._config.client_id, ApiVersionsRequest(), ApiVersionsResponse
                 )
-            except OSError as error:
-                failures.append(f"{address[0]}:{address[1]} {error}")
+            except (OSError, CorruptError) as error:
+                spoken = None if self._config.login.encrypts else named_protocol(address)
+                failures.append(f"{address[0]}:{address[1]} {spoken or error}")
                 continue
             self._served = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
             return self

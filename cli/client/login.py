@@ -84,10 +84,14 @@ class Login:
     def uses_sasl(self) -> bool:
         return self.protocol.startswith("SASL")
 
+    @property
+    def encrypts(self) -> bool:
+        return self.protocol.endswith("SSL")
+
     def encrypt(self, connection: socket.socket, host: str) -> socket.socket:
         """The connection, encrypted if the protocol says so. OSError if the handshake fails; ConfigError for a file
         that cannot be used."""
-        if not self.protocol.endswith("SSL"):
+        if not self.encrypts:
             return connection
         try:
             context = ssl.create_default_context(cafile=self.trusted or None)

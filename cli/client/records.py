@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from headrace.cli.client.aborted_batches import AbortedBatches
 from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.offsets import READ_UNCOMMITTED, TopicPartition
 from headrace.protocol.api_keys import ApiKey
@@ -88,14 +89,15 @@ def produce_again(
 
 
 def fetch(
-    cluster: KafkaCluster, leader: int, topic: str, positions: dict[int, int]
+    cluster: KafkaCluster, leader: int, topic: str, positions: dict[int, int], isolation: int = READ_UNCOMMITTED
 ) -> Iterator[tuple[int, list[Record], int]]:
     """(partition, records from its fetch offset on, the next fetch offset) for each partition in the response.
 
-    `positions`: partition -> fetch offset. Waits a moment if there is nothing new. Errors as `require`.
+    `positions`: partition -> fetch offset. Waits a moment if there is nothing new. With READ_COMMITTED records of
+    aborted and open transactions are left out. Errors as `require`.
     """
-    for index, data, _ in fetch_batches(cluster, leader, topic, positions, FETCH_BYTES):
-        yield index, *_opened(data, positions[index])
+    for index, data, aborted in fetch_batches(cluster, leader, topic, positions, FETCH_BYTES, isolation):
+        yield index, *_opened(data, positions[index], AbortedBatches(aborted))
 
 
 def fetch_batches(
@@ -158,14 +160,15 @@ def delete_records(cluster: KafkaCluster, leader: int, topic: str, offsets: dict
     return {int(partition.partition_index): int(partition.low_watermark) for partition in answer.partitions}
 
 
-def _opened(data: memoryview, position: int) -> tuple[list[Record], int]:
-    """The records of the batches in `data`, and the next fetch offset; control records are left out."""
+def _opened(data: memoryview, position: int, aborted: AbortedBatches) -> tuple[list[Record], int]:
+    """The records of the batches in `data`, and the next fetch offset, without control and aborted records."""
     records: list[Record] = []
     next_offset = position
     for batch in split_batches(data):
         header = read_header(batch)
         next_offset = header.base_offset + header.last_offset_delta + 1
-        if not header.is_control:
+        left_out = aborted.has(header, batch)
+        if not header.is_control and not left_out:
             records += [record for record in decode_records(batch) if record.offset >= position]
     return records, next_offset
 

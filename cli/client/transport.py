@@ -24,7 +24,7 @@ from kio.serial.errors import SerialError
 
 from headrace.cli.client.login import PLAINTEXT, SETTINGS, Login
 from headrace.config.errors import ConfigError
-from headrace.config.load import read_properties
+from headrace.config.load import BOOTSTRAP_SERVER, read_properties
 from headrace.config.references import resolved
 from headrace.storage.errors import CorruptError, InvalidError, UnavailableError
 
@@ -48,17 +48,18 @@ class ClientConfig:
 
 
 def client_config(bootstrap: str | None, path: Path | None) -> ClientConfig:
-    """Read the client's configuration from -b and the admin client's properties file; ConfigError if something is
-    missing or unsupported.
+    """Read the client's configuration from -b, the variable and the properties file.
+
+    ConfigError if something is missing or unsupported.
     """
     written = read_properties(path) if path is not None else {}
     given = {name: str(resolved(value, os.environ)) for name, value in written.items()}
     for name in given:
         if name not in _SETTINGS:
             raise ConfigError(f"{path}: unknown setting {name} (known: {', '.join(_SETTINGS)})")
-    servers = bootstrap or given.get("bootstrap.servers")
+    servers = bootstrap or os.environ.get(BOOTSTRAP_SERVER) or given.get("bootstrap.servers")
     if not servers:
-        raise ConfigError("set --bootstrap-server, or bootstrap.servers in the file of --config")
+        raise ConfigError(f"set --bootstrap-server, {BOOTSTRAP_SERVER}, or bootstrap.servers in the file of --config")
     timeout = given.get("request.timeout.ms", "30000")
     if not timeout.isdecimal() or not 0 < int(timeout) <= TIMEOUT_MS_MAX:
         raise ConfigError(f"{path}: request.timeout.ms is not a number of milliseconds: {timeout}")

@@ -34,7 +34,12 @@ http.ssl.truststore.location says who else may read.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("--bootstrap-server", "-b", metavar="SERVERS", help="host:port pairs, comma-separated")
+    parser.add_argument(
+        "--bootstrap-server",
+        "-b",
+        metavar="SERVERS",
+        help="host:port pairs, comma-separated ($HEADRACE_BOOTSTRAP_SERVER)",
+    )
     parser.add_argument("--command-config", type=Path, metavar="FILE", help="properties file of the admin client")
     parser.add_argument(
         "--agent-http",

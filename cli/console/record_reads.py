@@ -7,11 +7,10 @@ are read at a time. A batch that cannot be opened is named, and the records afte
 
 from __future__ import annotations
 
-import struct
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from headrace.cli.client.aborted_batches import AbortedBatches
 from headrace.cli.client.offsets import (
     EARLIEST,
     LATEST,
@@ -27,7 +26,7 @@ from headrace.storage.errors import CorruptError, NotFoundError, UnavailableErro
 from headrace.storage.records.check import split_batches
 from headrace.storage.records.codec import Record, open_batch
 from headrace.storage.records.errors import BatchTooLargeError
-from headrace.storage.records.header import BatchHeader, read_header
+from headrace.storage.records.header import read_header
 
 FETCH_BYTES = 1024 * 1024
 READ_BYTES = 4 * 1024 * 1024
@@ -35,8 +34,6 @@ OPENED_BYTES = 32 * 1024 * 1024
 SECONDS_KEPT = 2.0
 """Left for the rest of the page."""
 READERS = 2
-_MARKER_KEY, _ABORT = struct.Struct(">hh"), 0
-"""The key of a marker: its version, and what it says."""
 _reading = threading.BoundedSemaphore(READERS)
 
 
@@ -61,24 +58,6 @@ class LogRange:
     def end(self, isolation: int) -> int:
         """Return the offset up to which a reader gets records."""
         return self.stable if isolation == READ_COMMITTED else self.latest
-
-
-class AbortedBatches:
-    """Batches of one response that belong to aborted transactions, as consumers find them (KIP-98)."""
-
-    def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
-        self._starts = sorted(aborted, key=lambda one: one[1], reverse=True)
-        self._producers: set[int] = set()
-
-    def has(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Called for each batch in the order of offsets."""
-        while self._starts and self._starts[-1][1] <= header.base_offset + header.last_offset_delta:
-            self._producers.add(self._starts.pop()[0])
-        if header.is_control:
-            (marker,) = open_batch(batch, max_opened_bytes=OPENED_BYTES)
-            if _MARKER_KEY.unpack(marker.key or b"")[1] == _ABORT:
-                self._producers.discard(header.producer_id)
-        return header.is_transactional and header.producer_id in self._producers
 
 
 def log_range(cluster: BoundedCluster, place: TopicPartition) -> LogRange:

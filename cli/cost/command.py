@@ -39,7 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fanout", type=_not_negative, default=default.fanout, metavar="N", help="how often each record is read"
     )
-    parser.add_argument("--retention-days", type=_positive, default=default.retention_days, metavar="N")
+    parser.add_argument(
+        "--retention-days",
+        type=_positive,
+        default=default.retention_days,
+        metavar="N",
+        help="how long records are kept",
+    )
     parser.add_argument(
         "--batch-kib", type=_positive, default=default.batch_kib, metavar="N", help="producers' batches"
     )

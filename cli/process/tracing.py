@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from headrace.agent.fetch.steps import FetchSteps
 from headrace.agent.produce.observer import ProduceObserver
 from headrace.config.errors import ConfigError
+from headrace.config.extras import not_installed
 from headrace.config.settings import Settings
 from headrace.config.shown import shown_address
 from headrace.storage.clock import Clock
@@ -76,9 +77,7 @@ def open_tracing(settings: Settings, clock: Clock) -> Tracing:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"otel.enable is true, but {error.name} is not installed: pip install 'headrace[otel]'"
-        ) from error
+        raise ConfigError(f"otel.enable is true, but {not_installed(str(error.name), 'otel')}") from error
     own = {"service.name": SERVICE_NAME, "service.version": version("headrace")}
     if settings.broker_rack:
         own["cloud.availability_zone"] = settings.broker_rack

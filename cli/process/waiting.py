@@ -31,5 +31,10 @@ async def until_available(what: str, attempt: Callable[[], Awaitable[T]], settin
         except RetryableError as error:
             if clock.monotonic() + RETRY_SECONDS >= give_up_at:
                 raise
-            logger.warning("%s not available, trying again: error=%s", what, error)
+            logger.warning(
+                "%s not available, trying again: seconds_left=%.0f (initial.broker.registration.timeout.ms) error=%s",
+                what,
+                give_up_at - clock.monotonic(),
+                error,
+            )
             await clock.sleep(RETRY_SECONDS)

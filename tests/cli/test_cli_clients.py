@@ -35,6 +35,10 @@ def test_a_topics_life(run: Run, plain: Run) -> None:
     assert "already has 4 partitions" in run("topics", "alter", "life", "--partitions", "4", status=1)
     described = told(lambda: run("topics", "describe", "life")[0], lambda topic: len(topic["partitions"]) == 4)
     assert described["configs"] == {"segment.ms": "9"}
+    rows = run("configs", "describe", "--topic", "life", "--all")
+    assert {row["config"]: row["source"] for row in rows if row["source"] != "DEFAULT_CONFIG"} == {
+        "segment.ms": "DYNAMIC_TOPIC_CONFIG"
+    }, "what a cluster records of its defaults is no config that was set"
     assert [(row["partition"], row["earliest"], row["latest"]) for row in described["partitions"]] == [
         (n, 0, 0) for n in range(4)
     ]
@@ -285,3 +289,35 @@ def test_only_a_file_may_name_the_cluster(server: DevServer, tmp_path: Path) -> 
     file = tmp_path / "admin.properties"
     file.write_text(f"bootstrap.servers={server.bootstrap}\n")
     assert main(["topics", "list", "-c", str(file)]) == 0
+
+
+def test_a_null_marker_makes_a_tombstone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("topics", "create", "tombstones", "--partitions", "1")
+    options = ("--key-separator", ":", "--null-marker", "NULL")
+    produce(run, monkeypatch, "tombstones", "a:1", "a:NULL", "NULL:2", "b:NULLS", options=options)
+    produce(run, monkeypatch, "tombstones", "c:NULL", options=options[:2])
+    found = [(record["key"], record["value"]) for record in run("records", "consume", "tombstones")]
+    assert found == [("a", "1"), ("a", None), (None, "2"), ("b", "NULLS"), ("c", "NULL")]
+
+
+def test_an_isolation_level_leaves_out_aborted_and_open_transactions(run: Run, server: DevServer) -> None:
+    run("topics", "create", "isolated", "--partitions", "1")
+    settings = {"bootstrap.servers": server.bootstrap, "transactional.id": "tool"}
+    producer = confluent_kafka.Producer(settings)
+    producer.init_transactions(SECONDS_MAX)
+    for value, end in (("first", "commit"), ("undone", "abort"), ("second", "commit"), ("open", "")):
+        producer.begin_transaction()
+        producer.produce("isolated", value)
+        assert producer.flush(SECONDS_MAX) == 0
+        if end:
+            getattr(producer, f"{end}_transaction")(SECONDS_MAX)
+
+    def values(*words: str) -> list[str]:
+        return [record["value"] for record in run("records", "consume", "isolated", *words)]
+
+    committed = ("--isolation-level", "read_committed")
+    told(lambda: values(*committed), lambda found: found == ["first", "second"])
+    assert values() == ["first", "undone", "second", "open"], "as Kafka's console consumer does by default"
+    assert values(*committed, "--from", "2") == ["second"]
+    assert values(*committed, "--from", "latest") == values("--from", "latest") == []
+    producer.abort_transaction(SECONDS_MAX)

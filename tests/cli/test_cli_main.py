@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.cli.main import main, make_parser
+from headrace.cli.command_line import make_parser
+from headrace.cli.main import main
 from headrace.cli.options import settings_from
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.snapshot import encode_snapshot
@@ -38,6 +39,7 @@ COMMANDS = [
     "shell",
     "bench",
     "cost",
+    "completion",
     "version",
 ]
 

@@ -265,3 +265,10 @@ def test_reading_stops_at_the_end_of_what_people_type(
     run("topics", "create", "spared")
     assert "not confirmed" in run("topics", "delete", "spared", status=1)
     assert run("topics", "describe", "spared")[0]["topic"] == "spared"
+
+
+def test_the_http_port_is_named(server: DevServer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not its Kafka port: the answer of a port that speaks HTTP says nothing to a user."""
+    assert main(["topics", "list", "-b", server.agents[0].http]) == 1
+    refused = capsys.readouterr().err
+    assert refused.endswith(f"{server.agents[0].http} it is an HTTP port: use the port of a Kafka listener\n")

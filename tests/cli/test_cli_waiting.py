@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -70,7 +71,9 @@ class Absent:
 
 
 @pytest.mark.requirement("C17")
-async def test_connecting_is_tried_until_the_registration_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connecting_is_tried_until_the_registration_timeout(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     clock, settings = ManualClock(), Settings(initial_broker_registration_timeout_ms=20_000)
     monkeypatch.setattr(module, "PostgresMetastore", absent := Absent(5))
     assert await clock.run(open_metastore(settings, clock)) == "opened"
@@ -80,6 +83,8 @@ async def test_connecting_is_tried_until_the_registration_timeout(monkeypatch: p
         await clock.run(open_metastore(settings, clock))
     assert absent.attempts == 20 / RETRY_SECONDS
     assert clock.monotonic() - started < 20
+    left = re.findall(r"metastore not available, trying again: seconds_left=(\d+) ", caplog.text)
+    assert left[-9:] == ["20", "18", "16", "14", "12", "10", "8", "6", "4"], "how long it will try"
 
 
 @pytest.mark.requirement("C17")

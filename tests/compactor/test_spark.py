@@ -47,7 +47,7 @@ from tests.metastore.segment_keys import with_keys
 from tests.metastore.sessions import move_time, rows, session
 from tests.storage.batches import plain_batch
 
-pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
+pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 pytestmark = [
     pytest.mark.needs("java"),
 ]

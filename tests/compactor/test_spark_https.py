@@ -26,7 +26,7 @@ from tests.fixtures_s3 import (
     https_server,
 )
 
-pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
+pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 pytestmark = [
     pytest.mark.needs("java"),
 ]

@@ -10,7 +10,7 @@ import pytest
 from headrace.config.group_configs import GROUP_CONFIGS
 from headrace.config.settings import Settings
 from headrace.config.topic_configs import BROKER_DEFAULTS, TOPIC_CONFIGS
-from headrace.metastore.log.effective_configs import ConfigLayer, ConfigSource, EffectiveConfigs
+from headrace.metastore.log.effective_configs import ConfigLayer, ConfigSource, EffectiveConfigs, shown_layers
 from headrace.metastore.log.image import MetadataImage
 
 TOPIC, BROKER, GROUP = 2, 4, 32
@@ -55,6 +55,26 @@ def test_topic_above_cluster_above_file_above_default() -> None:
     ], "what is set for one broker, or under a name that only files know, says nothing"
     assert configs.topic_layers(image(topic_t=own), "u", "retention.ms") == full[2:]
     assert configs.topic_layers(image(topic_t=own, broker_=cluster), None, "retention.ms") == full[1:]
+
+
+@pytest.mark.parametrize(
+    ("file", "own", "cluster", "shown"),
+    [
+        (None, None, WEEK_MS, [(WEEK_MS, ConfigSource.DEFAULT)]),
+        (None, "1", WEEK_MS, [("1", ConfigSource.TOPIC), (WEEK_MS, ConfigSource.DEFAULT)]),
+        (None, None, "2", [("2", ConfigSource.CLUSTER), (WEEK_MS, ConfigSource.DEFAULT)]),
+        (None, WEEK_MS, WEEK_MS, [(WEEK_MS, ConfigSource.TOPIC), (WEEK_MS, ConfigSource.DEFAULT)]),
+        (2, None, WEEK_MS, [(WEEK_MS, ConfigSource.CLUSTER), ("7200000", ConfigSource.FILE)]),
+    ],
+)
+def test_a_recorded_default_is_shown_as_a_default(
+    file: int | None, own: str | None, cluster: str, shown: list[tuple[str, ConfigSource]]
+) -> None:
+    """Unless it holds against another value."""
+    configs = EffectiveConfigs(Settings() if file is None else Settings(log_retention_hours=file))
+    topic = {} if own is None else {"retention.ms": own}
+    layers = configs.topic_layers(image(topic_t=topic, broker_={"log.retention.ms": cluster}), "t", "retention.ms")
+    assert [(layer.value, layer.source) for layer in shown_layers(layers)][: len(shown)] == shown
 
 
 def test_a_brokers_own_value_above_all_brokers() -> None:

@@ -276,7 +276,7 @@ def test_without_the_wheel_a_system_postgres_serves_and_without_both_the_error_s
     if system:
         assert find_installation().major >= places.OLDEST_MAJOR
     monkeypatch.setattr(places, "_system", list)
-    with pytest.raises(InvalidError, match=r"headrace\[embedded\]"):
+    with pytest.raises(InvalidError, match=r"the extra `embedded` \(pip install "):
         find_installation()
 
 

@@ -18,6 +18,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -28,6 +29,14 @@ KINDS = (WHEEL, SDIST)
 DATA = (".sql", ".toml")
 PACKAGES = ("cli", "metastore", "migrations")
 """The packages with such files."""
+
+
+class DevPlaces(NamedTuple):
+    """What the ready line of `headrace dev` names."""
+
+    bootstrap: str
+    metastore: str
+    bucket: str
 
 
 @dataclass(frozen=True)
@@ -42,9 +51,9 @@ class Environment:
         return run(command, cwd=cwd, environ=environ_without_repository(), stdin=stdin)
 
     @contextlib.contextmanager
-    def dev(self, cwd: Path) -> Iterator[str]:
-        """`headrace dev`, ready; the bootstrap servers."""
-        flags = ["--listeners", "PLAINTEXT://127.0.0.1:0", "--http-port", "0", "--log-level", "warning"]
+    def dev(self, cwd: Path) -> Iterator[DevPlaces]:
+        """`headrace dev`, ready."""
+        flags = ["--port", "0", "--http-port", "0", "--log-level", "warning"]
         process = subprocess.Popen(
             [str(self.place / "bin" / "headrace"), "dev", *flags],
             cwd=cwd,
@@ -58,8 +67,8 @@ class Environment:
             lines = []
             for line in process.stdout:
                 lines.append(line)
-                if ready := re.match(r"ready bootstrap=(\S+)", line):
-                    yield ready[1]
+                if ready := re.match(r"ready bootstrap=(\S+) metastore=(\S+) bucket=(\S+)", line):
+                    yield DevPlaces(*ready.groups())
                     return
             pytest.fail(f"headrace dev ended before it was ready: {lines}")
         finally:

@@ -1,4 +1,4 @@
-"""deploy/release.py and deploy/advisories.py as modules: deploy/ is no package, and they are run as programs."""
+"""Programs of deploy/ as modules: release.py, advisories.py, licences.py. deploy/ is no package."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.package.distribution import ROOT
 sys.path.append(str(ROOT / "deploy"))
 try:
     advisories = importlib.import_module("advisories")
+    licences = importlib.import_module("licences")
     release = importlib.import_module("release")
 finally:
     sys.path.remove(str(ROOT / "deploy"))

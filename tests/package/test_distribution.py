@@ -56,7 +56,7 @@ def _check(environment: Environment, tmp_path: Path) -> None:
     _check_files(environment, folder)
     version = environment.run("headrace", "version", cwd=folder)
     assert version == environment.run("headrace", "--version", cwd=folder)
-    with environment.dev(folder) as bootstrap:
+    with environment.dev(folder) as (bootstrap, _, _):
         environment.run("headrace", "topics", "create", "greetings", "-b", bootstrap, cwd=folder)
         environment.run("headrace", "records", "produce", "greetings", "-b", bootstrap, cwd=folder, stdin="hello\n")
         read = environment.run("headrace", "records", "consume", "greetings", "-b", bootstrap, cwd=folder)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("pyarrow", reason="pyarrow is needed: pip install 'headrace[spark]'")
+pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 
 from headrace.scan.batches import walk_extent
 from headrace.scan.columns import arrow_schema, record_batches

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="pyarrow is needed: pip install 'headrace[export]'")
+pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 
 from pyarrow import parquet
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-pa = pytest.importorskip("pyarrow", reason="pyarrow is needed: pip install 'headrace[export]'")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 from pyarrow import parquet  # noqa: E402
 
 from headrace.scan.export.files import NO_DATE, files_of  # noqa: E402

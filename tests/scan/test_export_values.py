@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="pyarrow is needed: pip install 'headrace[export]'")
+pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 
 import pyarrow as pa
 from hypothesis import given, settings

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="pyarrow is needed: pip install 'headrace[spark]'")
+pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan import plan

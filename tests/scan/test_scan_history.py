@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("pyarrow", reason="pyarrow is needed: pip install 'headrace[spark]'")
+pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 
 from headrace.metastore.api.read import Extent
 from headrace.scan import columns, plan, read, splits

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyarrow", reason="pyarrow is needed: pip install 'headrace[spark]'")
+pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 
 from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.postgres.embedded import EmbeddedPostgres

@@ -25,7 +25,7 @@ __all__ = ["aws_credentials", "real_s3_url"]
 @pytest.fixture(scope="package")
 def spark(aws_credentials: None) -> Iterator[SparkSession]:
     """Two tasks at a time, each tried twice. Its workers inherit this process's environment."""
-    pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
+    pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
     require("java")
     from pyspark.sql import SparkSession
 

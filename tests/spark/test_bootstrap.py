@@ -16,7 +16,7 @@ from tests.spark.world import ScanWorld
 @pytest.mark.slow
 @pytest.mark.requirement("X6.1")
 async def test_an_agents_address_is_enough(world: ScanWorld) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
+    pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
     from pyspark.sql.types import LongType, StructType
 
     from headrace.spark import HeadraceDataSource

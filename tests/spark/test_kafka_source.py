@@ -64,7 +64,7 @@ def _jars() -> str:
 @pytest.mark.slow
 @pytest.mark.requirement("X6.1")
 def test_both_sources_read_the_same_rows(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
+    pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
     with DevServer(tmp_path / "data") as server:
         _fill(server)
         options = json.dumps({"metastore.url": server.metastore_url, "bucket": server.bucket})
@@ -82,7 +82,7 @@ def test_both_sources_read_the_same_rows(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.requirement("X6.2")
 def test_a_killed_jvm_of_the_kafka_source_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
+    pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
     rows = tmp_path / "rows"
     with DevServer(tmp_path / "data") as server:
         _fill(server)
@@ -111,7 +111,7 @@ def test_a_killed_jvm_of_the_kafka_source_goes_on_from_its_checkpoint(tmp_path: 
 @pytest.mark.slow
 @pytest.mark.requirement("X6.2", "X6.3")
 def test_headraces_source_copies_each_record_once(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
+    pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
     with DevServer(tmp_path / "data") as server:
         _fill(server)
         asyncio.run(server.create_topic("copy", 3))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="pyspark is needed: pip install 'headrace[spark]'")
+pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.2")
 
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -32,6 +32,7 @@ from headrace.metastore.log.effective_configs import (
     EffectiveConfigs,
     client_metrics_layers,
     set_for_all_brokers,
+    shown_layers,
 )
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.segment_logs.topics import LIFECYCLE_TOPICS, lifecycle_configs
@@ -220,7 +221,8 @@ def shown_lifecycle_topic(configs: EffectiveConfigs, image: MetadataImage, topic
 
 def rendered(schema: Schema, config: ShownConfig, *, with_synonyms: bool, with_documentation: bool) -> Any:
     """Render a config in the fields of one version; secrets without their values."""
-    strongest = config.layers[0]
+    layers = shown_layers(config.layers)
+    strongest = layers[0]
     return schema.make(
         "DescribeConfigsResourceResult",
         name=config.name,
@@ -235,7 +237,7 @@ def rendered(schema: Schema, config: ShownConfig, *, with_synonyms: bool, with_d
                 value=None if config.is_sensitive else layer.value,
                 source=layer.source,
             )
-            for layer in config.layers
+            for layer in layers
         )
         if with_synonyms
         else (),

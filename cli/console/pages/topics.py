@@ -17,6 +17,7 @@ from headrace.cli.configs import TOPIC, describe_configs, shown
 from headrace.cli.console.cluster_link import BoundedCluster
 from headrace.cli.console.parts import ConsoleParts, PageOfRows
 from headrace.cli.console.samples import Samples, TopicRate
+from headrace.cli.record_json import plain
 from headrace.storage.errors import RetryableError
 
 TOPICS_PER_PAGE = 50
@@ -86,7 +87,7 @@ def add_pages(app: FastAPI, console: ConsoleParts) -> None:
             "topic",
             name=name,
             topic=found,
-            topic_id=getattr(found, "topic_id", None),
+            topic_id=plain(getattr(found, "topic_id", None)),
             partitions=[partitions[index] for _, index in places[pages.rows]],
             pages=pages,
             offsets=offsets,

@@ -90,6 +90,25 @@ def test_every_page(
         watched.page.context.close()
 
 
+HIDDEN_CELLS = """() => [...document.querySelectorAll(".cards :is(td, tbody th)")].filter((cell) => {
+  const box = cell.getBoundingClientRect();
+  return box.width && (box.left < 0 || box.right > innerWidth || cell.scrollWidth > cell.clientWidth + 1);
+}).map((cell) => cell.textContent)"""
+
+
+def test_a_telephone_shows_values_and_high_watermarks(browser: Browser, reading: ConsoleServer) -> None:
+    """Without scrolling to the side: a row is a card."""
+    watched = Watched(open_page(browser, 360, "light"), reading.url)
+    page = watched.page
+    for path, label in ((f"/topic?name={ORDERS}", "High watermark"), (f"/configs?kind=topic&name={ORDERS}", "Value")):
+        watched.go(path)
+        assert page.locator(f'[data-label="{label}"]').count() >= 3
+        assert page.locator(f'[data-label="{label}"]').first.bounding_box()
+        assert page.evaluate(HIDDEN_CELLS) == [], path
+    assert watched.problems == []
+    page.context.close()
+
+
 def test_by_keyboard_alone(browser: Browser, reading: ConsoleServer) -> None:
     watched = Watched(open_page(browser, 360, "light"), reading.url)
     page = watched.page
