@@ -19,7 +19,7 @@ from headrace.config.shown import without_logins
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
 
-UNKNOWN = "unrecognized arguments:"
+_UNRECOGNIZED = "unrecognized arguments:"
 """How argparse begins its message."""
 DESCRIPTION = """\
 Headrace: a streaming service that speaks the Kafka protocol, keeps its data in object
@@ -58,7 +58,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _meant(message: str, known: Collection[str]) -> str:
     """The nearest flag to the first unknown one, as files have it for settings; "" if there is none."""
-    if not message.startswith(UNKNOWN):
+    if not message.startswith(_UNRECOGNIZED):
         return ""
     unknown = next((word.partition("=")[0] for word in message.split() if word.startswith("--")), "")
     close = difflib.get_close_matches(unknown, known, n=1)
@@ -70,9 +70,8 @@ def _flags(parser: argparse.ArgumentParser) -> set[str]:
     found: set[str] = set()
     for action in parser._actions:
         found.update(flag for flag in action.option_strings if flag.startswith("--"))
-        if isinstance(action.choices, dict):
-            for each in action.choices.values():
-                found |= _flags(each)
+        for each in action.choices.values() if isinstance(action.choices, dict) else ():
+            found |= _flags(each)
     return found
 
 

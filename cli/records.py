@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     consuming.add_argument(
         "--isolation-level",
-        choices=ISOLATION_LEVELS,
+        choices=tuple(ISOLATION_LEVELS),
         default="read_uncommitted",
         help="read_committed leaves out records of aborted and open transactions; the default is that of Kafka's"
         " console consumer, read_uncommitted",

@@ -108,7 +108,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("number", [1, 2, 40, 300, 1200])
+@pytest.mark.parametrize("number", [1, 40, 1200])
 def test_ctrl_c_in_the_middle_of_the_imports_is_quiet(number: int, tmp_path: Path) -> None:
     """The first 0.3 s of a process are imports: the signal comes at a numbered one, and not after a time."""
     words = ["dev", "--data-dir", str(tmp_path / "data"), *PORTS]
