@@ -1,5 +1,5 @@
 """The stateless process that serves the Kafka protocol to clients.
 
-The folders are the paths: listener -> protocol -> produce (receive, validate, buffer, upload,
-commit, acknowledge) and fetch (plan, locate, read, assemble); also cluster, groups and admin.
+Each folder imports those below it, and no other: serve (composes an agent) -> topics -> transactions -> fetch, groups,
+produce -> listener -> access -> peers -> cluster -> limits. pyproject.toml has this order as an import contract.
 """

@@ -1,6 +1,7 @@
 """The memory that a process may use by its settings, part by part.
 
-Place: pure; shown in /metrics by agent/memory_metrics.py, compared with the container's limit when a process starts.
+Place: pure; shown in /metrics by agent/serve/memory_metrics.py, compared with the container's limit when a process
+starts.
 Invariant: each part that grows with clients or data has a limit here, but for what docs/operate/LIMITS.md says is not
 bounded. Sizes of Python objects are measured ones, rounded up; what a setting counts in bytes is exact.
 """
@@ -39,7 +40,7 @@ REMEMBERED_BYTES: Mapping[str, int] = {
     "quota_clients": 6 * MIB,
     "topic_patterns": 32 * MIB,
 }
-"""What clients make an agent remember between their requests (agent/client_memory.py), by part."""
+"""What clients make an agent remember between their requests (agent/limits/client_memory.py), by part."""
 IDLE_GROUPS_BYTES = 40 * MIB
 """Groups without members: 10,000 with an id of usual length (agent/groups/held_groups.py)."""
 MERGE_COPIES = 3

@@ -1,7 +1,7 @@
 """Kafka settings and broker configs that Headrace does not support, each with the reason and the alternative.
 
 Place: one table for config.load (so that a Kafka server.properties gets a helpful answer instead of "unknown") and
-for requests that change broker configs (agent/admin/configs/rules.py).
+for requests that change broker configs (agent/topics/configs/rules.py).
 Invariant: a name is declared in config/settings.py, or is a cluster-wide default of a topic config, or is refused; no
 name is accepted and ignored. An exact name takes precedence over a prefix, a longer prefix over a shorter one.
 Source: Kafka 4's broker configs; KIP-631, configurations (new, renamed and deprecated).

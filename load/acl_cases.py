@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from headrace.agent.security.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
+from headrace.agent.access.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
 from headrace.protocol.api_keys import ApiKey
 from load.acl_case import (
     CLUSTER_FAILED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from headrace.agent.security.authorization.operations import AclOperation, AclResource
+from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.records.codec import Record, encode_batch
 from load.acl_case import (

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.security.authorization.operations import ALLOW, DENY, LITERAL, PREFIXED, AclOperation
+from headrace.agent.access.authorization.operations import ALLOW, DENY, LITERAL, PREFIXED, AclOperation
 from headrace.cli.client.login import Login
 from headrace.cli.client.transport import ClientConfig, connect, exchange
 from headrace.protocol.api_keys import ApiKey

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.agent.security.authorization.operations import AclOperation, AclResource
+from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.protocol.api_keys import ApiKey
 from load.acl_case import (
     CLUSTER_FAILED,

@@ -26,8 +26,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.fetch.lifecycle_topic import AuditTopic
-from headrace.agent.fetch.segment_log_ends import KnownEnds
+from headrace.agent.fetch.rendered.lifecycle_topic import AuditTopic
+from headrace.agent.fetch.rendered.segment_log_ends import KnownEnds
 from headrace.compactor.audit_archive import BLOCKS_PER_OBJECT, JOIN_RECORDS, AuditArchiveMetrics, AuditArchiver
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeLimits

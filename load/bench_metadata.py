@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.agent.admin.metadata import Metadata
-from headrace.agent.admin.topic_creation import TopicCreation
-from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.routing import Routes
+from headrace.agent.topics.metadata.metadata import Metadata
+from headrace.agent.topics.topic_creation import TopicCreation
+from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.kip631_records import BrokerEndpoint, RegisterBrokerRecord, TopicRecord, UnfenceBrokerRecord
 from headrace.metastore.log.partition_records import encode_plain_partition

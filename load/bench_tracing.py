@@ -2,8 +2,8 @@
 
 `python -m load.bench_tracing [--before COMMIT] [--turns 5]`. Each variant is load/bench_request.py in a separate
 process, the variants in turns; the least of all turns counts. `before` runs in a work tree of the commit before
-agent/tracing/. Spans go to an exporter that drops them, by the same queue and thread as in an agent; what the thread
-uses is included.
+agent/serve/tracing/. Spans go to an exporter that drops them, by the same queue and thread as in an agent; what the
+thread uses is included.
 """
 
 from __future__ import annotations

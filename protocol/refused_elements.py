@@ -1,6 +1,6 @@
 """Builds the answer to one element of a request that is refused: the same names and indexes, with an error code.
 
-Place: under agent/security/authorization; for responses of kio's generated schemas.
+Place: under agent/access/authorization; for responses of kio's generated schemas.
 Invariant: an answer names what the request named and nothing else: every other field says "unknown".
 Source: Kafka's message schemas; getErrorResponse of Kafka's requests.
 """

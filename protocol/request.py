@@ -1,6 +1,6 @@
 """The interface between the listener and the handlers: a Request in, buffers out.
 
-Place: the listener makes a Request from a frame; `agent.dispatch` finds its handler; the handler's
+Place: the listener makes a Request from a frame; `agent.serve.dispatch` finds its handler; the handler's
 Response is sent in the order of the connection's requests.
 Invariant: a handler never touches the socket. An exception in a handler never closes another connection.
 """
@@ -61,9 +61,9 @@ class ClientConnection:
     """Its frames are tokens of SASL, without a header, and so are the answers: between SaslHandshake 0 and the end of
     the authentication."""
     sasl: Any = None
-    """The state of its authentication (agent/security/sasl)."""
+    """The state of its authentication (agent/access/sasl)."""
     access: Any = None
-    """What it may do, as found for its last request (agent/security/authorization)."""
+    """What it may do, as found for its last request (agent/access/authorization)."""
     produce_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by a Produce request that cannot be appended at once, until its batches are in the buffer."""
     produce_queue: int = 0

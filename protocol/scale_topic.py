@@ -1,8 +1,8 @@
 """ScaleTopic, a request of ours: a topic gets twice or half its partitions, with its keys in order for unmodified
 clients.
 
-Place: between agent/admin/scale_topic.py and `headrace topics alter`, under a private API key that is not advertised.
-Version 0, request header v1, response header v0, big-endian, strings with an int16 length (-1: null):
+Place: between agent/topics/counts/scale_topic.py and `headrace topics alter`, under a private API key that is not
+advertised. Version 0, request header v1, response header v0, big-endian, strings with an int16 length (-1: null):
     request   topic string · step int8 · force int8 · validate_only int8 · quiet_ms int32 · timeout_ms int32
               partition_count int32
     response  error_code int16 · error_message nullable string · partition_count int32 · parents int32

@@ -1,7 +1,7 @@
 """SetPartitionCount, a request of ours: a topic's count of partitions, also a lower one than it has.
 
-Place: between agent/admin/set_partition_count.py and `headrace topics alter`, under a private API key that is not
-advertised. Kafka's CreatePartitions keeps its meaning: it refuses lower counts.
+Place: between agent/topics/counts/set_partition_count.py and `headrace topics alter`, under a private API key that is
+not advertised. Kafka's CreatePartitions keeps its meaning: it refuses lower counts.
 Version 0, request header v1, response header v0, big-endian, strings with an int16 length (-1: null):
     request   topic string · count int32 · timeout_ms int32 · validate_only int8
     response  error_code int16 · error_message nullable string

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.agent.dispatch import loaded_schemas
+from headrace.agent.serve.dispatch import loaded_schemas
 from headrace.protocol.api_versions import APIS
 
 LOADED = list(loaded_schemas(APIS.values()))

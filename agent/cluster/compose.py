@@ -1,6 +1,6 @@
 """Puts together what an agent knows of its cluster, from its settings.
 
-Place: called by agent/broker.py once the listeners have their ports; it starts and stops the parts.
+Place: called by agent/serve/broker.py once the listeners have their ports; it starts and stops the parts.
 Invariant: settings that the cluster may have a value for are read when they are used, not when this is composed.
 """
 

@@ -3,7 +3,7 @@
 Place: before the first request can be committed, then a heartbeat every broker.heartbeat.interval.ms.
 Heartbeats go directly to the metastore, not to the active controller: each updates its own lease row,
 Postgres orders them, and so an agent keeps its lease while no controller is active. The controller
-(agent/cluster/controller.py) fences agents.
+(agent/cluster/controller/controller.py) fences agents.
 Invariant: an agent is unfenced only after its image contains its registration and is at most
 metadata.max.lag.records behind the end of the log. Shutdown first removes the agent from routing, and continues
 when every other live agent has followed the log to that point. The agent's own deadline counts from before a

@@ -1,7 +1,7 @@
 """The mode in which all agents have one address: one virtual node instead of the agents.
 
 Place: asked by the requests that show agents to clients (Metadata, DescribeCluster, FindCoordinator, ...), by
-agent/forward, and by the read path.
+agent/peers/forwarding, and by the read path.
 Definitions: the mode is *set* while advertised.shared is true; it is *shown* on a listener once every live agent can
 forward requests.
 Invariant: an agent forwards as soon as the mode is set, and clients see the virtual node only while every live agent

@@ -6,7 +6,7 @@ consumer's rack.
 
 from __future__ import annotations
 
-from headrace.agent.client_memory import ClientMemory, text_bytes
+from headrace.agent.limits.client_memory import ClientMemory, text_bytes
 from headrace.config.memory_budget import REMEMBERED_BYTES
 
 _ELEMENT = "zone="

@@ -13,12 +13,12 @@ from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.access.authorization.access import Access
+from headrace.agent.access.authorization.authorizer import Authorizer
+from headrace.agent.access.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import TopicRef, unknown_topic
 from headrace.agent.fetch.sessions import Ref
-from headrace.agent.security.authorization.access import Access
-from headrace.agent.security.authorization.authorizer import Authorizer
-from headrace.agent.security.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
 from headrace.metastore.log.metadata_topic import METADATA_TOPIC
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.fetch_codec import FetchPartitionReply

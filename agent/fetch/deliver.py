@@ -17,20 +17,20 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from headrace.agent.fetch.assemble import NO_END, Batches
-from headrace.agent.fetch.cache import ChunkCache
-from headrace.agent.fetch.file_range import FileRange, RangeBytes
+from headrace.agent.fetch.files.assemble import NO_END, Batches
+from headrace.agent.fetch.files.cache import ChunkCache
+from headrace.agent.fetch.files.read import RangeReader
+from headrace.agent.fetch.files.seek import Seeker
+from headrace.agent.fetch.files.walk import BatchStart, first_size, start_of
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.lookup import Lookup, known_part, stable_part
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.agent.fetch.read import RangeReader
-from headrace.agent.fetch.seek import Seeker
-from headrace.agent.fetch.walk import BatchStart, first_size, start_of
 from headrace.metastore.api.read import Extent, ExtentQuery
 from headrace.metastore.transactions.markers import marker_of, render_marker
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError
 from headrace.storage.records.header import HEADER_BYTES
+from headrace.storage.segment.file_range import FileRange, RangeBytes
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class Delivery:
         metrics: FetchMetrics,
         count_sent: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
     ) -> None:
-        """`count_sent`: gets the bytes and records of each partition of an answer (agent/topic_traffic.py)."""
+        """`count_sent`: gets the bytes and records of each partition of an answer (agent/cluster/topic_traffic.py)."""
         self._count_sent = count_sent
         self._locator = locator
         self._reader = reader

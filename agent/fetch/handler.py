@@ -18,15 +18,15 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
-from headrace.agent.fetch.acknowledged import AcknowledgedEnds
 from headrace.agent.fetch.allowed_topics import AllowedTopics
-from headrace.agent.fetch.assemble import Batches
 from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, available_bytes, largest_reply
-from headrace.agent.fetch.index import LOOK_AGAIN
+from headrace.agent.fetch.files.assemble import Batches
+from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
+from headrace.agent.fetch.index.index import LOOK_AGAIN
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.lookup import Lookup, LookupStatus, known_part, stable_part
 from headrace.agent.fetch.plan import RequestedPartition, TopicRef, resolve, unknown_topic
-from headrace.agent.fetch.rendered_topics import RenderedTopic, RenderedTopics
+from headrace.agent.fetch.rendered.rendered_topics import RenderedTopic, RenderedTopics
 from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.fetch.sessions import FetchSessions, Ref
 from headrace.agent.fetch.waiters import Waiters

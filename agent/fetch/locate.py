@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Sequence
 
-from headrace.agent.fetch.index import TailIndex, up_to
+from headrace.agent.fetch.index.index import TailIndex, up_to
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.metastore.api.read import ALL_BYTES, EXTENTS_PER_CALL, ExtentQuery, PartitionExtents, ReadApi

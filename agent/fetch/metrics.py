@@ -11,7 +11,7 @@ import logging
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from headrace.agent.limit_metrics import limits_reached
+from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.storage.counter_labels import from_zero
 from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError
 

@@ -14,30 +14,30 @@ from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
-from headrace.agent.fetch.acknowledged import AcknowledgedEnds
 from headrace.agent.fetch.allowed_topics import AllowedTopics
-from headrace.agent.fetch.cache import ChunkCache
-from headrace.agent.fetch.feed import FeedFollower
-from headrace.agent.fetch.file_index import FileIndex
+from headrace.agent.fetch.files.cache import ChunkCache
+from headrace.agent.fetch.files.file_index import FileIndex
+from headrace.agent.fetch.files.read import RangeReader
+from headrace.agent.fetch.files.resume import ResumeHints
+from headrace.agent.fetch.files.seek import Seeker
 from headrace.agent.fetch.forgotten import ForgottenExtents
 from headrace.agent.fetch.handler import FetchHandler
-from headrace.agent.fetch.index import TailIndex
-from headrace.agent.fetch.list_offsets import ListOffsetsHandler
+from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
+from headrace.agent.fetch.index.feed import FeedFollower
+from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.agent.fetch.read import RangeReader
-from headrace.agent.fetch.rendered_topics import RenderedLogs, rendered_topics
-from headrace.agent.fetch.resume import ResumeHints
-from headrace.agent.fetch.seek import Seeker
+from headrace.agent.fetch.offsets.list_offsets import ListOffsetsHandler
+from headrace.agent.fetch.offsets.timestamps import TimestampSearch
+from headrace.agent.fetch.rendered.rendered_topics import RenderedLogs, rendered_topics
 from headrace.agent.fetch.sessions import FetchSessions
 from headrace.agent.fetch.steps import UNTRACED, FetchSteps
-from headrace.agent.fetch.timestamps import TimestampSearch
 from headrace.agent.fetch.waiters import Waiters
 from headrace.agent.fetch.zone_cache.service import ZoneCache
 from headrace.agent.peers.connection import Connect, open_connection
-from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.listeners import listeners
 from headrace.config.memory_budget import EXTENT_BYTES, SESSION_PARTITION_BYTES
 from headrace.config.settings import Settings

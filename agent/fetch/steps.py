@@ -1,6 +1,7 @@
 """What the read path is made of where it can be traced: the parts themselves, or ones that also report their times.
 
-Place: given to fetch/service.py by the code that composes a process; agent/tracing/fetch_spans.py has the other parts.
+Place: given to fetch/service.py by the code that composes a process; agent/serve/tracing/fetch_spans.py has the other
+parts.
 Invariant: UNTRACED are the plain parts: then the read path calls nothing else.
 """
 

@@ -12,20 +12,20 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.access.authorization.access import FULL_ACCESS
+from headrace.agent.access.authorization.operations import NOT_ASKED, AclResource
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.administration import GroupAdministration
 from headrace.agent.groups.group_values import GroupDescription
 from headrace.agent.groups.names import is_legal_group_id, storable
 from headrace.agent.groups.offsets.topics import resolve
-from headrace.agent.security.authorization.access import FULL_ACCESS
-from headrace.agent.security.authorization.operations import NOT_ASKED, AclResource
 from headrace.metastore.api.groups import GroupListing
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 
 _FIRST_DESCRIBE_WITH_NOT_FOUND = 6
 GROUP_OPERATIONS = FULL_ACCESS.operations(AclResource.GROUP)
-"""Those that ACLs do not allow are removed in agent/security/authorization."""
+"""Those that ACLs do not allow are removed in agent/access/authorization."""
 _DEAD = GroupDescription("Dead", "", "", ())
 
 

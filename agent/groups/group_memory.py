@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from kio.schema.errors import ErrorCode
 from prometheus_client import Counter as Metric
 
-from headrace.agent.client_memory import text_bytes
+from headrace.agent.limits.client_memory import text_bytes
 
 GROUP_BYTES = 4096
 """What a group without members uses, about."""

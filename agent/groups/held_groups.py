@@ -23,13 +23,13 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.client_rows import RowLimits
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.coordinated import CoordinatedGroup, Restore
 from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.group_values import Abandon, Become, GroupEffect, Save
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.new_groups import NewGroups
+from headrace.agent.limits.client_rows import RowLimits
 from headrace.config.memory_budget import IDLE_GROUPS_BYTES
 from headrace.metastore.api.groups import GroupApi, GroupClaim, GroupKind
 from headrace.metastore.life.numbers import epoch_floor, life_of_number

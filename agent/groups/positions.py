@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.client_memory import text_bytes
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.group_values import MemberRef
 from headrace.agent.groups.held_groups import HeldGroups
 from headrace.agent.groups.names import storable
+from headrace.agent.limits.client_memory import text_bytes
 from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.partitions.topic_partitions import CreatedFrom

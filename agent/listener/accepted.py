@@ -123,6 +123,7 @@ class AcceptedSocket:
             self._host.metrics.refused("max.unauthenticated.connections")
             self.close("too_many_unauthenticated", detail=self._stage)
         else:
-            # Idle links of other agents (agent/cluster/agent_links.py) never authenticate; they connect again.
+            # Idle links of other agents (agent/cluster/controller/agent_links.py) never authenticate; they connect
+            # again.
             level = logging.DEBUG if self._stage == AUTHENTICATION else logging.INFO
             self.close(self._stage, detail="not complete in time", level=level)

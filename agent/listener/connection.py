@@ -2,8 +2,8 @@
 
 Place: between asyncio and the dispatcher; first and last step of every request.
 Invariants: requests start in the order in which they arrived, and replies have the same order, except on a link from
-another agent (agent/forward), which matches replies by correlation id. The request after one that changes something
-(ALONE) starts when that one is answered, as on Kafka's connections; so does a Fetch after a Fetch.
+another agent (agent/peers/forwarding), which matches replies by correlation id. The request after one that changes
+something (ALONE) starts when that one is answered, as on Kafka's connections; so does a Fetch after a Fetch.
 Requests in progress are limited (requests per connection; bytes of frames and replies over all connections): above
 the limit the connection stops reading. While others wait for memory, a client that stalls within a frame or does not
 read its replies loses its connection, so that it holds memory for a few seconds only.
@@ -21,13 +21,13 @@ from functools import partial
 
 from headrace.agent.listener.accepted import AcceptedSocket
 from headrace.agent.listener.frame_memory import FrameMemory
-from headrace.agent.listener.frames import TOKEN_HEADER, FrameHead, FrameReader, RequestHeader, read_request_header
 from headrace.agent.listener.host import ConnectionHost, Entrance
 from headrace.agent.listener.muting import Muting
 from headrace.agent.listener.replies import ReplyQueue, Slot
 from headrace.agent.listener.writer import ReplyWriter
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import ALONE, APIS, WIDE
+from headrace.protocol.frames import TOKEN_HEADER, FrameHead, FrameReader, RequestHeader, read_request_header
 from headrace.protocol.refusal import refusal
 from headrace.protocol.request import ClientConnection, CloseConnection, Promise, Request, Response
 from headrace.storage.client_text import shown

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.agent.listener.frames import FrameHead
 from headrace.agent.listener.host import ConnectionHost
 from headrace.agent.listener.memory import MemoryBudget
 from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.frames import FrameHead
 from headrace.protocol.request import ClientConnection
 from headrace.storage.errors import InvalidError
 

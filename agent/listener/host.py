@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.agent.access.listener_security import ListenerSecurity
+from headrace.agent.access.quotas.enforcement import QuotaEnforcer
 from headrace.agent.listener.admission import LOCAL_EXTRA, Admission
 from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.listener.metrics import ListenerMetrics
@@ -20,8 +22,6 @@ from headrace.agent.listener.newcomers import Newcomers
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.listener.replies import Slot
 from headrace.agent.listener.reply_memory import ReplyMemory
-from headrace.agent.quotas.enforcement import QuotaEnforcer
-from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS

@@ -11,7 +11,7 @@ from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
-from headrace.agent.limit_metrics import limits_reached
+from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.listener.reply_memory import ReplyMemory
 from headrace.agent.listener.request_counts import RequestCounts

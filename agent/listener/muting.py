@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from headrace.agent.access.quotas.enforcement import QuotaEnforcer, RequestUse
 from headrace.agent.listener.replies import Slot
-from headrace.agent.quotas.enforcement import QuotaEnforcer, RequestUse
 from headrace.protocol.request import Request
 
 if TYPE_CHECKING:

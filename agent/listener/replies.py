@@ -13,12 +13,12 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from headrace.agent.listener.frames import RequestHeader
+from headrace.agent.access.quotas.enforcement import RequestUse
 from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.reply_memory import ReplyMemory
 from headrace.agent.listener.writer import ReplyWriter
-from headrace.agent.quotas.enforcement import RequestUse
+from headrace.protocol.frames import RequestHeader
 from headrace.protocol.request import Response
 from headrace.protocol.throttle_time import with_throttle_time
 

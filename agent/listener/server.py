@@ -1,6 +1,6 @@
 """The Kafka listener: accepts connections at one or more addresses, watches them, drains them.
 
-Place: the agent's entry point for clients; passes requests to `agent.dispatch`.
+Place: the agent's entry point for clients; passes requests to `agent.serve.dispatch`.
 Invariant: no client can stop the listener or close another client's connection, once that client is known
 (newcomers.py). After `drain` no request was started, and requests in progress had the grace period.
 """
@@ -16,13 +16,13 @@ from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from headrace.agent.access.listener_security import ListenerSecurity
+from headrace.agent.access.quotas.enforcement import QuotaEnforcer
 from headrace.agent.listener.arrival import ArrivingConnection
 from headrace.agent.listener.descriptors import ACCEPTED_AT_ONCE, BACKLOG
 from headrace.agent.listener.host import ConnectionHost, Limits, RefusedCertificate
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.produce_bytes import ProduceBytes
-from headrace.agent.quotas.enforcement import QuotaEnforcer
-from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError

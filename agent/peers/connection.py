@@ -12,9 +12,9 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 
-from headrace.agent.listener.frames import FrameReader
 from headrace.agent.peers.channel import Channel
 from headrace.protocol import wire
+from headrace.protocol.frames import FrameReader
 from headrace.storage.errors import InvalidError, UnavailableError
 
 _SLAB_BYTES = 64 * 1024

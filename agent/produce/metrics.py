@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from headrace.agent.cluster.topic_traffic import OTHER_TOPICS
 from headrace.agent.produce.pending import Refusal
 from headrace.agent.produce.trace import FileTrace, FlushReason
-from headrace.agent.topic_traffic import OTHER_TOPICS
 from headrace.storage.counter_labels import from_zero
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

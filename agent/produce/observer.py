@@ -1,6 +1,7 @@
 """What traces the write path, if anything does: the calls that it gets.
 
-Place: given to the pipeline by the code that composes a process (cli/process/tracing.py); agent/tracing/ implements it.
+Place: given to the pipeline by the code that composes a process (cli/process/tracing.py); agent/serve/tracing/
+implements it.
 Invariant: without an observer the write path calls nothing for it. An observer changes no answer and never blocks.
 """
 

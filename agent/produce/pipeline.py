@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.produce.acknowledge import Acknowledger
@@ -36,7 +37,6 @@ from headrace.agent.produce.trace import FileTrace, FlushReason
 from headrace.agent.produce.transactional import ProducerNames
 from headrace.agent.produce.upload import Uploader
 from headrace.agent.produce.validate import RuleBook
-from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import CommitApi, FileAnswer, FileCommit
 from headrace.metastore.api.transaction_state import Transaction
@@ -122,7 +122,7 @@ class ProducePipeline:
         observer: ProduceObserver | None = None,
     ) -> None:
         """`seen`: what the listener sees of requests before they are whole; None without a listener. `authorizer`:
-        None if ACLs are not enforced. `count_received`: gets each committed batch (agent/topic_traffic.py).
+        None if ACLs are not enforced. `count_received`: gets each committed batch (agent/cluster/topic_traffic.py).
         `observer`: None if nothing is traced."""
         self._clock, self._observer = clock, observer
         self._metrics = ProduceMetrics(registry)

@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.client_turns import ClientTurns, client_of
+from headrace.agent.access.authorization.authorizer import Authorizer
+from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.listener.client_turns import ClientTurns, client_of
 from headrace.agent.produce.batches import Arrival
 from headrace.agent.produce.moved_keys import with_moved_keys
 from headrace.agent.produce.pending import PendingRequest, Refusal, deadline_of
@@ -39,8 +41,6 @@ from headrace.agent.produce.validate import (
     judge_records,
     judge_unread,
 )
-from headrace.agent.security.authorization.authorizer import Authorizer
-from headrace.agent.security.authorization.operations import AclOperation, AclResource
 from headrace.metastore.api.commit import NO_ALIAS, MovedKeys
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage

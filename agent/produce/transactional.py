@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.client_memory import ClientMemory, text_bytes
+from headrace.agent.limits.client_memory import ClientMemory, text_bytes
 from headrace.agent.produce.pending import Refusal, not_stored
 from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.api.commit import BatchTransaction

@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.client_rows import PRODUCER_STATES, TRANSACTIONAL_IDS, RowLimits
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.refusal_log import OnRefused, unheard
+from headrace.agent.limits.client_rows import PRODUCER_STATES, TRANSACTIONAL_IDS, RowLimits
+from headrace.agent.limits.refusal_log import OnRefused, unheard
 from headrace.agent.transactions.names import is_legal_transactional_id
 from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch

@@ -16,13 +16,13 @@ from typing import Any
 import re2
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.client_pattern import compile_pattern
+from headrace.agent.access.authorization.authorizer import Authorizer
+from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.agent.cluster.routing import transaction_coordinator
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.names import storable
-from headrace.agent.security.authorization.authorizer import Authorizer
-from headrace.agent.security.authorization.operations import AclOperation, AclResource
+from headrace.agent.limits.client_pattern import compile_pattern
 from headrace.metastore.api.transaction_state import Transaction, TransactionState
 from headrace.metastore.api.transactions import TransactionApi
 from headrace.metastore.keys import split_partition_key

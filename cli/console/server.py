@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.limit_metrics import limits_reached
+from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.cli.client.transport import ClientConfig
 from headrace.cli.console.access import Sessions, is_loopback, only_local_names, with_sessions
 from headrace.cli.console.agent_metrics import AgentPages

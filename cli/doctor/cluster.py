@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from headrace.agent.client_rows import RowUse, row_use
+from headrace.agent.limits.client_rows import RowUse, row_use
 from headrace.cli.doctor.findings import Area, Finding
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES

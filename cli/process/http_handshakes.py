@@ -11,8 +11,8 @@ import asyncio
 import logging
 from typing import Any
 
+from headrace.agent.access.tls import ReloadedContext
 from headrace.agent.listener.tls_protocol import TlsProtocol
-from headrace.agent.security.tls import ReloadedContext
 from headrace.cli.process.http_connection import BoundedConnection, HttpWait
 
 logger = logging.getLogger(__name__)

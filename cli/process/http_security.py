@@ -17,8 +17,8 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from headrace.agent.security.file_watch import FileWatch
-from headrace.agent.security.tls import ReloadedContext, server_context
+from headrace.agent.access.file_watch import FileWatch
+from headrace.agent.access.tls import ReloadedContext, server_context
 from headrace.cli.process.http_connection import HAS_CERTIFICATE, BoundedConnection
 from headrace.cli.process.http_handshakes import HttpHandshakes
 from headrace.config.errors import ConfigError

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from headrace.agent.broker import Broker
-from headrace.agent.controller_role import ControllerRole
 from headrace.agent.fetch.steps import UNTRACED
 from headrace.agent.produce.trace import FileTrace
+from headrace.agent.serve.broker import Broker
+from headrace.agent.serve.controller.controller_role import ControllerRole
 from headrace.cli.process.readiness import NoPeers
 from headrace.cli.process.role import MainRole, Role
 from headrace.cli.process.shell import ProcessShell

@@ -1,7 +1,7 @@
 """What a role is to the process that runs it.
 
-Place: implemented by agent/broker.py, agent/controller_role.py, compactor_role.py and worker_thread.py; run by
-shell.py.
+Place: implemented by agent/serve/broker.py, agent/serve/controller/controller_role.py, compactor_role.py and
+worker_thread.py; run by shell.py.
 Invariant: a role closes no connection that it was given. `drain` and `close` are safe in any state, also after a
 failed `start`.
 """

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from headrace import __version__
+from headrace.agent.access.audit import open_audit_log
 from headrace.agent.listener.descriptors import connections_possible, raise_descriptor_limit
-from headrace.agent.security.audit import open_audit_log
 from headrace.cli.process.allocator_tuning import tune_allocator
 from headrace.cli.process.container_memory import container_limit_bytes
 from headrace.cli.process.log_format import FORMATTERS, Writer

@@ -17,7 +17,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.limit_metrics import limits_reached
+from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.cli.process.http_app import make_app
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_security import HttpSecurity

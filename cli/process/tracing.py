@@ -1,6 +1,6 @@
 """OpenTelemetry's part of a process: a provider of spans, by the standard OTEL_* variables, and what hands spans to it.
 
-Place: under open_process.py, if otel.enable is true. Only here and in agent/tracing/ OpenTelemetry's SDK is used.
+Place: under open_process.py, if otel.enable is true. Only here and in agent/serve/tracing/ OpenTelemetry's SDK is used.
 Invariant: a collector that is away loses spans and nothing else: they are sent by a thread, from a bounded queue. The
 provider is closed after the broker, and sends what is left within the grace period.
 """
@@ -92,8 +92,8 @@ def open_tracing(settings: Settings, clock: Clock) -> Tracing:
 
 def tracing_of(provider: TracerProvider, clock: Clock) -> Tracing:
     """Spans of both paths, to this provider."""
-    from headrace.agent.tracing.fetch_spans import traced_steps
-    from headrace.agent.tracing.produce_spans import ProduceSpans
+    from headrace.agent.serve.tracing.fetch_spans import traced_steps
+    from headrace.agent.serve.tracing.produce_spans import ProduceSpans
 
     tracer = provider.get_tracer("headrace")
     return Tracing(provider, ProduceSpans(tracer, clock), traced_steps(tracer, clock))

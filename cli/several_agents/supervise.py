@@ -20,7 +20,7 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.limit_metrics import limits_reached
+from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.cli.children import AgentProcess
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_security import HttpSecurity

@@ -28,7 +28,8 @@ SHARED_ADDRESS = "shared.address"
 """An agent with this feature forwards requests to other agents (agent/cluster/shared_address.py). It has no
 level in the cluster: each agent looks which others have it."""
 PROVEN_LINKS = 2
-"""The level of SHARED_ADDRESS from which on an agent proves the links that it opens (agent/forward/wire.py)."""
+"""The level of SHARED_ADDRESS from which on an agent proves the links that it opens
+(agent/peers/forwarding/wire.py)."""
 
 SEGMENT_KEYS = "remote.log.metadata.compaction"
 """The feature of the lifecycle of remote segments: at level 1 every merged file has keys (decisions/0046). Its level

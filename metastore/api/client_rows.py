@@ -1,6 +1,6 @@
 """How many rows clients have made the metastore keep, for limits on new ones.
 
-Place: asked by each agent about once a minute (agent/client_rows.py).
+Place: asked by each agent about once a minute (agent/limits/client_rows.py).
 Invariant: the numbers are about right: no table is counted as a whole while it is large.
 """
 

@@ -1,6 +1,6 @@
 """The cluster as a whole: its log, topics and agents, and what is the same for all of them.
 
-Place: agent/cluster and agent/admin; background workers and the zone cache ask for the facts.
+Place: agent/cluster and agent/topics; background workers and the zone cache ask for the facts.
 Invariant: identity and shard count never change in a cluster's life.
 """
 

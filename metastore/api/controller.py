@@ -1,6 +1,6 @@
 """The active controller: one lease, and what only its holder may do (C15).
 
-Place: every process with the role controller (agent/cluster/controller.py).
+Place: every process with the role controller (agent/cluster/controller/controller.py).
 Invariant: each action takes the holder's epoch; after another process took the lease over it does nothing.
 """
 

@@ -1,6 +1,6 @@
 """What keeps the metastore's tables from growing, and what prevents it.
 
-Place: every agent in turn, a little at a time (agent/housekeeping.py).
+Place: every agent in turn, a little at a time (agent/serve/housekeeping.py).
 Invariant: nothing here is needed for a right answer, except that finish_bulk_writes completes what a killed driver
 left; each call is bounded and can be repeated at any time.
 """

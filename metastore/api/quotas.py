@@ -1,6 +1,6 @@
 """What agents used of limits that they share: a report of each, for the others.
 
-Place: agent/quotas/exchange.py reports and reads.
+Place: agent/access/quotas/exchange.py reports and reads.
 Invariant: a report says totals in a form that only agents read; the metastore keeps the newest of each agent.
 """
 

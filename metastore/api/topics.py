@@ -1,6 +1,6 @@
 """Topics and partitions: what changes the set of partitions.
 
-Place: between agent/admin, which judges a request on an image, and the metadata log.
+Place: between agent/topics, which judges a request on an image, and the metadata log.
 Invariant: records, partitions and their heads appear or disappear in one transaction, so a commit sees a
 topic before or after, never between.
 """

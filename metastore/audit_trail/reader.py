@@ -1,6 +1,6 @@
 """Reads the audit trail from any offset on, wherever its records are.
 
-Place: under the topic (agent/fetch/lifecycle_topic.py) and the tools; the metastore says where records are.
+Place: under the topic (agent/fetch/rendered/lifecycle_topic.py) and the tools; the metastore says where records are.
 Invariant: a page has the records of the trail from the offset on without a gap, and says up to where. Records that
 move to the bucket between two pages keep their offsets. If an object is deleted between the answer of the metastore and
 the read, the page is read again: another object has its records, or the trail begins after them. An object that is

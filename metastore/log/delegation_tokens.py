@@ -1,6 +1,6 @@
 """Delegation tokens: who may have one, for how long, and when it expires (KIP-48).
 
-Place: behind the token requests (agent/admin/access/delegation_tokens.py); the active controller drops
+Place: behind the token requests (agent/access/admin/delegation_tokens.py); the active controller drops
 the expired. Pure: times come in.
 Invariant: a token is its id and the HMAC of that id under the cluster's secret key; the HMAC is nowhere
 stored. It never lasts longer than `max_timestamp`; until `expiration_timestamp` it may be renewed, by its owner

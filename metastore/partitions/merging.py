@@ -1,6 +1,6 @@
 """Halving for clients that know only the count: what becomes of batches while a child is merged into its parent.
 
-Place: the rule of a topic that halves: next_phase for the controller (agent/cluster/partition_steps.py), the verdicts
+Place: the rule of a topic that halves: next_phase for the controller (agent/cluster/controller/partition_steps.py), the verdicts
 for the commit, where postgres/commit/judge_merges.sql carries them out. load/halving_order.py holds it to the order per
 key.
 A topic halves from 2 N partitions to N: the keys of each child p + N go to its parent p. A record that a client has

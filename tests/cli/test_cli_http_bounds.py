@@ -15,7 +15,7 @@ from fastapi.responses import StreamingResponse
 from prometheus_client import CollectorRegistry
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from headrace.agent.limit_metrics import limits_reached
+from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.cli.process import http_connection
 from headrace.cli.process.http_app import make_app
 from headrace.cli.process.http_connection import BoundedConnection, bounded

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.main import main
-from tests.agent.security.certificates import Authority
+from tests.agent.access.certificates import Authority
 
 Serve = Callable[[socket.socket], None]
 

@@ -19,9 +19,9 @@ import psycopg
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.fetch import lifecycle_topic
-from headrace.agent.fetch.lifecycle_topic import AuditTopic
-from headrace.agent.fetch.segment_log_ends import KnownEnds
+from headrace.agent.fetch.rendered import lifecycle_topic
+from headrace.agent.fetch.rendered.lifecycle_topic import AuditTopic
+from headrace.agent.fetch.rendered.segment_log_ends import KnownEnds
 from headrace.compactor import audit_archive
 from headrace.compactor.audit_archive import SWEEP_AGE_MS, AuditArchiveMetrics, AuditArchiver
 from headrace.compactor.lease import Lease

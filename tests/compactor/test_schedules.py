@@ -6,7 +6,7 @@ import random
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.schedules import schedules
+from headrace.agent.cluster.controller.schedules import schedules
 from headrace.compactor import janitor, sweeper
 from headrace.compactor.worker import Worker
 from headrace.config.settings import Settings

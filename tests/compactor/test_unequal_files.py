@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.setting_agreement import SETTLE_SECONDS, SettingRecorder
+from headrace.agent.cluster.controller.setting_agreement import SETTLE_SECONDS, SettingRecorder
 from headrace.compactor.janitor import Janitor
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.lease import Lease

@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 )
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.agent.security.certificates import Authority
+from tests.agent.access.certificates import Authority
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.faults.shared_cluster import free_ports
 

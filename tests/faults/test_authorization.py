@@ -23,8 +23,8 @@ from confluent_kafka.admin import (
 )
 from confluent_kafka.admin import ResourceType as AdminResource
 
-from headrace.agent.security.authorization.operations import AclOperation as Operation
-from headrace.agent.security.authorization.operations import AclResource as ResourceType
+from headrace.agent.access.authorization.operations import AclOperation as Operation
+from headrace.agent.access.authorization.operations import AclResource as ResourceType
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.storage.errors import InvalidError
@@ -122,7 +122,7 @@ _WITHOUT_GRANTS = {
     ApiKey.BROKER_HEARTBEAT,
     ApiKey.FETCH_SNAPSHOT,
 }
-"""Nothing is asked, or only a controller's listener serves them (tests/agent/security/authorization/test_gate.py)."""
+"""Nothing is asked, or only a controller's listener serves them (tests/agent/access/authorization/test_gate.py)."""
 
 
 def _every_api_for_every_kind_of_grant(cluster: Cluster) -> None:

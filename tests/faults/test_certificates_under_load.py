@@ -22,7 +22,7 @@ from cryptography import x509
 
 from load.tools import JAVA_LIBRARIES
 from tests import compat
-from tests.agent.security.certificates import Authority
+from tests.agent.access.certificates import Authority
 from tests.agent_process import SECONDS_MAX
 from tests.faults.secure_cluster import SecureCluster, secure_cluster
 from tests.faults.steady_load import PARTITIONS, Load

@@ -39,7 +39,7 @@ from headrace.metastore.log.own_records import ScramKeys
 from headrace.metastore.log.snapshot import decode_snapshot
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
-from tests.agent.security.certificates import Authority
+from tests.agent.access.certificates import Authority
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.faults.shared_cluster import free_ports
 from tests.fixtures_s3 import SECRET_KEY

@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from headrace.agent.client_pattern import PATTERN_CHARACTERS_MAX
-from headrace.agent.client_rows import COMMITTED_OFFSETS, PRODUCER_STATES, TRANSACTIONAL_IDS
+from headrace.agent.access.sasl.scram import MESSAGE_BYTES_MAX
 from headrace.agent.fetch.sessions import CAPACITY
 from headrace.agent.groups.held_groups import GROUPS_MAX
 from headrace.agent.groups.names import GROUP_ID_BYTES_MAX
+from headrace.agent.limits.client_pattern import PATTERN_CHARACTERS_MAX
+from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, PRODUCER_STATES, TRANSACTIONAL_IDS
 from headrace.agent.produce.pending import LEADER_ONLY_TIMEOUT_MS
 from headrace.agent.produce.validate import LOOP_WORK
-from headrace.agent.security.sasl.scram import MESSAGE_BYTES_MAX
 from headrace.cli.process.http_connection import WAIT_SECONDS
 from headrace.config.declared import declared
 from headrace.config.memory_budget import REMEMBERED_BYTES, memory_budget

@@ -11,26 +11,26 @@ import pytest
 
 from tests.house.test_reverted_fixes import Fix, fails_without, is_there
 
-TOKENS = "tests/agent/admin/access/test_delegation_tokens.py"
+TOKENS = "tests/agent/access/admin/test_delegation_tokens.py"
 GROUPS = "tests/agent/groups/test_new_groups.py"
 RECORDS = "tests/metastore/test_record_sizes.py"
-ROWS = "tests/agent/test_client_rows.py"
+ROWS = "tests/agent/limits/test_client_rows.py"
 OUTSIDE = "tests/faults/test_counted_memory.py::test_names_that_agents_key_something_by"
 BOUNDS = {
     "memory: an entry counts its bytes": Fix(
-        "agent/client_memory.py",
+        "agent/limits/client_memory.py",
         "self.in_use_bytes + size <= self._limit and",
         "True and",
-        "tests/agent/test_client_memory.py",
+        "tests/agent/limits/test_client_memory.py",
     ),
     "decisions: a name has a largest length": Fix(
-        "agent/security/authorization/access.py",
+        "agent/access/authorization/access.py",
         "lambda key, _: text_bytes(key[3]), NAME_BYTES_MAX)",
         "lambda key, _: 0, NAME_BYTES_MAX)",
-        "tests/agent/security/authorization/test_acl_index.py",
+        "tests/agent/access/authorization/test_acl_index.py",
     ),
     "decisions: seen from outside": Fix(
-        "agent/security/authorization/access.py",
+        "agent/access/authorization/access.py",
         "lambda key, _: text_bytes(key[3]), NAME_BYTES_MAX)",
         "lambda key, _: 0, NAME_BYTES_MAX)",
         OUTSIDE,
@@ -46,16 +46,16 @@ BOUNDS = {
         "tests/cli/process/test_log_length.py",
     ),
     "quotas: a client id counts its bytes": Fix(
-        "agent/quotas/enforcement.py",
+        "agent/access/quotas/enforcement.py",
         "lambda key, _: text_bytes(key.user, key.client_id)",
         "lambda key, _: 0",
-        "tests/agent/quotas/test_enforcement.py::test_long_names_share_one_bucket_and_fill_no_report",
+        "tests/agent/access/quotas/test_enforcement.py::test_long_names_share_one_bucket_and_fill_no_report",
     ),
     "quotas: a report has a largest size": Fix(
-        "agent/quotas/sharing.py",
+        "agent/access/quotas/sharing.py",
         "if len(entry) < left:",
         "if True:",
-        "tests/agent/quotas/test_enforcement.py::test_long_names_share_one_bucket_and_fill_no_report",
+        "tests/agent/access/quotas/test_enforcement.py::test_long_names_share_one_bucket_and_fill_no_report",
     ),
     "fetch sessions: a topic name counts its bytes": Fix(
         "agent/fetch/sessions.py",
@@ -64,9 +64,9 @@ BOUNDS = {
         "tests/agent/fetch/test_sessions.py",
     ),
     "tokens: renewers": Fix(
-        "agent/admin/access/delegation_tokens.py", "is_too_large(owner, renewers):", "False:", TOKENS
+        "agent/access/admin/delegation_tokens.py", "is_too_large(owner, renewers):", "False:", TOKENS
     ),
-    "tokens: of one owner": Fix("agent/admin/access/delegation_tokens.py", ">= self._most_of_an_owner", "< 0", TOKENS),
+    "tokens: of one owner": Fix("agent/access/admin/delegation_tokens.py", ">= self._most_of_an_owner", "< 0", TOKENS),
     "records: in SQL": Fix(
         "metastore/postgres/cluster/metadata_log.sql", "IF v_bytes IS NOT NULL THEN", "IF false THEN", RECORDS
     ),

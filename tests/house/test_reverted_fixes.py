@@ -74,10 +74,10 @@ FIXES = {
         "tests/compactor/test_janitor.py::test_what_the_store_refuses_keeps_its_row_and_holds_up_nothing",
     ),
     "6 a step of housekeeping that breaks does not end the others": Fix(
-        "agent/housekeeping.py",
+        "agent/serve/housekeeping.py",
         "        except Exception:  # a bug, or a client library's: it must not end the other steps\n",
         "        except HeadraceError:\n",
-        "tests/agent/test_housekeeping.py::test_a_step_that_breaks_does_not_starve_the_others",
+        "tests/agent/serve/test_housekeeping.py::test_a_step_that_breaks_does_not_starve_the_others",
     ),
     "7 a block of producer ids costs an index probe": Fix(
         "metastore/postgres/commit/allocate_producer_ids.sql",

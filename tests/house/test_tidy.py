@@ -23,11 +23,11 @@ FILE_LINES_MAX = 400
 LONG_FILES = {
     "agent/listener/connection.py",
     "config/settings.py",
-    "tests/agent/admin/test_configs.py",
+    "tests/agent/topics/test_configs.py",
     "tests/agent/cluster/test_controller.py",
     "tests/agent/fetch/fetch_world.py",
     "tests/agent/produce/test_receive.py",
-    "tests/agent/security/test_sasl.py",
+    "tests/agent/access/test_sasl.py",
     "tests/compactor/test_segments.py",
     "tests/contracts/test_cluster_contract.py",
     "tests/model/metastore_model.py",

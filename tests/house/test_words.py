@@ -40,7 +40,7 @@ def test_parts_of_words_do_not_count() -> None:
 
 
 def test_the_innermost_folder_counts() -> None:
-    assert words.folder_of("agent/fetch/cache.py", ["agent", "agent/fetch"]) == "agent/fetch"
+    assert words.folder_of("agent/fetch/files/cache.py", ["agent", "agent/fetch"]) == "agent/fetch"
     assert words.folder_of("agents.py", ["agent"]) == ""
 
 

@@ -12,9 +12,9 @@ from load.flood.scripts import FLOODS
 
 SOUND: Findings = {("postgres", "connect"): ("ok", "0.3 ms"), ("host", "cores"): ("warn", "2 cores")}
 LOG = """\
-2026-11-23 22:00:00,000 INFO headrace.agent.broker ready
-2026-11-23 22:00:01,000 WARNING headrace.agent.fetch.feed feed poll failed: error=away left_out=3
-2026-11-23 22:00:02,000 WARNING headrace.agent.fetch.feed feed poll failed: error=still away
+2026-11-23 22:00:00,000 INFO headrace.agent.serve.broker ready
+2026-11-23 22:00:01,000 WARNING headrace.agent.fetch.index.feed feed poll failed: error=away left_out=3
+2026-11-23 22:00:02,000 WARNING headrace.agent.fetch.index.feed feed poll failed: error=still away
 2026-11-23 22:00:03,000 ERROR headrace.storage.objects store unreachable: key=1
 """
 
@@ -34,7 +34,7 @@ def test_metrics_that_count_failures_and_rose_are_shown() -> None:
 
 def test_warnings_are_shown_once_of_each_kind() -> None:
     assert warnings(LOG) == [
-        "  2 x WARNING agent.fetch.feed feed poll failed: error=away left_out=3",
+        "  2 x WARNING agent.fetch.index.feed feed poll failed: error=away left_out=3",
         "  1 x ERROR storage.objects store unreachable: key=1",
     ]
     assert len(warnings("".join(f"ERROR headrace.part{n} {chr(97 + n)} failed\n" for n in range(9)))) == 7

@@ -8,7 +8,7 @@ import pytest
 
 from load.torture.tracebacks import find_tracebacks
 
-QUIET = "2026-11-26 15:00:01 WARNING headrace.agent.fetch.feed: feed poll failed: error=down\n"
+QUIET = "2026-11-26 15:00:01 WARNING headrace.agent.fetch.index.feed: feed poll failed: error=down\n"
 TRACEBACK = """Traceback (most recent call last):
   File "feed.py", line 1, in _follow
     behind = await self._poll()

@@ -21,7 +21,7 @@ from headrace.metastore.postgres.password import KEPT_SECONDS, PasswordCommand, 
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError, UnavailableError
 from load.tools.postgres import find_postgres
-from tests.agent.security.certificates import Authority
+from tests.agent.access.certificates import Authority
 from tests.manual_clock import ManualClock
 
 ONE = Settings(metastore_pool_size=1)

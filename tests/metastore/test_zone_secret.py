@@ -13,7 +13,7 @@ from headrace.metastore.api.zone_secret import ZoneSecret, opened_with
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError
-from tests.agent.admin.membership_world import World
+from tests.agent.topics.membership_world import World
 from tests.metastore.sessions import session
 
 

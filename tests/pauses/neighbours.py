@@ -12,8 +12,8 @@ import contextvars
 import struct
 from typing import TYPE_CHECKING
 
-from headrace.agent.listener.frames import read_request_header
 from headrace.agent.peers.channel import ENVELOPE_KEY, OPEN_KEY
+from headrace.protocol.frames import read_request_header
 from headrace.protocol.request import ClientConnection, CloseConnection, Request
 
 if TYPE_CHECKING:

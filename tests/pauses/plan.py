@@ -21,11 +21,11 @@ PATHS = (
         f"agent/groups/{name}.py"
         for name in ("held_groups", "classic/coordinator", "offsets/group_offsets", "consumer/coordinator")
     ),
-    *(f"agent/fetch/{name}.py" for name in ("handler", "service", "feed", "locate")),
+    *(f"agent/fetch/{name}.py" for name in ("handler", "service", "index/feed", "locate")),
     *(f"agent/fetch/zone_cache/{name}.py" for name in ("asking", "serving", "shared", "service")),
     "agent/peers/connection.py",
-    *(f"agent/forward/{name}.py" for name in ("forwarding", "link", "links", "serving", "service")),
-    "agent/housekeeping.py",
+    *(f"agent/peers/forwarding/{name}.py" for name in ("forwarding", "link", "links", "serving", "service")),
+    "agent/serve/housekeeping.py",
 )
 """Receiving, laying out, uploading, committing; registration and heartbeats; the controller; Fetch, its feed
 and the zone cache; groups; forwarding; housekeeping."""
@@ -50,7 +50,7 @@ SCHEDULES = (Schedule((1, 2), 2.0), Schedule((2, 1), 2.9))
 """Agent 1 as the active controller from the first, and as a standby that joins a working cluster."""
 FORWARDING = tuple(schedule._replace(forwards=True) for schedule in SCHEDULES)
 """Agent 1 passes requests on in the first one, and serves those of agent 2 in the other. Tests stop it at the awaits
-of agent/forward."""
+of agent/peers/forwarding."""
 
 
 def all_sites() -> set[Site]:

@@ -1,4 +1,5 @@
-"""One agent without sockets: membership, controller, write and read path, groups and housekeeping, as agent/paths.py.
+"""One agent without sockets: membership, controller, write and read path, groups and housekeeping, as
+agent/serve/paths.py.
 
 Fault model: none; the loop stops it (tests/pauses/loop.py).
 """
@@ -13,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.api_row import routes_of
-from headrace.agent.cluster.agent_links import AgentLink
 from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.controller import Controller, controller_steps
-from headrace.agent.cluster.controller_times import ControllerTimes
+from headrace.agent.cluster.controller.agent_links import AgentLink
+from headrace.agent.cluster.controller.controller import Controller, controller_steps
+from headrace.agent.cluster.controller.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import Identity, Membership
 from headrace.agent.cluster.shared_address import SharedAddress
-from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
-from headrace.agent.forward.service import ForwardService
-from headrace.agent.groups.handlers import GROUP_ROWS
-from headrace.agent.housekeeping import Housekeeper
-from headrace.agent.no_coordinator import without_coordinator
+from headrace.agent.peers.forwarding.service import ForwardService
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
+from headrace.agent.serve.api_row import routes_of
+from headrace.agent.serve.dispatch import Dispatcher
+from headrace.agent.serve.group_handlers import GROUP_ROWS
+from headrace.agent.serve.housekeeping import Housekeeper
+from headrace.agent.serve.no_coordinator import without_coordinator
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.api.jobs import JobSchedule

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from headrace.agent import housekeeping
 from headrace.agent.cluster import membership
-from headrace.agent.cluster.controller import Controller
+from headrace.agent.cluster.controller.controller import Controller
 from headrace.agent.cluster.membership import Membership
-from headrace.agent.fetch.index import TailIndex
+from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.groups.consumer import membership as consumer_membership
 from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.reconcile import reconcile
+from headrace.agent.serve import housekeeping
 from headrace.metastore.api.read import Extent
 from tests.model import metastore_model
 from tests.pauses.plan import FORWARDING, SCHEDULES, Schedule, all_sites, few_steps
@@ -25,7 +25,7 @@ from tests.pauses.world import World
 from tests.planted import PlantedBugs, Report, Trial
 
 EVERY_STEPS = 25
-FORWARD = "agent/forward/"
+FORWARD = "agent/peers/forwarding/"
 EVERYDAY = (*reversed(SCHEDULES), *FORWARDING)
 """Each meets awaits that the earlier ones do not. The one in which agent 1 comes second is short, so it is first."""
 PARTS = 4
@@ -51,20 +51,20 @@ NEVER_MET = {
     "agent/produce/receive.py:Receiver.receive_later#6": "likewise",
     "agent/cluster/membership.py:Membership._register_again#1": "no other agent makes this one leave",
     "agent/cluster/membership.py:Membership._step#5": "likewise",
-    "agent/cluster/controller.py:Controller._follow#1": "the feed has brought the image to the end of the log",
-    "agent/cluster/controller.py:Controller._work#3": "likewise",
-    "agent/cluster/controller.py:Controller._work#1": "likewise",
-    "agent/cluster/controller.py:Controller._keep_working#3": "controllers have no links here",
-    "agent/cluster/controller.py:Controller._attempt#2": "no round fails by an error of this process",
-    "agent/cluster/controller.py:Controller._abstain#1": "likewise",
-    "agent/cluster/controller.py:Controller._on_gone#1": "no process is gone without leaving",
-    "agent/cluster/controller.py:Controller._on_gone#2": "likewise",
-    "agent/cluster/controller.py:Controller._succeed#1": "likewise",
-    "agent/cluster/metadata_snapshots.py:MetadataSnapshots._log_has_passwords#1": "no password is in the log",
-    "agent/cluster/metadata_snapshots.py:MetadataSnapshots._repeat#1": "likewise",
-    "agent/cluster/metadata_snapshots.py:MetadataSnapshots.keep#2": "likewise",
-    "agent/cluster/metadata_snapshots.py:MetadataSnapshots.keep#7": "likewise",
-    "agent/cluster/metadata_snapshots.py:MetadataSnapshots.keep#8": "likewise",
+    "agent/cluster/controller/controller.py:Controller._follow#1": "the feed has brought the image to its end",
+    "agent/cluster/controller/controller.py:Controller._work#3": "likewise",
+    "agent/cluster/controller/controller.py:Controller._work#1": "likewise",
+    "agent/cluster/controller/controller.py:Controller._keep_working#3": "controllers have no links here",
+    "agent/cluster/controller/controller.py:Controller._attempt#2": "no round fails by an error of this process",
+    "agent/cluster/controller/controller.py:Controller._abstain#1": "likewise",
+    "agent/cluster/controller/controller.py:Controller._on_gone#1": "no process is gone without leaving",
+    "agent/cluster/controller/controller.py:Controller._on_gone#2": "likewise",
+    "agent/cluster/controller/controller.py:Controller._succeed#1": "likewise",
+    "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots._log_has_passwords#1": "no password is in the log",
+    "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots._repeat#1": "likewise",
+    "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots.keep#2": "likewise",
+    "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots.keep#7": "likewise",
+    "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots.keep#8": "likewise",
     "agent/cluster/follower.py:MetadataFollower._read_to_head#2": "another log: the metastore was restored",
     "agent/fetch/handler.py:FetchHandler.handle#2": "ACLs are not enforced",
     "agent/fetch/handler.py:FetchHandler._serve_allowed#1": "likewise",
@@ -99,9 +99,9 @@ NEVER_MET = {
     "agent/groups/offsets/group_offsets.py:GroupOffsets._store#1": "likewise",
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#1": "likewise",
     "agent/groups/offsets/group_offsets.py:GroupOffsets.fetch#2": "a member of an older protocol asks without a name",
-    "agent/forward/forwarding.py:Forwarding._finish#2": "a stopped agent goes on before its links are given up",
-    "agent/forward/forwarding.py:Forwarding._join#1": "no request is for groups of both agents",
-    "agent/forward/serving.py:ForwardServer._outcome#1": "memory for answers is free",
+    "agent/peers/forwarding/forwarding.py:Forwarding._finish#2": "a stopped agent goes on before links are given up",
+    "agent/peers/forwarding/forwarding.py:Forwarding._join#1": "no request is for groups of both agents",
+    "agent/peers/forwarding/serving.py:ForwardServer._outcome#1": "memory for answers is free",
 }
 """Awaits at which these schedules never wait, and what would take them there."""
 

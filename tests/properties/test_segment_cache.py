@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.fetch.index import TailIndex
-from headrace.agent.fetch.segment_cache import SegmentCache
+from headrace.agent.fetch.index.index import TailIndex
+from headrace.agent.fetch.index.segment_cache import SegmentCache
 from headrace.metastore.api.read import Extent, FeedKind, FeedPage, FeedRow, LogStartMove, PartitionExtents
 from headrace.metastore.keys import commit_shard, partition_key
 from headrace.storage.file_id import new_file_id

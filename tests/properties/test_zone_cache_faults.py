@@ -8,9 +8,9 @@ import uuid
 
 import pytest
 
-from headrace.agent.fetch.file_range import FileRange, RangeBytes
 from headrace.storage.errors import NotFoundError, UnavailableError
 from headrace.storage.file_id import object_key
+from headrace.storage.segment.file_range import FileRange, RangeBytes
 from tests.agent.fetch.zone_cache.zone_world import Member, Zone
 
 STEPS = 60

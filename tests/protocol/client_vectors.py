@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from headrace.agent.listener.frames import read_request_header
+from headrace.protocol.frames import read_request_header
 
 PATH = Path(__file__).parent / "vectors" / "client_requests.tsv"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.dispatch import Dispatcher
-from headrace.agent.listener.frames import read_request_header
+from headrace.agent.serve.dispatch import Dispatcher
 from headrace.protocol.api_versions import APIS
+from headrace.protocol.frames import read_request_header
 from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
 from tests.protocol.client_vectors import vectors
 from tests.protocol.kio_entities import kio_read

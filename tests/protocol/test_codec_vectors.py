@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from kio.schema.request_header.v2.header import RequestHeader
 
-from headrace.agent.listener.frames import read_request_header
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.fetch_codec import decode_fetch
+from headrace.protocol.frames import read_request_header
 from headrace.protocol.produce_codec import decode_produce
 from headrace.protocol.typed import schema
 from headrace.storage.errors import InvalidError

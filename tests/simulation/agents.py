@@ -1,4 +1,4 @@
-"""Agents as processes: the real write and read path, composed as agent/paths.py does, without sockets.
+"""Agents as processes: the real write and read path, composed as agent/serve/paths.py does, without sockets.
 
 Fault model: a process is killed between any two steps (its memory is gone, what it had sent still
 arrives) and restarted; it is paused, perhaps so long that it is fenced, and continues as if nothing
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, cast
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from headrace.agent.dispatch import Dispatcher
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.peers.channel import ZONE_CACHE_KEY
 from headrace.agent.produce.pipeline import Callbacks, ProduceMetastore, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
+from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.transactions.init_producer_id import InitProducerId
 from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.metastore.api.transactions import TransactionApi
@@ -180,8 +180,8 @@ class Process:
                 await self.clock.sleep(RETRY_SECONDS)
 
     async def stop(self) -> None:
-        """Do the same as agent/broker.py does it: no new clients, everything received is answered, or the grace is
-        over.
+        """Do the same as agent/serve/broker.py does it: no new clients, everything received is answered, or the grace
+        is over.
         """
         self.serving.clear()
         self.fetch.drain()
@@ -211,7 +211,7 @@ class Process:
                 await self._keeper.note_position()
 
     def _in_life(self, is_current: bool) -> None:
-        """Do the same as agent/broker.py does it."""
+        """Do the same as agent/serve/broker.py does it."""
         if is_current:
             self._world.lives_heard[self.owner].append(self._world.loop.time())
             self.fetch.life_begins()

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 from unittest.mock import AsyncMock
 
-from headrace.agent.fetch.index import TailIndex
+from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.produce.refused_sequences import RefusedSequences
 from headrace.metastore.life import keeper, verdict
 from headrace.metastore.life.bucket import Position

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.agent.fetch.file_range import FileRange, RangeBytes
 from headrace.agent.fetch.zone_cache.asking import Peers
 from headrace.agent.fetch.zone_cache.serving import ZoneCacheServer
 from headrace.agent.fetch.zone_cache.shared import SharedCache
+from headrace.storage.segment.file_range import FileRange, RangeBytes
 from tests.simulation.bug import Patch, bug
 from tests.simulation.problems import Kind
 

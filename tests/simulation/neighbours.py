@@ -14,7 +14,7 @@ import contextvars
 import struct
 from typing import TYPE_CHECKING
 
-from headrace.agent.listener.frames import read_request_header
+from headrace.protocol.frames import read_request_header
 from headrace.protocol.request import ClientConnection, CloseConnection, Request
 from headrace.storage.errors import InvalidError
 from tests.simulation.bucket import flipped

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.fetch.index import TailIndex
-from headrace.agent.fetch.tail import Tail
+from headrace.agent.fetch.index.index import TailIndex
+from headrace.agent.fetch.index.tail import Tail
 from headrace.metastore.api.read import NONE_OPEN
 from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionState, TransactionVerdict
 from headrace.metastore.transactions import policy

@@ -21,7 +21,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.fetch.index import TailIndex
+from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.lookup import LookupStatus, stable_part
 from headrace.agent.fetch.metrics import FetchMetrics

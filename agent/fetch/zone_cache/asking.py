@@ -13,9 +13,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
-from headrace.agent.fetch.zone_cache.wire import (
+from headrace.agent.peers.channel import ZONE_CACHE
+from headrace.agent.peers.connection import Connect, PeerConnection, open_connection
+from headrace.agent.peers.zone_cache_wire import (
     BUSY,
     MAX_ANSWER_BYTES,
     MAX_RANGES,
@@ -24,11 +25,10 @@ from headrace.agent.fetch.zone_cache.wire import (
     encode_ask,
     largest_answer,
 )
-from headrace.agent.peers.channel import ZONE_CACHE
-from headrace.agent.peers.connection import Connect, PeerConnection, open_connection
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.clock import Clock, within
 from headrace.storage.errors import CorruptError, HeadraceError, UnavailableError
+from headrace.storage.segment.file_range import FileRange
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
-from headrace.agent.fetch.cache import ChunkCache
+from headrace.agent.fetch.files.cache import ChunkCache
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.zone_cache.asking import Peers
 from headrace.agent.fetch.zone_cache.metrics import ZoneCacheMetrics

@@ -12,14 +12,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from headrace.agent.fetch.cache import ChunkCache
-from headrace.agent.fetch.file_range import FileRange
+from headrace.agent.fetch.files.cache import ChunkCache
 from headrace.agent.fetch.zone_cache.metrics import ZoneCacheMetrics
-from headrace.agent.fetch.zone_cache.wire import BUSY, FAILED, VERSION, decode_ask, encode_answer
 from headrace.agent.peers.channel import ZONE_CACHE
+from headrace.agent.peers.zone_cache_wire import BUSY, FAILED, VERSION, decode_ask, encode_answer
 from headrace.metastore.api.zone_secret import opened_with
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.storage.errors import HeadraceError, InvalidError
+from headrace.storage.segment.file_range import FileRange
 
 log = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ import asyncio
 import uuid
 from collections.abc import Sequence
 
-from headrace.agent.fetch.cache import ChunkCache, joined
-from headrace.agent.fetch.file_range import FileRange, RangeBytes
+from headrace.agent.fetch.files.cache import ChunkCache, joined
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.zone_cache.asking import Peers
 from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
 from headrace.agent.fetch.zone_cache.owners import ChunkOwners
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.errors import HeadraceError
+from headrace.storage.segment.file_range import FileRange, RangeBytes
 
 _Key = tuple[uuid.UUID, int, int]
 _Arrival = asyncio.Future[memoryview | None]

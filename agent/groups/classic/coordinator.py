@@ -12,13 +12,13 @@ from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.client_memory import text_bytes
-from headrace.agent.client_turns import ClientTurns
 from headrace.agent.groups.classic.roster import protocols_bytes
 from headrace.agent.groups.coordinated import Restore
 from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.group_values import Departure, JoinAnswer, JoinRequest, MemberRef, SyncAnswer, SyncRequest
 from headrace.agent.groups.held_groups import HeldGroups
+from headrace.agent.limits.client_memory import text_bytes
+from headrace.agent.listener.client_turns import ClientTurns
 from headrace.metastore.api.groups import GroupKind
 from headrace.storage.clock import Clock
 

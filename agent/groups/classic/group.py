@@ -24,7 +24,6 @@ from collections.abc import Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.client_memory import text_bytes
 from headrace.agent.groups.classic.answers import Generation, MemberAnswers
 from headrace.agent.groups.classic.joining import Joining
 from headrace.agent.groups.classic.promised_ids import PromisedIds
@@ -48,6 +47,7 @@ from headrace.agent.groups.group_values import (
     Token,
 )
 from headrace.agent.groups.outbox import Outbox
+from headrace.agent.limits.client_memory import text_bytes
 from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.log.image import MetadataImage
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.client_memory import text_bytes
 from headrace.agent.groups.classic.saved import SavedClassicMember
 from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.group_values import JoinedMember, JoinRequest, MemberProtocol, MemberRef, Token
+from headrace.agent.limits.client_memory import text_bytes
 
 _PROTOCOL_BYTES = 128
 """What a protocol uses besides its name and subscription, about."""

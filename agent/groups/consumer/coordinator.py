@@ -20,8 +20,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.client_memory import text_bytes
-from headrace.agent.client_turns import ClientTurns
+from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
@@ -35,7 +34,8 @@ from headrace.agent.groups.consumer.topics import GroupTopics
 from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.group_values import GroupEffect
 from headrace.agent.groups.held_groups import Held, HeldGroups
-from headrace.agent.security.authorization.authorizer import Authorizer
+from headrace.agent.limits.client_memory import text_bytes
+from headrace.agent.listener.client_turns import ClientTurns
 from headrace.metastore.api.groups import CommittedOffset, GroupApi, GroupRecord, ParentPosition
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError

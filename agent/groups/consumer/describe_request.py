@@ -12,6 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.access.authorization.operations import NOT_ASKED
 from headrace.agent.groups.admin_requests import GROUP_OPERATIONS
 from headrace.agent.groups.administration import GroupAdministration
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
@@ -21,7 +22,6 @@ from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.saved import by_topic
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.names import is_legal_group_id
-from headrace.agent.security.authorization.operations import NOT_ASKED
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 

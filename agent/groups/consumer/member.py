@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from headrace.agent.client_memory import text_bytes
 from headrace.agent.groups.classic.roster import protocols_bytes
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
 from headrace.agent.groups.consumer.consumer_values import (
@@ -23,6 +22,7 @@ from headrace.agent.groups.consumer.consumer_values import (
 )
 from headrace.agent.groups.group_memory import MEMBER_BYTES
 from headrace.agent.groups.group_values import MemberProtocol
+from headrace.agent.limits.client_memory import text_bytes
 
 T = TypeVar("T")
 

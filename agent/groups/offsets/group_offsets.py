@@ -15,13 +15,13 @@ from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.client_rows import COMMITTED_OFFSETS, RowLimits
 from headrace.agent.groups.consumer.group import FIRST_COMMIT_WITH_MEMBER_EPOCH
 from headrace.agent.groups.coordinated import CoordinatedGroup
 from headrace.agent.groups.group_values import MemberRef
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.offsets.judged_offsets import StoredOffsets
+from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, RowLimits
 from headrace.metastore.api.groups import CommittedOffset, GroupApi
 from headrace.metastore.api.transaction_state import ProducerEpoch
 from headrace.metastore.api.transactions import PendingOffsetsAnswer

@@ -13,8 +13,8 @@ import time
 
 import psycopg
 
-from headrace.agent.forward.wire import NEWEST_ENVELOPE, NONCE_BYTES, Opening, encode_opening
 from headrace.agent.peers.channel import ENVELOPE_KEY
+from headrace.agent.peers.forwarding.wire import NEWEST_ENVELOPE, NONCE_BYTES, Opening, encode_opening
 from load.hostile.attacked_agent import AttackedAgent
 
 _CONNECTIONS = 32

@@ -1,6 +1,6 @@
 """Topics and their partitions: created, deleted, added to.
 
-Place: behind CreateTopics, DeleteTopics and CreatePartitions, which agent/admin judges on an image; part of
+Place: behind CreateTopics, DeleteTopics and CreatePartitions, which agent/topics judges on an image; part of
 ClusterApi, and PartitionApi.
 Invariant: records and projection in one call of one function, under the log head's lock (C1). Offsets that a
 record carries are known before it is sent, as the expected head is fixed.

@@ -1,6 +1,6 @@
 """What keeps tables from growing: producers, slots, offsets, jobs and rows of deleted partitions.
 
-Place: the agents call it in turn (agent/housekeeping.py).
+Place: the agents call it in turn (agent/serve/housekeeping.py).
 Invariant: each call is one short transaction over a bounded number of rows, and can be repeated.
 """
 

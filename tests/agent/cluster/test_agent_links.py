@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.agent.cluster.agent_links import CONNECT_SECONDS, RETRY_SECONDS, AgentLinks, open_link
+from headrace.agent.cluster.controller.agent_links import CONNECT_SECONDS, RETRY_SECONDS, AgentLinks, open_link
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.errors import UnavailableError
 from tests.manual_clock import ManualClock

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.agent_links import AgentLink, Connect
-from headrace.agent.cluster.controller import Controller, controller_steps
-from headrace.agent.cluster.controller_times import ControllerTimes
+from headrace.agent.cluster.controller.agent_links import AgentLink, Connect
+from headrace.agent.cluster.controller.controller import Controller, controller_steps
+from headrace.agent.cluster.controller.controller_times import ControllerTimes
+from headrace.agent.cluster.controller.metadata_snapshots import MetadataSnapshots
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
-from headrace.agent.cluster.metadata_snapshots import MetadataSnapshots
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.api.controller import ControllerLease
 from headrace.metastore.api.jobs import JobSchedule, JobState
@@ -354,7 +354,8 @@ async def test_a_snapshot_that_does_not_read_back_is_not_kept(
     api: FakeClusterApi, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(
-        "headrace.agent.cluster.metadata_snapshots.encode_snapshot", lambda image: encode_snapshot(MetadataImage())
+        "headrace.agent.cluster.controller.metadata_snapshots.encode_snapshot",
+        lambda image: encode_snapshot(MetadataImage()),
     )
     api.add_topic("orders", 3)
     one = Candidate(api, 1, replace(TIMES, snapshot_bytes=1))

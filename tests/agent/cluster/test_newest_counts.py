@@ -14,12 +14,12 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.admin.metadata import Metadata
-from headrace.agent.admin.topic_creation import TopicCreation
-from headrace.agent.admin.topic_doubling import TopicDoubling, WantedDoubling
-from headrace.agent.admin.topic_rules import TopicDefaults
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.newest_counts import NONE, NewestCounts
+from headrace.agent.topics.counts.topic_doubling import TopicDoubling, WantedDoubling
+from headrace.agent.topics.metadata.metadata import Metadata
+from headrace.agent.topics.topic_creation import TopicCreation
+from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.log.kip631_records import FeatureLevelRecord
 from headrace.metastore.log.own_records import DoubleTopicRecord

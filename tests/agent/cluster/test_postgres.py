@@ -9,13 +9,13 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from headrace.agent.admin.topic_creation import TopicCreation
-from headrace.agent.admin.topic_rules import AcceptedTopic, TopicDefaults, WantedTopic
 from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.cluster.controller import Controller, controller_steps
-from headrace.agent.cluster.controller_times import ControllerTimes
+from headrace.agent.cluster.controller.controller import Controller, controller_steps
+from headrace.agent.cluster.controller.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.membership import BrokerState, Identity, Membership
+from headrace.agent.topics.topic_creation import TopicCreation
+from headrace.agent.topics.topic_rules import AcceptedTopic, TopicDefaults, WantedTopic
 from headrace.metastore.api.jobs import JobSchedule, JobState
 from headrace.metastore.log.image import Assignment
 from headrace.metastore.log.loading import load_image

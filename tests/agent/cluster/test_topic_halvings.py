@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from headrace.agent.cluster.controller.partition_steps import HalvingSteps, PartitionSteps, due_steps
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.cluster.partition_steps import HalvingSteps, PartitionSteps, due_steps
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.controller import ControllerMetastore
 from headrace.metastore.api.halvings import HalvingPair, HalvingState

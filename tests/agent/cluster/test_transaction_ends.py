@@ -6,10 +6,15 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.controller import controller_steps
-from headrace.agent.cluster.controller_step import ControllerSteps
+from headrace.agent.cluster.controller.controller import controller_steps
+from headrace.agent.cluster.controller.controller_step import ControllerSteps
+from headrace.agent.cluster.controller.transaction_ends import (
+    FORGOTTEN_PER_CALL,
+    PER_ROUND,
+    EndingTimes,
+    TransactionEnds,
+)
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.cluster.transaction_ends import FORGOTTEN_PER_CALL, PER_ROUND, EndingTimes, TransactionEnds
 from headrace.config.settings import Settings
 from headrace.metastore.api.transactions import LateTransaction, OpenTransactions
 from headrace.storage.errors import InvalidError, UnavailableError

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from kio.serial import entity_reader, entity_writer
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.fetch.service import FetchService
-from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
 from headrace.metastore.api.read import (

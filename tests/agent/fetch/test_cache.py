@@ -8,13 +8,13 @@ import uuid
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.fetch.cache import ChunkCache
-from headrace.agent.fetch.file_range import FileRange
+from headrace.agent.fetch.files.cache import ChunkCache
+from headrace.agent.fetch.files.read import HISTORICAL_READS, RangeReader
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.agent.fetch.read import HISTORICAL_READS, RangeReader
 from headrace.storage.errors import CorruptError, NotFoundError, UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange
+from headrace.storage.segment.file_range import FileRange
 from tests.agent.fetch.fetch_world import FaultyStore
 
 FILE = uuid.UUID(int=7)

@@ -9,13 +9,13 @@ import uuid
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.fetch.cache import ChunkCache
 from headrace.agent.fetch.deliver import LONG_RUN_BYTES
-from headrace.agent.fetch.file_range import FileRange
+from headrace.agent.fetch.files.cache import ChunkCache
+from headrace.agent.fetch.files.read import READ_AHEAD_SHARE, RangeReader
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.agent.fetch.read import READ_AHEAD_SHARE, RangeReader
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange
+from headrace.storage.segment.file_range import FileRange
 from tests.agent.fetch.fetch_world import FaultyStore, World
 
 CHUNK = 1000

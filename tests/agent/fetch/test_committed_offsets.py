@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.agent.fetch import list_offsets
+from headrace.agent.fetch.offsets import list_offsets
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch
 from headrace.metastore.postgres.store import PostgresMetastore

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.agent.fetch.feed import QUIET_AFTER_SECONDS, QUIET_SECONDS
+from headrace.agent.fetch.index.feed import QUIET_AFTER_SECONDS, QUIET_SECONDS
 from headrace.metastore.api.read import FeedPage
 from headrace.storage.errors import UnavailableError
 from tests.agent.fetch.fetch_world import World, expected, split_sent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from headrace.agent.fetch.index import LOOK_AGAIN, TailIndex
+from headrace.agent.fetch.index.index import LOOK_AGAIN, TailIndex
 from headrace.metastore.api.read import Extent, FeedKind, FeedPage, FeedRow, LogStartMove, PartitionExtents
 from headrace.metastore.keys import partition_key
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.agent.fetch.index import TailIndex
+from headrace.agent.fetch.index.index import TailIndex
 from headrace.metastore.api.read import NONE_OPEN, AbortedRange, Extent, FeedKind, FeedPage, FeedRow, LogStartMove
 from headrace.metastore.keys import partition_key
 from headrace.metastore.transactions.markers import Marker, marker_file_id

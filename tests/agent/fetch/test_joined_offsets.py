@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.fetch import joined_offsets
-from headrace.agent.fetch.joined_offsets import JoinedOffsets
+from headrace.agent.fetch.offsets import joined_offsets
+from headrace.agent.fetch.offsets.joined_offsets import JoinedOffsets
 from headrace.metastore.api.read import OffsetAnswer, OffsetKind, OffsetQuery
 from headrace.storage.errors import UnavailableError
 from tests.agent.fetch.fetch_world import World

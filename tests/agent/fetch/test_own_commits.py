@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.agent.fetch.index import LOOK_AGAIN, TailIndex
+from headrace.agent.fetch.index.index import LOOK_AGAIN, TailIndex
 from headrace.metastore.api.read import NONE_OPEN, FeedKind, FeedRow, PartitionExtents
 from tests.agent.fetch.fetch_world import World, expected, split_sent
 from tests.agent.fetch.test_index import KEY, OTHER, SHARD, commit, extent, page, started

@@ -12,9 +12,9 @@ import pytest
 
 from headrace.agent.fetch import deliver
 from headrace.agent.fetch.deliver import Delivery, ExtentRead
-from headrace.agent.fetch.file_range import FileRange, RangeBytes
-from headrace.agent.fetch.read import RangeReader
+from headrace.agent.fetch.files.read import RangeReader
 from headrace.storage.file_id import object_key
+from headrace.storage.segment.file_range import FileRange, RangeBytes
 from tests.agent.fetch.fetch_world import World, expected, split_sent
 from tests.storage.batches import plain_batch
 

@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from headrace.agent.fetch.resume import ResumeHints
-from headrace.agent.fetch.walk import BatchStart
+from headrace.agent.fetch.files.resume import ResumeHints
+from headrace.agent.fetch.files.walk import BatchStart
 from headrace.metastore.api.read import Extent
 
 EXTENT = Extent(1 << 24, 95, 194, uuid.UUID(int=7), 1_000, 50_000, 0, 0)

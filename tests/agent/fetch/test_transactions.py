@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.fetch.index import TailIndex
+from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.lookup import Lookup, LookupStatus, stable_part
 from headrace.agent.fetch.metrics import FetchMetrics

@@ -17,8 +17,8 @@ from kafka.protocol.producer import TxnOffsetCommitRequest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.cluster import Cluster
-from headrace.agent.groups.handlers import GroupHandlers
 from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
+from headrace.agent.serve.group_handlers import GroupHandlers
 from headrace.config.settings import Settings
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock

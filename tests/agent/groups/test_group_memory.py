@@ -12,8 +12,6 @@ from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.client_memory import text_bytes
-from headrace.agent.client_pattern import PATTERN_CHARACTERS_MAX, compile_pattern
 from headrace.agent.groups import held_groups
 from headrace.agent.groups.consumer.topics import is_valid
 from headrace.agent.groups.group_memory import (
@@ -24,7 +22,9 @@ from headrace.agent.groups.group_memory import (
     group_bytes,
     sizes_of_group,
 )
-from headrace.agent.limit_metrics import limits_reached
+from headrace.agent.limits.client_memory import text_bytes
+from headrace.agent.limits.client_pattern import PATTERN_CHARACTERS_MAX, compile_pattern
+from headrace.agent.limits.limit_metrics import limits_reached
 from tests.agent.client_calls import call
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
 from tests.manual_clock import ManualClock

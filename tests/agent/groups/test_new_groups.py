@@ -8,8 +8,8 @@ import pytest
 from kafka.protocol.producer import AddOffsetsToTxnRequest
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.client_rows import COMMITTED_OFFSETS
 from headrace.agent.groups.names import GROUP_ID_BYTES_MAX, is_long
+from headrace.agent.limits.client_rows import COMMITTED_OFFSETS
 from headrace.agent.transactions.add_request import AddOffsetsToTxn
 from headrace.metastore.api.groups import CommittedOffset
 from tests.agent.client_calls import call

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
-from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock, SystemClock
 

@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.listener import arrival
 from headrace.agent.listener.proxy_header import proxy_header
 from headrace.agent.listener.server import KafkaListener
-from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.config.listeners import listeners
 from headrace.config.load import load
 from headrace.config.memory_budget import CONNECTION_BYTES, TLS_CONNECTION_BYTES, TLS_HANDSHAKE_BYTES
 from headrace.protocol.request import CloseConnection, Request, Response
+from tests.agent.access.certificates import Authority
 from tests.agent.listener.listener_client import Client, answer, frame, limits, until
-from tests.agent.security.certificates import Authority
 from tests.manual_clock import ManualClock
 
 pytestmark = pytest.mark.requirement("X2", "X7")

@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
+from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.listener.host import Limits
-from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.config.listeners import listeners
 from headrace.config.load import load
 from headrace.protocol.api_keys import ApiKey

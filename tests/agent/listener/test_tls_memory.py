@@ -17,7 +17,7 @@ import pytest
 
 from headrace.agent.listener.tls_protocol import RECEIVE_BYTES, TlsProtocol
 from headrace.config.memory_budget import TLS_CONNECTION_BYTES
-from tests.agent.security.certificates import Authority
+from tests.agent.access.certificates import Authority
 
 pytestmark = pytest.mark.requirement("X7")
 FIRST, MORE = 100, 400

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.listener.server import KafkaListener
-from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.config.listeners import listeners
 from headrace.config.load import load
 from headrace.storage.clock import SystemClock

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.agent.fetch.zone_cache import wire as zone_cache
-from headrace.agent.forward import wire as forwarding
-from headrace.agent.peer_health import wire as health
+from headrace.agent.peers import health_wire as health
+from headrace.agent.peers import zone_cache_wire as zone_cache
 from headrace.agent.peers.channel import (
     FORWARDING,
     PEER_HEALTH,
@@ -21,6 +20,7 @@ from headrace.agent.peers.channel import (
     seal,
 )
 from headrace.agent.peers.connection import open_connection
+from headrace.agent.peers.forwarding import wire as forwarding
 from headrace.protocol.request import CloseConnection
 from headrace.storage.errors import CorruptError, HeadraceError, InvalidError, UnavailableError
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from headrace.agent.fetch.file_range import FileRange
-from headrace.agent.fetch.zone_cache import wire as zone_cache
-from headrace.agent.forward import wire as forwarding
-from headrace.agent.listener.frames import read_request_header
-from headrace.agent.peer_health import wire as health
+from headrace.agent.peers import health_wire as health
+from headrace.agent.peers import zone_cache_wire as zone_cache
 from headrace.agent.peers.channel import BETWEEN_AGENTS
+from headrace.agent.peers.forwarding import wire as forwarding
+from headrace.protocol.frames import read_request_header
 from headrace.storage.dependency import BUCKET, METASTORE
+from headrace.storage.segment.file_range import FileRange
 
 SECRET = bytes(range(32))
 SEAL = bytes(range(32, 64))

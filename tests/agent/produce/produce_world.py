@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Self
 from kio.serial import entity_reader
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.produce.pipeline import Callbacks, ProducePipeline
 from headrace.agent.produce.trace import FileTrace
-from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.metastore.log.image import MetadataImage, TopicImage

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from headrace.agent.client_turns import ClientTurns
+from headrace.agent.listener.client_turns import ClientTurns
 from headrace.agent.produce.validate import LOOP_WORK, LoopWork
 from headrace.storage.records.check import check_batch
 from headrace.storage.records.check_records import RecordWork

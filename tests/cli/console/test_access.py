@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from headrace import __version__
-from headrace.agent.security.file_watch import LOOK_SECONDS
+from headrace.agent.access.file_watch import LOOK_SECONDS
 from headrace.cli.client.transport import client_config
 from headrace.cli.console.cluster_link import PAGE_SECONDS, BoundedCluster
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer, refuse_open_network
@@ -26,7 +26,7 @@ from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import UnavailableError
-from tests.agent.security.certificates import Authority
+from tests.agent.access.certificates import Authority
 from tests.cli.console.browser import PlainBrowser
 from tests.cli.console.conftest import serving
 from tests.manual_clock import ManualClock

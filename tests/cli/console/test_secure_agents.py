@@ -69,7 +69,7 @@ def test_a_login_that_fails_is_named_without_its_password(secured: SecureCluster
 
 
 def test_an_authority_that_did_not_sign_the_agents_is_refused(secured: SecureCluster, tmp_path: Path) -> None:
-    from tests.agent.security.certificates import Authority
+    from tests.agent.access.certificates import Authority
 
     properties = java_settings(secured, tmp_path, "SCRAM-SHA-512")
     other = Authority(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.client_rows import row_use
+from headrace.agent.limits.client_rows import row_use
 from headrace.cli.doctor import bucket, cluster, host, postgres
 from headrace.cli.doctor.findings import Finding, Level
 from headrace.config.settings import Settings

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.limit_metrics import limits_reached
-from headrace.agent.security.file_watch import LOOK_SECONDS
+from headrace.agent.access.file_watch import LOOK_SECONDS
+from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.cli.bench.http_access import KEY, TOKEN, TRUST, HttpAccess
 from headrace.cli.bench.store_counts import StoreCounts, read_counts
 from headrace.cli.process import http_connection
@@ -29,7 +29,7 @@ from headrace.cli.process.readiness import Part
 from headrace.config.errors import ConfigError
 from headrace.config.load import load
 from headrace.storage.errors import UnavailableError
-from tests.agent.security.certificates import Authority
+from tests.agent.access.certificates import Authority
 from tests.manual_clock import ManualClock
 
 pytestmark = pytest.mark.requirement("X2")

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.limit_metrics import limits_reached
+from headrace.agent.access.listener_security import ListenerSecurity
+from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.agent.listener import tls_protocol
 from headrace.agent.listener.newcomers import Newcomers
 from headrace.agent.listener.proxy_header import proxy_header
 from headrace.agent.listener.server import KafkaListener
-from headrace.agent.security.listener_security import ListenerSecurity
 from headrace.cli.client.transport import client_config
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer
 from headrace.cli.process import http_connection
@@ -35,8 +35,8 @@ from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import CloseConnection, Request, Response
 from headrace.storage.clock import SystemClock
+from tests.agent.access.certificates import Authority
 from tests.agent.listener.listener_client import MIB, Client, answer, frame, limits, until
-from tests.agent.security.certificates import Authority
 from tests.manual_clock import ManualClock
 
 pytestmark = pytest.mark.requirement("X7")

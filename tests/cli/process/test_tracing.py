@@ -28,7 +28,7 @@ from tests.agent_process import AgentUnderTest, format_storage
 IMPORTS = """\
 import sys
 import headrace.cli.process.open_process
-print(*(name for name in sys.modules if name.startswith(("opentelemetry.sdk", "headrace.agent.tracing"))))
+print(*(name for name in sys.modules if name.startswith(("opentelemetry.sdk", "headrace.agent.serve.tracing"))))
 """
 
 

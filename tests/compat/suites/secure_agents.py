@@ -18,7 +18,7 @@ from headrace.config.settings import STANDARD_AUTHORIZER
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.migrate import migrate
-from tests.agent.security.certificates import Authority
+from tests.agent.access.certificates import Authority
 from tests.agent_process import AgentUnderTest, format_storage
 from tests.compat.suites.catalog import PROTOCOLS, Suite, User
 from tests.faults.shared_cluster import free_ports

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.broker import Broker
+from headrace.agent.serve.broker import Broker
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.numbers import NO_LIFE
 from headrace.metastore.life.verdict import LifeVerdict

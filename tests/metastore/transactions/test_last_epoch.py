@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.cluster.transaction_ends import EndingTimes, TransactionEnds
+from headrace.agent.cluster.controller.transaction_ends import EndingTimes, TransactionEnds
 from headrace.metastore.api.read import NONE_OPEN
 from headrace.metastore.api.transaction_state import EPOCH_MAX, ProducerEpoch, TransactionVerdict
 from headrace.metastore.life.keeper import LifeKeeper

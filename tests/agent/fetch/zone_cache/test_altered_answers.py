@@ -13,11 +13,11 @@ from itertools import pairwise
 
 import pytest
 
-from headrace.agent.fetch.file_range import FileRange
-from headrace.agent.fetch.zone_cache import wire
+from headrace.agent.peers import zone_cache_wire as wire
 from headrace.agent.peers.channel import ZONE_CACHE
 from headrace.agent.peers.connection import PeerConnection, open_connection
 from headrace.storage.errors import CorruptError, HeadraceError, UnavailableError
+from headrace.storage.segment.file_range import FileRange
 
 pytestmark = pytest.mark.requirement("X7")
 SECRET, MAC = b"s" * 32, b"m" * 32

@@ -11,19 +11,19 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.dispatch import Dispatcher
-from headrace.agent.fetch.file_range import FileRange
 from headrace.agent.fetch.zone_cache.asking import CONNECTIONS, Peers
 from headrace.agent.fetch.zone_cache.metrics import Fallback, ZoneCacheMetrics
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.peers.channel import ZONE_CACHE, ZONE_CACHE_KEY
 from headrace.agent.peers.connection import open_connection
+from headrace.agent.serve.dispatch import Dispatcher
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.image import AgentImage
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import UnavailableError
 from headrace.storage.file_id import object_key
+from headrace.storage.segment.file_range import FileRange
 from tests.agent.fetch.fetch_world import FaultyStore
 from tests.agent.fetch.zone_cache.zone_world import SECRET, Member, Zone
 

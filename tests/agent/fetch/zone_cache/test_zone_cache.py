@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.agent.fetch.file_range import FileRange, RangeBytes
 from headrace.agent.fetch.zone_cache.asking import REST_SECONDS, SLOW_CALLS
-from headrace.agent.fetch.zone_cache.wire import MAX_RANGES, Ask, decode_ask, encode_ask
 from headrace.agent.peers.channel import WINDOW_MS
+from headrace.agent.peers.zone_cache_wire import MAX_RANGES, Ask, decode_ask, encode_ask
 from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError
+from headrace.storage.segment.file_range import FileRange, RangeBytes
 from tests.agent.fetch.zone_cache.zone_world import CHUNK, SECRET, TIMEOUT_MS, Zone, recent
 
 

@@ -15,18 +15,18 @@ from types import MappingProxyType
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
-from headrace.agent.fetch.cache import ChunkCache
-from headrace.agent.fetch.file_range import FileRange, RangeBytes
+from headrace.agent.fetch.files.cache import ChunkCache
+from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.agent.fetch.read import RangeReader
 from headrace.agent.fetch.zone_cache.service import ZoneCache
-from headrace.agent.listener.frames import read_request_header
 from headrace.agent.peers.channel import ZONE_CACHE, Channel
 from headrace.agent.peers.connection import PeerConnection
 from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.protocol.frames import read_request_header
 from headrace.protocol.request import ClientConnection, Request
 from headrace.storage.errors import HeadraceError, UnavailableError
 from headrace.storage.file_id import object_key
+from headrace.storage.segment.file_range import FileRange, RangeBytes
 from tests.agent.cluster.standing_view import StandingView
 from tests.agent.fetch.fetch_world import BROKER_EPOCH, NODE_ID, FaultyStore
 from tests.manual_clock import ManualClock

@@ -18,9 +18,9 @@ from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import schema
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
-from tests.agent.admin.membership_world import ask, exchange
 from tests.agent.client_calls import captured_requests
 from tests.agent.groups.groups_world import Coordinating, Front, GroupsWorld
+from tests.agent.topics.membership_world import ask, exchange
 from tests.manual_clock import ManualClock
 from tests.protocol.embedded_bytes import subscription_bytes
 from tests.protocol.kio_entities import kio_read

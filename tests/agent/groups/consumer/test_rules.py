@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.agent.admin.configs.rules import ConfigResource, Operation, ResourceType, Wish, judge
 from headrace.agent.groups.consumer.rules import ConsumerGroupRules, GroupTimes
+from headrace.agent.topics.configs.rules import ConfigResource, Operation, ResourceType, Wish, judge
 from headrace.config.group_configs import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from headrace.config.settings import Settings
 from headrace.metastore.log.effective_configs import EffectiveConfigs

@@ -1,0 +1,175 @@
+"""DescribeAcls (key 29), CreateAcls (30) and DeleteAcls (31), versions 1-3.
+
+Place: request fields to AccessControlRecords in the metadata log, and the image back to fields.
+Invariant: each creation and each filter gets a separate result; the accepted ones of a request
+are appended together. Creating an existing ACL changes nothing. Served also while ACLs are not enforced
+(docs/decisions/0018): with Kafka's answer for that case, SECURITY_DISABLED, ACLs could not be prepared.
+Source: KIP-140, KIP-290; agent/access/admin/acl_rules.py for the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.access.admin.acl_rules import AclFilter, why_illegal
+from headrace.agent.cluster.log_change import PATIENCE_SECONDS, LogChange
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.kip631_records import AccessControlRecord
+from headrace.metastore.log.own_records import RemoveAccessControlRecord
+from headrace.protocol.errors import admin_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import Schema, decode, reply
+from headrace.storage.errors import HeadraceError
+
+FILTERS_MAX = 100
+"""Limit on different filters of one deletion: each is compared with every ACL, on the listener's loop."""
+_PATTERN = attrgetter("resource_type", "resource_name", "pattern_type")
+_ENTRY = attrgetter("principal", "host", "operation", "permission_type")
+
+
+class DescribeAcls:
+    """The handler of key 29."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        wanted = _filter(entity)
+        code, message, found = ErrorCode.none, wanted.why_refused(), list[AccessControlRecord]()
+        if message is not None:
+            code = ErrorCode.invalid_request
+        else:
+            try:
+                found = _matching(await self._cluster.catch_up(), wanted)
+            except HeadraceError as error:
+                code, message = ErrorCode(admin_error(error)), str(error)
+        resources = tuple(_resource(schema, list(acls)) for _, acls in groupby(found, _PATTERN))
+        response = schema.response(error_code=code, error_message=message, resources=resources)
+        return reply(request, response)
+
+
+class CreateAcls:
+    """The handler of key 30."""
+
+    def __init__(self, change: LogChange) -> None:
+        self._change = change
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        wanted = [_record(creation) for creation in entity.creations]
+        reasons = [why_illegal(acl) for acl in wanted]
+        legal = {acl for acl, reason in zip(wanted, reasons, strict=True) if reason is None}
+        code, message = await self._change.append(
+            lambda image: _in_order(legal - image.access_controls), request.received_at + PATIENCE_SECONDS
+        )
+        results = tuple(
+            schema.make(
+                "AclCreationResult",
+                error_code=code if reason is None else ErrorCode.invalid_request,
+                error_message=reason or message,
+            )
+            for reason in reasons
+        )
+        return reply(request, schema.response(results=results))
+
+
+class DeleteAcls:
+    """The handler of key 31."""
+
+    def __init__(self, change: LogChange) -> None:
+        self._change = change
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        filters = [_filter(asked) for asked in entity.filters]
+        distinct = list(dict.fromkeys(filters))
+        refused = {wanted: reason for wanted in distinct[:FILTERS_MAX] if (reason := wanted.why_refused())}
+        refused |= dict.fromkeys(distinct[FILTERS_MAX:], f"more than {FILTERS_MAX} filters in one request")
+        matching: dict[AclFilter, list[AccessControlRecord]] = {}
+
+        def judge(image: MetadataImage) -> list[RemoveAccessControlRecord]:
+            matching.clear()
+            matching.update((wanted, _matching(image, wanted)) for wanted in distinct if wanted not in refused)
+            doomed = {acl for acls in matching.values() for acl in acls}
+            return [RemoveAccessControlRecord(**asdict(acl)) for acl in _in_order(doomed)]
+
+        code, message = await self._change.append(judge, request.received_at + PATIENCE_SECONDS)
+        results = []
+        for wanted in filters:
+            reason = refused.get(wanted)
+            gone = matching.get(wanted, []) if code is ErrorCode.none else []
+            results.append(
+                schema.make(
+                    "DeleteAclsFilterResult",
+                    error_code=code if reason is None else ErrorCode.invalid_request,
+                    error_message=reason or message,
+                    matching_acls=tuple(_deleted(schema, acl) for acl in gone),
+                )
+            )
+        return reply(request, schema.response(filter_results=tuple(results)))
+
+
+def _filter(asked: Any) -> AclFilter:
+    return AclFilter(
+        asked.resource_type_filter,
+        asked.resource_name_filter,
+        asked.pattern_type_filter,
+        asked.principal_filter,
+        asked.host_filter,
+        asked.operation,
+        asked.permission_type,
+    )
+
+
+def _record(creation: Any) -> AccessControlRecord:
+    return AccessControlRecord(
+        resource_type=creation.resource_type,
+        resource_name=creation.resource_name,
+        pattern_type=creation.resource_pattern_type,
+        principal=creation.principal,
+        host=creation.host,
+        operation=creation.operation,
+        permission_type=creation.permission_type,
+    )
+
+
+def _in_order(acls: Iterable[AccessControlRecord]) -> list[AccessControlRecord]:
+    """ACLs of one pattern are next to each other."""
+    return sorted(acls, key=lambda acl: (_PATTERN(acl), _ENTRY(acl)))
+
+
+def _matching(image: MetadataImage, wanted: AclFilter) -> list[AccessControlRecord]:
+    return _in_order(acl for acl in image.access_controls if wanted.matches(acl))
+
+
+def _resource(schema: Schema, acls: list[AccessControlRecord]) -> Any:
+    """All ACLs of one pattern."""
+    resource_type, resource_name, pattern_type = _PATTERN(acls[0])
+    return schema.make(
+        "DescribeAclsResource",
+        resource_type=resource_type,
+        resource_name=resource_name,
+        pattern_type=pattern_type,
+        acls=tuple(
+            schema.make(
+                "AclDescription",
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation,
+                permission_type=acl.permission_type,
+            )
+            for acl in acls
+        ),
+    )
+
+
+def _deleted(schema: Schema, acl: AccessControlRecord) -> Any:
+    return schema.make("DeleteAclsMatchingAcl", error_code=ErrorCode.none, error_message=None, **asdict(acl))

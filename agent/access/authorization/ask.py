@@ -1,0 +1,156 @@
+"""One request that is being authorized: what a rule may ask, and how it answers.
+
+Place: made by gate.py for each request, used by the rules.
+Invariant: a rule hands on to the handler what is allowed, and only that. It calls the handler before it returns, so
+requests start in the order of their arrival.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.access.authorization.access import Access
+from headrace.agent.access.authorization.authorizer import Authorizer
+from headrace.agent.access.authorization.operations import CLUSTER_NAME, AclOperation, AclResource
+from headrace.metastore.log.image import MetadataImage
+from headrace.protocol.refusal import blank
+from headrace.protocol.refused_elements import element_type, message_of, refused_element
+from headrace.protocol.request import Request, RequestHandler, Response
+from headrace.protocol.typed import Schema, decode, entity_of, reply, schema
+
+
+class GatedRequest:
+    """A request, the handler behind the rule, and what the client may do."""
+
+    __slots__ = ("_authorizer", "_handler", "access", "is_caught_up", "request")
+
+    def __init__(self, authorizer: Authorizer, request: Request, handler: RequestHandler, access: Access) -> None:
+        self._authorizer, self._handler = authorizer, handler
+        self.request = request
+        self.access = access
+        self.is_caught_up = False
+        """The image was brought to the end of the metadata log for this request."""
+
+    @property
+    def entity(self) -> Any:
+        """The decoded request. InvalidError if it is malformed."""
+        return decode(self.request)[1]
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the request's version."""
+        return schema(self.request.api_key, self.request.api_version)
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest image."""
+        return self._authorizer.image()
+
+    # -- questions
+
+    def allows(self, operation: AclOperation, resource_type: AclResource, name: str = CLUSTER_NAME) -> bool:
+        """Return whether the client may do this; a denial is reported."""
+        if self.access.allows(operation, resource_type, name):
+            return True
+        self._authorizer.denied(self.request, operation, resource_type, name)
+        return False
+
+    # -- ways on
+
+    def pass_on(self) -> Awaitable[Response]:
+        """The handler serves the request as it is."""
+        return self._handler(self.request)
+
+    def pass_on_changed(self, change: Callable[[Any], Any], **values: Any) -> Awaitable[Response]:
+        """The handler serves the request with other values of some fields, and its answer is changed."""
+        request = self.request
+        if values:
+            entity = dataclasses.replace(self.entity, **values)
+            request = dataclasses.replace(request, body=self.schema.encode_request(entity), entity=entity)
+        return self._changed(self._handler(request), change)
+
+    def refuse(self, code: ErrorCode, **values: Any) -> Awaitable[Response]:
+        """The whole request, by the error code of the response."""
+        if any(field.name == "error_message" for field in dataclasses.fields(self.schema.response_type)):
+            values["error_message"] = message_of(code)
+        return self.answer(error_code=code, **values)
+
+    def answer(self, **values: Any) -> Awaitable[Response]:
+        """Answer without the handler: these values, everything else empty."""
+        empty = blank(self.request.api_key, self.request.api_version)
+        return _ready(reply(self.request, dataclasses.replace(empty, **values)))
+
+    def answer_raw(self, *buffers: bytes | memoryview) -> Awaitable[Response]:
+        """Answer without the handler: a response that is not Kafka's."""
+        return _ready(Response(list(buffers)))
+
+    def refused(self, answered: str, element: Any, code: ErrorCode) -> Any:
+        """The answer to one element of the request, in the array `answered`."""
+        return refused_element(self.element_type(answered), element, code)
+
+    def element_type(self, *path: str) -> type:
+        """Return the element type of the response's array at this path."""
+        found: type = self.schema.response_type
+        for name in path:
+            found = element_type(found, name)
+        return found
+
+    def after_catching_up(self, serve: Callable[[GatedRequest], Awaitable[Response]]) -> Awaitable[Response]:
+        """Judge the request again with an image of the end of the metadata log, or with the present one if that cannot
+        be read."""
+        return self._caught_up(serve)
+
+    async def _caught_up(self, serve: Callable[[GatedRequest], Awaitable[Response]]) -> Response:
+        await self._authorizer.catch_up()
+        self.is_caught_up = True
+        return await serve(self)
+
+    async def _changed(self, pending: Awaitable[Response], change: Callable[[Any], Any]) -> Response:
+        response = await pending
+        entity = entity_of(self.request, response)
+        changed = None if entity is None else change(entity)
+        if changed is entity:
+            return response
+        answer = reply(self.request, changed)
+        answer.reserved_bytes, answer.throttle_seconds = response.reserved_bytes, response.throttle_seconds
+        return answer
+
+
+def _same(entity: Any) -> Any:
+    return entity
+
+
+def split(
+    ask: GatedRequest,
+    asked: str,
+    answered: str,
+    is_allowed: Callable[[Any], bool],
+    refused: Callable[[Any], Any],
+    change: Callable[[Any], Any] = _same,
+) -> Awaitable[Response]:
+    """Hand on the allowed elements of the array `asked`, and answer the others in `answered` by `refused`.
+
+    `change` is applied to the handler's answer.
+    """
+    elements = getattr(ask.entity, asked) or ()
+    verdicts = [is_allowed(element) for element in elements]
+    denied = tuple(refused(element) for element, good in zip(elements, verdicts, strict=True) if not good)
+    if not denied:
+        return ask.pass_on() if change is _same else ask.pass_on_changed(change)
+    allowed = tuple(element for element, good in zip(elements, verdicts, strict=True) if good)
+    if not allowed:
+        return ask.answer(**{answered: denied})
+
+    def joined(entity: Any) -> Any:
+        entity = change(entity)
+        return dataclasses.replace(entity, **{answered: (*getattr(entity, answered), *denied)})
+
+    return ask.pass_on_changed(joined, **{asked: allowed})
+
+
+async def _ready(response: Response) -> Response:
+    return response

@@ -1,0 +1,155 @@
+"""Rules of OffsetCommit, OffsetFetch and OffsetDelete: a group, and topics by name or by id."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.access.authorization.ask import GatedRequest, split
+from headrace.agent.access.authorization.operations import AclOperation, AclResource
+from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, mirrored
+from headrace.metastore.segment_logs.rendered_topics import rendered_topic
+from headrace.protocol.refused_elements import refused_element
+from headrace.protocol.request import Response
+
+_GROUP, _TOPIC = AclResource.GROUP, AclResource.TOPIC
+_DENIED = FAILED[_TOPIC]
+_FIRST_WITH_CODE = 2
+"""The version of OffsetFetch from which on its response has an error code for all."""
+
+
+def _name_of(ask: GatedRequest, topic: Any) -> str | None:
+    """Return the name of a topic by name or by id; None for an id that is unknown."""
+    if not hasattr(topic, "topic_id"):
+        return str(topic.name)
+    found = rendered_topic(topic.topic_id) or ask.image.topics_by_id.get(topic.topic_id)
+    return None if found is None else found.name
+
+
+def _is_unknown(ask: GatedRequest, topics: Any) -> bool:
+    """Return whether the image should be brought up to date first."""
+    return not ask.is_caught_up and any(_name_of(ask, topic) is None for topic in topics or ())
+
+
+def _code(ask: GatedRequest, topic: Any, operation: AclOperation) -> ErrorCode:
+    name = _name_of(ask, topic)
+    if name is None:
+        return ErrorCode.unknown_topic_id
+    return ErrorCode.none if ask.allows(operation, _TOPIC, name) else _DENIED
+
+
+def _read_topics(ask: GatedRequest) -> Awaitable[Response]:
+    codes = {id(topic): _code(ask, topic, AclOperation.READ) for topic in ask.entity.topics}
+    return split(
+        ask,
+        "topics",
+        "topics",
+        lambda topic: codes[id(topic)] is ErrorCode.none,
+        lambda topic: ask.refused("topics", topic, codes[id(topic)]),
+    )
+
+
+def _commit(ask: GatedRequest) -> Awaitable[Response]:
+    if not ask.allows(AclOperation.READ, _GROUP, ask.entity.group_id):
+        return mirrored("topics", "topics")(ask, FAILED[_GROUP])
+    if _is_unknown(ask, ask.entity.topics):
+        return ask.after_catching_up(_commit)
+    return _read_topics(ask)
+
+
+def _delete(ask: GatedRequest) -> Awaitable[Response]:
+    if not ask.allows(AclOperation.DELETE, _GROUP, ask.entity.group_id):
+        return ask.refuse(FAILED[_GROUP])
+    return _read_topics(ask)
+
+
+def _fetch(ask: GatedRequest) -> Awaitable[Response]:
+    if hasattr(ask.entity, "groups"):
+        if any(_is_unknown(ask, group.topics) for group in ask.entity.groups):
+            return ask.after_catching_up(_fetch)
+        return _fetch_of_groups(ask)
+    if not ask.allows(AclOperation.DESCRIBE, _GROUP, ask.entity.group_id):
+        if ask.request.api_version >= _FIRST_WITH_CODE:
+            return ask.refuse(FAILED[_GROUP])
+        return mirrored("topics", "topics")(ask, FAILED[_GROUP])
+    if ask.entity.topics is None:
+        return ask.pass_on_changed(lambda entity: _described(ask, entity))
+    return split(
+        ask,
+        "topics",
+        "topics",
+        lambda topic: ask.allows(AclOperation.DESCRIBE, _TOPIC, topic.name),
+        lambda topic: ask.refused("topics", topic, _DENIED),
+    )
+
+
+def _described(ask: GatedRequest, answer: Any) -> Any:
+    """All topics of a group (or of a response) without those that the client may not describe."""
+    topics = tuple(
+        topic
+        for topic in answer.topics
+        if (name := _name_of(ask, topic)) is not None and ask.access.allows(AclOperation.DESCRIBE, _TOPIC, name)
+    )
+    return dataclasses.replace(answer, topics=topics)
+
+
+def _fetch_of_groups(ask: GatedRequest) -> Awaitable[Response]:
+    """Groups without DESCRIBE get the error; of the others, topics without it do."""
+    asked, refused, denied = [], list[Any](), dict[str, list[Any]]()
+    for group in ask.entity.groups:
+        if not ask.allows(AclOperation.DESCRIBE, _GROUP, group.group_id):
+            refused.append(dataclasses.replace(ask.refused("groups", group, FAILED[_GROUP]), topics=()))
+            continue
+        codes = [(topic, _code(ask, topic, AclOperation.DESCRIBE)) for topic in group.topics or ()]
+        good = tuple(topic for topic, code in codes if code is ErrorCode.none)
+        denied[group.group_id] = [_refused_topic(ask, topic, code) for topic, code in codes if code]
+        asked.append(group if group.topics is None else dataclasses.replace(group, topics=good))
+    is_whole = {group.group_id for group in asked if group.topics is None}
+
+    def change(entity: Any) -> Any:
+        groups = [_described(ask, group) if group.group_id in is_whole else group for group in entity.groups]
+        together = [
+            group
+            if group.error_code
+            else dataclasses.replace(group, topics=(*group.topics, *denied.get(group.group_id, ())))
+            for group in groups
+        ]
+        return dataclasses.replace(entity, groups=(*together, *refused))
+
+    if not asked:
+        return ask.answer(groups=tuple(refused))
+    if not refused and not is_whole and not any(denied.values()):
+        return ask.pass_on()
+    return ask.pass_on_changed(change, groups=tuple(asked))
+
+
+def _refused_topic(ask: GatedRequest, topic: Any, code: ErrorCode) -> Any:
+    return refused_element(ask.element_type("groups", "topics"), topic, code)
+
+
+_EACH_TOPIC = "each topic"
+OFFSET_COMMIT = Rule(
+    _commit,
+    (
+        Check(AclOperation.READ, _GROUP, FAILED[_GROUP]),
+        Check(AclOperation.READ, _TOPIC, _DENIED, _EACH_TOPIC),
+    ),
+)
+OFFSET_FETCH = Rule(
+    _fetch,
+    (
+        Check(AclOperation.DESCRIBE, _GROUP, FAILED[_GROUP], "each group"),
+        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, _EACH_TOPIC),
+        Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics of a group"),
+    ),
+)
+OFFSET_DELETE = Rule(
+    _delete,
+    (
+        Check(AclOperation.DELETE, _GROUP, FAILED[_GROUP]),
+        Check(AclOperation.READ, _TOPIC, _DENIED, _EACH_TOPIC),
+    ),
+)

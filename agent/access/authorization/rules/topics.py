@@ -1,0 +1,172 @@
+"""Rules of the APIs about topics.
+
+Produce, Fetch, Metadata and DescribeTopicPartitions ask by themselves: they are called most often, or their answers
+are pages.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.access.authorization.ask import GatedRequest, split
+from headrace.agent.access.authorization.operations import AclOperation, AclResource
+from headrace.agent.access.authorization.rules.rule import FAILED, Check, Rule, by_name, each
+from headrace.metastore.log.image import TopicImage
+from headrace.protocol.request import Response
+
+_TOPIC = AclResource.TOPIC
+_DENIED = FAILED[_TOPIC]
+_CONFIGS_SHOWN_FROM = 5
+"""The version of CreateTopics from which on its answer shows configs."""
+
+
+def _create(ask: GatedRequest) -> Awaitable[Response]:
+    """CREATE on the cluster or on the topic; the answer shows configs only with DESCRIBE_CONFIGS."""
+    everywhere = ask.access.allows(AclOperation.CREATE, AclResource.CLUSTER)
+
+    def may_create(topic: Any) -> bool:
+        return everywhere or ask.allows(AclOperation.CREATE, _TOPIC, topic.name)
+
+    def without_configs(entity: Any) -> Any:
+        return dataclasses.replace(entity, topics=tuple(map(_shown_to(ask), entity.topics)))
+
+    change = without_configs if ask.request.api_version >= _CONFIGS_SHOWN_FROM else _unchanged
+    return split(ask, "topics", "topics", may_create, lambda topic: ask.refused("topics", topic, _DENIED), change)
+
+
+def _shown_to(ask: GatedRequest) -> Callable[[Any], Any]:
+    def shown(topic: Any) -> Any:
+        if topic.error_code or ask.access.allows(AclOperation.DESCRIBE_CONFIGS, _TOPIC, topic.name):
+            return topic
+        return dataclasses.replace(
+            topic, topic_config_error_code=int(_DENIED), num_partitions=-1, replication_factor=-1, configs=()
+        )
+
+    return shown
+
+
+def _unchanged(entity: Any) -> Any:
+    return entity
+
+
+def _delete(ask: GatedRequest) -> Awaitable[Response]:
+    """DELETE on the cluster or on the topic. Without DESCRIBE an answer does not say whether a topic exists."""
+    if ask.access.allows(AclOperation.DELETE, AclResource.CLUSTER):
+        return ask.pass_on()
+    if hasattr(ask.entity, "topic_names"):
+        refusals = {name: _why_not_deleted(ask, ask.image.topics_by_name.get(name), name) for name in _names(ask)}
+        return split(
+            ask,
+            "topic_names",
+            "responses",
+            lambda name: refusals[name] is None,
+            lambda name: ask.refused("responses", name, refusals[name] or ErrorCode.none),
+        )
+    wanted = [(topic, ask.image.topics_by_id.get(topic.topic_id)) for topic in ask.entity.topics]
+    if not ask.is_caught_up and any(each.name is None and found is None for each, found in wanted):
+        return ask.after_catching_up(_delete)
+    judged = {id(each): _judged(ask, each, found) for each, found in wanted}
+    return split(ask, "topics", "responses", lambda topic: judged[id(topic)] is None, lambda topic: judged[id(topic)])
+
+
+def _names(ask: GatedRequest) -> tuple[str, ...]:
+    names: tuple[str, ...] = ask.entity.topic_names
+    return names
+
+
+def _why_not_deleted(ask: GatedRequest, topic: TopicImage | None, name: str) -> ErrorCode | None:
+    if not ask.allows(AclOperation.DESCRIBE, _TOPIC, name):
+        return _DENIED
+    if ask.allows(AclOperation.DELETE, _TOPIC, name):
+        return None
+    return _DENIED if topic is not None else ErrorCode.unknown_topic_or_partition
+
+
+def _judged(ask: GatedRequest, asked: Any, found: TopicImage | None) -> Any:
+    """The answer to one element of version 6; None if it may be deleted, or is malformed."""
+    if asked.name is not None:
+        code = _why_not_deleted(ask, ask.image.topics_by_name.get(asked.name), asked.name)
+        if code is None or asked.topic_id is not None:
+            return None  # with both, the handler refuses it
+        return ask.refused("responses", asked, code)
+    if found is None:
+        return ask.refused("responses", asked, ErrorCode.unknown_topic_id)
+    if ask.allows(AclOperation.DELETE, _TOPIC, found.name):
+        return None
+    refused = ask.refused("responses", asked, _DENIED)
+    return dataclasses.replace(refused, name=found.name) if _is_seen(ask, found.name) else refused
+
+
+def _is_seen(ask: GatedRequest, name: str) -> bool:
+    return ask.access.allows(AclOperation.DESCRIBE, _TOPIC, name)
+
+
+def _leader_epochs(ask: GatedRequest) -> Awaitable[Response]:
+    if ask.access.allows(AclOperation.CLUSTER_ACTION, AclResource.CLUSTER):
+        return ask.pass_on()
+    return split(
+        ask,
+        "topics",
+        "topics",
+        lambda topic: ask.allows(AclOperation.DESCRIBE, _TOPIC, topic.topic),
+        lambda topic: ask.refused("topics", topic, _DENIED),
+    )
+
+
+_OR_CLUSTER = "or on the cluster"
+PRODUCE = Rule(
+    None,
+    (
+        Check(AclOperation.WRITE, AclResource.TRANSACTIONAL_ID, FAILED[AclResource.TRANSACTIONAL_ID], "if given"),
+        Check(AclOperation.WRITE, _TOPIC, _DENIED, "each topic"),
+    ),
+)
+FETCH = Rule(
+    None,
+    (
+        Check(AclOperation.READ, _TOPIC, _DENIED, "each topic"),
+        Check(AclOperation.CLUSTER_ACTION, AclResource.CLUSTER, _DENIED, "`__cluster_metadata`, instead of READ"),
+    ),
+)
+LIST_OFFSETS = each("topics", "topics", AclOperation.DESCRIBE, _TOPIC, by_name)
+METADATA = Rule(
+    None,
+    (
+        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic by name or id"),
+        Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics"),
+        Check(AclOperation.CREATE, _TOPIC, _DENIED, f"each topic to be created automatically; {_OR_CLUSTER}"),
+    ),
+    "authorized operations of the cluster need DESCRIBE on it",
+)
+DESCRIBE_TOPIC_PARTITIONS = Rule(
+    None,
+    (
+        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic by name"),
+        Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics"),
+    ),
+)
+CREATE_TOPICS = Rule(
+    _create,
+    (
+        Check(AclOperation.CREATE, _TOPIC, _DENIED, f"each topic; {_OR_CLUSTER}"),
+        Check(AclOperation.DESCRIBE_CONFIGS, _TOPIC, None, "configs in the answer"),
+    ),
+)
+DELETE_TOPICS = Rule(
+    _delete,
+    (
+        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic"),
+        Check(AclOperation.DELETE, _TOPIC, _DENIED, f"each topic; {_OR_CLUSTER}"),
+    ),
+)
+CREATE_PARTITIONS = each("topics", "results", AclOperation.ALTER, _TOPIC, by_name)
+DELETE_RECORDS = each("topics", "topics", AclOperation.DELETE, _TOPIC, by_name)
+DESCRIBE_PRODUCERS = each("topics", "topics", AclOperation.READ, _TOPIC, by_name)
+OFFSET_FOR_LEADER_EPOCH = Rule(
+    _leader_epochs,
+    (Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic; or CLUSTER_ACTION on the cluster"),),
+)

@@ -1,0 +1,71 @@
+"""Client quotas composed: the enforcer on the listener, and the exchange with other agents.
+
+Place: created by agent/serve/broker.py.
+Invariant: the listener asks only while some client has a quota.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.access.quotas.enforcement import QuotaEnforcer
+from headrace.agent.access.quotas.exchange import QuotaExchange
+from headrace.agent.access.quotas.metrics import QuotaMetrics
+from headrace.agent.access.quotas.mutations import MutationQuotas, mutation_quotas
+from headrace.metastore.api.quotas import QuotaUseApi
+from headrace.metastore.log.image import MetadataImage
+from headrace.storage.clock import Clock
+
+
+class LimitedListener(Protocol):
+    """The listener as quotas see it."""
+
+    def limit_connections(self, is_in_quota: Callable[[str], bool]) -> None:
+        """Ask before a client's address gets one more connection."""
+
+    def limit_clients(self, quotas: QuotaEnforcer | None) -> None:
+        """Ask the enforcer about each request; None: about none."""
+
+
+class QuotaService:
+    """`on_image` after each change of the image; `run` while the agent serves."""
+
+    def __init__(
+        self,
+        listener: LimitedListener,
+        api: QuotaUseApi,
+        own_node_id: Callable[[], int | None],
+        clock: Clock,
+        rng: random.Random,
+        registry: CollectorRegistry,
+    ) -> None:
+        metrics = QuotaMetrics(registry)
+        self._listener = listener
+        self._enforcer = QuotaEnforcer(clock, metrics, self._enforce)
+        self._exchange = QuotaExchange(self._enforcer, api, own_node_id, metrics, clock, rng)
+        listener.limit_connections(self._enforcer.may_connect)
+
+    def memory_in_use(self) -> dict[str, Callable[[], float]]:
+        """Bytes by part of the memory budget."""
+        return {"quota_clients": lambda: self._enforcer.in_use_bytes}
+
+    @property
+    def mutations(self) -> MutationQuotas:
+        """The quotas of changes, for the handlers that create and delete partitions."""
+        return mutation_quotas(self._enforcer)
+
+    def on_image(self, image: MetadataImage) -> None:
+        """Take over its quotas."""
+        self._enforcer.on_image(image)
+
+    async def run(self) -> None:
+        """Share limits with the other agents, until cancelled."""
+        await self._exchange.run()
+
+    def _enforce(self, quotas: QuotaEnforcer | None) -> None:
+        self._listener.limit_clients(quotas)
+        self._exchange.on_quotas()

@@ -1,1 +1,0 @@
-"""Handlers of requests about topics, offsets, configs and the cluster."""

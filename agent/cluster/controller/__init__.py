@@ -1,0 +1,1 @@
+"""The active controller's work: fencing, reassignments, snapshots, lag, late transactions."""

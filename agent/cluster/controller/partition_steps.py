@@ -1,0 +1,145 @@
+"""Steps of the active controller for partition counts: removals, boundaries of doublings, halvings.
+
+Place: rows of controller.py's table. The rules are metastore/partitions/ (changes.py, splitting.py, merging.py);
+requests begin what is done here (agent/topics), retention and DeleteRecords empty the marked partitions.
+Invariant: each action is planned from the newest image or from what the store says, is one transaction and is carried
+out at the image's offset; a controller that takes over at any point goes on by looking again. The store checks what
+order depends on once more: that a partition is empty, that no moved key has come, that groups have committed a child's
+end, that times have passed. If no controller is there, pauses of halvings end by themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.metastore.api.controller import ControllerMetastore
+from headrace.metastore.api.halvings import HalvingPair, HalvingState
+from headrace.metastore.api.retention import OldestQuery
+from headrace.metastore.api.topics import RemovalOutcome
+from headrace.metastore.keys import split_partition_key
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.partitions.changes import removals, shown_count
+from headrace.metastore.partitions.merging import MergePhase, next_phase
+
+logger = logging.getLogger(__name__)
+
+PARTITIONS_PER_LOOK = 500
+ROWS_PER_CALL = 5_000
+"""Rows of each kind that a partition has left, removed in one transaction."""
+SPLITS_PER_LOOK = 500
+
+
+class HalvingSteps(NamedTuple):
+    """What is due at one time; the first three are of pairs."""
+
+    pause: Sequence[HalvingPair] = ()
+    resume: Sequence[HalvingPair] = ()
+    merge: Sequence[HalvingPair] = ()
+    shows: bool = False
+    settles: bool = False
+
+
+def due_steps(state: HalvingState) -> HalvingSteps:
+    """Judge by the rule of merging.py. Pairs go their own ways until the lower count is shown, for all of them."""
+    times, now_ms = state.times, state.now_ms
+    if state.shown_ms is not None:
+        return HalvingSteps(settles=now_ms - state.shown_ms >= times.settle_after_ms)
+    due: dict[MergePhase, list[HalvingPair]] = {phase: [] for phase in MergePhase}
+    for pair in state.pairs:
+        phase = next_phase(pair.phase, pair.lag, now_ms - pair.since_ms, times)
+        if phase is not pair.phase:
+            due[phase].append(pair)
+    shows = all(
+        pair.phase is MergePhase.MERGED and now_ms - pair.since_ms >= times.show_after_ms for pair in state.pairs
+    )
+    return HalvingSteps(due[MergePhase.PAUSED], due[MergePhase.DRAINING], due[MergePhase.MERGED], shows)
+
+
+class PartitionSteps:
+    """What the steps do; one per candidate. What the store refuses is planned again at the next look."""
+
+    def __init__(self, api: ControllerMetastore, follower: MetadataFollower) -> None:
+        self._api, self._follower = api, follower
+
+    async def remove_empty(self, epoch: int, _: MetadataImage, topic_ids: Sequence[uuid.UUID]) -> None:
+        """Remove the marked partitions that are empty."""
+        for topic_id in topic_ids:
+            await self._remove_of(epoch, topic_id)
+
+    async def set_boundaries(self, epoch: int, image: MetadataImage, _: Sequence[uuid.UUID]) -> None:
+        """Set those that are due; from its boundary on, a parent gets no key that moved."""
+        for split in await self._api.quiet_splits(SPLITS_PER_LOOK):
+            if not await self._api.set_split_boundary(epoch, image.offset, split):
+                return
+            parent = split_partition_key(split.parent_key)[1]
+            logger.info(
+                "boundary set: topic_id=%s partition=%d offset=%d", split.topic_id, parent, split.high_watermark
+            )
+            image = await self._follower.catch_up()
+
+    async def halve(self, epoch: int, _: MetadataImage, topic_ids: Sequence[uuid.UUID]) -> None:
+        """Take what is due of each halving, from the request until it is settled."""
+        for topic_id in topic_ids:
+            state = await self._api.halving_state(topic_id)
+            if state is not None:
+                await self._take(epoch, topic_id, due_steps(state))
+
+    async def _remove_of(self, epoch: int, topic_id: uuid.UUID) -> None:
+        """All of a topic, one after the other, until one cannot go."""
+        image = self._follower.image
+        topic = image.topics_by_id.get(topic_id)
+        empty = frozenset[int]() if topic is None else await self._empty(topic)
+        for removal in () if topic is None else removals(topic.ordered_partitions, empty):
+            outcome = RemovalOutcome.UNFINISHED
+            while outcome is RemovalOutcome.UNFINISHED:
+                outcome = await self._api.remove_partition(epoch, image.offset, topic_id, removal, limit=ROWS_PER_CALL)
+            if outcome is not RemovalOutcome.REMOVED:
+                return
+            logger.info("partition removed: topic_id=%s partition=%d", topic_id, removal.partition)
+            image = await self._follower.catch_up()
+
+    async def _empty(self, topic: TopicImage) -> frozenset[int]:
+        """The marked partitions without records."""
+        by_key = {key: index for index in topic.marked if (key := topic.key(index)) is not None}
+        keys, found = list(by_key), set[int]()
+        for first in range(0, len(keys), PARTITIONS_PER_LOOK):
+            queries = [OldestQuery(key, 1) for key in keys[first : first + PARTITIONS_PER_LOOK]]
+            _, logs = await self._api.oldest_extents(queries)
+            found |= {
+                by_key[log.partition_key]
+                for log in logs
+                if log.known and log.log_start_offset == log.high_watermark and not log.has_leftovers
+            }
+        return frozenset(found)
+
+    async def _take(self, epoch: int, topic_id: uuid.UUID, due: HalvingSteps) -> None:
+        if due.resume:
+            resumed = await self._api.resume_children(epoch, [pair.child_key for pair in due.resume])
+            behind = sorted({group for pair in due.resume for group in pair.behind})
+            logger.warning("pause undone: topic_id=%s children=%d groups_behind=%s", topic_id, resumed, behind)
+        if due.pause:
+            paused = await self._api.pause_children(epoch, [pair.child_key for pair in due.pause])
+            logger.info("children paused: topic_id=%s children=%d", topic_id, paused)
+        if due.merge:
+            head = self._follower.image.offset
+            merged = await self._api.merge_children(epoch, head, topic_id, due.merge)
+            await self._log(f"children merged: children={len(due.merge)}", topic_id, is_done=merged)
+        image = self._follower.image
+        topic = image.topics_by_id.get(topic_id)
+        if due.shows and topic is not None:
+            before = topic.ordered_partitions
+            change = shown_count(before)
+            shown = await self._api.show_halved_count(epoch, image.offset, topic_id, before.initial, change)
+            await self._log("lower partition count shown", topic_id, is_done=shown)
+        if due.settles:
+            settled = await self._api.settle_halving(epoch, self._follower.image.offset, topic_id)
+            await self._log("halving settled", topic_id, is_done=settled)
+
+    async def _log(self, event: str, topic_id: uuid.UUID, *, is_done: bool) -> None:
+        if is_done:
+            logger.info("%s: topic_id=%s", event, topic_id)
+            await self._follower.catch_up()

@@ -1,0 +1,64 @@
+"""The batches of one partition for one reader, with their real offsets, not copied.
+
+Place: last step of the read path before the reply is encoded.
+Invariant: an extent's batches are added all at once or, if one of them is damaged, not at all; base
+offset and leader epoch are in 16 new bytes in front of the stored rest.
+"""
+
+from __future__ import annotations
+
+from headrace.agent.fetch.files.walk import BatchStart, walk
+from headrace.metastore.api.read import Extent
+from headrace.storage.records.header import LENGTH_PREFIX_BYTES
+from headrace.storage.records.patch import PATCHED_BYTES, patched_header
+from headrace.storage.segment.file_range import RangeBytes
+
+NO_END = 1 << 62
+"""An offset behind all others."""
+
+
+class Batches:
+    """Grows extent by extent. `buffers` hold `size_bytes` of complete batches, with `records` offsets."""
+
+    __slots__ = ("buffers", "records", "size_bytes")
+
+    def __init__(self) -> None:
+        self.buffers: list[bytes | memoryview] = []
+        self.size_bytes = 0
+        self.records = 0
+
+    def add(
+        self,
+        extent: Extent,
+        body: RangeBytes,
+        start: BatchStart,
+        *,
+        max_bytes: int,
+        at_least_one: bool,
+        end_offset: int = NO_END,
+    ) -> BatchStart:
+        """Add the batches from `start` on, where `body` begins, while the result stays within `max_bytes`.
+
+        Batches from `end_offset` on are left out. With `at_least_one` the result's first batch may exceed `max_bytes`.
+        Returns where it stopped.
+        CorruptError as walk.py, and then nothing was added.
+        """
+        buffers: list[bytes | memoryview] = []
+        size = self.size_bytes
+        records = self.records
+        last = None
+        for batch in walk(extent, body, start):
+            data = batch.data
+            if batch.offset >= end_offset:
+                break
+            if size + len(data) > max_bytes and not (at_least_one and size == 0):
+                break
+            buffers.append(patched_header(len(data) - LENGTH_PREFIX_BYTES, batch.offset, extent.leader_epoch))
+            buffers.append(data[PATCHED_BYTES:])
+            size += len(data)
+            records += batch.next_offset - batch.offset
+            last = batch
+        self.buffers += buffers
+        self.size_bytes = size
+        self.records = records
+        return last.next if last else start

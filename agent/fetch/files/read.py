@@ -1,0 +1,139 @@
+"""Reads byte ranges of segment files, grouped so that the store gets few, large reads.
+
+Place: between the located extents and the iteration over their batches.
+Invariant: a result has exactly the requested bytes, or is the error of the read. Readers near
+the high watermark use the cache; historical readers do not fill it and use at most
+`HISTORICAL_READS` of the store's connections at a time, so that a backfill does not slow down readers at the log end.
+Long runs that the store has at once are not kept, and need no connection; all readers together copy one in each turn of
+the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+
+from headrace.agent.fetch.files.cache import ChunkCache
+from headrace.agent.fetch.metrics import FetchMetrics
+from headrace.agent.fetch.zone_cache.shared import SharedCache
+from headrace.storage.errors import CorruptError, HeadraceError
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.segment.file_range import FileRange, RangeBytes
+
+HISTORICAL_READS = 16
+"""Number of files that historical readers of one agent read at a time."""
+READ_AHEAD_SHARE = 4
+"""What one response reads ahead is at most this part of the cache: more would be evicted before it is sent."""
+
+_Groups = dict[uuid.UUID, list[FileRange]]
+"""Ranges by their file."""
+
+
+class RangeReader:
+    """Reads byte ranges. `live_end` tells how far a file is known to hold live bytes (ChunkCache).
+
+    `shared` asks the zone's other agents for what is recent; without it everything comes from the store.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        cache: ChunkCache,
+        live_end: Callable[[uuid.UUID], int],
+        metrics: FetchMetrics,
+        shared: SharedCache | None = None,
+    ) -> None:
+        self._store = store
+        self._cache = cache
+        self._shared = shared
+        self._live_end = live_end
+        self._metrics = metrics
+        self._historical = asyncio.Semaphore(HISTORICAL_READS)
+        self._copying = asyncio.Lock()
+        """Held for the turn of the event loop in which a range is copied."""
+
+    async def read(self, ranges: Sequence[FileRange]) -> list[RangeBytes | HeadraceError]:
+        """One result per range, in order; each has `start` < `end`."""
+        found: list[RangeBytes | None] = []
+        missing: dict[uuid.UUID, list[FileRange]] = {}
+        hits = hit_bytes = 0
+        for wanted in ranges:
+            body = self._cache.peek(wanted.file_id, wanted.start, wanted.end)
+            if body is not None:
+                hits += 1
+                hit_bytes += len(body.data)
+            elif (body := await self._at_once(wanted)) is None:
+                missing.setdefault(wanted.file_id, []).append(wanted)
+            found.append(body)
+        self._metrics.cache_hits.inc(hits)
+        self._metrics.read_from_memory.inc(hit_bytes)
+        self._metrics.cache_misses.inc(len(ranges) - hits)
+        if not missing:
+            return [body for body in found if body is not None]
+        loaded = {file_id: iter(group) for file_id, group in (await self._read_missing(missing)).items()}
+        return [
+            next(loaded[wanted.file_id]) if body is None else body for wanted, body in zip(ranges, found, strict=True)
+        ]
+
+    async def _at_once(self, wanted: FileRange) -> RangeBytes | None:
+        """A part of a long run, if the store has it in this machine's memory; it is not kept here a second time."""
+        if not wanted.run_end:
+            return None
+        byte_range = ByteRange(wanted.start, wanted.end - wanted.start)
+        async with self._copying:
+            data = self._store.get_at_once(object_key(wanted.file_id), byte_range)
+            if data is None:
+                return None
+            await asyncio.sleep(0)
+        self._metrics.read_from_store.inc(len(data))
+        return RangeBytes(data, checked=False)
+
+    async def _read_missing(self, missing: _Groups) -> dict[uuid.UUID, Sequence[RangeBytes | HeadraceError]]:
+        """Read what is missing; return for each file a result per range. What is recent of all files is read
+        together, so that it can share calls.
+        """
+        recent = {file_id: group for file_id, group in missing.items() if any(wanted.recent for wanted in group)}
+        historical = [group for file_id, group in missing.items() if file_id not in recent]
+        near, far = await asyncio.gather(self._near(recent), asyncio.gather(*map(self._far, historical)))
+        return near | {group[0].file_id: bodies for group, bodies in zip(historical, far, strict=True)}
+
+    async def _near(self, groups: _Groups) -> dict[uuid.UUID, Sequence[RangeBytes | HeadraceError]]:
+        """Read through the cache of this agent, or of its zone."""
+        wider: list[FileRange] = []
+        ahead = self._cache.capacity_bytes // READ_AHEAD_SHARE // max(sum(map(len, groups.values())), 1)
+        for file_id, group in groups.items():
+            live_end = max(self._live_end(file_id), max(wanted.live_end for wanted in group))
+            wider += [
+                wanted._replace(live_end=live_end, run_end=min(wanted.run_end, max(wanted.end, wanted.start + ahead)))
+                for wanted in group
+            ]
+        if self._shared is not None:
+            bodies = iter(await self._shared.read(wider))
+        else:
+            bodies = iter(await asyncio.gather(*map(self._from_cache, wider)))
+        return {file_id: [next(bodies) for _ in group] for file_id, group in groups.items()}
+
+    async def _from_cache(self, wanted: FileRange) -> RangeBytes | HeadraceError:
+        try:
+            return await self._cache.read(wanted)
+        except HeadraceError as error:
+            return error
+
+    async def _far(self, group: list[FileRange]) -> Sequence[RangeBytes | HeadraceError]:
+        """Historical ranges of one file."""
+        try:
+            async with self._historical:
+                return await self._past_cache(group)
+        except HeadraceError as error:
+            return [error] * len(group)
+
+    async def _past_cache(self, group: list[FileRange]) -> list[RangeBytes]:
+        ranges = [ByteRange(wanted.start, wanted.end - wanted.start) for wanted in group]
+        found = await self._store.get_many(object_key(group[0].file_id), ranges)
+        for byte_range, body in zip(ranges, found, strict=True):
+            if len(body) != byte_range.length:
+                raise CorruptError(f"short read: file={group[0].file_id} start={byte_range.start} got={len(body)}")
+        self._metrics.read_from_store.inc(sum(map(len, found)))
+        return [RangeBytes(memoryview(body), checked=False) for body in found]

@@ -1,0 +1,116 @@
+"""Iterates over an extent's batches, and validates each batch before it is used.
+
+Place: under everything that opens an extent: delivery, search for an offset, look-up of a timestamp.
+Invariant: a yielded batch is a complete batch of this extent, with its real offset and a correct
+checksum; bytes that contradict their extent raise CorruptError. Checksums cost about 0.06 s of CPU
+per GB; bytes that never left this process were verified when they were produced.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from headrace.metastore.api.read import Extent
+from headrace.storage.errors import CorruptError
+from headrace.storage.records.header import HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC, batch_crc
+from headrace.storage.segment.file_range import RangeBytes
+
+
+class BatchStart(NamedTuple):
+    """A batch boundary: the byte position in the file, and the offset of the batch that starts there."""
+
+    position: int
+    offset: int
+
+
+class ExtentBatch(NamedTuple):
+    """One batch. `data` is all of it, as stored; `offset` and `next_offset` are its real ones."""
+
+    position: int
+    offset: int
+    next_offset: int
+    data: memoryview
+
+    @property
+    def next(self) -> BatchStart:
+        """The start of the next batch."""
+        return BatchStart(self.position + len(self.data), self.next_offset)
+
+
+# The header fields that the iteration needs (storage/records/header.py), at a third of the cost of all of them:
+# batch length, magic, CRC, last offset delta; to the header's end.
+_FRAMING = struct.Struct(">8xi4xbI2xi34x")
+
+
+def start_of(extent: Extent) -> BatchStart:
+    """The start of its first batch."""
+    return BatchStart(extent.position, extent.base_offset)
+
+
+def walk(extent: Extent, body: RangeBytes, start: BatchStart) -> Iterator[ExtentBatch]:
+    """The extent's batches from `start`, where `body` begins, as far as `body` holds them whole.
+
+    CorruptError for bytes that cannot be a batch of this extent, and if the extent ends at a wrong offset.
+    """
+    data = body.data
+    position, offset = start
+    at = 0
+    while (framing := _framing(extent, data, at, position, offset)) is not None:
+        size, crc, last_offset_delta = framing
+        if at + size > len(data):
+            return
+        batch = data[at : at + size]
+        if not body.checked and batch_crc(batch) != crc:
+            raise CorruptError(f"batch checksum mismatch: {_where(extent, position)}")
+        # Producers' batches have base offset 0 and follow each other without a gap. This is the only place to
+        # change when compaction writes batches with other base offsets.
+        next_offset = offset + last_offset_delta + 1
+        yield ExtentBatch(position, offset, next_offset, batch)
+        at += size
+        position += size
+        offset = next_offset
+
+
+def first_size(extent: Extent, body: RangeBytes, start: BatchStart) -> int:
+    """The size in bytes of the batch at `start`, of which `body` holds at least the header."""
+    framing = _framing(extent, body.data, 0, start.position, start.offset)
+    if framing is None:
+        raise CorruptError(f"no batch header: {_where(extent, start.position)}")
+    return framing[0]
+
+
+def _framing(extent: Extent, data: memoryview, at: int, position: int, offset: int) -> tuple[int, int, int] | None:
+    """(size, crc, last offset delta) of the batch at `data[at]`, byte `position` of the file.
+
+    None at the extent's end, and if `data` ends inside the batch's header.
+    CorruptError if it cannot be a batch of this extent, or if the extent ends at a wrong offset.
+    """
+    end = extent.position + extent.length
+    if position == end:
+        if offset != extent.last_offset + 1:
+            raise CorruptError(f"extent ends at a wrong offset: offset={offset} {_where(extent, position)}")
+        return None
+    if at + HEADER_BYTES > len(data):
+        if end - position < HEADER_BYTES:
+            raise CorruptError(f"extent ends inside a header: {_where(extent, position)}")
+        return None
+    length, magic, crc, last_offset_delta = _FRAMING.unpack_from(data, at)
+    size = length + LENGTH_PREFIX_BYTES
+    if (
+        magic != MAGIC
+        or size < HEADER_BYTES
+        or position + size > end
+        or last_offset_delta < 0
+        or offset + last_offset_delta > extent.last_offset
+    ):
+        raise CorruptError(f"not a batch of this extent: {_where(extent, position)}")
+    return size, crc, last_offset_delta
+
+
+def _where(extent: Extent, position: int) -> str:
+    return (
+        f"file={extent.file_id} position={position} partition_key={extent.partition_key}"
+        f" offsets={extent.base_offset}-{extent.last_offset}"
+    )

@@ -1,0 +1,1 @@
+"""The newest extents of each partition, from this agent's commits and from the feed."""

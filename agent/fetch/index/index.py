@@ -1,0 +1,318 @@
+"""The tail index: the newest extents that this agent knows from the commit feed.
+
+Place: the first source of a fetch (locate.py); filled by feed.py, completed by the primary's answers.
+Invariant: a partition's extents here have no gap in offsets and end where the feed is, or where this agent's commits
+are. Uncertain entries are removed, and the primary is asked for a removed partition: the index may lag, but is never
+wrong. The sources can be combined without a race because high watermark and log start only grow within one incarnation
+of the metastore, and because a primary's answer is ignored if something was removed after it was requested
+(`generation`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
+from headrace.agent.fetch.index.segment_cache import SegmentCache
+from headrace.agent.fetch.index.tail import Tail
+from headrace.agent.fetch.lookup import Lookup, LookupStatus
+from headrace.metastore.api.read import (
+    NONE_OPEN,
+    Extent,
+    FeedKind,
+    FeedPage,
+    FeedRow,
+    PartitionExtents,
+)
+from headrace.metastore.keys import commit_shard
+
+LOOK_AGAIN = 1 << 62
+"""Marker instead of a number of new bytes: a waiting fetch must look up its partitions again."""
+
+EXTENTS_MAX = 65_536
+"""Extents over all partitions; about 20 MB. The oldest arrival is removed first."""
+
+FILES_MAX = 8_192
+"""Number of files with a known live end."""
+
+_base_offset = attrgetter("base_offset")
+_last_offset = attrgetter("last_offset")
+
+
+class TailIndex:
+    """The tail of each partition's log: recent extents, high watermark, log start."""
+
+    def __init__(self, shards: int, extents_max: int = EXTENTS_MAX) -> None:
+        self.heads: dict[int, int] = {}
+        """Per commit shard the number of the last feed row that was applied: what the feed is polled with."""
+        self.generation = 0
+        """Counts removals. Read it before asking the primary, and pass it to `observe`."""
+        self.on_forgotten: Callable[[list[Extent]], None] = lambda extents: None
+        """Gets what is forgotten because the feed went back or is another life's: it may be lost."""
+        self.history = SegmentCache()
+        """What the primary said of earlier extents."""
+        self._shards = shards
+        self._extents_max = extents_max
+        self._incarnation: uuid.UUID | None = None
+        self._tails: dict[int, Tail] = {}
+        self._arrivals: deque[Extent] = deque()
+        """The cached extents, oldest first, and those that something else has removed since they arrived."""
+        self._file_ends: OrderedDict[uuid.UUID, int] = OrderedDict()
+
+    @property
+    def held_extents(self) -> int:
+        """Here and in the history, at most: those that swaps removed are counted until they are the oldest."""
+        return len(self._arrivals) + self.history.held_extents
+
+    def look(self, key: int, offset: int, max_bytes: int) -> Lookup | None:
+        """Extents from `offset` on, about `max_bytes` of them; None if the primary must be asked."""
+        tail = self._tails.get(key)
+        if tail is None or not tail.confirmed:
+            return None
+        if offset == tail.high_watermark:
+            return _found(tail, [], offset)
+        extents = tail.extents
+        if not extents or not max(extents[0].base_offset, tail.log_start_offset) <= offset <= extents[-1].last_offset:
+            return None
+        first = bisect_left(extents, offset, key=_last_offset)
+        return _found(tail, up_to(extents, first, max_bytes), offset)
+
+    def look_back(self, key: int, offset: int, max_bytes: int) -> Lookup | None:
+        """The same as `look`, before the tail: from what the primary said earlier."""
+        tail = self._tails.get(key)
+        if tail is None or not tail.confirmed or offset < tail.log_start_offset:
+            return None
+        extents = up_to(self.history.from_offset(key, offset), 0, max_bytes)
+        if not extents or extents[-1].last_offset + 1 >= tail.high_watermark:
+            return None  # the primary knows whether there is more
+        cut = sum(extent.length for extent in extents) < max_bytes
+        return Lookup(
+            LookupStatus.FOUND,
+            tail.log_start_offset,
+            tail.high_watermark,
+            extents,
+            cut=cut,
+            last_stable_offset=max(tail.last_stable_offset, extents[-1].last_offset + 1),  # only stable ones are kept
+            aborted=[a for a in self.history.aborted(key) if a.last_offset >= offset],
+        )
+
+    def high_watermark(self, key: int) -> int:
+        """The newest known high watermark; 0 if none is known."""
+        tail = self._tails.get(key)
+        return tail.high_watermark if tail else 0
+
+    def log_start_offset(self, key: int) -> int:
+        """The log start as far as known here; -1 if unknown."""
+        tail = self._tails.get(key)
+        return tail.log_start_offset if tail is not None and tail.confirmed else -1
+
+    def live_end(self, file_id: uuid.UUID) -> int:
+        """The end of the last live byte of this file that the feed mentioned; 0 if none."""
+        return self._file_ends.get(file_id, 0)
+
+    def observe(self, answer: PartitionExtents, generation: int) -> None:
+        """Take over watermark and log start from the primary, unless something was removed since `generation`."""
+        key = answer.partition_key
+        if generation != self.generation or commit_shard(key, self._shards) not in self.heads:
+            return
+        if not answer.known:
+            self._tails.pop(key, None)
+            return
+        tail = self._tails.setdefault(key, Tail())
+        tail.high_watermark = max(tail.high_watermark, answer.high_watermark)
+        tail.confirmed = True
+        tail.note_primary(answer.first_open_offset, answer.high_watermark)
+        self._move_log_start(tail, answer.log_start_offset)
+
+    def move_log_start(self, generation: int, key: int, log_start_offset: int) -> None:
+        """Take over a log start that this agent moved, unless something was removed since `generation`."""
+        tail = self._tails.get(key)
+        if generation == self.generation and tail is not None:
+            self._move_log_start(tail, log_start_offset)
+
+    def apply(self, page: FeedPage) -> dict[int, int]:
+        """Apply a page. Returns the news for waiting fetches: key -> new bytes, or LOOK_AGAIN."""
+        if page.incarnation_id != self._incarnation:
+            self.on_forgotten(self.extents())
+            heard = self.forget_all()
+            self._incarnation = page.incarnation_id
+            self.heads = dict(page.heads)
+            return heard
+        heard = {}
+        for shard in page.lost_shards:
+            self._forget_lost(shard, page.heads[shard], heard)
+        for row in page.rows:
+            self._apply_row(row, heard)
+        for shard, head in page.heads.items():
+            if shard not in self.heads:
+                self.heads[shard] = head
+            elif head < self.heads[shard]:  # the feed went back without saying so
+                self._forget_lost(shard, head, heard)
+        return heard
+
+    def take_own(self, extents: Sequence[Extent]) -> tuple[dict[int, int], bool]:
+        """Return what this agent's commit appended, before the feed brings it. Returns what `apply` does, and whether
+        all of it is known now.
+
+        An extent is taken only if it follows the newest one here: then nothing that the feed has not brought yet is
+        between them. Not for transactional batches, of which the feed says more.
+        """
+        heard: dict[int, int] = {}
+        for extent in extents:
+            key = extent.partition_key
+            tail = self._tails.get(key)
+            if tail is None or tail.end != extent.base_offset or tail.high_watermark != extent.base_offset:
+                continue
+            tail.ahead.append(extent)
+            self._append(extent)
+            heard[key] = heard.get(key, 0) + extent.length
+            if tail.note_fed(None, extent.last_offset + 1):
+                heard[key] = LOOK_AGAIN
+        return heard, all(self.high_watermark(extent.partition_key) > extent.last_offset for extent in extents)
+
+    def extents(self) -> list[Extent]:
+        """All that are known."""
+        return [extent for tail in self._tails.values() for extent in tail.extents]
+
+    def forget_all(self) -> dict[int, int]:
+        """Forget every partition and head: the next page is the first one. Returns as `apply` does."""
+        heard = dict.fromkeys(self._tails, LOOK_AGAIN)
+        self.generation += 1
+        self._incarnation = None
+        self._tails.clear()
+        self._arrivals.clear()
+        self._file_ends.clear()
+        self.heads = {}
+        self.history.forget()
+        return heard
+
+    def _forget_lost(self, shard: int, head: int, heard: dict[int, int]) -> None:
+        """Rows are missing; if the feed went back, as on a promoted standby before its life begins, extents may be."""
+        if head < self.heads.get(shard, head):
+            self.on_forgotten([e for e in self.extents() if commit_shard(e.partition_key, self._shards) == shard])
+        self._forget_shard(shard, head, heard)
+
+    def _forget_shard(self, shard: int, head: int, heard: dict[int, int]) -> None:
+        keys = [key for key in self._tails if commit_shard(key, self._shards) == shard]
+        self._forget_keys(keys, heard)
+        self.history.forget([key for key in self.history.held_keys() if commit_shard(key, self._shards) == shard])
+        self.heads[shard] = head
+
+    def _forget_keys(self, keys: list[int], heard: dict[int, int]) -> None:
+        self.generation += 1
+        for key in keys:
+            self._tails.pop(key, None)
+            heard[key] = LOOK_AGAIN
+
+    def _apply_row(self, row: FeedRow, heard: dict[int, int]) -> None:
+        head = self.heads.get(row.shard)
+        if head is None or row.seq <= head:
+            return
+        if row.seq != head + 1:  # rows are missing: nothing of this shard is certain any more
+            self._forget_shard(row.shard, row.seq, heard)
+        self.heads[row.shard] = row.seq
+        self.history.apply(row)
+        if row.kind in (FeedKind.COMMIT, FeedKind.TRANSACTION):
+            for extent in row.extents:
+                if self._has_already(extent):
+                    continue
+                self._append(extent)
+                heard[extent.partition_key] = heard.get(extent.partition_key, 0) + extent.length
+            self._note_transactions(row, heard)
+        elif row.kind is FeedKind.LOG_START:
+            for move in row.log_starts:
+                self._move_log_start(self._tails.setdefault(move.partition_key, Tail()), move.log_start_offset)
+        elif row.kind is FeedKind.SWAP:
+            for extent in row.extents:
+                self._drop_through(extent.partition_key, extent.last_offset)
+        else:
+            self._forget_keys(row.deleted_keys, heard)
+
+    def _note_transactions(self, row: FeedRow, heard: dict[int, int]) -> None:
+        """Note which transactions are open after the row, in the partitions that it appended to."""
+        for key, end in {extent.partition_key: extent.last_offset + 1 for extent in row.extents}.items():
+            if self._tails[key].note_fed(row.first_open_offsets.get(key), end):
+                heard[key] = LOOK_AGAIN
+        for aborted in row.aborted:
+            tail = self._tails[aborted.partition_key]
+            first = tail.extents[0].base_offset
+            tail.aborted = [*(a for a in tail.aborted if a.last_offset >= first), aborted]
+
+    def _has_already(self, extent: Extent) -> bool:
+        """Return whether an extent of the feed is here, because this agent committed it. If the feed has something
+        else in the place of what this agent committed, that is lost: another history has begun.
+        """
+        tail = self._tails.get(extent.partition_key)
+        if tail is None or not tail.ahead:
+            return False
+        if tail.feed_catches_up(extent):
+            return True
+        self.on_forgotten(list(tail.ahead))
+        self._start_over(extent.partition_key)
+        return False
+
+    def _start_over(self, key: int) -> Tail:
+        self.generation += 1
+        tail = self._tails[key] = Tail()
+        return tail
+
+    def _append(self, extent: Extent) -> None:
+        key = extent.partition_key
+        tail = self._tails.setdefault(key, Tail())
+        if tail.end not in (None, extent.base_offset):
+            # Commits of a shard have no gap and never go back: the entries belong to another incarnation.
+            tail = self._start_over(key)
+        tail.extents.append(extent)
+        if extent.base_offset == 0:  # known from its first record on
+            tail.confirmed = True
+            tail.note_primary(NONE_OPEN, 0)
+        tail.high_watermark = max(tail.high_watermark, extent.last_offset + 1)
+        self._arrivals.append(extent)
+        while len(self._arrivals) > self._extents_max:
+            self._evict(self._arrivals.popleft())
+        end = extent.position + extent.length
+        self._file_ends[extent.file_id] = max(end, self._file_ends.get(extent.file_id, 0))
+        if len(self._file_ends) > FILES_MAX:
+            self._file_ends.popitem(last=False)
+
+    def _evict(self, oldest: Extent) -> None:
+        """Remove an arrival, if nothing else has: its partition may have newer extents by now, which stay."""
+        tail = self._tails.get(oldest.partition_key)
+        if tail is not None and tail.extents and tail.extents[0] is oldest:
+            del tail.extents[0]
+
+    def _drop_through(self, key: int, last_offset: int) -> None:
+        """A swap replaced extents up to `last_offset`: readers of them must ask the primary."""
+        tail = self._tails.get(key)
+        if tail is not None:
+            del tail.extents[: bisect_right(tail.extents, last_offset, key=_base_offset)]
+
+    def _move_log_start(self, tail: Tail, log_start_offset: int) -> None:
+        tail.log_start_offset = max(tail.log_start_offset, log_start_offset)
+        tail.high_watermark = max(tail.high_watermark, log_start_offset)  # the feed has not brought these commits yet
+        del tail.extents[: bisect_left(tail.extents, log_start_offset, key=_last_offset)]
+
+
+def _found(tail: Tail, extents: list[Extent], offset: int) -> Lookup:
+    return Lookup(
+        LookupStatus.FOUND,
+        tail.log_start_offset,
+        tail.high_watermark,
+        extents,
+        recent=True,
+        last_stable_offset=tail.last_stable_offset,
+        aborted=[a for a in tail.aborted if a.last_offset >= offset],
+    )
+
+
+def up_to(extents: list[Extent], first: int, max_bytes: int) -> list[Extent]:
+    """`extents[first:]` until they hold `max_bytes`; at least one."""
+    held = 0
+    for end in range(first, len(extents)):
+        held += extents[end].length
+        if held >= max_bytes:
+            return extents[first : end + 1]
+    return extents[first:]

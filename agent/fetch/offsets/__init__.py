@@ -1,0 +1,1 @@
+"""Offsets by time and by leader epoch: ListOffsets and OffsetForLeaderEpoch."""

@@ -1,0 +1,86 @@
+"""The first record that is new enough: the second half of a look-up by timestamp.
+
+Place: under ListOffsets; the metastore named the first extent that may contain the record.
+Invariant: the answer is a readable record (at or above the log start) with the wanted timestamp or a later one, and
+no earlier record has one. Batches with a higher timestamp in the header than in their records are skipped. Only for
+a batch that is too large to be opened the header is trusted, and its first readable offset is the answer: a consumer
+that starts there misses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from headrace.agent.fetch.files.seek import Seeker
+from headrace.agent.fetch.files.walk import ExtentBatch
+from headrace.metastore.api.read import Extent, ExtentQuery, ReadApi
+from headrace.storage.records.codec import open_batch
+from headrace.storage.records.errors import BatchTooLargeError
+from headrace.storage.records.header import read_header
+
+ALL_BYTES = 2**31 - 1
+
+
+class FoundRecord(NamedTuple):
+    """`timestamp` in ms."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class TimestampSearch:
+    """Opens extents, batches and records; raises what reading them raises."""
+
+    def __init__(self, metastore: ReadApi, seeker: Seeker) -> None:
+        self._metastore = metastore
+        self._seeker = seeker
+
+    async def first_record(self, extent: Extent, log_start_offset: int, timestamp: int) -> FoundRecord | None:
+        """The first record from `log_start_offset` on with `timestamp` or a later one, from `extent` on."""
+        candidate: Extent | None = extent
+        while candidate is not None:
+            found = await self._in_extent(candidate, log_start_offset, timestamp)
+            if found is not None:
+                return found
+            candidate = await self._next_candidate(candidate, timestamp)
+        return None
+
+    async def _in_extent(self, extent: Extent, log_start_offset: int, timestamp: int) -> FoundRecord | None:
+        def may_hold(batch: ExtentBatch) -> bool:
+            return read_header(batch.data).highest_timestamp >= timestamp and batch.next_offset > log_start_offset
+
+        start = await self._seeker.start_before(extent, timestamp)
+        while batch := await self._seeker.first_batch(extent, may_hold, start, recent=False):
+            found = await asyncio.to_thread(_in_batch, batch, log_start_offset, timestamp)
+            if found is not None:
+                return FoundRecord(*found, extent.leader_epoch)
+            start = batch.next
+        return None
+
+    async def _next_candidate(self, extent: Extent, timestamp: int) -> Extent | None:
+        """The next extent that may contain the record; the first one nearly always does, so this may be slow."""
+        key, offset = extent.partition_key, extent.last_offset + 1
+        while True:
+            (answer,) = await self._metastore.find_extents([ExtentQuery(key, offset, ALL_BYTES)])
+            for later in answer.extents:
+                if later.max_timestamp >= timestamp:
+                    return later
+            if not answer.extents:
+                return None
+            offset = answer.extents[-1].last_offset + 1
+
+
+def _in_batch(batch: ExtentBatch, log_start_offset: int, timestamp: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of its first such record."""
+    header = read_header(batch.data)
+    try:
+        opened = open_batch(batch.data)
+    except BatchTooLargeError:
+        return max(batch.offset, log_start_offset), header.highest_timestamp
+    shift = batch.offset - header.base_offset
+    for record in opened:
+        if record.timestamp >= timestamp and record.offset + shift >= log_start_offset:
+            return record.offset + shift, record.timestamp
+    return None

@@ -1,0 +1,1 @@
+"""Topics that are made from tables on request."""

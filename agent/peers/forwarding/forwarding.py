@@ -1,0 +1,138 @@
+"""Decides which agent serves a request about groups or about one agent: this one, another one, or several.
+
+Place: around the handlers of those APIs, between the dispatcher and them; link.py sends what another agent serves.
+Invariant: a request goes to the agents that the routing names now, once each. A request that was forwarded is served
+here, so there is one hop. What a lost link leaves open is answered as an agent does that knows no coordinator:
+COORDINATOR_NOT_AVAILABLE. Without a shared address a request costs one comparison more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+from headrace.agent.cluster.shared_address import SharedAddress
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.peers.forwarding.link import Answer
+from headrace.agent.peers.forwarding.links import Links
+from headrace.agent.peers.forwarding.parts import Part, joined, parts
+from headrace.agent.peers.forwarding.routes import Elements, Route, Whole
+from headrace.agent.peers.forwarding.wire import ForwardOutcome
+from headrace.metastore.log.image import AgentImage
+from headrace.protocol import wire
+from headrace.protocol.api_versions import APIS
+from headrace.protocol.request import CloseConnection, Request, RequestHandler, Response
+from headrace.protocol.typed import decode, reply, schema
+from headrace.storage.errors import TooManyElementsError
+
+_LISTED = "groups"
+"""The field in which ListGroups lists them."""
+
+
+class Forwarding:
+    """Wraps handlers."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        shared: SharedAddress,
+        links: Links,
+        unavailable: Mapping[int, RequestHandler],
+    ) -> None:
+        """`unavailable`: handlers that answer as if no coordinator was known."""
+        self._view, self._shared, self._links, self._unavailable = view, shared, links, unavailable
+
+    def wrap(self, route: Route, local: RequestHandler) -> RequestHandler:
+        """The handler of an API with this route; `local` serves it here."""
+        if isinstance(route, Elements):
+            serve: Callable[[Request, RequestHandler], Awaitable[Response]] = partial(self._by_element, route)
+        else:
+            serve = {
+                Whole.EVERY_AGENT: self._of_all,
+                Whole.GROUP_IN_FIRST_FIELD: self._of_one_group,
+                Whole.GROUP_ID: self._of_group_id,
+            }[route]
+
+        def handle(request: Request) -> Awaitable[Response]:
+            client = request.connection
+            if client.is_forwarded or not self._shared.forwards(client.listener):
+                return local(request)
+            return serve(request, local)
+
+        return handle
+
+    def _of_one_group(self, request: Request, local: RequestHandler) -> Awaitable[Response]:
+        """Sent before this returns: requests of a connection keep their order."""
+        try:
+            flexible = request.api_key in APIS and schema(request.api_key, request.api_version).flexible
+            group_id, _ = wire.read_string(request.body, 0, flexible)
+        except wire.MALFORMED:
+            return local(request)  # which refuses it
+        agent = self._other(self._view.coordinator(group_id))
+        return local(request) if agent is None else self._to(agent, request, local)
+
+    def _of_group_id(self, request: Request, local: RequestHandler) -> Awaitable[Response]:
+        """The group is not in the first field."""
+        _, entity = decode(request)
+        agent = self._other(self._view.coordinator(entity.group_id))
+        return local(request) if agent is None else self._to(agent, request, local)
+
+    def _by_element(self, route: Elements, request: Request, local: RequestHandler) -> Awaitable[Response]:
+        """Each element goes to its agent."""
+        if request.api_version < route.first_version:
+            return self._of_one_group(request, local)
+        _, entity = decode(request)
+        found = parts(request, entity, route.asked, partial(self._agent_of, route))
+        if len(found) == 1:
+            agent, _ = found[0]
+            return local(request) if agent is None else self._to(agent, request, local)
+        return self._in_parts(request, found, local, route.answered)
+
+    def _of_all(self, request: Request, local: RequestHandler) -> Awaitable[Response]:
+        """ListGroups: each agent lists those that it coordinates."""
+        others = [agent for agent in self._view.image.live_agents() if agent.node_id != self._view.node_id]
+        if not others:
+            return local(request)
+        return self._in_parts(request, [(None, request), *((agent, request) for agent in others)], local, _LISTED)
+
+    def _to(self, agent: AgentImage, request: Request, local: RequestHandler) -> Awaitable[Response]:
+        return self._finish(request, self._links.forward(agent, request), local)
+
+    def _in_parts(
+        self, request: Request, found: list[Part], local: RequestHandler, answered: str
+    ) -> Awaitable[Response]:
+        started = [local(part) if agent is None else self._to(agent, part, local) for agent, part in found]
+        return self._join(request, started, answered)
+
+    async def _join(self, request: Request, started: list[Awaitable[Response]], answered: str) -> Response:
+        answers = await asyncio.gather(*started)
+        answer = reply(request, joined(request, answers, answered))
+        answer.reserved_bytes = sum(each.reserved_bytes for each in answers)
+        return answer
+
+    async def _finish(self, request: Request, pending: asyncio.Future[Answer], local: RequestHandler) -> Response:
+        """The other agent's answer as this agent's."""
+        outcome, rest = await pending
+        match outcome:
+            case ForwardOutcome.ANSWERED:
+                return Response([rest])
+            case ForwardOutcome.NO_ANSWER:
+                return Response(None)
+            case ForwardOutcome.CLOSE:
+                raise CloseConnection(bytes(rest).decode(errors="replace"))
+            case ForwardOutcome.TOO_MANY_ELEMENTS:
+                raise TooManyElementsError(bytes(rest).decode(errors="replace"))
+        return await self._unavailable.get(request.api_key, local)(request)
+
+    def _agent_of(self, route: Elements, element: object) -> AgentImage | None:
+        """The other agent that serves this element of a request; None: this agent."""
+        group_id = route.group_of(element)
+        if group_id is not None:
+            return self._other(self._view.coordinator(group_id))
+        node_id = route.node_of(element)
+        agent = None if node_id is None else self._view.image.agents.get(node_id)
+        return self._other(agent if agent is not None and agent.live else None)
+
+    def _other(self, agent: AgentImage | None) -> AgentImage | None:
+        return None if agent is None or agent.node_id == self._view.node_id else agent

@@ -1,0 +1,101 @@
+"""Asks other agents what they reach, and answers the same question.
+
+Place: asked by cli/process/readiness.py while this process's own probes fail; the answer is a handler of the Kafka
+listener.
+Invariant: one round asks at most PEERS_ASKED agents and ends within TIMEOUT_SECONDS, regardless of them. An agent
+that does not answer reports nothing. Nothing is answered without the cluster's secret: the connection is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.peers.channel import PEER_HEALTH
+from headrace.agent.peers.connection import Connect, PeerConnection, open_connection
+from headrace.agent.peers.health_wire import (
+    ANSWER_BYTES,
+    VERSION,
+    Question,
+    decode_answer,
+    decode_question,
+    encode_answer,
+    encode_question,
+)
+from headrace.metastore.api.zone_secret import opened_with
+from headrace.metastore.log.image import AgentImage
+from headrace.protocol.request import Request, Response
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
+
+logger = logging.getLogger(__name__)
+
+PEERS_ASKED = 3
+TIMEOUT_SECONDS = 1.0
+
+
+class AgentReports:
+    """Implements readiness.PeerReports, and a Handler. `now_ms` is the database's clock."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        view: ClusterView,
+        own_reached: Callable[[], frozenset[str]],
+        now_ms: Callable[[], int],
+        clock: Clock,
+        rng: random.Random,
+        listener: str | None = None,
+        connect: Connect = open_connection,
+    ) -> None:
+        """`own_reached`: the dependencies that this process reaches now. `listener`: inter.broker.listener.name."""
+        self._connect = connect
+        self._secret = secret
+        self._view = view
+        self._own_reached = own_reached
+        self._now_ms = now_ms
+        self._clock = clock
+        self._rng = rng
+        self._listener = listener
+
+    async def reached(self) -> frozenset[str]:
+        """The dependencies that at least one of the agents asked reaches now."""
+        others = [agent for agent in self._view.image.live_agents() if agent.node_id != self._view.node_id]
+        chosen = self._rng.sample(others, min(PEERS_ASKED, len(others)))
+        questions = [asyncio.ensure_future(self._ask(agent)) for agent in chosen]
+        timer = asyncio.ensure_future(self._clock.sleep(TIMEOUT_SECONDS))
+        everything = asyncio.gather(*questions)
+        await asyncio.wait((everything, timer), return_when=asyncio.FIRST_COMPLETED)
+        for task in (timer, *questions):
+            task.cancel()
+        answers = await asyncio.gather(*questions, return_exceptions=True)
+        await asyncio.gather(everything, return_exceptions=True)
+        return frozenset().union(*(answer for answer in answers if isinstance(answer, frozenset)))
+
+    async def handle(self, request: Request) -> Response:
+        """Return what this process reaches. CloseConnection for an unauthorized, stale or misdirected question."""
+        PEER_HEALTH.check_version(request.api_version, VERSION)
+        (question, mac), secret = opened_with(self._secret, lambda secret: decode_question(request.body, secret))
+        PEER_HEALTH.check_addressee(question.asked, self._view.node_id, question.sent_ms, self._now_ms())
+        request.connection.is_agent = True
+        return Response([encode_answer(request.correlation_id, secret, mac, self._own_reached())])
+
+    async def _ask(self, agent: AgentImage) -> frozenset[str]:
+        connection: PeerConnection | None = None
+        try:
+            address = agent.endpoint(self._listener)
+            connection = await self._connect(PEER_HEALTH, address.host, address.port)
+            question = Question(self._now_ms(), self._view.node_id, agent.node_id)
+            correlation_id = connection.next_id()
+            frame, mac = encode_question(question, self._secret, correlation_id)
+            answer = await connection.ask(correlation_id, frame, ANSWER_BYTES)
+            return decode_answer(answer, self._secret, mac)
+        except HeadraceError as error:
+            logger.info("an agent did not say what it reaches: node_id=%d error=%s", agent.node_id, error)
+            return frozenset()
+        finally:
+            if connection is not None:
+                connection.close()

@@ -1,0 +1,71 @@
+"""The form of an agent's row of an API: its handler, who may ask, what the audit log says, and where it is served.
+
+Place: agent/serve/handlers.py, agent/serve/group_handlers.py, agent/serve/access_handlers.py and
+agent/serve/controller/controller_handlers.py are made of rows; protocol/api_versions.py has the row of the same API's
+versions.
+Invariant: a handler is registered behind its rule and its audit lines, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from headrace.agent.access.audit import AuditLog
+from headrace.agent.access.audited_changes import Changes, audited
+from headrace.agent.access.authorization.authorizer import Authorizer
+from headrace.agent.access.authorization.gate import gate
+from headrace.agent.access.authorization.rules.rule import Rule
+from headrace.agent.peers.forwarding.routes import Route
+from headrace.agent.serve.dispatch import Dispatcher
+from headrace.protocol.request import RequestHandler
+
+P = TypeVar("P", contravariant=True)
+Q = TypeVar("Q")
+Wrap = Callable[[Route | None, RequestHandler], RequestHandler]
+"""Puts forwarding before a handler."""
+
+
+@dataclass(frozen=True)
+class ApiRow(Generic[P]):
+    """One API as an agent serves it. `P`: what its handler is made of."""
+
+    handler: Callable[[P], RequestHandler]
+    rule: Rule
+    changes: Changes | None = None
+    """Lines of the audit log; None for an API that changes nothing that an administrator looks after."""
+    route: Route | None = None
+    """The rule that chooses the agent, if the clients see all agents as one; None: any."""
+    is_advertised: bool = True
+    """It is in ApiVersions. Others are for the tools of Headrace."""
+
+    def of(self, part: Callable[[Q], P]) -> ApiRow[Q]:
+        """The same row for parts that contain what its handler is made of."""
+        make = self.handler
+        return ApiRow[Q](lambda whole: make(part(whole)), self.rule, self.changes, self.route, self.is_advertised)
+
+
+def register_rows(
+    dispatcher: Dispatcher,
+    rows: Mapping[int, ApiRow[P]],
+    parts: P,
+    authorizer: Authorizer,
+    audit: AuditLog,
+    forward: Wrap = lambda route, handler: handler,
+) -> None:
+    """Make the handlers, and serve them."""
+    for api_key, row in rows.items():
+        register = dispatcher.register if row.is_advertised else dispatcher.register_unadvertised
+        served = audited(row.changes, forward(row.route, row.handler(parts)), audit)
+        register(api_key, gate(authorizer, row.rule, served))
+
+
+def routes_of(rows: Mapping[int, ApiRow[P]]) -> dict[int, Route]:
+    """List the APIs that other agents may serve, each with its route."""
+    return {api_key: row.route for api_key, row in rows.items() if row.route is not None}
+
+
+def unadvertised(row: ApiRow[P]) -> ApiRow[P]:
+    """The same row, served and not named in ApiVersions."""
+    return replace(row, is_advertised=False)

@@ -1,0 +1,53 @@
+"""Authentication for the listeners of a process, from its settings and its image of the cluster.
+
+Place: agent/serve/paths.py for the broker's listeners, agent/serve/controller/controller_endpoint.py for the one for
+controllers.
+Invariant: a listener on which clients must authenticate is served through the gate, and through nothing else.
+"""
+
+from __future__ import annotations
+
+import hmac
+import random
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.access.audit import AuditLog
+from headrace.agent.access.listener_security import ListenerSecurity
+from headrace.agent.access.sasl.authentication import Authentication
+from headrace.agent.access.sasl.credentials import Credentials
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.serve.dispatch import Dispatcher
+from headrace.config.settings import Settings
+from headrace.metastore.log.sealed_keys import SealedKeys
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import RequestHandler
+from headrace.storage.clock import Clock
+
+
+def authenticated(
+    dispatcher: Dispatcher,
+    settings: Settings,
+    securities: Mapping[str, ListenerSecurity],
+    view: ClusterView,
+    zone_secret: bytes,
+    sealed_keys: SealedKeys,
+    clock: Clock,
+    nonces: random.Random,
+    registry: CollectorRegistry,
+    audit: AuditLog,
+) -> RequestHandler:
+    """The dispatcher's handler, with SaslHandshake and SaslAuthenticate; behind a gate if a listener has SASL."""
+    credentials = Credentials(
+        lambda: view.image,
+        lambda: settings.delegation_token_secret_key,
+        clock,
+        hmac.digest(zone_secret, b"salts of unknown users", "sha256"),
+        sealed_keys,
+    )
+    authentication = Authentication(securities, credentials, clock, nonces, registry, audit, view.catch_up)
+    dispatcher.register(ApiKey.SASL_HANDSHAKE, authentication.handshake)
+    dispatcher.register(ApiKey.SASL_AUTHENTICATE, authentication.authenticate)
+    has_gate = any(security.must_authenticate for security in securities.values())
+    return authentication.gate(dispatcher.handle) if has_gate else dispatcher.handle

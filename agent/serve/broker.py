@@ -1,0 +1,278 @@
+"""The broker role: the Kafka front of one agent, composed: started, drained, closed.
+
+Place: run by cli/process/shell.py, which owns the connections and the HTTP server.
+Invariant: clients are served only between joining and leaving the cluster. Draining flushes, commits and answers the
+batches that were received, unless the grace period ends.
+After a crash nothing acknowledged is lost; clients retry batches with an unknown outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.access.audit import AuditLog
+from headrace.agent.access.listener_security import ListenerSecurity
+from headrace.agent.access.quotas.service import QuotaService
+from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.cluster.compose import compose_cluster
+from headrace.agent.cluster.membership import BrokerState
+from headrace.agent.cluster.metadata_metrics import MetadataMetrics
+from headrace.agent.fetch.steps import UNTRACED, FetchSteps
+from headrace.agent.listener.descriptors import connections_possible
+from headrace.agent.listener.host import Limits
+from headrace.agent.listener.server import KafkaListener
+from headrace.agent.produce.observer import ProduceObserver
+from headrace.agent.produce.trace import FileTrace
+from headrace.agent.serve.dispatch import Dispatcher
+from headrace.agent.serve.housekeeping import Housekeeper
+from headrace.agent.serve.loop_lag import loop_lag, watch_loop_lag
+from headrace.agent.serve.paths import AgentResources, RequestPaths
+from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
+from headrace.config.settings import Settings
+from headrace.metastore.api.agents import Listener, agent_features
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.sealing import Sealing
+from headrace.protocol.request import Request, RequestHandler, Response
+from headrace.storage.clock import Clock
+from headrace.storage.objects.store import ObjectStore
+from headrace.storage.supervision import Supervisor
+
+logger = logging.getLogger(__name__)
+
+
+class Broker:
+    """Serves Kafka clients: `start`, then `drain` and `close`."""
+
+    title = "agent"
+    needs_bucket = True
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: ObjectStore,
+        metastore: Metastore,
+        clock: Clock,
+        rng: random.Random,
+        registry: CollectorRegistry,
+        on_settled: Callable[[FileTrace], None] = lambda trace: None,
+        nonces: random.Random | None = None,
+        observer: ProduceObserver | None = None,
+        fetch_steps: FetchSteps = UNTRACED,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        """`on_settled` gets the times of each flushed file's steps: for load reports. `nonces` None: those of the
+        operating system. `observer` and `fetch_steps`: what traces the two paths, if anything does.
+        `supervisor`: the process's; None: a separate one."""
+        self.settings = settings
+        self._metastore, self._clock, self._rng, self._registry = metastore, clock, rng, registry
+        self._configs = EffectiveConfigs(settings)
+        self.audit = AuditLog(clock, registry)
+        self._supervisor = supervisor or Supervisor(clock)
+        self._serving = asyncio.Event()
+        self._early = 0
+        """Requests that arrived before the agent served and have not started. Later requests may not overtake
+        them."""
+        self._dispatcher = Dispatcher(self._image)
+        self._serve: RequestHandler = self._dispatcher.handle
+        self._listener = KafkaListener(
+            *(self._handle, Limits.from_settings(settings), clock, registry, self._max_connections, self._supervisor)
+        )
+        self._listener.on_refused_certificate(self.audit.failed_authentication)
+        self._quotas = QuotaService(self._listener, metastore, lambda: self.node_id, clock, rng, registry)
+        self._securities: dict[str, ListenerSecurity] = {}
+        """Of the listeners that are not PLAINTEXT, by name."""
+        self.kafka_port = 0
+        """Of the first listener."""
+        self._advertised: tuple[Listener, ...] = ()
+        """Where clients of each listener are sent, the first one for clients first."""
+        self.cluster: Cluster | None = None
+        self.is_active_controller: Callable[[], bool] = lambda: False
+        """Whether the controller in the same process, if any, is the active one."""
+        self.reached_here: Callable[[], frozenset[str]] = frozenset
+        """The dependencies that answer this process (storage/dependency.py): what it reports to other agents."""
+        self._foundation = AgentResources(
+            settings=settings,
+            store=store,
+            metastore=metastore,
+            clock=clock,
+            rng=rng,
+            nonces=nonces or random.SystemRandom(),
+            registry=registry,
+            listener=self._listener,
+            dispatcher=self._dispatcher,
+            quotas=self._quotas,
+            audit=self.audit,
+            sealing=Sealing(settings.metadata_secret_keys),
+            supervisor=self._supervisor,
+            securities=self._securities,
+            observer=observer,
+            fetch_steps=fetch_steps,
+            on_settled=on_settled,
+            is_active_controller=lambda: self.is_active_controller(),
+            reached_here=lambda: self.reached_here(),
+        )
+        self._paths: RequestPaths | None = None
+        self._background: set[asyncio.Task[None]] = set()
+
+    @property
+    def node_id(self) -> int | None:
+        """Return None until it has registered."""
+        return None if self.cluster is None or self.cluster.node_id < 0 else self.cluster.node_id
+
+    @property
+    def image(self) -> MetadataImage | None:
+        """The newest; None until it has registered."""
+        return None if self.cluster is None or self.node_id is None else self.cluster.image
+
+    async def start(self) -> None:
+        """Listen, join the cluster, then serve. Raises the error that prevented it."""
+        await self._listen()
+        features = agent_features(has_secret_keys=bool(self._foundation.sealing))
+        cluster = compose_cluster(
+            *(self.settings, self._metastore, self._advertised, features),
+            *(self._clock, self._rng, self._registry, self._supervisor),
+        )
+        cluster.follower.on_image.append(self._quotas.on_image)
+        await cluster.follower.catch_up()
+        MetadataMetrics(cluster.follower, self._registry)
+        paths = RequestPaths(self._foundation, cluster, self._advertised, await self._metastore.zone_secret())
+        self._serve = paths.serve
+        self.cluster, self._paths = cluster, paths  # from here on `close` has to leave the cluster
+        await paths.start()
+        await cluster.start()
+        housekeeper = Housekeeper(
+            self._metastore,
+            self._clock,
+            self._rng,
+            self._registry,
+            agents=lambda: len(cluster.follower.image.live_agents()),
+            count_rows=paths.client_rows.refresh,
+        )
+        self._keep("warm-up of handlers", self._dispatcher.warm_up)
+        self._keep("event loop lag", partial(watch_loop_lag, self._clock, loop_lag(self._registry)))
+        self._keep("quotas", self._quotas.run)
+        self._keep("housekeeping", housekeeper.run)
+        self._serving.set()
+
+    def in_life(self, is_current: bool) -> None:
+        """Follow whether this process's server is the metastore, in another life than before or again. If another
+        one is, other agents know more: while clients reach this one, they get an old view of the cluster, and come
+        back to it.
+        """
+        self._listener.suspend(not is_current)
+        if self._paths is None:
+            return
+        if is_current:
+            self._paths.fetch.life_begins()
+            self._paths.produce.life_begins()
+        else:
+            self._paths.fetch.life_is_over()
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Leave the routing, then answer every request in progress. Nothing to do after a failed start."""
+        if self.cluster is not None and self._paths is not None:
+            await self.cluster.membership.controlled_shutdown()
+            await self._paths.drain(grace_seconds)
+
+    async def close(self, grace_seconds: float) -> None:
+        """Leave the cluster."""
+        if self.cluster is not None and self._paths is not None:
+            await self.cluster.stop()
+            await self._paths.close()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+
+    def ready_fields(self) -> str:
+        """Node id, and the address that clients connect to."""
+        assert self.cluster is not None
+        first = self._advertised[0]
+        return f"node={self.cluster.node_id} kafka={first.host}:{first.port}"
+
+    def not_ready_reason(self) -> str | None:
+        """Return None while it is a running member and can produce."""
+        if self.cluster is None or self._paths is None:
+            return "not a running member of the cluster"
+        if (reason := self.cluster.membership.not_ready_reason()) is not None:
+            return reason
+        return f"produce is stopped: {stopped}" if (stopped := self._paths.produce.stopped) else None
+
+    async def reached(self) -> frozenset[str]:
+        """The dependencies that at least one other agent reaches now, if this one can ask."""
+        return frozenset() if self._paths is None else await self._paths.reports.reached()
+
+    async def status(self) -> dict[str, Any]:
+        """Identity and image, for people."""
+        if self.cluster is None:
+            return {"state": BrokerState.NOT_RUNNING.name}
+        image = self.cluster.image
+        return {
+            "state": self.cluster.membership.state.name,
+            "cluster_id": self.cluster.cluster_id,
+            "node_id": self.cluster.node_id,
+            "broker_epoch": self.cluster.broker_epoch,
+            "metadata_offset": image.offset,
+            "topics": len(image.topics_by_name),
+            "agents": [
+                {"node_id": a.node_id, "host": a.host, "port": a.port, "rack": a.rack, "fenced": a.fenced}
+                for a in image.agents.values()
+            ],
+        }
+
+    async def _listen(self) -> None:
+        """Bind every listener of the broker. Clients are answered once the agent serves."""
+        found = listeners(self.settings)
+        ports = [
+            await self._listener.start(
+                e.host,
+                e.port,
+                e.name,
+                for_agents=e.name == found.inter_broker and e != found.serving[0],
+                proxy_protocol=e.name in found.proxied,
+                security=self._security(e),
+            )
+            for e in found.serving
+        ]
+        self.kafka_port = ports[0]
+        self._advertised = tuple(
+            Listener(e.name, e.host, e.port or port, e.security_protocol)
+            for e, port in zip(found.advertised, ports, strict=True)
+        )
+
+    def _security(self, endpoint: Endpoint) -> ListenerSecurity | None:
+        if endpoint.security_protocol is SecurityProtocol.PLAINTEXT:
+            return None
+        security = self._securities[endpoint.name] = ListenerSecurity(self.settings, endpoint, self._clock)
+        self._keep(f"certificates of listener {endpoint.name}", security.run)
+        return security
+
+    def _handle(self, request: Request) -> Awaitable[Response]:
+        if self._early or not self._serving.is_set():
+            self._early += 1
+            return self._handle_early(request)
+        return self._serve(request)
+
+    async def _handle_early(self, request: Request) -> Response:
+        await self._serving.wait()
+        self._early -= 1
+        return await self._serve(request)
+
+    def _image(self) -> MetadataImage:
+        return MetadataImage() if self.cluster is None else self.cluster.image
+
+    def _max_connections(self) -> int:
+        node_id = -1 if self.cluster is None else self.cluster.node_id
+        configured = int(self._configs.broker_layers(self._image(), node_id, "max.connections")[0].value)
+        return min(configured, connections_possible(self.settings))
+
+    def _keep(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
+        self._background.add(self._supervisor.keep(name, loop))

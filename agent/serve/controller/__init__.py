@@ -1,0 +1,1 @@
+"""The controller role: its listener, and the requests that only controllers answer."""

@@ -1,0 +1,135 @@
+"""The controller role of a process: a candidate for the active controller, and its listener if it has one.
+
+Place: under controller_role.py.
+Invariant: the listener is for operators and other software, never for clients: no Metadata response contains
+it. A standby answers NOT_CONTROLLER to requests for the active controller.
+After a crash, a standby takes over within controller.lease.ms.
+Source: KIP-631, networking; which requests a controller answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.access.audit import AuditLog
+from headrace.agent.access.authorization.denial_log import reporting_authorizer
+from headrace.agent.access.listener_security import ListenerSecurity, link_context
+from headrace.agent.cluster.controller.agent_links import open_link
+from headrace.agent.cluster.controller.consumer_lag import ConsumerLags
+from headrace.agent.cluster.controller.controller import Controller, controller_steps
+from headrace.agent.cluster.controller.controller_times import ControllerTimes
+from headrace.agent.cluster.controller.schedules import schedules
+from headrace.agent.cluster.controller.transaction_ends import EndingTimes, TransactionEnds
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.listener.host import Limits
+from headrace.agent.listener.server import KafkaListener
+from headrace.agent.serve.api_row import register_rows
+from headrace.agent.serve.authenticated import authenticated
+from headrace.agent.serve.controller.controller_handlers import CONTROLLER_ROWS, ControllerParts
+from headrace.agent.serve.dispatch import Dispatcher
+from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
+from headrace.config.settings import Settings
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.sealed_keys import SealedKeys
+from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.sealing import Sealing
+from headrace.protocol.request import Request, RequestHandler, Response
+from headrace.storage.clock import Clock
+from headrace.storage.supervision import Supervisor
+
+
+class ControllerEndpoint:
+    """Created with its process's view of the cluster; `start`, then `stop`."""
+
+    def __init__(
+        self,
+        metastore: Metastore,
+        view: ClusterView,
+        follower: MetadataFollower,
+        settings: Settings,
+        clock: Clock,
+        rng: random.Random,
+        registry: CollectorRegistry,
+        supervisor: Supervisor,
+    ) -> None:
+        configs, in_force = EffectiveConfigs(settings), SettingsInForce(settings, lambda: view.image)
+
+        def times() -> ControllerTimes:
+            return ControllerTimes.of(in_force.current())
+
+        steps = controller_steps(
+            *(metastore, follower, times, clock, registry),
+            lambda image: schedules(configs, image),
+            ConsumerLags(metastore, settings.consumer_lag_metrics_max, registry),
+            TransactionEnds(metastore, lambda: EndingTimes.of(in_force.current()), registry),
+        )
+        self.controller = Controller(
+            *(metastore, follower, times, steps),
+            node_id=lambda: view.node_id,
+            clock=clock,
+            rng=rng,
+            registry=registry,
+            connect=partial(open_link, tls=link_context(settings, clock)),
+            listener=listeners(settings).inter_broker,
+            supervisor=supervisor,
+        )
+        self.port = 0
+        self._supervisor = supervisor
+        self._metastore, self._view, self._settings, self._clock = metastore, view, settings, clock
+        self._dispatcher = Dispatcher(lambda: view.image)
+        # This listener gets few requests, and the process's main listener already uses the metrics with these names.
+        self._registry = own_registry = CollectorRegistry()
+        self._audit = audit = AuditLog(clock, own_registry)
+        authorizer = reporting_authorizer(settings, view, clock, own_registry, audit)
+        parts = ControllerParts(metastore, view, settings, clock, lambda: self.controller.is_active)
+        register_rows(self._dispatcher, CONTROLLER_ROWS, parts, authorizer, audit)
+        self._serve: RequestHandler = self._dispatcher.handle
+        self._listener = KafkaListener(
+            self._handle, Limits.from_settings(settings), clock, own_registry, supervisor=supervisor
+        )
+        self._listener.on_refused_certificate(audit.failed_authentication)
+        self._refreshing: asyncio.Task[None] | None = None
+
+    async def start(self, endpoint: Endpoint | None) -> None:
+        """Try to acquire the lease, and listen if an endpoint is given. OSError if the address cannot be bound."""
+        if endpoint is not None:
+            is_plain = endpoint.security_protocol is SecurityProtocol.PLAINTEXT
+            security = None if is_plain else ListenerSecurity(self._settings, endpoint, self._clock)
+            if security is not None and security.must_authenticate:
+                self._serve = self._authenticated(endpoint, security, await self._metastore.zone_secret())
+                self._refreshing = self._supervisor.keep("certificates of the controller listener", security.run)
+            self.port = await self._listener.start(endpoint.host, endpoint.port, endpoint.name, security=security)
+        self.controller.start()
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Answer requests in progress, and release the lease."""
+        await self._listener.drain(grace_seconds)
+        await self.controller.stop()
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+
+    def _authenticated(self, endpoint: Endpoint, security: ListenerSecurity, zone_secret: bytes) -> RequestHandler:
+        """Serves clients that have authenticated, as on the listeners of a broker."""
+        sealing = Sealing(self._settings.metadata_secret_keys)
+        return authenticated(
+            self._dispatcher,
+            self._settings,
+            {endpoint.name: security},
+            self._view,
+            zone_secret,
+            SealedKeys(sealing, self._metastore.cluster_id),
+            self._clock,
+            random.SystemRandom(),
+            self._registry,
+            self._audit,
+        )
+
+    def _handle(self, request: Request) -> Awaitable[Response]:
+        return self._serve(request)

@@ -1,0 +1,168 @@
+"""AlterPartitionReassignments (key 45, versions 0-1) and ListPartitionReassignments (46, version 0).
+
+Place: request fields to PartitionChangeRecords in the metadata log, and the image back to fields. The active
+controller completes reassignments in progress.
+Invariant: a "replica" is a preferred agent: it leads while it is live, and no data is copied. Each partition
+gets a separate result; the accepted ones of a request are appended together, decided on exactly the
+image that they follow.
+Source: KIP-455; metastore/log/reassignment.py for the rules.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.cluster.log_change import LogChange, Verdict
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.log.image import Assignment, MetadataImage
+from headrace.metastore.log.kip631_records import PartitionChangeRecord
+from headrace.metastore.log.reassignment import cancel_reassignment, reassign, reassignments
+from headrace.protocol.errors import error_code, reassignment_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import decode, reply
+from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError
+
+
+@dataclass(slots=True)
+class _Wish:
+    """One partition of the request and its result. `target` None cancels."""
+
+    topic: str
+    index: int
+    target: tuple[int, ...] | None
+    code: ErrorCode = ErrorCode.none
+    message: str | None = None
+
+    def answer(self, code: int, message: str | None) -> None:
+        self.code, self.message = ErrorCode(code), message
+
+
+class AlterPartitionReassignments:
+    """The handler of key 45."""
+
+    def __init__(self, change: LogChange) -> None:
+        self._change = change
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        wishes = [
+            [_Wish(topic.name, p.partition_index, p.replicas) for p in topic.partitions] for topic in entity.topics
+        ]
+        same_size = not getattr(entity, "allow_replication_factor_change", True)
+        deadline = request.received_at + entity.timeout.total_seconds()
+        code, message = await self._alter([wish for topic in wishes for wish in topic], same_size, deadline)
+        responses = tuple(
+            schema.make(
+                "ReassignableTopicResponse",
+                name=asked.name,
+                partitions=tuple(
+                    schema.make(
+                        "ReassignablePartitionResponse",
+                        partition_index=wish.index,
+                        error_code=wish.code,
+                        error_message=wish.message,
+                    )
+                    for wish in topic
+                ),
+            )
+            for asked, topic in zip(entity.topics, wishes, strict=True)
+        )
+        response = schema.response(
+            allow_replication_factor_change=not same_size,
+            error_code=code,
+            error_message=message,
+            responses=responses,
+        )
+        return reply(request, response)
+
+    async def _alter(self, wishes: list[_Wish], same_size: bool, deadline: float) -> Verdict:
+        """The result of the request as a whole."""
+        times = Counter((wish.topic, wish.index) for wish in wishes)
+        if any(count > 1 for count in times.values()):
+            return Verdict(ErrorCode.invalid_request, "duplicate partition")
+        return await self._change.append(lambda image: _judge(image, wishes, same_size), deadline)
+
+
+class ListPartitionReassignments:
+    """The handler of key 46."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+
+    async def __call__(self, request: Request) -> Response:
+        schema, entity = decode(request)
+        code, message = ErrorCode.none, None
+        found: dict[str, list[tuple[int, Assignment]]] = {}
+        try:
+            found = _under_way(await self._cluster.catch_up(), entity.topics)
+        except HeadraceError as error:
+            code, message = ErrorCode(error_code(error)), str(error)
+        topics = tuple(
+            schema.make(
+                "OngoingTopicReassignment",
+                name=name,
+                partitions=tuple(
+                    schema.make(
+                        "OngoingPartitionReassignment",
+                        partition_index=index,
+                        replicas=assignment.replicas,
+                        adding_replicas=assignment.adding,
+                        removing_replicas=assignment.removing,
+                    )
+                    for index, assignment in partitions
+                ),
+            )
+            for name, partitions in found.items()
+        )
+        response = schema.response(error_code=code, error_message=message, topics=topics)
+        return reply(request, response)
+
+
+def _judge(image: MetadataImage, wishes: Iterable[_Wish], same_size: bool) -> list[PartitionChangeRecord]:
+    """The records of accepted changes; refused ones get an error."""
+    records = []
+    for wish in wishes:
+        wish.answer(ErrorCode.none, None)
+        try:
+            record = _change(image, wish)
+        except InvalidError as error:
+            wish.answer(reassignment_error(error), str(error))
+        else:
+            if same_size and wish.target is not None and len(wish.target) != (shown := _shown(image, wish)):
+                wish.answer(
+                    ErrorCode.invalid_replication_factor, f"the number of replicas must not change from {shown}"
+                )
+            elif record is None:
+                wish.answer(ErrorCode.no_reassignment_in_progress, "no reassignment is in progress")
+            else:
+                records.append(record)
+    return records
+
+
+def _change(image: MetadataImage, wish: _Wish) -> PartitionChangeRecord | None:
+    topic = image.topics_by_name.get(wish.topic)
+    if topic is None:
+        raise NotFoundError(f"topic does not exist: {wish.topic}")
+    if wish.target is None:
+        return cancel_reassignment(image, topic.topic_id, wish.index)
+    return reassign(image, topic.topic_id, wish.index, wish.target)
+
+
+def _shown(image: MetadataImage, wish: _Wish) -> int:
+    """The number of replicas that clients see; without preferred agents, only the leader."""
+    return len(image.topics_by_name[wish.topic].assignment(wish.index).preferred) or 1
+
+
+def _under_way(image: MetadataImage, asked: Any) -> dict[str, list[tuple[int, Assignment]]]:
+    """Reassignments in progress by topic name; `asked` None means all."""
+    wanted = None if asked is None else {(topic.name, index) for topic in asked for index in topic.partition_indexes}
+    found: dict[str, list[tuple[int, Assignment]]] = {}
+    for topic, index, assignment in reassignments(image):
+        if wanted is None or (topic.name, index) in wanted:
+            found.setdefault(topic.name, []).append((index, assignment))
+    return found

@@ -1,0 +1,63 @@
+"""Handlers of group requests for what a lost link leaves open: they answer as an agent that knows no coordinator does.
+
+Place: made by paths.py for forwarding, which asks them when another agent's answer is lost.
+Invariant: they read and write nothing; the answer is COORDINATOR_NOT_AVAILABLE, after which clients look again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
+from headrace.agent.serve.group_handlers import GroupHandlers
+from headrace.config.settings import Settings
+from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.protocol.request import RequestHandler
+from headrace.storage.clock import Clock
+
+
+def without_coordinator(
+    api: GroupOffsetApi, view: ClusterView, settings: Settings, clock: Clock, rng: random.Random
+) -> Mapping[int, RequestHandler]:
+    """Return the handlers by API key."""
+    return GroupHandlers(api, _NoCoordinator(view), settings, clock, rng, CollectorRegistry()).handlers
+
+
+class _NoCoordinator:
+    """A ClusterView in which no group has a coordinator: handlers answer COORDINATOR_NOT_AVAILABLE."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+
+    @property
+    def cluster_id(self) -> str:
+        return self._view.cluster_id
+
+    @property
+    def commit_shards(self) -> int:
+        return self._view.commit_shards
+
+    @property
+    def node_id(self) -> int:
+        return self._view.node_id
+
+    @property
+    def broker_epoch(self) -> int:
+        return self._view.broker_epoch
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._view.image
+
+    async def catch_up(self) -> MetadataImage:
+        return await self._view.catch_up()
+
+    def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
+        return self._view.leader(partition_key, zone)
+
+    def coordinator(self, group_id: str) -> AgentImage | None:
+        return None

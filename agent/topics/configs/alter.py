@@ -1,0 +1,131 @@
+"""AlterConfigs (key 33, versions 0-2) and IncrementalAlterConfigs (44, versions 0-1).
+
+Place: request fields to ConfigRecords in the metadata log; log levels are kept in this process.
+Invariant: each resource gets a separate result; the accepted ones are appended together. A change that was
+confirmed is in this agent's image.
+Source: KIP-133 (all configs of a resource at once), KIP-339 (one by one).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.cluster.log_change import PATIENCE_SECONDS, LogChange, Verdict
+from headrace.agent.limits.refusal_log import RefusalLog
+from headrace.agent.topics.configs import loggers
+from headrace.agent.topics.configs.rules import ConfigResource, Operation, ResourceType, Wish, judge, replacing
+from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.kip631_records import ConfigRecord
+from headrace.protocol.errors import admin_error
+from headrace.protocol.request import Request, Response
+from headrace.protocol.typed import Schema, decode, reply
+from headrace.storage.errors import HeadraceError
+
+Asked = list[tuple[ConfigResource, list[Wish]]]
+
+
+class _Altering:
+    """The common part of both requests: from resources and requested changes to one verdict each."""
+
+    def __init__(self, change: LogChange, configs: EffectiveConfigs) -> None:
+        self._change, self._configs = change, configs
+        self._refusals = RefusalLog()
+
+    async def answer(self, request: Request, wish: Callable[[Any], Wish], *, replace: bool) -> Response:
+        """`wish` converts a config of the request to a change."""
+        schema, entity = decode(request)
+        asked = [
+            (
+                ConfigResource(resource.resource_type, resource.resource_name),
+                [wish(config) for config in resource.configs],
+            )
+            for resource in entity.resources
+        ]
+        deadline = request.received_at + PATIENCE_SECONDS
+        verdicts = await self._alter(asked, deadline, validate_only=entity.validate_only, replace=replace)
+        for (resource, _), verdict in zip(asked, verdicts, strict=True):
+            if resource.type == ResourceType.TOPIC and verdict.code is ErrorCode.invalid_config:
+                self._refusals.refused(request, f"topic {resource.name}: {verdict.message}")
+        return _answer(request, schema, asked, verdicts)
+
+    async def _alter(self, asked: Asked, deadline: float, *, validate_only: bool, replace: bool) -> list[Verdict]:
+        times = Counter(resource for resource, _ in asked)
+        verdicts = [Verdict()] * len(asked)
+
+        def records(image: MetadataImage) -> Sequence[ConfigRecord]:
+            found: list[ConfigRecord] = []
+            for number, (resource, wishes) in enumerate(asked):
+                if times[resource] > 1:
+                    verdicts[number] = Verdict(ErrorCode.invalid_request, "duplicate resource")
+                elif resource.type == ResourceType.BROKER_LOGGER:
+                    verdicts[number] = self._judge_loggers(resource, wishes, replace=replace)
+                else:
+                    wanted = replacing(image, resource, wishes) if replace else wishes
+                    judged = judge(self._configs, image, resource, wanted)
+                    verdicts[number] = judged if isinstance(judged, Verdict) else Verdict()
+                    found += [] if isinstance(judged, Verdict) else judged
+            return found
+
+        whole = await self._carry_out(records, deadline, validate_only=validate_only)
+        for number, (resource, wishes) in enumerate(asked):
+            if verdicts[number].code is not ErrorCode.none:
+                continue
+            if resource.type != ResourceType.BROKER_LOGGER:
+                verdicts[number] = whole
+            elif not validate_only:
+                loggers.change(wishes)
+        return verdicts
+
+    async def _carry_out(
+        self, records: Callable[[MetadataImage], Sequence[ConfigRecord]], deadline: float, *, validate_only: bool
+    ) -> Verdict:
+        if not validate_only:
+            return await self._change.append(records, deadline)
+        try:
+            records(await self._change.cluster.catch_up())
+        except HeadraceError as error:
+            return Verdict(ErrorCode(admin_error(error)), str(error))
+        return Verdict()
+
+    def _judge_loggers(self, resource: ConfigResource, wishes: list[Wish], *, replace: bool) -> Verdict:
+        if replace:
+            return Verdict(ErrorCode.invalid_request, "log levels can only be changed with IncrementalAlterConfigs")
+        if resource.name != str(self._change.cluster.node_id):
+            message = f"log levels can only be changed at their broker: this is {self._change.cluster.node_id}"
+            return Verdict(ErrorCode.invalid_request, message)
+        return loggers.why_refused(wishes)
+
+
+class AlterConfigs(_Altering):
+    """The handler of key 33: the resource then has exactly the configs of the request."""
+
+    async def __call__(self, request: Request) -> Response:
+        return await self.answer(request, lambda config: Wish(config.name, Operation.SET, config.value), replace=True)
+
+
+class IncrementalAlterConfigs(_Altering):
+    """The handler of key 44: other configs are unchanged."""
+
+    async def __call__(self, request: Request) -> Response:
+        return await self.answer(
+            request, lambda config: Wish(config.name, config.config_operation, config.value), replace=False
+        )
+
+
+def _answer(request: Request, schema: Schema, asked: Asked, verdicts: Sequence[Verdict]) -> Response:
+    responses = tuple(
+        schema.make(
+            "AlterConfigsResourceResponse",
+            error_code=verdict.code,
+            error_message=verdict.message,
+            resource_type=resource.type,
+            resource_name=resource.name,
+        )
+        for (resource, _), verdict in zip(asked, verdicts, strict=True)
+    )
+    return reply(request, schema.response(responses=responses))

@@ -1,0 +1,177 @@
+"""Changes of topics' partition counts: judged on an image, carried out by the metastore in one transaction.
+
+Place: behind CreatePartitions, which grows only, and behind the request of `headrace topics alter --partitions`.
+Invariant: compare and append: if the log changed meanwhile, everything is checked again on the newer image. Each
+topic gets a separate result. From metadata.format 4 on, leader epochs rise with the count (decisions/0049); below it a
+topic grows without, and does not shrink. Assignments are checked and then ignored: any agent serves any partition.
+A topic grows when the bulk writes that were decided for it are complete.
+Source: KIP-195; KIP-253; Kafka's ReplicationControlManager.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.cluster.log_change import Verdict
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.topics.counts.topic_doubling import LOOK_SECONDS, unfinished_writes, why_unfinished
+from headrace.agent.topics.manual_assignment import why_unassignable
+from headrace.agent.topics.topic_rules import PARTITIONS_PER_REQUEST_MAX, TopicDefaults, why_too_many
+from headrace.metastore.api.topics import CountChange, PartitionApi, PartitionGrowth
+from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.partitions.changes import change_count
+from headrace.protocol.errors import admin_error
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError, InvalidError, OutcomeUnknownError
+
+
+class WantedCount(NamedTuple):
+    """`assignments`: node ids for each new partition; None: none are given. `may_shrink`: a lower count is meant."""
+
+    topic: str
+    partition_count: int
+    assignments: Sequence[Sequence[int]] | None = None
+    may_shrink: bool = False
+
+
+class _Plan(NamedTuple):
+    """What the metastore is asked for, and how many partitions it adds."""
+
+    change: CountChange | PartitionGrowth
+    partition_count: int
+    added: int
+
+
+class PartitionCounts:
+    """Sets counts; shared by the handlers."""
+
+    def __init__(
+        self,
+        cluster: ClusterView,
+        api: PartitionApi,
+        clock: Clock,
+        defaults: Callable[[], TopicDefaults] = lambda: TopicDefaults(1, 1),
+        on_limit: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._cluster, self._api, self._clock = cluster, api, clock
+        self._defaults, self._on_limit = defaults, on_limit
+
+    async def change(self, wanted: Sequence[WantedCount], deadline: float, *, validate_only: bool) -> list[Verdict]:
+        """A result for each topic, in order."""
+        times = Counter(each.topic for each in wanted)
+        in_doubt: dict[uuid.UUID, int] = {}
+        try:
+            while True:
+                image = await self._cluster.catch_up()
+                judged = [self._judge(image, each, times[each.topic], in_doubt) for each in wanted]
+                plans = [judgement for judgement in judged if isinstance(judgement, _Plan)]
+                if refusal := self._why_too_many(image, plans):
+                    return _results(judged, refusal)
+                if not plans or validate_only:
+                    return _results(judged, Verdict())
+                late = "the metadata log kept changing, or its answers were lost"
+                try:
+                    if left := await self._unfinished_writes(plans):
+                        late = unfinished_writes(left)
+                        await self._clock.sleep(LOOK_SECONDS)
+                    elif await self._carry_out(image.offset, plans):
+                        await self._cluster.catch_up()
+                        return _results(judged, Verdict())
+                except OutcomeUnknownError:
+                    in_doubt = {plan.change.topic_id: plan.partition_count for plan in plans}
+                if self._clock.monotonic() >= deadline:
+                    return _results(judged, Verdict(ErrorCode.request_timed_out, late))
+        except HeadraceError as error:
+            return [Verdict(ErrorCode(admin_error(error)), str(error))] * len(wanted)
+
+    def added(self, wanted: WantedCount) -> int:
+        """Return how many partitions it adds, as far as this agent knows."""
+        topic = self._cluster.image.topics_by_name.get(wanted.topic)
+        return 0 if topic is None else max(wanted.partition_count - topic.ordered_partitions.undeleted, 0)
+
+    async def _unfinished_writes(self, plans: Sequence[_Plan]) -> int:
+        """Chunks of decided bulk writes that the topics which grow wait for."""
+        growing = [plan.change.topic_id for plan in plans if plan.added]
+        return await self._api.announce_counts(growing) if growing else 0
+
+    async def _carry_out(self, head: int, plans: Sequence[_Plan]) -> bool:
+        """All plans are made from one image, so they are of one kind."""
+        changes = [plan.change for plan in plans if isinstance(plan.change, CountChange)]
+        growths = [plan.change for plan in plans if isinstance(plan.change, PartitionGrowth)]
+        if changes:
+            return await self._api.change_partition_counts(head, changes)
+        return await self._api.create_partitions(head, growths)
+
+    def _why_too_many(self, image: MetadataImage, plans: Sequence[_Plan]) -> Verdict | None:
+        added = sum(plan.added for plan in plans)
+        if added > PARTITIONS_PER_REQUEST_MAX:
+            return Verdict(ErrorCode.policy_violation, "excessively large number of partitions per request")
+        refusal = why_too_many(image, (0, added), self._defaults())
+        if refusal is None:
+            return None
+        self._on_limit(refusal.limit)
+        return Verdict(refusal.code, refusal.message)
+
+    def _judge(
+        self, image: MetadataImage, wanted: WantedCount, times: int, in_doubt: Mapping[uuid.UUID, int]
+    ) -> _Plan | Verdict:
+        """A plan, or the result; a change with a lost response is recognised by its result.
+
+        `times`: how often the request names the topic; `in_doubt`: topic id -> the count after an uncertain change.
+        """
+        if times > 1:
+            return Verdict(ErrorCode.invalid_request, f"duplicate topic name: {wanted.topic}")
+        topic = image.topics_by_name.get(wanted.topic)
+        if topic is None:
+            return Verdict(ErrorCode.unknown_topic_or_partition, "topic does not exist")
+        count = topic.ordered_partitions.undeleted
+        if in_doubt.get(topic.topic_id) == count:
+            return Verdict()
+        if wanted.partition_count == count:
+            return Verdict(ErrorCode.invalid_partitions, f"the topic already has {count} partitions")
+        if wanted.partition_count < count and not wanted.may_shrink:
+            message = f"the topic already has {count} partitions, {wanted.partition_count} is not more"
+            return Verdict(ErrorCode.invalid_partitions, message)
+        preferred = wanted.assignments
+        if preferred is not None and (refusal := _assignment_refusal(image, preferred, wanted.partition_count - count)):
+            return refusal
+        return _plan(image, topic, wanted.partition_count, preferred or ())
+
+
+def _plan(image: MetadataImage, topic: TopicImage, wanted: int, preferred: Sequence[Sequence[int]]) -> _Plan | Verdict:
+    partitions = topic.ordered_partitions
+    added = max(wanted - partitions.undeleted, 0)
+    if image.metadata_format < PARTITION_CHANGES_FORMAT:
+        if not added:
+            message = (
+                f"partitions are removed from metadata.format {PARTITION_CHANGES_FORMAT} on: raise the level first"
+            )
+            return Verdict(ErrorCode.unsupported_version, message)
+        return _Plan(PartitionGrowth(topic.topic_id, partitions.undeleted, wanted, preferred), wanted, added)
+    if refusal := why_unfinished(topic):
+        return refusal
+    if added > PARTITIONS_PER_REQUEST_MAX:  # the refusal needs no plan of them
+        return _Plan(PartitionGrowth(topic.topic_id, partitions.undeleted, wanted), wanted, added)
+    try:
+        change = change_count(partitions, wanted)
+    except InvalidError as error:
+        return Verdict(ErrorCode.invalid_partitions, str(error))
+    assert change is not None, "the count differs"
+    return _Plan(CountChange(topic.topic_id, partitions.initial, change, preferred), wanted, added)
+
+
+def _assignment_refusal(image: MetadataImage, preferred: Sequence[Sequence[int]], added: int) -> Verdict | None:
+    reason = why_unassignable(image, preferred)
+    if len(preferred) != added:
+        reason = f"{added} partitions are added, but {len(preferred)} are assigned"
+    return None if reason is None else Verdict(ErrorCode.invalid_replica_assignment, reason)
+
+
+def _results(judged: Sequence[_Plan | Verdict], of_plans: Verdict) -> list[Verdict]:
+    return [judgement if isinstance(judgement, Verdict) else of_plans for judgement in judged]

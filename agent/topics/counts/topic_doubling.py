@@ -1,0 +1,188 @@
+"""A topic doubles for clients that know only the count: checked, announced, carried out; and how far it is.
+
+Place: behind the request of `headrace topics alter --double` (scale_topic.py). What becomes of batches and readers
+then is in metastore/partitions/splitting.py and groups/consumer/gates.py.
+Invariant: the announcement (DoubleTopicRecord) is in the log first, and the count changes when all agents that are not
+fenced have applied it: so none of them shows the old count afterwards (cluster/newest_counts.py). From the announcement
+on no bulk write is decided for the topic, and the count changes when those that are decided are complete. Each step is
+planned from the log's head alone: after a crash in between, the request continues when it is repeated. An announcement
+without a doubling costs a look at the log's head per answer about the topic, and ends with the next change of its
+count; bulk writes are decided again after two minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.cluster.log_change import Verdict
+from headrace.agent.cluster.view import ClusterView
+from headrace.metastore.api.cluster import ClusterApi
+from headrace.metastore.api.groups import GroupKind
+from headrace.metastore.api.splits import Doubling, ReadingGroup, SplitApi
+from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.own_records import DoubleTopicRecord
+from headrace.metastore.partitions.changes import Expansion, change_count
+from headrace.metastore.partitions.splitting import BOUNDARY_QUIET_MS, PRODUCER_QUIET_MS
+from headrace.protocol.errors import admin_error
+from headrace.protocol.scale_topic import some_groups
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError, InvalidError, OutcomeUnknownError
+
+LOOK_SECONDS = 0.1
+"""Pause between looks whether the agents have applied the announcement."""
+"""Groups in a message."""
+
+
+class DoublingApi(ClusterApi, SplitApi, Protocol):
+    """What it asks of the metastore."""
+
+
+class WantedDoubling(NamedTuple):
+    """`quiet_ms`: a boundary is set when no key that moved came for so long. `force`: with any readers.
+
+    `partition_count`: the one to reach, 0 for twice what the topic has; one that has it is not doubled again.
+    """
+
+    topic: str
+    force: bool = False
+    quiet_ms: int = BOUNDARY_QUIET_MS
+    partition_count: int = 0
+
+
+class DoublingState(NamedTuple):
+    """How far a topic is, and who reads it."""
+
+    topic: TopicImage
+    readers: list[ReadingGroup]
+
+    @property
+    def boundaries(self) -> int:
+        """Number of boundaries that are set."""
+        return sum(split.boundary is not None for split in self.topic.splits.values())
+
+
+class TopicDoubling:
+    """Doubles topics, one request at a time."""
+
+    def __init__(self, cluster: ClusterView, api: DoublingApi, clock: Clock) -> None:
+        self._cluster, self._api, self._clock = cluster, api, clock
+
+    async def look(self, name: str) -> DoublingState | Verdict:
+        """The topic's state at the log's head."""
+        try:
+            topic = (await self._cluster.catch_up()).topics_by_name.get(name)
+            if topic is None:
+                return Verdict(ErrorCode.unknown_topic_or_partition, "topic does not exist")
+            return DoublingState(topic, list(await self._api.topic_readers(topic.topic_id)))
+        except HeadraceError as error:
+            return Verdict(ErrorCode(admin_error(error)), str(error))
+
+    async def double(self, wanted: WantedDoubling, deadline: float, *, validate_only: bool) -> Verdict:
+        """`deadline` in seconds of the clock's monotonic()."""
+        try:
+            return await self._double(wanted, deadline, validate_only=validate_only)
+        except HeadraceError as error:
+            return Verdict(ErrorCode(admin_error(error)), str(error))
+
+    async def _double(self, wanted: WantedDoubling, deadline: float, *, validate_only: bool) -> Verdict:
+        in_doubt: int | None = None
+        followed_to: int | None = None
+        while True:
+            image = await self._cluster.catch_up()
+            topic = image.topics_by_name.get(wanted.topic)
+            if topic is not None and in_doubt is not None and topic.ordered_partitions.undeleted == in_doubt:
+                return Verdict()
+            planned = plan_doubling(image, topic, wanted)
+            if isinstance(planned, Verdict):
+                return planned
+            if not wanted.force and (refusal := why_not(await self._api.topic_readers(planned.topic_id))):
+                return refusal
+            if validate_only:
+                return Verdict()
+            count, late = planned.change.undeleted, "the metadata log kept changing, or its answers were lost"
+            assert topic is not None
+            try:
+                left = await self._api.announce_counts([topic.topic_id])
+                if topic.doubling != count:
+                    announced = DoubleTopicRecord(topic_id=topic.topic_id, partition_count=count)
+                    await self._api.append_records(image.offset, [announced])
+                    followed_to = None
+                    continue
+                followed_to = image.offset if followed_to is None else followed_to
+                if behind := await self._api.agents_behind(followed_to):
+                    late = f"agents have not heard of it yet: node_ids={list(behind)}; repeat the request"
+                    await self._clock.sleep(LOOK_SECONDS)
+                elif left:
+                    late = unfinished_writes(left)
+                    await self._clock.sleep(LOOK_SECONDS)
+                elif await self._api.double_topic(image.offset, planned):
+                    await self._cluster.catch_up()
+                    return Verdict()
+            except OutcomeUnknownError:
+                in_doubt = count
+            if self._clock.monotonic() >= deadline:
+                return Verdict(ErrorCode.request_timed_out, late)
+
+
+def unfinished_writes(chunks: int) -> str:
+    """Return why a topic does not grow yet."""
+    return f"decided bulk writes are being completed first: chunks={chunks}; repeat the request"
+
+
+def plan_doubling(image: MetadataImage, topic: TopicImage | None, wanted: WantedDoubling) -> Doubling | Verdict:
+    """The transaction, or why there is none: the topic cannot double now, or has the wanted count."""
+    if topic is None:
+        return Verdict(ErrorCode.unknown_topic_or_partition, "topic does not exist")
+    if topic.ordered_partitions.undeleted == wanted.partition_count and topic.halving < 0:
+        return Verdict()
+    if image.metadata_format < PARTITION_CHANGES_FORMAT:
+        message = f"topics double from metadata.format {PARTITION_CHANGES_FORMAT} on: raise the level first"
+        return Verdict(ErrorCode.unsupported_version, message)
+    partitions = topic.ordered_partitions
+    times, rest = divmod(partitions.undeleted, partitions.initial)
+    if rest or times & (times - 1):
+        message = (
+            f"the topic doubles only from its initial count times a power of two: count={partitions.undeleted}"
+            f" initial={partitions.initial}"
+        )
+        return Verdict(ErrorCode.invalid_partitions, message)
+    if refusal := why_unfinished(topic):
+        return refusal
+    try:
+        change = change_count(partitions, 2 * partitions.undeleted)
+    except InvalidError as error:
+        return Verdict(ErrorCode.invalid_partitions, str(error))
+    assert isinstance(change, Expansion)
+    if wanted.partition_count not in (0, change.undeleted):
+        message = f"the topic doubles to {change.undeleted} partitions, not to {wanted.partition_count}"
+        return Verdict(ErrorCode.invalid_partitions, message)
+    return Doubling(
+        topic.topic_id, partitions.initial, partitions.undeleted, change, PRODUCER_QUIET_MS, wanted.quiet_ms
+    )
+
+
+def why_unfinished(topic: TopicImage) -> Verdict | None:
+    """The refusal of any change of the count while a doubling is under way."""
+    waiting = sum(split.boundary is None for split in topic.splits.values())
+    if not waiting:
+        return None
+    message = f"the last doubling is not over: partitions without a boundary={waiting} of {len(topic.splits)}"
+    return Verdict(ErrorCode.reassignment_in_progress, message)
+
+
+def why_not(readers: Sequence[ReadingGroup]) -> Verdict | None:
+    """The refusal for readers that would not keep the order."""
+    others = [reader.group_id for reader in readers if reader.kind is not GroupKind.CONSUMER]
+    if others:
+        reason = "not in groups of the consumer protocol (KIP-848), so they read children at once"
+        message = f"{reason}: {some_groups(others)}"
+        return Verdict(ErrorCode.invalid_request, message)
+    late = [reader.group_id for reader in readers if reader.late]
+    if late:
+        message = f"have not committed all that is before the boundaries of the last doubling: {some_groups(late)}"
+        return Verdict(ErrorCode.invalid_request, message)
+    return None

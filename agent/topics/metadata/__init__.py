@@ -1,0 +1,1 @@
+"""What clients ask before they connect: topics, agents, coordinators, leader epochs."""

@@ -1,0 +1,208 @@
+"""Decides whether a topic may be created as requested: pure decisions on one image.
+
+Place: under topic_creation, which appends the accepted topics.
+Invariant: a decision depends only on its arguments, so it can be repeated on a newer image.
+The replication factor is only checked and shown: the object store replicates. The agents of a manual
+assignment become the preferred ones; any agent serves any partition.
+Source: Kafka's ReplicationControlManager, KIP-464 (-1 means the broker's default).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.topics.manual_assignment import why_unassignable
+from headrace.agent.topics.topic_names import why_illegal
+from headrace.config import topic_configs
+from headrace.config.settings import Settings
+from headrace.metastore.api.topics import NewTopic
+from headrace.metastore.log.image import MetadataImage
+
+PARTITIONS_PER_REQUEST_MAX = 10_000
+"""Limit per request, as in Kafka's controller."""
+USE_DEFAULT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTopic:
+    """A topic as requested by a client; -1 and empty mean the default.
+
+    `topic_id` is the id that it gets if it is created. `assignments`: (partition index, broker ids).
+    """
+
+    name: str
+    topic_id: uuid.UUID
+    partition_count: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    configs: Sequence[tuple[str, str | None]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRefusal:
+    """The reason why a topic is not created."""
+
+    code: ErrorCode
+    message: str
+    limit: str = ""
+    """The setting that limits it, if one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedTopic:
+    """A topic that exists now, or may be appended."""
+
+    topic: NewTopic
+    replication_factor: int
+
+
+Judgement = AcceptedTopic | TopicRefusal
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """num.partitions, default.replication.factor, max.topics and max.partitions."""
+
+    partition_count: int
+    replication_factor: int
+    topics_max: int = 10_000
+    partitions_max: int = 200_000
+
+    @classmethod
+    def of(cls, settings: Settings) -> TopicDefaults:
+        """Read the settings of these names."""
+        return cls(
+            settings.num_partitions,
+            settings.default_replication_factor,
+            settings.max_topics,
+            settings.max_partitions,
+        )
+
+    def for_automatic_creation(self) -> TopicDefaults:
+        """Clients that only ask for metadata leave half of the limits to those who create topics on purpose."""
+        return replace(self, topics_max=self.topics_max // 2, partitions_max=self.partitions_max // 2)
+
+
+def judge(wanted: Sequence[WantedTopic], image: MetadataImage, defaults: TopicDefaults) -> list[Judgement]:
+    """One judgement per topic of a request, in order. A topic that exists under its id is accepted."""
+    repeats = Counter(topic.name for topic in wanted)
+    lookalikes = _lookalikes([*image.topics_by_name, *repeats])
+    judgements: list[Judgement] = []
+    for topic in wanted:
+        refusal = (
+            _name_refusal(topic, image, repeats[topic.name], lookalikes[_flat(topic.name)])
+            or _shape_refusal(topic, image)
+            or _config_refusal(topic)
+        )
+        judgements.append(refusal or _accepted(topic, defaults))
+    if sum(judged.topic.partition_count for judged in judgements if isinstance(judged, AcceptedTopic)) > (
+        PARTITIONS_PER_REQUEST_MAX
+    ):
+        limit = TopicRefusal(ErrorCode.policy_violation, "excessively large number of partitions per request")
+        return [limit if isinstance(judged, AcceptedTopic) else judged for judged in judgements]
+    if full := why_too_many(image, _added(judgements, image), defaults):
+        return [
+            full if isinstance(judged, AcceptedTopic) and judged.topic.topic_id not in image.topics_by_id else judged
+            for judged in judgements
+        ]
+    return judgements
+
+
+def why_too_many(image: MetadataImage, added: tuple[int, int], defaults: TopicDefaults) -> TopicRefusal | None:
+    """Return why the cluster takes no more topics or partitions, if so many of each are added."""
+    topics, partitions = added
+    if topics and len(image.topics_by_name) + topics > defaults.topics_max:
+        return _full("max.topics", defaults.topics_max)
+    if partitions and partitions + image_partitions(image) > defaults.partitions_max:
+        return _full("max.partitions", defaults.partitions_max)
+    return None
+
+
+def _full(setting: str, most: int) -> TopicRefusal:
+    return TopicRefusal(ErrorCode.policy_violation, f"the cluster may have no more: {setting}={most}", setting)
+
+
+def image_partitions(image: MetadataImage) -> int:
+    """Partitions of all topics."""
+    return sum(topic.partition_count for topic in image.topics_by_number.values())
+
+
+def _added(judgements: Iterable[Judgement], image: MetadataImage) -> tuple[int, int]:
+    """(topics, partitions) that the accepted ones add to the image."""
+    new = [
+        judged.topic.partition_count
+        for judged in judgements
+        if isinstance(judged, AcceptedTopic) and judged.topic.topic_id not in image.topics_by_id
+    ]
+    return len(new), sum(new)
+
+
+def _accepted(wanted: WantedTopic, defaults: TopicDefaults) -> AcceptedTopic:
+    partition_count, replication_factor = wanted.partition_count, wanted.replication_factor
+    if wanted.assignments:
+        partition_count, replication_factor = len(wanted.assignments), len(wanted.assignments[0][1])
+    if partition_count == USE_DEFAULT:
+        partition_count = defaults.partition_count
+    if replication_factor == USE_DEFAULT:
+        replication_factor = defaults.replication_factor
+    configs = {name: value.strip() for name, value in wanted.configs if value is not None}
+    preferred = [brokers for _, brokers in sorted(wanted.assignments)]
+    topic = NewTopic(wanted.name, wanted.topic_id, partition_count, configs, preferred)
+    return AcceptedTopic(topic, replication_factor)
+
+
+def _flat(name: str) -> str:
+    """Metric names cannot distinguish '.' and '_'."""
+    return name.replace(".", "_")
+
+
+def _lookalikes(names: Iterable[str]) -> defaultdict[str, set[str]]:
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for name in names:
+        found[_flat(name)].add(name)
+    return found
+
+
+def _name_refusal(wanted: WantedTopic, image: MetadataImage, repeats: int, lookalikes: set[str]) -> TopicRefusal | None:
+    name = wanted.name
+    if repeats > 1:
+        return TopicRefusal(ErrorCode.invalid_request, f"duplicate topic name: {name}")
+    if reason := why_illegal(name):
+        return TopicRefusal(ErrorCode.invalid_topic_exception, reason)
+    if (existing := image.topics_by_name.get(name)) and existing.topic_id != wanted.topic_id:
+        return TopicRefusal(ErrorCode.topic_already_exists, f"topic '{name}' already exists")
+    if others := lookalikes - {name}:
+        return TopicRefusal(ErrorCode.invalid_topic_exception, f"topic '{name}' collides with topic '{min(others)}'")
+    return None
+
+
+def _shape_refusal(wanted: WantedTopic, image: MetadataImage) -> TopicRefusal | None:
+    if wanted.assignments:
+        return _assignment_refusal(wanted, image)
+    if wanted.partition_count != USE_DEFAULT and wanted.partition_count < 1:
+        return TopicRefusal(ErrorCode.invalid_partitions, "number of partitions must be -1 or larger than 0")
+    if wanted.replication_factor != USE_DEFAULT and wanted.replication_factor < 1:
+        return TopicRefusal(ErrorCode.invalid_replication_factor, "replication factor must be -1 or larger than 0")
+    return None
+
+
+def _assignment_refusal(wanted: WantedTopic, image: MetadataImage) -> TopicRefusal | None:
+    if wanted.partition_count != USE_DEFAULT or wanted.replication_factor != USE_DEFAULT:
+        message = "with a manual assignment, partitions and replication factor must be -1"
+        return TopicRefusal(ErrorCode.invalid_request, message)
+    if sorted(index for index, _ in wanted.assignments) != list(range(len(wanted.assignments))):
+        return TopicRefusal(ErrorCode.invalid_replica_assignment, "partitions must be numbered from 0 without gaps")
+    is_created = wanted.topic_id in image.topics_by_id  # an append with a lost response: already accepted
+    reason = None if is_created else why_unassignable(image, [brokers for _, brokers in wanted.assignments])
+    return None if reason is None else TopicRefusal(ErrorCode.invalid_replica_assignment, reason)
+
+
+def _config_refusal(wanted: WantedTopic) -> TopicRefusal | None:
+    reasons = (topic_configs.why_invalid(name, value) for name, value in wanted.configs)
+    reason = next((reason for reason in reasons if reason), None)
+    return None if reason is None else TopicRefusal(ErrorCode.invalid_config, reason)

@@ -1,0 +1,55 @@
+"""The access handlers of one agent on the metastore in memory."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from headrace.agent.cluster.cluster import Cluster
+from headrace.agent.cluster.log_change import LogChange
+from headrace.agent.serve.access_handlers import ACCESS_ROWS, AccessParts
+from headrace.agent.serve.dispatch import Dispatcher
+from headrace.config.settings import Settings
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.sealed_keys import SealedKeys
+from headrace.metastore.log.settings_in_force import SettingsInForce
+from headrace.metastore.sealing import Sealing
+from tests.agent.cluster.fake_cluster_api import FakeClusterApi
+from tests.agent.cluster.test_membership import an_agent
+from tests.agent.topics.membership_world import ask, exchange
+from tests.manual_clock import ManualClock
+
+SECRET = "what agents share"
+
+
+class World:
+    """`ask` it what a client asks."""
+
+    def __init__(self, clock: ManualClock, settings: Settings | None = None) -> None:
+        self.clock = clock
+        self.api = FakeClusterApi(clock)
+        self.cluster: Cluster = an_agent(self.api)
+        self._dispatcher = Dispatcher()
+        change = LogChange(self.cluster, self.api, clock)
+        settings = settings or Settings(delegation_token_secret_key=SECRET)
+        sealed_keys = SealedKeys(Sealing(settings.metadata_secret_keys), "cluster")
+        self.limits: list[str] = []
+        """Limits that refused a request."""
+        parts = AccessParts(
+            change, random.Random(3), SettingsInForce(settings), sealed_keys, on_limit=self.limits.append
+        )
+        for api_key, row in ACCESS_ROWS.items():
+            self._dispatcher.register(api_key, row.handler(parts))
+
+    async def ask(self, api_key: int, version: int, /, *, principal: str | None = None, **fields: Any) -> Any:
+        """The answer as kio reads it."""
+        now = self.clock.monotonic()
+        return await ask(self._dispatcher, api_key, version, received_at=now, principal=principal, **fields)
+
+    async def exchange(self, api_key: int, version: int, /, *, principal: str | None = None, **fields: Any) -> bytes:
+        """The body of the answer as it is sent."""
+        now = self.clock.monotonic()
+        return await exchange(self._dispatcher, api_key, version, received_at=now, principal=principal, **fields)
+
+    async def image(self) -> MetadataImage:
+        return await self.cluster.catch_up()

@@ -1,0 +1,88 @@
+"""An agent before it serves: requests wait, those that come later do not overtake them; a start may fail."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.serve.broker import Broker
+from headrace.cli.process.open_process import Connections, compose_agent
+from headrace.config.settings import Settings
+from headrace.protocol.api_keys import ApiKey
+from headrace.protocol.request import ClientConnection, Promise, Request, Response
+from headrace.storage.errors import UnavailableError
+from headrace.storage.objects.memory import MemoryStore
+from tests.manual_clock import ManualClock
+
+
+class _Kept(Promise):
+    def response(self) -> Response:
+        return Response([])
+
+
+def _request(correlation_id: int) -> Request:
+    return Request(ClientConnection(1, "peer"), ApiKey.METADATA, 12, correlation_id, None, memoryview(b""), 0.0)
+
+
+async def test_a_request_does_not_overtake_one_that_waited_for_the_agent_to_serve() -> None:
+    clock = ManualClock()
+    no_metastore = cast(Any, None)
+    agent = Broker(Settings(), MemoryStore(clock), no_metastore, clock, random.Random(0), CollectorRegistry())
+    started: list[int] = []
+
+    def handle(request: Request) -> Promise:
+        started.append(request.correlation_id)
+        promise = _Kept()
+        promise.answer()
+        return promise
+
+    agent._dispatcher.register(ApiKey.METADATA, handle)
+    early = [asyncio.ensure_future(agent._handle(_request(number))) for number in range(2)]
+    await clock.settle()
+    assert started == []
+    agent._serving.set()
+    early.append(asyncio.ensure_future(agent._handle(_request(2))))
+    await asyncio.gather(*early)
+    assert started == [0, 1, 2]
+    assert isinstance(agent._handle(_request(3)), Promise), "once all of them have started, nothing waits"
+    assert started == [0, 1, 2, 3]
+
+
+class _NoMetastore:
+    """Answers only goodbyes."""
+
+    cluster_id = "none"
+
+    async def close(self) -> None:
+        """Nothing was opened."""
+
+    def leave_connections(self) -> None:
+        """There are none."""
+
+    def answers(self) -> int:
+        """It has given none."""
+        return 0
+
+    def name_life(self, life: int) -> None:
+        """Nothing is written."""
+
+    def __getattr__(self, name: str) -> Any:
+        async def fail(*args: object, **more: object) -> None:
+            raise UnavailableError(f"{name} failed")
+
+        return fail
+
+
+async def test_an_agent_that_loses_its_metastore_while_starting_says_so_and_stops() -> None:
+    clock = ManualClock()
+    settings = Settings(listeners="PLAINTEXT://127.0.0.1:0", http_port=0)
+    metastore = cast(Any, _NoMetastore())
+    shared = Connections(MemoryStore(clock), metastore, clock, random.Random(0), CollectorRegistry())
+    process, _ = compose_agent(settings, shared)
+    with pytest.raises(UnavailableError):
+        await clock.run(process.start())
+    await process.stop()
