@@ -41,7 +41,7 @@ ACCOUNTED = {
     "agent/produce/pipeline.py": {
         "_spawn": "a bug in it stops produce, which /readyz says: what was buffered is unknown"
     },
-    "agent/access/sasl/newest_log.py": {"see": SHARED},
+    "agent/access/sasl/authentication.py": {"see": SHARED},
     "agent/access/sasl/token_keys.py": {"_refresh": SHARED},
     "cli/bench/drivers.py": {"__aenter__": REPORTED},
     "cli/bench/window.py": {"measure": AWAITED},

@@ -60,7 +60,7 @@ NEVER_MET = {
     "agent/cluster/controller/controller.py:Controller._on_gone#1": "no process is gone without leaving",
     "agent/cluster/controller/controller.py:Controller._on_gone#2": "likewise",
     "agent/cluster/controller/controller.py:Controller._succeed#1": "likewise",
-    "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots._log_has_passwords#1": "no password is in the log",
+    "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots._log_has_passwords#1": "the log has no password",
     "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots._repeat#1": "likewise",
     "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots.keep#2": "likewise",
     "agent/cluster/controller/metadata_snapshots.py:MetadataSnapshots.keep#7": "likewise",

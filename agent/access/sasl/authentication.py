@@ -10,8 +10,10 @@ each. Source: KIP-43 (tokens), KIP-152 (SaslAuthenticate), KIP-368 (re-authentic
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -23,10 +25,10 @@ from headrace.agent.access.audit import AuditLog
 from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.access.sasl.credentials import Credentials
 from headrace.agent.access.sasl.exchange import Authenticated, AuthenticationFailed, SaslExchange
-from headrace.agent.access.sasl.newest_log import NewestLog
 from headrace.agent.access.sasl.oauthbearer import OauthBearerExchange
 from headrace.agent.access.sasl.plain import PlainExchange
 from headrace.agent.access.sasl.scram import ScramExchange
+from headrace.agent.cluster.brief_catch_up import catch_up_briefly
 from headrace.agent.peers.channel import BETWEEN_AGENTS
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.scram_keys import MECHANISMS
@@ -46,6 +48,8 @@ FAILURES_PER_MINUTE = 50
 """Log lines about failures: one per address and user, and so many of all. The audit log has more."""
 _REFUSED = "Authentication failed: invalid credentials"
 """All that a client gets to know."""
+INTERVAL_SECONDS = 0.1
+"""Between two reads of the log. Clients log in rarely, and only those that come together wait for so long."""
 
 
 @dataclass(slots=True)
@@ -235,3 +239,32 @@ def _state(connection: ClientConnection) -> SaslState:
         connection.sasl = SaslState()
     state: SaslState = connection.sasl
     return state
+
+
+class NewestLog:
+    """The metadata log, read before a login: users, passwords and tokens that another agent has just stored.
+
+    One per agent. A login waits for a read that begins after its handshake arrived, but not longer than
+    catch_up_briefly does. A client needs no password for a handshake and can repeat it, so the reads of one agent begin
+    at least INTERVAL_SECONDS apart: the logins that wait share the next one.
+    """
+
+    def __init__(self, catch_up: Callable[[], Awaitable[MetadataImage]], clock: Clock) -> None:
+        """`catch_up`: with the metadata log."""
+        self._catch_up, self._clock = catch_up, clock
+        self._next: asyncio.Task[None] | None = None
+        """A read that has not begun."""
+        self._may_begin_at = -math.inf
+
+    async def see(self) -> None:
+        """Return when the image has what was in the log before this call, or the metastore does not answer."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._read())
+        await asyncio.shield(self._next)
+
+    async def _read(self) -> None:
+        await self._clock.sleep(self._may_begin_at - self._clock.monotonic())
+        self._next, self._may_begin_at = None, self._clock.monotonic() + INTERVAL_SECONDS
+        error = await catch_up_briefly(self._catch_up, self._clock)
+        if error is not None:
+            logger.warning("authentication without the log's head: error=%s", error)

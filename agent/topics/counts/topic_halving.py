@@ -1,6 +1,6 @@
 """Requests to halve a topic: judged on an image, carried out step by step by the active controller.
 
-Place: behind the request of `headrace topics alter --halve`; agent/cluster/controller/partition_steps.py takes the steps.
+Place: behind the request of `headrace topics alter --halve`; cluster/controller/partition_steps.py takes the steps.
 Invariant: compare and append: if the log changed meanwhile, everything is checked again on the newer image.
 A compacted topic does not halve: who reads it from the beginning later would miss the keys that are only in children.
 """

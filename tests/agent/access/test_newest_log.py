@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from headrace.agent.access.sasl.newest_log import INTERVAL_SECONDS, NewestLog
+from headrace.agent.access.sasl.authentication import INTERVAL_SECONDS, NewestLog
 from headrace.agent.cluster.brief_catch_up import PATIENCE_SECONDS
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.api_keys import ApiKey
