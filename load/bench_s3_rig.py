@@ -28,7 +28,7 @@ OBJECTS_A_CONNECTION = 4
 URL_SECONDS = 3_600
 
 
-class Result(NamedTuple):
+class RigResult(NamedTuple):
     """Of one run."""
 
     mb_per_s: float
@@ -38,7 +38,7 @@ class Result(NamedTuple):
     cpu_s_per_gb: dict[str, float]
 
 
-async def measure(rig: S3Rig, method: str, size: int, urls: list[str], args: argparse.Namespace) -> Result:
+async def measure(rig: S3Rig, method: str, size: int, urls: list[str], args: argparse.Namespace) -> RigResult:
     """PUT or GET for some seconds; CPU is that of server and proxy."""
     usage = ProcessUsage(rig.roots)
     before = usage.cpu_seconds()
@@ -53,7 +53,7 @@ async def measure(rig: S3Rig, method: str, size: int, urls: list[str], args: arg
         raise SystemExit(f"{method} of {size} bytes failed")
     spent = {kind: now - before[kind] for kind, now in usage.cpu_seconds().items()}
     found = json.loads(printed)
-    return Result(
+    return RigResult(
         found["bytes"] / 1e6 / found["seconds"],
         found["requests"] / found["seconds"],
         found["p50_ms"],
@@ -86,7 +86,7 @@ async def run(args: argparse.Namespace) -> None:
                         way: await presign(endpoint, operation, name.replace(" ", "-"), count)
                         for way, endpoint in (("", rig.endpoint), (", no proxy", rig.direct))
                     }
-                    found: dict[str, list[Result]] = {way: [] for way in urls}
+                    found: dict[str, list[RigResult]] = {way: [] for way in urls}
                     for _ in range(args.rounds):
                         for way, ways_urls in urls.items():
                             found[way].append(await measure(rig, method, size, ways_urls, args))
@@ -94,7 +94,7 @@ async def run(args: argparse.Namespace) -> None:
                         print(line(f"{method} of {name}{way}", results), flush=True)
 
 
-def line(title: str, results: list[Result]) -> str:
+def line(title: str, results: list[RigResult]) -> str:
     """A row of the table. Pure."""
 
     def middle(values: list[float]) -> str:

@@ -65,7 +65,7 @@ async def _beside_replay(bench: TargetBench, row: Row, load: BesideReplay) -> Me
     return _checked(measurement, sent)
 
 
-class Sent(NamedTuple):
+class SentAndRead(NamedTuple):
     """What was produced and read back, and what another reader read at the same time."""
 
     made: ProduceAnswer
@@ -75,7 +75,7 @@ class Sent(NamedTuple):
     window: Window
 
 
-async def _send(bench: TargetBench, load: Produce, replay: ConsumeOrder | None = None) -> Sent:
+async def _send(bench: TargetBench, load: Produce, replay: ConsumeOrder | None = None) -> SentAndRead:
     """Produce to a new topic and read that back; CorruptError if it is not the same."""
     async with bench.topic(load.partitions) as topic:
         made, read, replayed, window = await _run_clients(bench, topic, load, replay)
@@ -85,10 +85,10 @@ async def _send(bench: TargetBench, load: Produce, replay: ConsumeOrder | None =
             read = await bench.read_back(topic, load.partitions, sum(made.numbers), NUMBERS)
         idempotent = load.client.get("enable.idempotence") == "true"
         await bench.verify(topic, load.partitions, read, sum(made.numbers), idempotent=idempotent)
-    return Sent(made, read, replayed, extents, window)
+    return SentAndRead(made, read, replayed, extents, window)
 
 
-def _checked(measurement: Measurement, sent: Sent) -> Measurement:
+def _checked(measurement: Measurement, sent: SentAndRead) -> Measurement:
     measurement.extents = sent.extents
     measurement.read_back = sent.read.records
     measurement.duplicates, measurement.disordered = sent.read.duplicates, sent.read.disordered

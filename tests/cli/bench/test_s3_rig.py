@@ -21,8 +21,8 @@ DRAWS = 4_000
 PUT_MS = 60.0
 
 
-def _waits(latency: S3Latency) -> list[float]:
-    command = [find_program(PROXY), *proxy_flags(latency), "-sample", str(DRAWS)]
+def _waits(latency: S3Latency, method: str = "PUT", draws: int = DRAWS) -> list[float]:
+    command = [find_program(PROXY), *proxy_flags(latency), "-sample", str(draws), "-method", method]
     return [float(line) for line in subprocess.run(command, check=True, capture_output=True).stdout.split()]
 
 
@@ -36,11 +36,16 @@ def test_waits_are_log_normal_and_decided_by_the_seed() -> None:
     assert statistics.mean(logs) == pytest.approx(math.log(45), abs=0.05)
     assert _waits(S3Latency(put_ms=45, sigma=0.5, seed=1)) == waits
     assert _waits(S3Latency(put_ms=45, sigma=0.5, seed=2)) != waits
-    assert set(_waits(S3Latency(put_ms=45, sigma=0))) == {45.0}
+
+
+@pytest.mark.needs("s3-latency")
+@pytest.mark.parametrize(("method", "wait"), [("PUT", 45), ("POST", 45), ("DELETE", 45), ("GET", 15), ("HEAD", 15)])
+def test_reads_wait_by_get_ms_and_writes_by_put_ms(method: str, wait: float) -> None:
+    assert _waits(S3Latency(put_ms=45, get_ms=15, sigma=0), method, 3) == [wait] * 3
 
 
 @pytest.mark.needs("s3-latency", "versitygw")
-async def test_requests_wait_by_their_kind_and_bodies_pass_unchanged(tmp_path: Path) -> None:
+async def test_puts_wait_and_bodies_pass_unchanged(tmp_path: Path) -> None:
     body = bytes(range(256)) * 8_192
     async with open_s3_rig(tmp_path, S3Latency(put_ms=PUT_MS, get_ms=0, sigma=0)) as rig:
         assert set(rig.roots) == {"s3", "proxy"}

@@ -26,12 +26,13 @@ func main() {
 	getMs := flag.Float64("get-ms", 0, "median of what GET and HEAD wait")
 	sigma := flag.Float64("sigma", 0, "standard deviation of the logarithm of the wait")
 	seed := flag.Uint64("seed", 7, "of the random numbers")
-	sample := flag.Int("sample", 0, "print so many waits of PUTs in ms, and exit")
+	sample := flag.Int("sample", 0, "print so many waits in ms, and exit")
+	method := flag.String("method", "PUT", "of the requests whose waits -sample prints")
 	flag.Parse()
 	waits := newWaits(*putMs, *getMs, *sigma, *seed)
 	if *sample > 0 {
 		for range *sample {
-			fmt.Println(waits.next("PUT").Seconds() * 1000)
+			fmt.Println(waits.next(*method).Seconds() * 1000)
 		}
 		return
 	}
