@@ -68,6 +68,7 @@ PEER = (
     CommitWorkload("1,580 batches and producers", 632, 0, 10, producer_per_batch=True),
 )
 """The p999 commit that a peer publishes at 85 ms: 632 partitions, 2 or 3 batches each."""
+SMALLEST = CommitWorkload("one batch", 1, 1, 10, producer_per_batch=False)
 
 
 @dataclass
@@ -234,7 +235,7 @@ async def run(place: Path, arguments: argparse.Namespace) -> None:
         installation = Installation(arguments.bin_dir, arguments.bin_dir.parent.name)
     async with opened(place, arguments.seed, installation) as bench:
         print(f"{machine_state()}, seed {arguments.seed}", flush=True)
-        for workload in PEER:
+        for workload in (SMALLEST, *PEER):
             await latency(bench, workload, arguments.commits)
         for count in (1, 4):
             for workload in WORKLOADS:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 
 from headrace.metastore.api.commit import (
+    NO_ALIAS,
     BatchOutcome,
     BatchTransaction,
     FileAnswer,
@@ -20,7 +21,7 @@ from headrace.metastore.api.commit import (
 )
 from headrace.metastore.api.read import Extent
 
-NO_TRANSACTION, STAY = int(BatchTransaction.NO_TRANSACTION), int(max(MovedKeys))
+NO_TRANSACTION, UNKNOWN_KEYS = int(BatchTransaction.NO_TRANSACTION), int(MovedKeys.UNKNOWN)
 """Not the members of the enums: these are compared for each batch."""
 
 
@@ -32,7 +33,9 @@ def appended_extents(commits: Sequence[FileCommit], answers: Sequence[FileAnswer
     for commit, answer in zip(commits, answers, strict=True):
         run: list[tuple[StagedBatch, int]] = []
         for batch, judged in zip(commit.batches, answer.batches, strict=False):  # none of a file that failed
-            if batch.transaction != NO_TRANSACTION or batch.leader_epoch < 0 or batch.partition_count <= STAY:
+            if batch.transaction != NO_TRANSACTION or batch.leader_epoch < 0:
+                return None
+            if batch.keys != UNKNOWN_KEYS or batch.alias != NO_ALIAS:
                 return None
             if judged.outcome != BatchOutcome.APPENDED:
                 continue

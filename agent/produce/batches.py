@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from headrace.agent.produce.pending import PendingRequest
 from headrace.agent.produce.refused_sequences import Numbered
-from headrace.metastore.api.commit import BatchTransaction, StagedBatch
+from headrace.metastore.api.commit import NO_ALIAS, BatchTransaction, MovedKeys, StagedBatch
 from headrace.metastore.keys import split_partition_key
 from headrace.protocol.produce_codec import ProducePartitionReply
 from headrace.storage.records.header import BatchHeader
@@ -37,9 +37,10 @@ class Arrival(NamedTuple):
     request: PendingRequest
     reply: ProducePartitionReply
     partition_count: int = -1
-    """By which the client chose the partition; -1 if it sent none; else as in StagedBatch."""
+    """By which the client chose the partition; -1 if it sent none. The others are as in StagedBatch, too."""
     transaction: int = BatchTransaction.NO_TRANSACTION
-    """As in StagedBatch."""
+    keys: int = MovedKeys.UNKNOWN
+    alias: int = NO_ALIAS
 
     @property
     def stream(self) -> Stream:

@@ -37,7 +37,8 @@ def _partition_of(run: list[Arrival]) -> tuple[int, int]:
 def _place(writer: SegmentWriter, laid: Laid, leader_epoch: int) -> list[PlacedBatch]:
     """A partition's batches of one file share the leader epoch of the first: all are accepted, or none is."""
     data, header, members = laid
-    topic_id, index, key = members[0][1][:3]
+    first = members[0][1]
+    topic_id, index, key = first[:3]
     position = writer.add(topic_id, index, key, data, header)
     producer = (
         (header.producer_id, header.producer_epoch, header.base_sequence) if header.producer_id >= 0 else NO_PRODUCER
@@ -50,8 +51,10 @@ def _place(writer: SegmentWriter, laid: Laid, leader_epoch: int) -> list[PlacedB
         header.highest_timestamp,
         *producer,
         leader_epoch,
-        members[0][1].partition_count,
-        members[0][1].transaction,
+        first.partition_count,
+        first.transaction,
+        first.keys,
+        first.alias,
     )
     return [
         PlacedBatch(batch, before, arrival.owner, header.is_log_append_time, arrival.request, arrival.reply)

@@ -1,10 +1,10 @@
 """Merging small batches at ingestion: neighbours of one partition become one larger batch.
 
 Place: as a file is laid out, before the segment writer. Pure.
-Invariant: only uncompressed batches without a producer id, of one timestamp type and partition count, that stand side
-by side are merged: the commit may drop a single batch of an idempotent producer, never a part of one. A
-record keeps its key, value, headers, timestamp and place; `records_before` turns the merged batch's
-offset back into each request's own. Records are only opened where that pays (few of them, in many
+Invariant: only uncompressed batches without a producer id that are neighbours, of one timestamp type and partition
+count, of which the agent says the same (keys, alias), are merged: the commit may drop a single batch of an idempotent
+producer, never a part of one. A record keeps its key, value, headers, timestamp and place; `records_before` turns the
+merged batch's offset back into each request's own. Records are only opened where that pays (few of them, in many
 batches); bytes that do not parse stay as they came, for their reader to refuse. Compressed batches are left to
 compaction (docs/decisions/0036-compressed-batches-are-merged-later.md).
 """
@@ -75,7 +75,12 @@ def _is_small(header: BatchHeader, max_bytes: int) -> bool:
 
 
 def _are_alike(first: Arrival, other: Arrival) -> bool:
-    return first.header.attributes == other.header.attributes and first.partition_count == other.partition_count
+    return (
+        first.header.attributes == other.header.attributes
+        and first.partition_count == other.partition_count
+        and first.keys == other.keys
+        and first.alias == other.alias
+    )
 
 
 def _laid(group: list[Arrival]) -> Iterator[Laid]:

@@ -19,13 +19,13 @@ from headrace.storage.records.codec import open_batch
 
 
 async def with_moved_keys(arrival: Arrival, partitioner: str, child: int) -> Arrival | Refusal:
-    """The batch with MovedKeys in place of the count that its client did not send; why it is refused, if it is."""
+    """The batch with what is known of its keys, for one without a partition count; why it is refused, if it is."""
     parent = arrival.partition_index
     try:
         found = await has_moved_key(arrival.data, partitioner, parent, child - parent)
     except HeadraceError as error:
         return Refusal(error_code(error), str(error))
-    return arrival._replace(partition_count=MovedKeys.MOVED if found else MovedKeys.STAY)
+    return arrival._replace(keys=MovedKeys.MOVED if found else MovedKeys.STAY)
 
 
 async def has_moved_key(batch: memoryview, partitioner: str, parent: int, count: int) -> bool:

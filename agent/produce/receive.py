@@ -41,7 +41,7 @@ from headrace.agent.produce.validate import (
 )
 from headrace.agent.security.authorization.authorizer import Authorizer
 from headrace.agent.security.authorization.operations import AclOperation, AclResource
-from headrace.metastore.api.commit import via_alias
+from headrace.metastore.api.commit import NO_ALIAS, MovedKeys
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
@@ -216,7 +216,7 @@ class Receiver:
             topic = moving.get(arrival.topic_id)
             child = None if topic is None else topic.moving_child(arrival.partition_index)
             found: Arrival | Refusal = arrival
-            if topic is not None and child is not None and arrival.partition_count == NO_COUNT:
+            if topic is not None and child is not None and _keys_may_move(arrival):
                 async with self._reading.turn(client_of(request)):
                     found = await with_moved_keys(arrival, self._rules.rules(image, topic).partitioner, child)
             if isinstance(found, Refusal):
@@ -352,6 +352,11 @@ def _has_all(topics: Topics, produce: ProduceRequest) -> bool:
     return True
 
 
+def _keys_may_move(arrival: Arrival) -> bool:
+    """Whether neither the client's count nor an alias says to which partition the batch's keys belong."""
+    return arrival.partition_count == NO_COUNT and arrival.alias == NO_ALIAS
+
+
 def _arrival(
     request: Request,
     topic: TopicImage,
@@ -362,9 +367,9 @@ def _arrival(
 ) -> Arrival:
     """A batch for an alias goes to its parent; a client that sends counts places the records again instead."""
     data, header, _ = accepted
-    index = reply.index
+    index, alias = reply.index, NO_ALIAS
     if partition_count == NO_COUNT and index in topic.aliases:
-        index, partition_count = topic.aliases[index], via_alias(index)
+        index, alias = topic.aliases[index], index
     return Arrival(
         topic.topic_id,
         index,
@@ -377,6 +382,8 @@ def _arrival(
         reply,
         partition_count,
         transaction_of(header, request.api_version),
+        MovedKeys.UNKNOWN,
+        alias,
     )
 
 

@@ -23,6 +23,19 @@ class BatchTransaction(enum.IntEnum):
     """And the batch may begin it, and add the partition (KIP-890)."""
 
 
+class MovedKeys(enum.IntEnum):
+    """What an agent says of the keys of a batch that has no partition count."""
+
+    UNKNOWN = 0
+    """Nothing: as far as the agent knows, the batch's partition is not split in two."""
+    STAY = 1
+    MOVED = 2
+    """Some key belongs to the child."""
+
+
+NO_ALIAS = -1
+
+
 class StagedBatch(NamedTuple):
     """One batch of a stored segment file, waiting for its offset."""
 
@@ -38,10 +51,13 @@ class StagedBatch(NamedTuple):
     leader_epoch: int = -1
     """The epoch under which the agent accepted it; -1 skips the check."""
     partition_count: int = -1
-    """The topic's undeleted partition count that the client chose the partition by; if it sent none -1, one of
-    MovedKeys, or via_alias."""
+    """The topic's undeleted partition count that the client chose the partition by; -1 if it sent none."""
     transaction: int = BatchTransaction.NO_TRANSACTION
     """A BatchTransaction. A transactional batch has a producer epoch of at most EPOCH_MAX (metastore/transactions)."""
+    keys: int = MovedKeys.UNKNOWN
+    """One of MovedKeys."""
+    alias: int = NO_ALIAS
+    """The index of the alias of this partition that the batch came for; then it has no partition count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +107,6 @@ class BatchOutcome(enum.IntEnum):
     """No transaction of the producer is open here; or one is, and the batch does not belong to it."""
     UNKNOWN_PRODUCER = 12
     """No transactional id has the producer id of a transactional batch any more."""
-
-
-class MovedKeys(enum.IntEnum):
-    """What an agent says in place of a partition count of a batch for a partition that is split in two."""
-
-    STAY = -3
-    MOVED = -4
-    """Some key belongs to the child."""
-
-
-ALIAS_CODES = -16
-"""In place of a partition count: the batch came for an alias of the partition. This is alias 0's."""
-
-
-def via_alias(partition_index: int) -> int:
-    """What an agent says in place of a partition count of a batch that came for this alias of the partition."""
-    return ALIAS_CODES - partition_index
 
 
 class BatchAnswer(NamedTuple):

@@ -14,7 +14,7 @@ import enum
 from collections.abc import Iterator, Mapping
 
 from headrace.metastore.api.bulk import BulkOutcome
-from headrace.metastore.api.commit import ALIAS_CODES, BatchOutcome, BatchTransaction, FileStatus, MovedKeys
+from headrace.metastore.api.commit import BatchOutcome, BatchTransaction, FileStatus, MovedKeys
 from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import JobState
@@ -59,7 +59,6 @@ SMALL_INTEGERS: Mapping[str, type[enum.IntEnum]] = {
 }
 """The same for smallint."""
 SINGLE: Mapping[str, int] = {
-    "alias_codes": ALIAS_CODES,
     "marker_bytes": MARKER_BYTES,
     "topic_resource": TOPIC_RESOURCE,
     "broker_resource": BROKER_RESOURCE,

@@ -51,59 +51,41 @@ psycopg.adapters.register_dumper(PackedArray, _PackedArrayDumper)
 
 
 class _Element(NamedTuple):
-    """An element type of Postgres: its OID, and how numpy lays out an element behind its length."""
+    """An element type of Postgres: its OID, and its length and value in the types of numpy and struct."""
 
     oid: int
     layout: np.dtype[Any]
+    code: str
     size: int
 
 
-def _element(oid: int, numpy_type: str) -> _Element:
-    return _Element(oid, np.dtype([("length", ">i4"), ("value", numpy_type)]), np.dtype(numpy_type).itemsize)
+def _element(oid: int, code: str) -> _Element:
+    size = struct.calcsize(">" + code)
+    return _Element(oid, np.dtype([("length", ">i4"), ("value", f">i{size}")]), code, size)
 
 
-_BOOL, _INT2, _INT4, _INT8 = _element(16, ">i1"), _element(21, ">i2"), _element(23, ">i4"), _element(20, ">i8")
+_BOOL, _INT2, _INT4, _INT8 = _element(16, "b"), _element(21, "h"), _element(23, "i"), _element(20, "q")
 _UUID_OID, _UUID_LENGTH = 2950, struct.pack(">i", 16)
 
 
-def pack_bools(values: Column) -> PackedArray:
+def pack_bools(values: Column | Sequence[bool] | Sequence[int]) -> PackedArray:
     """boolean[]"""
     return _pack(values, _BOOL)
 
 
-def pack_int2(values: Column) -> PackedArray:
+def pack_int2(values: Column | Sequence[int]) -> PackedArray:
     """smallint[]; the caller has checked the range."""
     return _pack(values, _INT2)
 
 
-def pack_int4(values: Column) -> PackedArray:
+def pack_int4(values: Column | Sequence[int]) -> PackedArray:
     """integer[]; the caller has checked the range."""
     return _pack(values, _INT4)
 
 
-def pack_int8(values: Column) -> PackedArray:
+def pack_int8(values: Column | Sequence[int]) -> PackedArray:
     """bigint[]"""
     return _pack(values, _INT8)
-
-
-def pack_few_bools(values: Sequence[bool]) -> PackedArray:
-    """boolean[], like the three that follow for few values: a list is faster than numpy up to about fifty."""
-    return _pack_few(values, _BOOL, "b")
-
-
-def pack_few_int2(values: Sequence[int]) -> PackedArray:
-    """smallint[]"""
-    return _pack_few(values, _INT2, "h")
-
-
-def pack_few_int4(values: Sequence[int]) -> PackedArray:
-    """integer[]"""
-    return _pack_few(values, _INT4, "i")
-
-
-def pack_few_int8(values: Sequence[int]) -> PackedArray:
-    """bigint[]"""
-    return _pack_few(values, _INT8, "q")
 
 
 def pack_uuids(values: Sequence[uuid.UUID]) -> PackedArray:
@@ -111,18 +93,17 @@ def pack_uuids(values: Sequence[uuid.UUID]) -> PackedArray:
     return _array(_UUID_OID, len(values), b"".join([_UUID_LENGTH + value.bytes for value in values]))
 
 
-def _pack(values: Column, element: _Element) -> PackedArray:
-    body = np.empty(len(values), dtype=element.layout)
+def _pack(values: Column | Sequence[int], element: _Element) -> PackedArray:
+    """A sequence is packed without numpy: that is faster up to about fifty values."""
+    count = len(values)
+    if not isinstance(values, np.ndarray):
+        parts = [element.size] * (2 * count)
+        parts[1::2] = values
+        return _array(element.oid, count, struct.pack(">" + ("i" + element.code) * count, *parts))
+    body = np.empty(count, dtype=element.layout)
     body["length"] = element.size
     body["value"] = values
-    return _array(element.oid, len(values), body.tobytes())
-
-
-def _pack_few(values: Sequence[int], element: _Element, code: str) -> PackedArray:
-    count = len(values)
-    body = [element.size] * (2 * count)
-    body[1::2] = values
-    return _array(element.oid, count, struct.pack(">" + ("i" + code) * count, *body))
+    return _array(element.oid, count, body.tobytes())
 
 
 def _array(oid: int, count: int, body: bytes) -> PackedArray:

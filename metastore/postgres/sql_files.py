@@ -1,7 +1,9 @@
 """The .sql files of this package: functions that the database keeps, and plain queries. And names.py's, as one file.
 
 Place: read by migrate (functions) and by each Statement when it is first sent.
-Invariant: a name means one thing: a function that one file defines, or a plain query that is one file.
+Invariant: a name means one thing: a function that one file defines, or a plain query that is one file. A function can
+have a second signature in another file, for agents of the release before; Python calls the one in the file with the
+function's name.
 """
 
 from __future__ import annotations
@@ -58,8 +60,13 @@ def query_files() -> dict[str, SqlFile]:
 
 @cache
 def signatures() -> dict[str, Signature]:
-    """Every function by name."""
-    return {signature.name: signature for file in function_files() for signature in file.signatures}
+    """Every function by name; of two signatures the one in the file of that name."""
+    found: dict[str, Signature] = {}
+    for file in function_files():
+        for signature in file.signatures:
+            if signature.name == file.name or signature.name not in found:
+                found[signature.name] = signature
+    return found
 
 
 @cache

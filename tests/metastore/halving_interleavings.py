@@ -18,7 +18,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.metastore.api.commit import BatchOutcome, MovedKeys, StagedBatch, via_alias
+from headrace.metastore.api.commit import NO_ALIAS, BatchOutcome, MovedKeys, StagedBatch
 from headrace.metastore.log.image import TopicImage
 from headrace.metastore.partitions.merging import MergePhase, MergeTimes
 from tests.metastore.commit_scenes import batch
@@ -138,18 +138,19 @@ class HalvingHistory:
     def _stage(self, client: Client, index: int) -> StagedBatch:
         """By an agent with one of the last images."""
         image = self.rng.choice(self.images[-2:])
-        target, count = index, -1
+        target, keys, alias = index, MovedKeys.UNKNOWN, NO_ALIAS
         if index in image.aliases:
-            target, count = image.aliases[index], via_alias(index)
+            target, alias = image.aliases[index], index
         elif image.moving_child(index) is not None:
-            count = int(MovedKeys.MOVED)
+            keys = MovedKeys.MOVED
         return batch(
             self.scene.keys[target],
             client.sequences[index],
             1,
             producer=client.producer,
             leader_epoch=image.leader_epochs[target],
-            partition_count=count,
+            keys=keys,
+            alias=alias,
         )
 
     # -- the controller and groups

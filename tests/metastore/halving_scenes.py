@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.metastore.api.commit import MovedKeys, StagedBatch, via_alias
+from headrace.metastore.api.commit import MovedKeys, StagedBatch
 from headrace.metastore.api.halvings import Halving, HalvingState
 from headrace.metastore.api.splits import Doubling
 from headrace.metastore.log.image import TopicImage
@@ -118,15 +118,15 @@ class HalvingScene(Scene):
 
     def aliased(self, child: int, parent: int, sequence: int = -1, **more: int) -> StagedBatch:
         """A batch for an alias, as an agent stages it."""
-        return batch(self.keys[parent], sequence, partition_count=via_alias(child), **more)
+        return batch(self.keys[parent], sequence, alias=child, **more)
 
     def moved(self, parent: int, sequence: int = -1, **more: int) -> StagedBatch:
         """A batch for a parent, with a key of its child."""
-        return batch(self.keys[parent], sequence, partition_count=int(MovedKeys.MOVED), **more)
+        return batch(self.keys[parent], sequence, keys=int(MovedKeys.MOVED), **more)
 
     def stays(self, parent: int, sequence: int = -1, **more: int) -> StagedBatch:
         """A batch for a parent, without such a key."""
-        return batch(self.keys[parent], sequence, partition_count=int(MovedKeys.STAY), **more)
+        return batch(self.keys[parent], sequence, keys=int(MovedKeys.STAY), **more)
 
 
 async def open_halving_scene(store: PostgresMetastore, raw: Session, partitions: int = 2) -> HalvingScene:

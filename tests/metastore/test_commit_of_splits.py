@@ -33,12 +33,12 @@ async def scene(metastore: PostgresMetastore, metastore_url: str) -> Scene:
 
 def moved(scene: Scene, sequence: int) -> StagedBatch:
     """For the parent, with a key that moved."""
-    return batch(scene.keys[0], sequence, partition_count=int(MovedKeys.MOVED))
+    return batch(scene.keys[0], sequence, keys=int(MovedKeys.MOVED))
 
 
 def stays(scene: Scene, sequence: int) -> StagedBatch:
     """For the parent, without such a key."""
-    return batch(scene.keys[0], sequence, partition_count=int(MovedKeys.STAY))
+    return batch(scene.keys[0], sequence, keys=int(MovedKeys.STAY))
 
 
 async def test_a_producer_moves_from_the_parent_to_the_child(scene: Scene, metastore_url: str) -> None:
@@ -74,7 +74,7 @@ async def test_a_child_with_a_wrong_sequence_does_not_switch_its_producer(scene:
 async def test_batches_without_a_producer_and_agents_without_knowledge(scene: Scene, metastore_url: str) -> None:
     parent, child, _ = scene.keys
     assert await scene.outcomes(batch(parent)) == [SENT_BACK], "the agent has not looked at its keys"
-    anybodys = batch(parent, partition_count=int(MovedKeys.MOVED))
+    anybodys = batch(parent, keys=int(MovedKeys.MOVED))
     assert await scene.outcomes(anybodys, batch(child)) == appended(0, 0)
     async with session(metastore_url) as raw:
         await raw.execute("UPDATE partition_splits SET boundary = 5 WHERE parent_key = %s", (parent,))

@@ -52,7 +52,7 @@ async def test_a_doubling_splits_each_partition_and_commits_go_by_it(scene: Scen
     assert topic.undeleted_partition_count == 4
     assert topic.splits == {0: Split(2), 1: Split(3)}
     epoch = topic.leader_epochs[0]
-    stale = batch(scene.keys[0], 5, leader_epoch=epoch - 1, partition_count=int(MovedKeys.MOVED))
+    stale = batch(scene.keys[0], 5, leader_epoch=epoch - 1, keys=int(MovedKeys.MOVED))
     assert await scene.outcomes(stale) == [(BatchOutcome.LEADER_EPOCH_MISMATCH, -1)], "this sends its client back, too"
     moved = stale._replace(leader_epoch=epoch)
     fresh = moved._replace(producer_id=2_000, base_sequence=0)
@@ -67,7 +67,7 @@ async def test_a_boundary_is_set_when_no_moved_key_came_for_a_time(scene: Scene,
     assert await store.quiet_splits(9) == []
     async with session(metastore_url) as raw:
         await move_time(raw, BOUNDARY_QUIET_MS / 1_000)
-    await scene.outcomes(batch(scene.keys[0], partition_count=int(MovedKeys.STAY)))
+    await scene.outcomes(batch(scene.keys[0], keys=int(MovedKeys.STAY)))
     first, second = await store.quiet_splits(9)
     assert (first.parent_key, first.child_key, first.high_watermark) == (scene.keys[0], scene.keys[2], 5)
     with pytest.raises(FencedError):
@@ -76,7 +76,7 @@ async def test_a_boundary_is_set_when_no_moved_key_came_for_a_time(scene: Scene,
     assert await store.set_split_boundary(epoch, await store.metadata_head(), first)
     assert (await _topic(scene)).splits == {0: Split(2, 5), 1: Split(3)}
     assert not await store.set_split_boundary(epoch, await store.metadata_head(), first), "it is set once"
-    moved = batch(scene.keys[0], partition_count=int(MovedKeys.MOVED))
+    moved = batch(scene.keys[0], keys=int(MovedKeys.MOVED))
     assert await scene.outcomes(moved) == [(BatchOutcome.MOVED_KEY, -1)]
     assert await store.quiet_splits(9) == [second]
 
@@ -87,7 +87,7 @@ async def test_a_moved_key_that_comes_in_between_puts_the_boundary_off(scene: Sc
     async with session(metastore_url) as raw:
         await move_time(raw, BOUNDARY_QUIET_MS / 1_000)
     (due, _) = await store.quiet_splits(9)
-    assert await scene.outcomes(batch(scene.keys[0], partition_count=int(MovedKeys.MOVED))) == appended(0)
+    assert await scene.outcomes(batch(scene.keys[0], keys=int(MovedKeys.MOVED))) == appended(0)
     assert not await store.set_split_boundary(epoch, await store.metadata_head(), due)
     assert [split.parent_key for split in await store.quiet_splits(9)] == [scene.keys[1]]
 
@@ -149,7 +149,7 @@ async def test_a_second_doubling_waits_for_the_boundaries_of_the_first(scene: Sc
         assert await store.set_split_boundary(epoch, await store.metadata_head(), split)
     topic = await _double(scene)
     assert topic.splits == {parent: Split(parent + 4) for parent in range(4)}
-    assert await scene.outcomes(batch(scene.keys[2], 0, partition_count=int(MovedKeys.STAY))) == appended(0)
+    assert await scene.outcomes(batch(scene.keys[2], 0, keys=int(MovedKeys.STAY))) == appended(0)
 
 
 async def test_another_change_of_the_count_ends_a_doubling(scene: Scene, metastore_url: str) -> None:
@@ -174,7 +174,7 @@ async def test_another_change_of_the_count_ends_a_doubling(scene: Scene, metasto
 
 async def test_who_reads_a_topic(scene: Scene, metastore_url: str) -> None:
     store, epoch, topic = scene.store, await _controller_epoch(scene), await _double(scene)
-    await scene.outcomes(batch(scene.keys[0], partition_count=int(MovedKeys.STAY)))
+    await scene.outcomes(batch(scene.keys[0], keys=int(MovedKeys.STAY)))
     async with session(metastore_url) as raw:
         await raw.execute(
             "INSERT INTO group_offsets VALUES ('alone', %s, 4, -1, '', now()), ('all', %s, 5, -1, '', now())",

@@ -23,7 +23,7 @@ PLANTED = {
     ),
     "duplicates by the parent's producer states": (
         "judge_batches",
-        "coalesce(array_position(p_part_key, alias_key(p_part_key[part], count)), part)",
+        "coalesce(array_position(p_part_key, key_of_alias(p_part_key[part], alias)), part)",
         "part",
     ),
     "moved keys at once": ("judge_merges", ">= b.producer_quiet_ms", ">= 0"),

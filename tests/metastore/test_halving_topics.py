@@ -328,7 +328,7 @@ PLANTED: dict[str, tuple[str, str, str, Check]] = {
     ),
     "duplicates by the parent's producer states": (
         "judge_batches",
-        "coalesce(array_position(p_part_key, alias_key(p_part_key[part], count)), part)",
+        "coalesce(array_position(p_part_key, key_of_alias(p_part_key[part], alias)), part)",
         "part",
         test_an_alias_appends_to_the_parent_and_knows_the_childs_duplicates,
     ),

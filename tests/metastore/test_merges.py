@@ -9,8 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.metastore.api.commit import BatchOutcome, MovedKeys, via_alias
+from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.partitions.merging import MergePhase, MergeTimes, MergeVerdict, PartitionMerge
+from tests.metastore.key_claims import MOVED, NOTHING, STAY, Said, columns
 from tests.metastore.sql_sources import broken
 from tests.planted import PlantedBugs, Report, Trial
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.requirement("X5")
 PARENT, CHILD, OTHER = 9 << 24, 9 << 24 | 4, 9 << 24 | 1
 OLDER = 9 << 24 | 12
 """An alias that is settled; its keys belong to CHILD while that is a partition."""
-NO_COUNT = -1
+VIA_CHILD = Said(alias=CHILD - PARENT)
 OUTCOMES = {
     MergeVerdict.IN_CHILD: BatchOutcome.APPENDED,
     MergeVerdict.IN_PARENT: BatchOutcome.APPENDED,
@@ -69,36 +70,38 @@ class SqlMerge:
             self._database.execute("DELETE FROM merge_producers")
 
     def to_parent(self, producer_id: int, has_moved_key: bool, now_ms: int) -> BatchOutcome:
-        return self.commit(PARENT, producer_id, MovedKeys.MOVED if has_moved_key else MovedKeys.STAY, now_ms)
+        return self.commit(PARENT, producer_id, MOVED if has_moved_key else STAY, now_ms)
 
     def to_child(self, producer_id: int, now_ms: int) -> BatchOutcome:
         """From an agent that knows whether the child is an alias."""
         if self.phase >= MergePhase.MERGED:
-            return self.commit(PARENT, producer_id, via_alias(CHILD - PARENT), now_ms)
-        return self.commit(CHILD, producer_id, NO_COUNT, now_ms)
+            return self.commit(PARENT, producer_id, VIA_CHILD, now_ms)
+        return self.commit(CHILD, producer_id, NOTHING, now_ms)
 
     def commit(
-        self, key: int, producer_id: int, count: int, now_ms: int, *, accepted: bool | None = None
+        self, key: int, producer_id: int, said: Said, now_ms: int, *, accepted: bool | None = None
     ) -> BatchOutcome:
         """One batch; `accepted`: what becomes of it, if not what the rule says."""
         prod, ids = (1, [producer_id]) if producer_id else (0, [])
-        (verdict,) = self.judge(now_ms, [key], [1], [prod], ids, [count])
+        (verdict,) = self.judge(now_ms, [key], [1], [prod], ids, [said])
         taken = verdict == BatchOutcome.APPENDED if accepted is None else accepted
         self._database.execute(
-            "SELECT note_merges(%s, %s, %s::int[], %s::int[], %s::bigint[], %s::int[], %s::int[], %s::boolean[])",
-            (now_ms, [key], [1], [prod], ids, [count], [verdict], [taken]),
+            "SELECT note_merges(%s, %s, %s::int[], %s::int[], %s::bigint[], %s::int[], %s::int[],"
+            " %s::int[], %s::boolean[])",
+            (now_ms, [key], [1], [prod], ids, *columns([said])[1:], [verdict], [taken]),
         )
         return BatchOutcome(verdict)
 
     def judge(
-        self, now_ms: int, keys: list[int], part: list[int], prod: list[int], ids: list[int], counts: list[int]
+        self, now_ms: int, keys: list[int], part: list[int], prod: list[int], ids: list[int], said: list[Said]
     ) -> list[int]:
         """The verdicts of a call."""
         row = self._database.execute(
-            "SELECT judge_merges(now, keys, part, prod, ids, counts, judge_splits(now, keys, part, prod, ids, counts))"
-            " FROM (SELECT %s::bigint, %s::bigint[], %s::int[], %s::int[], %s::bigint[], %s::int[])"
-            " AS call (now, keys, part, prod, ids, counts)",
-            (now_ms, keys, part, prod, ids, counts),
+            "SELECT judge_merges(now, parts, part, prod, ids, counts, keys, aliases,"
+            " judge_splits(now, parts, part, prod, ids, counts, keys, aliases))"
+            " FROM (SELECT %s::bigint, %s::bigint[], %s::int[], %s::int[], %s::bigint[],"
+            " %s::int[], %s::int[], %s::int[]) AS call (now, parts, part, prod, ids, counts, keys, aliases)",
+            (now_ms, keys, part, prod, ids, *columns(said)),
         ).fetchone()
         assert row is not None
         found: list[int] = row[0]
@@ -144,7 +147,7 @@ PLANTED = {
     "moved keys at once": (">= b.producer_quiet_ms", ">= 0"),
     "a producer that is unknown need not wait": ("coalesce(k.child_ms, p_now_ms)", "coalesce(k.child_ms, 0)"),
     "who has switched is not refused": ("b.phase = merge_merged() AND k.has_switched", "false"),
-    "what stays in the parent waits": ("OR b.count >= 0 OR b.count = keys_stay() THEN", "OR b.count >= 0 THEN"),
+    "what stays in the parent waits": ("count >= 0 OR keys = keys_stay() AS stays", "count >= 0 AS stays"),
     "a switch is forgotten": ("bool_or(has_moved AND is_accepted)", "false"),
     "what came for the child is forgotten": (
         "CASE WHEN bool_or(comes) THEN p_now_ms ELSE",
@@ -177,26 +180,26 @@ def merged(database: Connection) -> SqlMerge:
 def test_a_producer_has_switched_only_with_a_batch_that_was_appended(merged: SqlMerge) -> None:
     assert merged.to_parent(7, True, 1_000) is BatchOutcome.SENT_BACK
     late = 1_000 + TIMES.producer_quiet_ms
-    assert merged.commit(PARENT, 7, MovedKeys.MOVED, late, accepted=False) is BatchOutcome.APPENDED, "a wrong sequence"
+    assert merged.commit(PARENT, 7, MOVED, late, accepted=False) is BatchOutcome.APPENDED, "a wrong sequence"
     assert merged.to_child(7, late + 1) is BatchOutcome.APPENDED
 
 
 def test_an_agent_that_does_not_know_of_the_alias_is_sent_back(merged: SqlMerge) -> None:
     for producer in (0, 7):
-        assert merged.commit(CHILD, producer, NO_COUNT, 1_001) is BatchOutcome.SENT_BACK
-        assert merged.commit(PARENT, producer, NO_COUNT, 1_001) is BatchOutcome.SENT_BACK
+        assert merged.commit(CHILD, producer, NOTHING, 1_001) is BatchOutcome.SENT_BACK
+        assert merged.commit(PARENT, producer, NOTHING, 1_001) is BatchOutcome.SENT_BACK
 
 
 def test_an_agent_that_knows_an_alias_that_is_none_is_sent_back(database: Connection) -> None:
     sql = SqlMerge(database)
-    assert sql.commit(PARENT, 7, via_alias(CHILD - PARENT), 1) is BatchOutcome.SENT_BACK
-    assert sql.commit(OTHER, 7, via_alias(CHILD - PARENT), 1) is BatchOutcome.SENT_BACK
+    assert sql.commit(PARENT, 7, VIA_CHILD, 1) is BatchOutcome.SENT_BACK
+    assert sql.commit(OTHER, 7, VIA_CHILD, 1) is BatchOutcome.SENT_BACK
     sql.enter(MergePhase.MERGED, 1_000)
-    assert sql.commit(OTHER, 7, via_alias(CHILD - PARENT), 1_001) is BatchOutcome.SENT_BACK, "of another partition"
+    assert sql.commit(OTHER, 7, VIA_CHILD, 1_001) is BatchOutcome.SENT_BACK, "of another partition"
 
 
 def test_an_older_alias_goes_with_the_child(database: Connection) -> None:
-    sql, older = SqlMerge(database), via_alias(OLDER - PARENT)
+    sql, older = SqlMerge(database), Said(alias=OLDER - PARENT)
     assert sql.commit(CHILD, 7, older, 1) is BatchOutcome.APPENDED
     sql.enter(MergePhase.PAUSED, 2)
     assert sql.commit(CHILD, 7, older, 3) is BatchOutcome.SENT_BACK
@@ -206,8 +209,8 @@ def test_an_older_alias_goes_with_the_child(database: Connection) -> None:
 
 
 def test_clients_that_send_counts_do_not_wait_and_place_records_again(merged: SqlMerge) -> None:
-    assert merged.commit(PARENT, 7, 4, 1_001) is BatchOutcome.APPENDED
-    assert merged.commit(CHILD, 7, 8, 1_001) is BatchOutcome.SENT_BACK
+    assert merged.commit(PARENT, 7, Said(4), 1_001) is BatchOutcome.APPENDED
+    assert merged.commit(CHILD, 7, Said(8), 1_001) is BatchOutcome.SENT_BACK
 
 
 def test_batches_without_a_producer_wait_for_nothing(merged: SqlMerge) -> None:
@@ -217,12 +220,11 @@ def test_batches_without_a_producer_wait_for_nothing(merged: SqlMerge) -> None:
 
 
 def test_a_call_with_batches_for_both_is_judged_as_if_the_childs_came_first(merged: SqlMerge) -> None:
-    alias = via_alias(CHILD - PARENT)
     merged.to_child(7, 1_001)
     late = 1_001 + TIMES.producer_quiet_ms
-    counts = [MovedKeys.MOVED, alias, MovedKeys.MOVED, NO_COUNT]
+    said = [MOVED, VIA_CHILD, MOVED, NOTHING]
     appended = BatchOutcome.APPENDED
-    judged = merged.judge(late, [PARENT, OTHER], [1, 1, 1, 2], [1, 2, 3, 0], [7, 7, 8], counts)
+    judged = merged.judge(late, [PARENT, OTHER], [1, 1, 1, 2], [1, 2, 3, 0], [7, 7, 8], said)
     assert judged == [BatchOutcome.SENT_BACK, appended, BatchOutcome.SENT_BACK, appended]
-    judged = merged.judge(late, [PARENT, OTHER], [1, 1], [1, 2], [7, 8], [MovedKeys.MOVED, alias])
+    judged = merged.judge(late, [PARENT, OTHER], [1, 1], [1, 2], [7, 8], [MOVED, VIA_CHILD])
     assert judged == [appended, appended]

@@ -9,14 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.metastore.api.commit import BatchOutcome, MovedKeys
+from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.partitions.splitting import PartitionSplit, SplitVerdict
+from tests.metastore.key_claims import MOVED, NOTHING, STAY, Said, columns
 from tests.metastore.sql_sources import broken
 from tests.planted import PlantedBugs, Report, Trial
 
 pytestmark = pytest.mark.requirement("X5")
 PARENT, CHILD, OTHER = 9 << 24, 9 << 24 | 4, 9 << 24 | 1
-NO_COUNT = -1
 OUTCOMES = {
     SplitVerdict.APPENDED: BatchOutcome.APPENDED,
     SplitVerdict.SEND_AGAIN: BatchOutcome.SENT_BACK,
@@ -45,28 +45,30 @@ class SqlSplit:
         self._database = database
 
     def to_parent(self, producer_id: int, has_moved_key: bool, now_ms: int) -> BatchOutcome:
-        return self.commit(PARENT, producer_id, MovedKeys.MOVED if has_moved_key else MovedKeys.STAY, now_ms)
+        return self.commit(PARENT, producer_id, MOVED if has_moved_key else STAY, now_ms)
 
     def to_child(self, producer_id: int, now_ms: int) -> BatchOutcome:
-        return self.commit(CHILD, producer_id, NO_COUNT, now_ms)
+        return self.commit(CHILD, producer_id, NOTHING, now_ms)
 
     def commit(
-        self, key: int, producer_id: int, count: int, now_ms: int, *, accepted: bool | None = None
+        self, key: int, producer_id: int, said: Said, now_ms: int, *, accepted: bool | None = None
     ) -> BatchOutcome:
         """One batch; `accepted`: what becomes of it, if not what the rule says."""
         self._settle(now_ms)
         self._database.execute("SELECT lock_splits(%s)", ([key],))
         prod, ids = (1, [producer_id]) if producer_id else (0, [])
+        counts, keys, aliases = columns([said])
         row = self._database.execute(
-            "SELECT judge_splits(%s, %s, %s::int[], %s::int[], %s::bigint[], %s::int[])",
-            (now_ms, [key], [1], [prod], ids, [count]),
+            "SELECT judge_splits(%s, %s, %s::int[], %s::int[], %s::bigint[], %s::int[], %s::int[], %s::int[])",
+            (now_ms, [key], [1], [prod], ids, counts, keys, aliases),
         ).fetchone()
         assert row is not None
         (verdict,) = row[0]
         taken = verdict == BatchOutcome.APPENDED if accepted is None else accepted
         self._database.execute(
-            "SELECT note_splits(%s, %s, %s::int[], %s::int[], %s::bigint[], %s::int[], %s::int[], %s::boolean[])",
-            (now_ms, [key], [1], [prod], ids, [count], [verdict], [taken] if producer_id else []),
+            "SELECT note_split_batches(%s, %s, %s::int[], %s::int[], %s::bigint[], %s::int[], %s::int[],"
+            " %s::boolean[])",
+            (now_ms, [key], [1], [prod], ids, keys, [verdict], [taken] if producer_id else []),
         )
         return BatchOutcome(verdict)
 
@@ -108,7 +110,7 @@ PLANTED = {
     "who has switched is not refused": ("b.has_boundary OR k.has_switched THEN", "b.has_boundary THEN"),
     "moved keys behind the boundary": ("b.has_boundary OR k.has_switched THEN", "k.has_switched THEN"),
     "batches without moved keys are refused": (
-        "WHEN b.count >= 0 OR b.count = keys_stay() OR b.count <= alias_codes() THEN batch_appended()",
+        "WHEN b.stays THEN batch_appended()",
         "",
     ),
     "a switch is forgotten": ("bool_or(for_child AND accepted)", "false"),
@@ -137,20 +139,20 @@ def test_a_producer_has_switched_only_with_a_batch_that_was_appended(database: C
     split = SqlSplit(database)
     assert split.to_child(7, 100) is BatchOutcome.SENT_BACK
     late = 100 + QUIET_MS
-    assert split.commit(CHILD, 7, NO_COUNT, late, accepted=False) is BatchOutcome.APPENDED, "but its sequence was wrong"
+    assert split.commit(CHILD, 7, NOTHING, late, accepted=False) is BatchOutcome.APPENDED, "but its sequence was wrong"
     assert split.to_parent(7, True, late + 1) is BatchOutcome.APPENDED
 
 
 def test_an_agent_that_does_not_know_of_the_split_is_sent_back(database: Connection) -> None:
     split = SqlSplit(database)
-    assert split.commit(PARENT, 0, NO_COUNT, 1) is BatchOutcome.SENT_BACK
-    assert split.commit(PARENT, 7, NO_COUNT, 1) is BatchOutcome.SENT_BACK
+    assert split.commit(PARENT, 0, NOTHING, 1) is BatchOutcome.SENT_BACK
+    assert split.commit(PARENT, 7, NOTHING, 1) is BatchOutcome.SENT_BACK
 
 
 def test_clients_that_send_counts_do_not_wait(database: Connection) -> None:
     split = SqlSplit(database)
-    assert split.commit(PARENT, 7, 8, 1) is BatchOutcome.APPENDED
-    assert split.commit(CHILD, 7, 8, 2) is BatchOutcome.APPENDED
+    assert split.commit(PARENT, 7, Said(8), 1) is BatchOutcome.APPENDED
+    assert split.commit(CHILD, 7, Said(8), 2) is BatchOutcome.APPENDED
 
 
 def test_batches_without_a_producer_wait_for_nothing_and_are_refused_behind_the_boundary(database: Connection) -> None:
@@ -165,8 +167,8 @@ def test_a_call_with_batches_for_both_is_judged_as_if_the_parents_came_first(dat
     split = SqlSplit(database)
     split.to_parent(7, True, 0)
     row = database.execute(
-        "SELECT judge_splits(%s, %s, '{1,2,2,3}', '{1,2,3,0}', %s, %s)",
-        (QUIET_MS, [PARENT, CHILD, OTHER], [7, 7, 8], [MovedKeys.MOVED, NO_COUNT, NO_COUNT, NO_COUNT]),
+        "SELECT judge_splits(%s, %s, '{1,2,2,3}', '{1,2,3,0}', %s, %s, %s::int[], %s::int[])",
+        (QUIET_MS, [PARENT, CHILD, OTHER], [7, 7, 8], *columns([MOVED, NOTHING, NOTHING, NOTHING])),
     ).fetchone()
     assert row is not None
     sent_back = BatchOutcome.SENT_BACK

@@ -17,7 +17,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.metastore.api.commit import via_alias
 from headrace.metastore.api.transaction_state import EPOCH_MAX
 from headrace.metastore.life.numbers import EPOCH_BITS, LIFE_MAX, LOG_BITS, NUMBER_BITS
 from headrace.metastore.segment_logs.partitioner import metadata_partition
@@ -36,7 +35,7 @@ DOMAINS: dict[str, list[Any]] = {
     "p_sequence": [0, 1, INT32],
     "p_next": [0, 1, INT32],
     "p_records": [1, 2, INT32],
-    "p_count": [0, INT32, via_alias(0), via_alias(INDEX_MAX)],
+    "p_alias": [-1, 0, INDEX_MAX],
     "p_updates": [0, 31, 32, INT64],
     "p_ms": [-INT64 - 1, -62_135_596_800_000, -1, 0, 253_402_300_799_999, INT64],
     "p_born_ms": [0, 899_999, (1 << 48) - 1],
@@ -85,7 +84,7 @@ MODELS: dict[str, Callable[..., Any]] = {
         records <= wraps(sequence, following) <= 2**30 if wrapped else sequence + records <= following
     ),
     "ring_number": lambda ring, place: struct.unpack_from(">q", ring, place)[0],
-    "alias_key": lambda key, count: (key & ~INDEX_MAX) + via_alias(0) - count if count <= via_alias(0) else None,
+    "key_of_alias": lambda key, alias: (key & ~INDEX_MAX) + alias if alias >= 0 else None,
     "answer_slot": lambda born_ms: born_ms // 900_000 % 8,
     "life_floor64": lambda life: life << NUMBER_BITS,
     "life_floor_log": lambda life: life << LOG_BITS,

@@ -55,11 +55,17 @@ def test_signatures_read_from_files_are_those_of_the_database(metastore_url: str
             assert row is not None
             return str(row[0])
 
-        catalog = {name: facts for name, *facts in connection.execute(CATALOG.encode()).fetchall()}
-        assert catalog.keys() == signatures().keys()
-        for name, signature in signatures().items():
-            names, modes, types, returns = catalog[name]
-            fields = list(zip(names or [], modes or ["i"] * len(names or []), types, strict=True))
+        catalog = {}
+        for name, names, modes, *facts in connection.execute(CATALOG.encode()).fetchall():
+            modes = modes or ["i"] * len(names or [])
+            given = tuple(name for name, mode in zip(names or [], modes, strict=True) if mode in "ib")
+            catalog[name, given] = names, modes, *facts
+        written = [signature for file in function_files() for signature in file.signatures]
+        assert sorted(catalog) == sorted((s.name, tuple(field.name for field in s.parameters)) for s in written)
+        for signature in written:
+            name = signature.name
+            names, modes, types, returns = catalog[name, tuple(field.name for field in signature.parameters)]
+            fields = list(zip(names or [], modes, types, strict=True))
             inputs = [(field, kind) for field, mode, kind in fields if mode in "ib"]
             outputs = [(field, kind) for field, mode, kind in fields if mode in "otb"]
             assert inputs == [(field.name, canonical(field.type)) for field in signature.parameters], name

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import FileAnswer, FileCommit, FileStatus
-from headrace.metastore.postgres.commit.staging_few import stage
+from headrace.metastore.postgres.commit.staging import Staged
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import InvalidError
 
@@ -27,13 +27,13 @@ class PostgresCommit:
     settings: Settings
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
-        """InvalidError for input that cannot be right (see stage), or for a file id that was committed with
+        """InvalidError for input that cannot be right (see Staged), or for a file id that was committed with
 
         other batches: then nothing has happened, to any of the call's files.
         """
         if not files:
             return []
-        staged = stage(files)
+        staged = Staged(files)
         rows = await _COMMIT_FILES.rows(
             self.pool,
             node_id=node_id,

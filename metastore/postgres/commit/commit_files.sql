@@ -3,16 +3,18 @@
 -- Input, as metastore/postgres/commit/staging.py lays it out. Rows are named by number, from 1; 0 is none.
 --   files       in commit order: ids, births (ms, as the ids carry them), sizes, bytes of all batches
 --   p_part_*    the distinct partitions, ascending: keys, and what their batches expect of leader epoch
---               and partition count (-1: nothing, -2: they differ); then the aliases that batches came for
+--               and partition count (-1: nothing); then the aliases that batches came for
+--   p_parts_agree  whether all batches of a partition expect the same, for each of the partitions
 --   p_batch_*   the batches by partition, then file, then place in the file: the order of commit
+--   p_batch_transaction, p_batch_keys  metastore.api.commit.BatchTransaction and MovedKeys
+--   p_batch_alias  the index of the alias that the batch came for; -1: none. Each of the three is empty if no batch
+--               has any
 -- and what holds if every batch is accepted:
 --   before      records of the batch's partition that come before it in this call
 --   run         neighbours in bytes, of one file and partition: they become one extent
 --   p_prod_*    the distinct (partition, alias, producer id): first and last batch, and whether their
 --               batches continue each other in one epoch
 --   p_recent    the batches that a producer's ring will hold
--- A transactional batch has -2 - its epoch for its epoch and, if it may add its partition to the transaction,
--- -1 - its sequence for its sequence.
 -- Output: one row per file, in order: metastore.api.commit.FileStatus, and its answer (packing.sql)
 -- if it is COMMITTED.
 --
@@ -27,10 +29,11 @@
 CREATE OR REPLACE FUNCTION commit_files(
     p_node_id int, p_broker_epoch bigint, p_producer_expiration_ms bigint,
     p_file_id uuid[], p_file_born_ms bigint[], p_file_size bigint[], p_file_bytes bigint[],
-    p_part_key bigint[], p_part_leader_epoch int[], p_part_count int[],
+    p_part_key bigint[], p_part_leader_epoch int[], p_part_count int[], p_parts_agree boolean,
     p_batch_file int[], p_batch_part int[], p_batch_prod int[], p_batch_position bigint[], p_batch_length int[],
     p_batch_records int[], p_batch_time bigint[], p_batch_epoch smallint[], p_batch_sequence int[],
     p_batch_leader_epoch int[], p_batch_count int[],
+    p_batch_transaction int[], p_batch_keys int[], p_batch_alias int[],
     p_batch_before bigint[], p_batch_run int[], p_run_first int[], p_run_last int[], p_run_time bigint[],
     p_prod_id bigint[], p_prod_first int[], p_prod_last int[], p_prod_chained boolean[], p_recent int[]
 ) RETURNS TABLE (status smallint, answer bytea)
@@ -66,16 +69,11 @@ DECLARE
     v_merges       boolean := false;
     v_prod_key     bigint[];   -- by producer: the partition with its state; NULL: its batches' own
     v_part_open    bigint[];   -- by partition: its first open offset; NULL: no transaction is open
-    v_kind         int[];      -- by batch: metastore.api.commit.BatchTransaction; NULL: none is transactional
     v_txn          int[];      -- by batch: judge_transactions; NULL: it lets all pass
-    v_is_txn       boolean := -2 >= ANY (p_batch_epoch);
+    v_is_txn       boolean := p_batch_transaction <> '{}';
 BEGIN
     SELECT commit_shards, life INTO v_shards, v_life FROM cluster;
     PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_part_key) AS key;
-    IF v_is_txn THEN
-        SELECT t.kind, t.epoch, t.sequence INTO v_kind, p_batch_epoch, p_batch_sequence
-          FROM transactional_batches(p_batch_epoch, p_batch_sequence) AS t;
-    END IF;
 
     -- Which files are ours to commit?
     v_fenced := NOT EXISTS (SELECT FROM agents
@@ -112,10 +110,12 @@ BEGIN
                           ORDER BY update_block DESC LIMIT 1) AS s ON true;
 
     IF v_is_txn OR cardinality(p_prod_id) > 0 AND 0 <= ANY (v_part_open) THEN
-        v_txn := judge_transactions(p_part_key, p_batch_part, p_batch_prod, p_batch_epoch, v_kind, p_prod_id);
+        v_txn := judge_transactions(p_part_key, p_batch_part, p_batch_prod, p_batch_epoch, p_batch_transaction,
+                                    p_prod_id);
     END IF;
 
-    IF v_part_regular AND v_txn IS NULL AND true = ALL (v_ours) AND true = ALL (coalesce(v_prod_regular, '{}')) THEN
+    IF v_part_regular AND p_parts_agree AND p_batch_keys = '{}' AND p_batch_alias = '{}' AND v_txn IS NULL
+       AND true = ALL (v_ours) AND true = ALL (coalesce(v_prod_regular, '{}')) THEN
         v_answer := array(
             SELECT string_agg(base, '' ORDER BY first)
               FROM (SELECT file, 0 AS first, '\x00'::bytea AS base FROM generate_subscripts(p_file_id, 1) AS file
@@ -130,31 +130,35 @@ BEGIN
         IF v_states && ARRAY[state_splits(), state_is_child()] THEN
             PERFORM lock_splits(p_part_key);
             v_split_ms := wall_ms();
-            v_split := judge_splits(v_split_ms, p_part_key, p_batch_part, p_batch_prod, p_prod_id, p_batch_count);
+            v_split := judge_splits(v_split_ms, p_part_key, p_batch_part, p_batch_prod, p_prod_id, p_batch_count,
+                                    p_batch_keys, p_batch_alias);
         END IF;
         v_merges := v_states && ARRAY[state_paused(), state_alias(), state_merges()]
-                    OR alias_codes() >= ANY (p_batch_count);
+                    OR p_batch_alias <> '{}';
         IF v_merges THEN
             v_split_ms := coalesce(v_split_ms, wall_ms());
             v_split := judge_merges(v_split_ms, p_part_key, p_batch_part, p_batch_prod, p_prod_id, p_batch_count,
-                                    v_split);
+                                    p_batch_keys, p_batch_alias, v_split);
             SELECT f.prod_key, f.prod_row, f.prod_regular INTO v_prod_key, v_prod_row, v_prod_regular
-              FROM find_alias_producers(p_part_key, p_batch_part, p_batch_count, p_prod_id, p_prod_first, v_prod_row,
-                                        v_prod_regular) AS f;
+              FROM find_producers_of_aliases(p_part_key, p_batch_part, p_batch_alias, p_prod_id, p_prod_first,
+                                             v_prod_row, v_prod_regular) AS f;
         END IF;
         SELECT j.batch_before, j.run_first, j.run_last, j.run_time, j.prod_last, j.recent, j.answer
           INTO p_batch_before, p_run_first, p_run_last, p_run_time, p_prod_last, p_recent, v_answer
           FROM judge_batches(v_ours, coalesce(cluster_setting('producer.id.expiration.ms')::bigint, p_producer_expiration_ms),
                              p_part_key, v_part_epoch, v_part_head, p_batch_file, p_batch_part, p_batch_prod, p_batch_records, p_batch_time, p_batch_epoch,
-                             p_batch_sequence, p_batch_leader_epoch, p_batch_count, p_batch_run,
+                             p_batch_sequence, p_batch_leader_epoch, p_batch_count, p_batch_alias, p_batch_run,
                              p_prod_id, v_prod_regular, either_refusal(v_split, v_txn)) AS j;
         IF v_split IS NOT NULL THEN
-            PERFORM note_splits(v_split_ms, p_part_key, p_batch_part, p_batch_prod, p_prod_id, p_batch_count, v_split,
-                                array(SELECT last IS NOT NULL FROM unnest(p_prod_last) WITH ORDINALITY AS p (last, prod)
-                                       ORDER BY prod));
+            PERFORM note_split_batches(v_split_ms, p_part_key, p_batch_part, p_batch_prod, p_prod_id, p_batch_keys,
+                                       v_split,
+                                       array(SELECT last IS NOT NULL
+                                               FROM unnest(p_prod_last) WITH ORDINALITY AS p (last, prod)
+                                              ORDER BY prod));
         END IF;
         IF v_merges THEN
-            PERFORM note_merges(v_split_ms, p_part_key, p_batch_part, p_batch_prod, p_prod_id, p_batch_count, v_split,
+            PERFORM note_merges(v_split_ms, p_part_key, p_batch_part, p_batch_prod, p_prod_id, p_batch_keys,
+                                p_batch_alias, v_split,
                                 accepted_batches(p_batch_prod, p_batch_epoch, p_prod_last, p_recent));
         END IF;
         UPDATE segment_files f SET live_bytes = run.bytes, dead_at = CASE WHEN run.bytes = 0 THEN wall_time() END
@@ -171,7 +175,7 @@ BEGIN
     -- What readers see: extents, the feed, heads.
     IF v_is_txn THEN
         v_part_open := note_transactions(p_part_key, v_part_head, v_part_open, p_batch_part, p_batch_prod,
-                                         p_batch_before, v_kind, p_run_first, p_run_last, p_prod_id);
+                                         p_batch_before, p_batch_transaction, p_run_first, p_run_last, p_prod_id);
     END IF;
     WITH run AS MATERIALIZED (
         SELECT part, p_part_key[part] AS key, base, base + records - 1 AS last, p_file_id[file] AS file_id,

@@ -8,6 +8,7 @@ CREATE OR REPLACE FUNCTION judge_batches(
     p_ours boolean[], p_producer_expiration_ms bigint, p_part_key bigint[], p_part_epoch int[], p_part_head bigint[],
     p_batch_file int[], p_batch_part int[], p_batch_prod int[], p_batch_records int[], p_batch_time bigint[],
     p_batch_epoch smallint[], p_batch_sequence int[], p_batch_leader_epoch int[], p_batch_count int[],
+    p_batch_alias int[],        -- empty: no batch came for an alias
     p_batch_run int[], p_prod_id bigint[], p_prod_regular boolean[],
     p_split int[],              -- by batch: judge_splits, judge_merges, judge_transactions; NULL: they let all pass
     OUT batch_before bigint[], OUT run_first int[], OUT run_last int[], OUT run_time bigint[],
@@ -41,10 +42,10 @@ BEGIN
         SELECT p_prod_regular[prod] AND bool_and(v_outcome[i] = batch_appended())
           FROM unnest(p_batch_prod) WITH ORDINALITY AS b (prod, i)
          WHERE prod > 0 GROUP BY prod ORDER BY prod);
-    IF alias_codes() >= ANY (p_batch_count) THEN
+    IF p_batch_alias <> '{}' THEN
         v_state := array(
-            SELECT coalesce(array_position(p_part_key, alias_key(p_part_key[part], count)), part)
-              FROM unnest(p_batch_part, p_batch_count) WITH ORDINALITY AS b (part, count, i) ORDER BY i);
+            SELECT coalesce(array_position(p_part_key, key_of_alias(p_part_key[part], alias)), part)
+              FROM unnest(p_batch_part, p_batch_alias) WITH ORDINALITY AS b (part, alias, i) ORDER BY i);
     END IF;
     SELECT f.outcome, f.original, f.append_time INTO v_outcome, v_original, v_time
       FROM fold_producers(p_producer_expiration_ms, p_part_key, p_prod_id, v_regular, v_state, p_batch_prod,

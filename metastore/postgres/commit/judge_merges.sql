@@ -2,20 +2,22 @@
 -- batch_appended(), batch_sent_back() or batch_moved_key(). p_split: what judge_splits says, which goes first; NULL:
 -- nothing. metastore/partitions/merging.py has the rule; batches without a producer id wait for nothing.
 -- All batches of a call come at one time, those for aliases before those of the parents.
--- A batch for a child is for its parent with a code of alias_key, from an agent that knows of the alias; from one that
--- does not, or of a client that sends counts, it is sent back.
+-- A batch for a child comes for its parent, by the child's alias, from an agent that knows of the alias; from one that
+-- does not, or of a client that sends counts, it is sent back. p_batch_keys and p_batch_alias: as in judge_splits.
 -- Locks: none; the caller holds the shards of parents and aliases, and every change of a phase takes the child's, and
 -- from MERGED on the parent's. Idempotent: reads only. Cost: three index probes per batch.
 CREATE OR REPLACE FUNCTION judge_merges(
     p_now_ms bigint, p_part_key bigint[], p_batch_part int[], p_batch_prod int[], p_prod_id bigint[],
-    p_batch_count int[], p_split int[]
+    p_batch_count int[], p_batch_keys int[], p_batch_alias int[], p_split int[]
 ) RETURNS int[]
 LANGUAGE sql STABLE AS $$
     WITH batch AS MATERIALIZED (
-        SELECT i, count, alias_key(p_part_key[part], count) IS NOT NULL AS for_alias, m.phase, m.child_key,
+        SELECT i, count >= 0 OR keys = keys_stay() AS stays, coalesce(keys = keys_moved(), false) AS has_moved,
+               coalesce(alias >= 0, false) AS for_alias, m.phase, m.child_key,
                m.producer_quiet_ms, p_prod_id[nullif(prod, 0)] AS producer_id, takes_nothing(p_now_ms, p_part_key[part]) AS is_closed
-          FROM unnest(p_batch_part, p_batch_prod, p_batch_count) WITH ORDINALITY AS b (part, prod, count, i)
-          LEFT JOIN LATERAL (SELECT * FROM merge_of(p_part_key[part], count)) AS m ON true
+          FROM unnest(p_batch_part, p_batch_prod, p_batch_count, p_batch_keys, p_batch_alias)
+               WITH ORDINALITY AS b (part, prod, count, keys, alias, i)
+          LEFT JOIN LATERAL (SELECT * FROM merge_for(p_part_key[part], alias)) AS m ON true
     ), known AS MATERIALIZED (
         SELECT child_key, producer_id, g.child_ms, g.has_switched, k.comes_to_child
           FROM (SELECT child_key, producer_id, bool_or(for_alias) AS comes_to_child
@@ -29,8 +31,8 @@ LANGUAGE sql STABLE AS $$
                    CASE WHEN b.child_key IS NULL THEN batch_sent_back()
                         WHEN b.phase = merge_merged() AND k.has_switched THEN batch_moved_key()
                         ELSE batch_appended() END
-               WHEN b.child_key IS NULL OR b.count >= 0 OR b.count = keys_stay() THEN batch_appended()
-               WHEN b.count <> keys_moved() THEN batch_sent_back()
+               WHEN b.child_key IS NULL OR b.stays THEN batch_appended()
+               WHEN NOT b.has_moved THEN batch_sent_back()
                WHEN b.producer_id IS NULL OR k.has_switched
                  OR (p_now_ms - coalesce(k.child_ms, p_now_ms) >= b.producer_quiet_ms AND NOT k.comes_to_child)
                     THEN batch_appended()
@@ -43,15 +45,16 @@ $$;
 -- Locks: none; as judge_merges. Idempotent: a repeated call changes times only. Cost: a row per (child, producer).
 CREATE OR REPLACE FUNCTION note_merges(
     p_now_ms bigint, p_part_key bigint[], p_batch_part int[], p_batch_prod int[], p_prod_id bigint[],
-    p_batch_count int[], p_verdict int[], p_accepted boolean[]
+    p_batch_keys int[], p_batch_alias int[], p_verdict int[], p_accepted boolean[]
 ) RETURNS void
 LANGUAGE sql VOLATILE AS $$
     WITH batch AS MATERIALIZED (
         SELECT m.child_key, p_prod_id[nullif(prod, 0)] AS producer_id,
-               count <= alias_codes() AND p_verdict[i] = batch_appended() AS comes,
-               count = keys_moved() AS has_moved, p_accepted[i] AS is_accepted
-          FROM unnest(p_batch_part, p_batch_prod, p_batch_count) WITH ORDINALITY AS b (part, prod, count, i)
-         CROSS JOIN LATERAL merge_of(p_part_key[part], count) AS m
+               coalesce(alias >= 0, false) AND p_verdict[i] = batch_appended() AS comes,
+               coalesce(keys = keys_moved(), false) AS has_moved, p_accepted[i] AS is_accepted
+          FROM unnest(p_batch_part, p_batch_prod, p_batch_keys, p_batch_alias)
+               WITH ORDINALITY AS b (part, prod, keys, alias, i)
+         CROSS JOIN LATERAL merge_for(p_part_key[part], alias) AS m
          WHERE m.phase = merge_merged()
     )
     INSERT INTO merge_producers (child_key, producer_id, child_ms, has_switched)
@@ -68,13 +71,14 @@ $$;
 -- The merge that a batch is judged by: of the alias that it came for, if that is an alias of its partition; of the
 -- alias that the partition got last, until it is settled.
 -- Locks: none. Idempotent: reads only. Cost: an index probe.
-CREATE OR REPLACE FUNCTION merge_of(p_key bigint, p_count int) RETURNS SETOF partition_merges
+CREATE OR REPLACE FUNCTION merge_for(p_key bigint, p_alias int) RETURNS SETOF partition_merges
 LANGUAGE sql STABLE AS $$
     SELECT * FROM partition_merges
-     WHERE child_key = alias_key(p_key, p_count) AND parent_key = p_key AND phase IN (merge_merged(), merge_settled())
+     WHERE child_key = key_of_alias(p_key, p_alias) AND parent_key = p_key
+       AND phase IN (merge_merged(), merge_settled())
     UNION ALL
     SELECT * FROM partition_merges
-     WHERE parent_key = p_key AND phase = merge_merged() AND alias_key(p_key, p_count) IS NULL
+     WHERE parent_key = p_key AND phase = merge_merged() AND key_of_alias(p_key, p_alias) IS NULL
 $$;
 
 -- Whether no batch is appended to the partition: it is an alias, or a child in a pause.
@@ -89,24 +93,24 @@ LANGUAGE sql STABLE AS $$
                            OR (phase = merge_paused() AND p_now_ms - since_ms < pause_most_ms)))
 $$;
 
--- The key of the alias that a batch came for, by what its agent says in place of a count: metastore.api.commit.via_alias.
--- NULL: it came for its own partition. Locks: none. Idempotent: pure. Cost: none worth naming.
-CREATE OR REPLACE FUNCTION alias_key(p_key bigint, p_count int) RETURNS bigint
+-- The key of the alias with this index that a batch for the partition came for; NULL: it came for none.
+-- Locks: none. Idempotent: pure. Cost: none worth naming.
+CREATE OR REPLACE FUNCTION key_of_alias(p_key bigint, p_alias int) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN p_count <= alias_codes() THEN (p_key >> 24 << 24) + (alias_codes() - p_count) END;
+RETURN CASE WHEN p_alias >= 0 THEN (p_key >> 24 << 24) | p_alias END;
 
 -- The producers' states of a call with batches for aliases: they stay with the alias, so what was appended to the child
 -- is still found as a duplicate. prod_row: as commit_files finds it.
 -- Locks: none; the caller holds the shards of parents and aliases. Idempotent: reads only.
 -- Cost: an index probe per producer of an alias.
-CREATE OR REPLACE FUNCTION find_alias_producers(
-    p_part_key bigint[], p_batch_part int[], p_batch_count int[], p_prod_id bigint[], p_prod_first int[],
+CREATE OR REPLACE FUNCTION find_producers_of_aliases(
+    p_part_key bigint[], p_batch_part int[], p_batch_alias int[], p_prod_id bigint[], p_prod_first int[],
     INOUT prod_row tid[], INOUT prod_regular boolean[], OUT prod_key bigint[]
 )
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
-    prod_key := array(SELECT alias_key(p_part_key[p_batch_part[first]], p_batch_count[first])
+    prod_key := array(SELECT key_of_alias(p_part_key[p_batch_part[first]], p_batch_alias[first])
                         FROM unnest(p_prod_first) WITH ORDINALITY AS g (first, prod) ORDER BY prod);
     prod_row := array(
         SELECT CASE WHEN key IS NULL THEN known ELSE (

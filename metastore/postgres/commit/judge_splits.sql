@@ -2,20 +2,24 @@
 -- batch_sent_back() or batch_moved_key(). metastore/partitions/splitting.py has the rule; batches without a producer
 -- id wait for nothing, and are refused behind the boundary only.
 -- All batches of a call come at one time, the parent's before the child's.
--- p_batch_count is what a client says: its keys are where that count puts them. Else keys_stay() or keys_moved(); a code
--- of alias_key: its keys are those of the partition; or -1 from an agent that does not know yet that the parent is
--- split.
+-- A client that says a count (p_batch_count >= 0) has its keys where that count puts them. Else the agent says of the
+-- batch's keys keys_stay() or keys_moved(), or that it came for an alias: its keys are those of the partition. An agent
+-- that does not know yet that the parent is split says nothing: keys_unknown(). p_batch_keys and p_batch_alias are empty
+-- if no batch has any.
 -- Locks: none; the caller holds the splits' rows (lock_splits). Idempotent: reads only.
 -- Cost: two index probes per (partition, producer).
 CREATE OR REPLACE FUNCTION judge_splits(
     p_now_ms bigint, p_part_key bigint[], p_batch_part int[], p_batch_prod int[], p_prod_id bigint[],
-    p_batch_count int[]
+    p_batch_count int[], p_batch_keys int[], p_batch_alias int[]
 ) RETURNS int[]
 LANGUAGE sql STABLE AS $$
     WITH batch AS MATERIALIZED (
-        SELECT i, s.parent_key, p_part_key[part] = s.child_key AS for_child, count, count = keys_moved() AS has_moved,
+        SELECT i, s.parent_key, p_part_key[part] = s.child_key AS for_child, count >= 0 AS has_count,
+               count >= 0 OR keys = keys_stay() OR alias >= 0 AS stays,
+               coalesce(keys = keys_moved(), false) AS has_moved,
                p_prod_id[nullif(prod, 0)] AS producer_id, s.boundary IS NOT NULL AS has_boundary, s.producer_quiet_ms
-          FROM unnest(p_batch_part, p_batch_prod, p_batch_count) WITH ORDINALITY AS b (part, prod, count, i)
+          FROM unnest(p_batch_part, p_batch_prod, p_batch_count, p_batch_keys, p_batch_alias)
+               WITH ORDINALITY AS b (part, prod, count, keys, alias, i)
           LEFT JOIN LATERAL (SELECT * FROM split_of(p_part_key[part])) AS s ON true
     ), known AS MATERIALIZED (
         SELECT parent_key, producer_id, g.moved_ms, g.has_switched, k.comes_to_parent
@@ -27,11 +31,11 @@ LANGUAGE sql STABLE AS $$
                WHEN b.parent_key IS NULL THEN batch_appended()
                WHEN b.for_child THEN
                    CASE WHEN b.producer_id IS NULL OR b.has_boundary
-                          OR b.count >= 0
+                          OR b.has_count
                           OR (p_now_ms - coalesce(k.moved_ms, p_now_ms) >= b.producer_quiet_ms
                               AND NOT k.comes_to_parent)
                         THEN batch_appended() ELSE batch_sent_back() END
-               WHEN b.count >= 0 OR b.count = keys_stay() OR b.count <= alias_codes() THEN batch_appended()
+               WHEN b.stays THEN batch_appended()
                WHEN NOT b.has_moved THEN batch_sent_back()
                WHEN b.has_boundary OR k.has_switched THEN batch_moved_key()
                WHEN b.producer_id IS NOT NULL AND k.moved_ms IS NULL THEN batch_sent_back()
@@ -52,16 +56,17 @@ END $$;
 -- Duplicates count as signs of the producer: it waits longer than the rule demands.
 -- Locks: none; the caller holds the splits' rows. Idempotent: a repeated call changes times only.
 -- Cost: a row per (partition, producer).
-CREATE OR REPLACE FUNCTION note_splits(
+CREATE OR REPLACE FUNCTION note_split_batches(
     p_now_ms bigint, p_part_key bigint[], p_batch_part int[], p_batch_prod int[], p_prod_id bigint[],
-    p_batch_count int[], p_verdict int[], p_prod_accepted boolean[]
+    p_batch_keys int[], p_verdict int[], p_prod_accepted boolean[]
 ) RETURNS void
 LANGUAGE sql VOLATILE AS $$
     WITH batch AS MATERIALIZED (
         SELECT s.parent_key, p_part_key[part] = s.child_key AS for_child, p_prod_id[nullif(prod, 0)] AS producer_id,
-               p_part_key[part] = s.parent_key AND count = keys_moved() AND p_verdict[i] <> batch_moved_key() AS moves,
+               p_part_key[part] = s.parent_key AND coalesce(keys = keys_moved(), false)
+                   AND p_verdict[i] <> batch_moved_key() AS moves,
                coalesce(p_prod_accepted[nullif(prod, 0)], false) AS accepted
-          FROM unnest(p_batch_part, p_batch_prod, p_batch_count) WITH ORDINALITY AS b (part, prod, count, i)
+          FROM unnest(p_batch_part, p_batch_prod, p_batch_keys) WITH ORDINALITY AS b (part, prod, keys, i)
          CROSS JOIN LATERAL split_of(p_part_key[part]) AS s
     ), moved AS (
         UPDATE partition_splits s SET last_moved_ms = p_now_ms

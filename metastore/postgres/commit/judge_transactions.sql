@@ -3,7 +3,7 @@
 -- A transactional batch needs the producer epoch of its transactional id, and an open transaction with its partition;
 -- of kind in_any_partition() it begins the transaction or adds the partition (KIP-890). A producer with an open
 -- transaction in a partition sends no other batches there.
--- p_kind: NULL if no batch is transactional.
+-- p_kind: by batch, metastore.api.commit.BatchTransaction; empty if no batch is transactional.
 -- Locks: the transactions that get a partition, by producer id: an end in another session sees the partition, or is seen.
 -- A partition that was added is enough to see an end: it takes the partition's shard, which the caller holds.
 -- Idempotent: reads only. Cost: two index probes per (partition, producer).
@@ -90,19 +90,6 @@ BEGIN
         SELECT coalesce(open, (SELECT min(first) FROM unnest(v_parts, v_firsts) AS n (part, first) WHERE n.part = p.part))
           FROM unnest(p_part_key, p_part_open) WITH ORDINALITY AS p (key, open, part) ORDER BY p.part);
 END $$;
-
--- What staging.py says of transactional batches, and their epochs and sequences.
--- Locks: none. Idempotent: pure. Cost: O(batches).
-CREATE OR REPLACE FUNCTION transactional_batches(
-    p_epoch smallint[], p_sequence int[], OUT kind int[], OUT epoch smallint[], OUT sequence int[]
-)
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT array_agg(CASE WHEN e > -2 THEN in_no_transaction() WHEN s >= 0 THEN in_added() ELSE in_any_partition() END
-                     ORDER BY i),
-           array_agg(CASE WHEN e > -2 THEN e ELSE (-2 - e)::smallint END ORDER BY i),
-           array_agg(CASE WHEN e > -2 OR s >= 0 THEN s ELSE -1 - s END ORDER BY i)
-      FROM unnest(p_epoch, p_sequence) WITH ORDINALITY AS b (e, s, i)
-$$;
 
 -- By batch the refusal of the one or the other; NULL if both let all pass.
 -- Locks: none. Idempotent: pure. Cost: O(batches).

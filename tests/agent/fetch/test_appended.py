@@ -18,7 +18,6 @@ from headrace.metastore.api.commit import (
     FileStatus,
     MovedKeys,
     StagedBatch,
-    via_alias,
 )
 from headrace.metastore.api.read import Extent
 from headrace.metastore.api.topics import NewTopic
@@ -93,9 +92,9 @@ def _file(rng: random.Random, topic_number: int, now_ms: int, sequences: dict[tu
     [
         {"transaction": BatchTransaction.ADDED},
         {"leader_epoch": -1},
-        {"partition_count": via_alias(3)},
-        {"partition_count": MovedKeys.STAY},
-        {"partition_count": MovedKeys.MOVED},
+        {"alias": 3},
+        {"keys": MovedKeys.STAY},
+        {"keys": MovedKeys.MOVED},
     ],
     ids=str,
 )

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.produce.metrics import TOPICS_SHOWN, ProduceMetrics
 from headrace.agent.produce.moved_keys import has_moved_key
 from headrace.agent.topic_traffic import OTHER_TOPICS
-from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileCommit, MovedKeys, via_alias
+from headrace.metastore.api.commit import NO_ALIAS, BatchAnswer, BatchOutcome, FileAnswer, FileCommit, MovedKeys
 from headrace.metastore.partitions.murmur2 import key_hash
 from headrace.metastore.partitions.topic_partitions import Split
 from headrace.storage.errors import CorruptError
@@ -55,18 +55,21 @@ async def test_a_key_moves_by_the_partitioner_that_the_topic_names() -> None:
     assert any(by_crc32)
 
 
+NOTHING = (MovedKeys.UNKNOWN, NO_ALIAS)
+
+
 class SeenCounts:
     """A metastore that notes what the commits say of batches, by partition key."""
 
     def __init__(self, model: ModelMetastore) -> None:
         self._model = model
-        self.counts: dict[int, int] = {}
+        self.counts: dict[int, tuple[int, int]] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
-        self.counts |= {batch.partition_key: batch.partition_count for file in files for batch in file.batches}
+        self.counts |= {batch.partition_key: (batch.keys, batch.alias) for file in files for batch in file.batches}
         return await self._model.commit_files(node_id, broker_epoch, files)
 
 
@@ -84,7 +87,7 @@ async def test_the_commit_hears_of_batches_for_parents_whether_a_key_moved() -> 
         assert {answers["t", index].error for index in keys} == {"none"}
         assert {topic.key(index) for index in keys} == seen.counts.keys()
         counts = {index: seen.counts[topic.key(index) or 0] for index in keys}
-        assert counts == {2: MovedKeys.MOVED, 3: MovedKeys.STAY, 6: -1, 1: -1}
+        assert counts == {2: (MovedKeys.MOVED, NO_ALIAS), 3: (MovedKeys.STAY, NO_ALIAS), 6: NOTHING, 1: NOTHING}
 
 
 class RefusesMovedKeys(SeenCounts):
@@ -135,8 +138,8 @@ async def test_while_a_topic_halves_batches_for_the_parents_of_aliases_are_searc
         keys = {2: MOVED, 3: MOVED}
         batches = {index: _batch([*some]).tobytes() for index, some in keys.items()}
         await world.clock.run(world.produce(world.connect(), {"t": batches}))
-        assert {seen.counts[topic.key(index) or 0] for index in keys} == {MovedKeys.MOVED, -1}
-        assert seen.counts[topic.key(3) or 0] == -1, "7 is not an alias yet"
+        assert {seen.counts[topic.key(index) or 0] for index in keys} == {(MovedKeys.MOVED, NO_ALIAS), NOTHING}
+        assert seen.counts[topic.key(3) or 0] == NOTHING, "7 is not an alias yet"
 
 
 async def test_a_batch_for_an_alias_is_staged_for_its_parent_and_answered_as_it_came() -> None:
@@ -150,7 +153,7 @@ async def test_a_batch_for_an_alias_is_staged_for_its_parent_and_answered_as_it_
         answers = await world.clock.run(world.produce(world.connect(), {"t": batches}))
         assert answers is not None
         assert {answers["t", index].error for index in batches} == {"none"}
-        assert seen.counts == {topic.key(2): via_alias(6), topic.key(1): -1}
+        assert seen.counts == {topic.key(2): (MovedKeys.UNKNOWN, 6), topic.key(1): NOTHING}
         assert world.model.partitions[topic.key(6) or 0].high_watermark == 0
 
 
@@ -164,7 +167,7 @@ async def test_the_topic_says_how_its_keys_are_hashed() -> None:
         for key in STAYING + MOVED:
             await world.clock.run(world.produce(world.connect(), {"t": {2: _batch([key]).tobytes()}}))
             moved = zlib.crc32(key) % 8 == 6
-            assert seen.counts[topic.key(2) or 0] == (MovedKeys.MOVED if moved else MovedKeys.STAY)
+            assert seen.counts[topic.key(2) or 0] == (MovedKeys.MOVED if moved else MovedKeys.STAY, NO_ALIAS)
 
 
 async def test_a_batch_that_cannot_be_read_is_refused() -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from headrace.metastore.api.commit import BatchOutcome, BatchTransaction, via_alias
+from headrace.metastore.api.commit import BatchOutcome, BatchTransaction
 from headrace.metastore.api.transaction_state import TransactionVerdict
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.transactions.markers import marker_of
@@ -38,7 +38,7 @@ async def send_to_alias(producer: Producer, scene: HalvingScene) -> list[tuple[B
         producer=producer.who.producer_id,
         epoch=producer.who.epoch,
         transaction=kind,
-        partition_count=via_alias(2),
+        alias=2,
     )
     found = await scene.outcomes(sent)
     if found[0][0] is BatchOutcome.APPENDED:

@@ -1,0 +1,138 @@
+"""The commit of agents of the release before does and answers what the same call does with a column for each number.
+
+Both calls are made on the same rows, in transactions that are undone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from headrace.metastore.api.commit import BatchOutcome, BatchTransaction, FileCommit, MovedKeys, StagedBatch
+from headrace.metastore.postgres.commit.staging import Staged
+from headrace.metastore.postgres.signature import Signature
+from headrace.metastore.postgres.sql_files import signatures
+from headrace.metastore.postgres.store import PostgresMetastore
+from tests.metastore.commit_scenes import batch, file_of
+from tests.metastore.earlier_agent import earlier_parameters, earlier_signature
+from tests.metastore.halving_scenes import HalvingScene, open_halving_scene
+from tests.metastore.sessions import session
+from tests.metastore.sql_sources import broken
+from tests.metastore.transactions.transaction_scenes import Producer, open_transactions
+
+pytestmark = pytest.mark.requirement("X9")
+CALLS = 60
+LEFT = """
+SELECT array(SELECT (partition_key, high_watermark, first_open_offset)::text FROM partition_heads ORDER BY 1),
+       array(SELECT (partition_key, producer_id, epoch, next_sequence, ring)::text FROM producer_state ORDER BY 1),
+       array(SELECT (partition_key, base_offset, last_offset)::text FROM extents ORDER BY 1),
+       array(SELECT (parent_key, producer_id, has_switched)::text FROM split_producers ORDER BY 1),
+       array(SELECT (child_key, producer_id, has_switched)::text FROM merge_producers ORDER BY 1),
+       array(SELECT (producer_id, partition_key, first_offset)::text FROM transaction_partitions ORDER BY 1),
+       array(SELECT answer FROM commit_answers ORDER BY 1)
+"""
+
+
+@pytest.fixture
+async def scene(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[HalvingScene]:
+    """A topic with two parents and two children."""
+    async with session(metastore_url) as raw:
+        found = await open_halving_scene(metastore, raw)
+        await found.double(sets_boundaries=False)
+        yield found
+
+
+async def merged(scene: HalvingScene) -> None:
+    """Make the children aliases."""
+    for split in await scene.store.quiet_splits(99):
+        assert await scene.store.set_split_boundary(scene.controller_epoch, await scene.store.metadata_head(), split)
+    await scene.begin()
+    await scene.pause()
+    assert await scene.merge()
+
+
+def _batch(rng: random.Random, scene: HalvingScene, writer: Producer) -> StagedBatch:
+    key = rng.choice(scene.keys)
+    fields: dict[str, Any] = {"leader_epoch": rng.choice((-1, -1, -1, 0, 1))}
+    match rng.randrange(4):
+        case 0:
+            fields |= {"keys": rng.choice((MovedKeys.STAY, MovedKeys.MOVED))}
+        case 1:
+            fields |= {"alias": rng.choice((0, 2, 3))}
+        case 2:
+            fields |= {"partition_count": rng.choice((2, 4))}
+    if rng.random() < 0.4:
+        fields |= {"transaction": rng.choice((BatchTransaction.ADDED, BatchTransaction.ANY_PARTITION))}
+        epoch = writer.who.epoch + rng.choice((0, 0, 0, 1))
+        return batch(key, rng.choice((0, 0, 5)), producer=writer.who.producer_id, epoch=epoch, **fields)
+    return batch(key, rng.choice((-1, 0, 0, 5)), producer=rng.choice((7, 8)), **fields)
+
+
+async def _ask(scene: HalvingScene, signature: Signature, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The answer, and what the call would leave."""
+    given = {
+        **parameters,
+        "node_id": scene.agent.node_id,
+        "broker_epoch": scene.agent.broker_epoch,
+        "producer_expiration_ms": scene.store.settings.producer_id_expiration_ms,
+        "life": scene.store.pool.life,
+    }
+    async with scene.store.pool.connection() as connection, connection.transaction(force_rollback=True):
+        answer = await (await connection.execute(signature.call_in_life.encode(), given)).fetchall()
+        left = await (await connection.execute(LEFT.encode())).fetchall()
+        return answer, left
+
+
+async def _differences(scene: HalvingScene, seed: int) -> tuple[int, set[BatchOutcome]]:
+    """How many random calls differ, and which outcomes all calls had."""
+    rng = random.Random(seed)
+    writer = await open_transactions(scene.store)
+    outcomes: set[BatchOutcome] = set()
+    differences = 0
+    for _ in range(CALLS):
+        files: list[FileCommit] = [
+            file_of([_batch(rng, scene, writer) for _ in range(rng.choice((1, 1, 2, 4)))])
+            for _ in range(rng.randint(1, 2))
+        ]
+        now = await _ask(scene, signatures()["commit_files"], Staged(files).parameters())
+        before = await _ask(scene, earlier_signature(), earlier_parameters(files))
+        differences += now != before
+        staged = Staged(files)
+        for number, (_, packed) in enumerate(now[0]):
+            outcomes |= {answer.outcome for answer in staged.answers(number, packed)}
+    return differences, outcomes
+
+
+async def test_both_signatures_do_the_same_while_a_topic_doubles(scene: HalvingScene) -> None:
+    differences, outcomes = await _differences(scene, 1)
+    assert differences == 0
+    assert outcomes >= {BatchOutcome.APPENDED, BatchOutcome.SENT_BACK, BatchOutcome.INVALID_TXN_STATE}
+
+
+async def test_both_signatures_do_the_same_for_aliases(scene: HalvingScene) -> None:
+    await merged(scene)
+    differences, outcomes = await _differences(scene, 2)
+    assert differences == 0
+    assert outcomes >= {BatchOutcome.APPENDED, BatchOutcome.SENT_BACK, BatchOutcome.PRODUCER_FENCED}
+
+
+PLANTED = {
+    "transactions are forgotten": ("IF -2 >= ANY (p_batch_epoch) THEN", "IF false THEN"),
+    "every transactional batch may add its partition": ("WHEN s >= 0 THEN in_added()", "WHEN false THEN in_added()"),
+    "known keys are forgotten": ("WHEN -3 THEN keys_stay() WHEN -4 THEN keys_moved()", "WHEN -9 THEN keys_stay()"),
+    "keys that stay have moved": ("WHEN -3 THEN keys_stay()", "WHEN -3 THEN keys_moved()"),
+    "the alias before": ("THEN -16 - count ELSE", "THEN -17 - count ELSE"),
+    "aliases are forgotten": ("IF -16 >= ANY (p_batch_count) THEN", "IF false THEN"),
+    "codes are partition counts": ("SELECT greatest(count, -1)", "SELECT abs(count)"),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+async def test_a_number_that_is_taken_apart_wrongly_is_found(scene: HalvingScene, bug: str) -> None:
+    if "alias" in bug:
+        await merged(scene)
+    await scene.raw.execute(broken("earlier_commit_files", [PLANTED[bug]]).encode())
+    assert (await _differences(scene, 2))[0] > 0
