@@ -6,6 +6,7 @@ Spark's driver for its tasks (spark/reserved.py); each of its extents is live on
 under the job's lease. After a crash in between, the cleanup ends segments and reservations (segment_cleanup.py);
 between two calls, extents that are not swapped in are dead bytes and the old extents remain. Below level 1 of
 remote.log.metadata.compaction a file has no keys: after a crash following the store it is an orphan for the sweeper.
+That path goes in the next release (docs/operate/UPGRADES.md).
 """
 
 from __future__ import annotations

@@ -5,6 +5,11 @@ Invariant: a commit with an unknown outcome is repeated, unchanged, under the sa
 definite answer arrives; files that depend on it wait, all others go on. A call that certainly
 did nothing puts its files back. A file that the metastore refuses is found by halving the groups,
 and fails alone.
+One call is in flight at a time. The order of a stream is the flush queue's rule alone: it gives out a file when each of
+its predecessors is settled or goes into the same call. The groups in doubt that are kept here are no second rule of
+order: their files are in no other group, and what follows them waits in the queue. They are kept for two things that
+the queue cannot do: a group is repeated as it was sent, so that its files still have one fate; and groups take turns,
+so that one that fails each time holds up neither new files nor other groups in doubt.
 If the process ends with a call in flight, its outcome is unknown: no batch was acknowledged, and clients
 send them again.
 """
@@ -85,7 +90,7 @@ class Committer:
                 await self._clock.sleep(self._pause())
 
     def _next_group(self) -> list[FlushedFile]:
-        """Groups in doubt take turns with new ones, so that neither holds up the other; empty when there is none."""
+        """One in doubt and a new one by turns, if there are both; those in doubt in turn. Empty if there is none."""
         if self._doubt_is_next and self._doubtful:
             self._doubt_is_next = False
             return self._doubtful.popleft()

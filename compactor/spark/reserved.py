@@ -3,7 +3,8 @@
 Place: under source.py and cleaning.py on the driver, and in executors' Python workers.
 Invariant: at level 1 of remote.log.metadata.compaction an executor stores under reserved ids only, each of them once,
 so the cleanup finds every object of an attempt that Spark does not report: its id has a row without a key. Ids are
-valid as long as the driver's lease; the driver refuses a file under another id before it swaps.
+valid as long as the driver's lease; the driver refuses a file under another id before it swaps. The path without
+reserved ids goes in the next release, which needs level 1 (docs/operate/UPGRADES.md).
 """
 
 from __future__ import annotations

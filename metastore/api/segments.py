@@ -130,7 +130,8 @@ class StartOutcome(enum.IntEnum):
 
     DONE = 0
     KEYLESS = 1
-    """The feature remote.log.metadata.compaction is not active: the file gets no keys, and no reservation."""
+    """The feature remote.log.metadata.compaction is not active: the file gets no keys, and no reservation. It goes in
+    the next release, which needs level 1 (docs/operate/UPGRADES.md)."""
     REFUSED = 2
     """The file id cannot be used any more."""
     OVERTAKEN = 3

@@ -5,7 +5,7 @@
 -- p_input_file what must be there. Output: metastore.api.compaction.SwapOutcome per swap; NULL, and
 -- nothing happened, when the file's id cannot be used: condemned, deleted, or not reserved for this lease and these
 -- offsets (start_segments.sql). Below level 1 of remote.log.metadata.compaction a file that is not reserved
--- gets its row here, unless its id is over an hour old, and has no keys.
+-- gets its row here, unless its id is over an hour old, and has no keys (segment_level says when this goes).
 --
 -- A call has all swaps of its segments. In the same transaction a segment gets COPY_FINISHED, or DELETE_STARTED if all of
 -- its swaps are lost, and each segment that lost its last extent DELETE_STARTED.

@@ -1,7 +1,7 @@
 -- File ids that a lease reserves before it knows the segments of its files: tasks of Spark store under them.
 
 -- Reserve file ids for a lease. False, and nothing happened, below level 1 of remote.log.metadata.compaction: files have
--- no keys. An id that was used before stays what it is, and start_reserved_segments refuses it.
+-- no keys (segment_level says when this goes). An id that was used before stays what it is, and start_reserved_segments refuses it.
 -- Locks: the job's row, shared. Idempotent: yes. Cost: two inserts per id.
 CREATE OR REPLACE FUNCTION reserve_files(p_job_id bigint, p_epoch bigint, p_level smallint, p_files uuid[])
 RETURNS boolean

@@ -74,7 +74,8 @@ class Poisoned:
         return await self._inner.allocate_producer_ids(count)
 
 
-def _error(sent: Sent) -> str:
+def error_of(sent: Sent) -> str:
+    """The error of the one batch that was sent."""
     ((_, answer),) = sent.result().items()
     return str(answer.error)
 
@@ -96,7 +97,7 @@ async def test_nothing_is_acknowledged_before_its_commit() -> None:
         assert not sent.done()
         await bench.call(0).finish()
         await bench.settle()
-        assert _error(sent) == "none"
+        assert error_of(sent) == "none"
         assert bench.world.committed_calls == 1
 
 
@@ -109,7 +110,7 @@ async def test_files_that_become_ready_during_a_call_share_the_next_one() -> Non
         assert [len(call.files) for call in bench.metastore.commits] == [1, 3]
         await bench.call(1).finish()
         await bench.settle()
-        assert [_error(task) for task in sent] == ["none"] * 4
+        assert [error_of(task) for task in sent] == ["none"] * 4
 
 
 @pytest.mark.requirement("W4")
@@ -127,7 +128,7 @@ async def test_a_slow_put_is_overtaken_by_everything_but_its_own_stream() -> Non
         await bench.call(1).finish()
         await bench.settle()
         assert await bench.log(0) == _texts("slow", "same")
-        assert [_error(slow), _error(same)] == ["none", "none"]
+        assert [error_of(slow), error_of(same)] == ["none", "none"]
 
 
 @pytest.mark.parametrize("happened", [False, True])
@@ -152,7 +153,7 @@ async def test_an_unknown_outcome_is_repeated_unchanged_and_its_stream_waits(hap
         await bench.call(4).finish()
         await bench.settle()
         assert [bench.call(n).files == bench.call(0).files for n in range(5)] == [True, True, False, True, False]
-        assert [_error(first), _error(behind)] == ["none", "none"]
+        assert [error_of(first), error_of(behind)] == ["none", "none"]
         assert await bench.log(0) == _texts("first", "behind")
 
 
@@ -167,7 +168,7 @@ async def test_a_call_that_happens_after_its_answer_was_given_up_changes_nothing
         await bench.call(2).finish()
         await bench.call(0).happen()
         await bench.settle()
-        assert [_error(first), _error(behind)] == ["none", "none"]
+        assert [error_of(first), error_of(behind)] == ["none", "none"]
         assert await bench.log(0) == _texts("first", "behind")
 
 
@@ -188,7 +189,7 @@ async def test_while_the_metastore_is_down_producers_wait_and_lose_nothing() -> 
         if len(bench.metastore.commits) > 8:
             await bench.call(8).finish()
             await bench.settle()
-        assert [_error(task) for task in sent] == ["none", "none"]
+        assert [error_of(task) for task in sent] == ["none", "none"]
         assert await bench.log(0) == _texts("a", "b")
 
 
@@ -199,7 +200,7 @@ async def test_a_request_times_out_while_its_file_is_in_doubt_and_still_repeated
         await bench.world.clock.advance(0.8)
         assert not sent.done()
         await bench.world.clock.advance(0.3)
-        assert _error(sent) == "request_timed_out"
+        assert error_of(sent) == "request_timed_out"
         assert bench.world.metric("timed_out_total") == 1
         for _ in range(5):
             bench.metastore.commits[-1].fail(OutcomeUnknownError("lost"))
@@ -221,7 +222,7 @@ async def test_a_file_without_waiting_requests_is_committed_only_if_in_doubt() -
         bench.metastore.commits[-1].fail(UnavailableError("down"))
         await bench.world.clock.advance(10)
         assert len(bench.metastore.commits) == tried
-        assert _error(sent) == "request_timed_out"
+        assert error_of(sent) == "request_timed_out"
         assert await bench.log(0) == []
         await bench.world.pipeline.drain()
 
@@ -233,7 +234,7 @@ async def test_a_poison_file_is_found_by_halving_and_hurts_only_itself() -> None
         sent = [await bench.flush(partition, "x") for partition in range(8)]
         poisoned.opened.set()
         await bench.world.clock.advance(1)
-        assert [_error(task) for task in sent] == ["none"] * 3 + ["kafka_storage_error"] + ["none"] * 4
+        assert [error_of(task) for task in sent] == ["none"] * 3 + ["kafka_storage_error"] + ["none"] * 4
         assert poisoned.groups[:2] == [1, 7]
         assert len(poisoned.groups) <= 12
 
@@ -252,7 +253,7 @@ async def test_a_fenced_agent_repeats_under_its_new_epoch() -> None:
         assert (bench.call(1).epoch, bench.call(1).files) == (EPOCH + 1, bench.call(0).files)
         await bench.call(1).finish()
         await bench.settle()
-        assert _error(sent) == "none"
+        assert error_of(sent) == "none"
 
 
 @pytest.mark.parametrize("status", [FileStatus.CONDEMNED, FileStatus.TOO_OLD])
@@ -264,7 +265,7 @@ async def test_a_condemned_or_too_old_file_fails_for_certain_and_takes_its_strea
         await bench.settle()
         await bench.call(1).finish()
         await bench.settle()
-        assert [_error(task) for task in (first, behind, other)] == [
+        assert [error_of(task) for task in (first, behind, other)] == [
             "kafka_storage_error",
             "kafka_storage_error",
             "none",
@@ -280,7 +281,7 @@ async def test_a_file_in_doubt_that_became_too_old_stays_unknown() -> None:
         await bench.world.clock.advance(1)
         bench.call(1).answer([FileAnswer(bench.call(0).files[0].file_id, FileStatus.TOO_OLD)])
         await bench.settle()
-        assert _error(sent) == "request_timed_out"
+        assert error_of(sent) == "request_timed_out"
         await bench.world.pipeline.drain()
 
 
@@ -294,7 +295,7 @@ async def test_a_batch_refused_for_its_leader_epoch_takes_along_what_waits_behin
         behind = await bench.flush(0, "behind")
         await bench.call(1).finish()
         await bench.settle()
-        assert [_error(task) for task in (blocker, first, behind)] == [
+        assert [error_of(task) for task in (blocker, first, behind)] == [
             "none",
             "not_leader_or_follower",
             "not_leader_or_follower",
@@ -311,7 +312,7 @@ async def test_an_answer_that_does_not_fit_tells_nothing(answers: list[FileAnswe
         assert not sent.done()
         await bench.call(1).finish()
         await bench.settle()
-        assert _error(sent) == "none"
+        assert error_of(sent) == "none"
 
 
 async def test_a_client_librarys_own_error_counts_as_unknown() -> None:
@@ -323,6 +324,6 @@ async def test_a_client_librarys_own_error_counts_as_unknown() -> None:
         assert bench.call(1).files == bench.call(0).files
         await bench.call(1).finish()
         await bench.settle()
-        assert _error(sent) == "none"
+        assert error_of(sent) == "none"
         assert await bench.log(0) == _texts("a")
         assert bench.world.metric("commit_failures_total", error="RuntimeError") == 1
