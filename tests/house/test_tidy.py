@@ -169,7 +169,6 @@ CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "conne
 UNUSED_BUT_KEPT = {
     "send_and_wait": "for applications",
     "NO_BROKER": "what remote_segments holds for workers",
-    "UNKNOWN": "Kafka's number for what is never stored",
     "segment_at": "a part of Projection",
     "tombstones_after": "a part of Projection",
     "read_footer": "tests read golden files with it",

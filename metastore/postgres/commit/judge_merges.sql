@@ -97,7 +97,7 @@ $$;
 -- Locks: none. Idempotent: pure. Cost: none worth naming.
 CREATE OR REPLACE FUNCTION key_of_alias(p_key bigint, p_alias int) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN p_alias >= 0 THEN (p_key >> 24 << 24) + p_alias END;
+RETURN CASE WHEN p_alias >= 0 THEN (p_key >> 24 << 24) | p_alias END;
 
 -- The producers' states of a call with batches for aliases: they stay with the alias, so what was appended to the child
 -- is still found as a duplicate. prod_row: as commit_files finds it.
