@@ -36,19 +36,6 @@ class MovedKeys(enum.IntEnum):
 NO_ALIAS = -1
 
 
-class MovedKeys(enum.IntEnum):
-    """What an agent says of the keys of a batch that has no partition count."""
-
-    UNKNOWN = 0
-    """Nothing: as far as the agent knows, the batch's partition is not split in two."""
-    STAY = 1
-    MOVED = 2
-    """Some key belongs to the child."""
-
-
-NO_ALIAS = -1
-
-
 class StagedBatch(NamedTuple):
     """One batch of a stored segment file, waiting for its offset."""
 
