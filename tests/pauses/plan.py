@@ -13,10 +13,8 @@ from tests.pauses.world import World
 
 PATHS = (
     *(f"agent/produce/{name}.py" for name in ("pipeline", "receive", "upload", "commit")),
-    *(
-        f"agent/cluster/{name}.py"
-        for name in ("membership", "controller", "controller_step", "metadata_snapshots", "follower", "cluster")
-    ),
+    *(f"agent/cluster/{name}.py" for name in ("membership", "follower", "cluster")),
+    *(f"agent/cluster/controller/{name}.py" for name in ("controller", "controller_step", "metadata_snapshots")),
     *(
         f"agent/groups/{name}.py"
         for name in ("held_groups", "classic/coordinator", "offsets/group_offsets", "consumer/coordinator")
