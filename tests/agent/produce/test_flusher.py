@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from headrace.agent.listener.produce_bytes import ProduceBytes
+from headrace.agent.produce.flush_budget import COMMITS_MIN, SLOW_COMMIT_S
+from headrace.agent.produce.flush_price import dollars_per_month
 from headrace.agent.produce.flusher import EARLY_FILES_MAX
+from headrace.agent.produce.recent import SLOT_S, SPAN_S
 from headrace.agent.produce.trace import FlushReason
 from tests.agent.produce.produce_faults import HeldStore
 from tests.agent.produce.produce_world import ProduceWorld
@@ -177,6 +180,41 @@ async def test_an_empty_budget_waits_for_its_next_token() -> None:
         assert not sent.done()
         await world.clock.advance(0.004)
         assert sent.done()
+
+
+@pytest.mark.requirement("X8")
+async def test_the_budget_of_early_flushes_is_shown_as_money() -> None:
+    async with _world(bucket="s3://bucket/prefix", flush_early_burst=20) as world:
+        world.create_topic("t")
+        connection = world.connect()
+        for _ in range(6):
+            await world.clock.run(_send(world, connection))
+        assert world.registry.get_sample_value("headrace_early_flush_dollars_per_month") == pytest.approx(
+            dollars_per_month(6 / (SPAN_S + world.clock.monotonic() % SLOT_S))
+        )
+        assert world.registry.get_sample_value("headrace_early_flushes_saved") == pytest.approx(14)
+        assert world.registry.get_sample_value("headrace_early_flush_rate_limit") == 50
+    async with _world() as world:
+        world.create_topic("t")
+        await world.clock.run(_send(world))
+        assert world.registry.get_sample_value("headrace_early_flush_dollars_per_month") == 0, "a directory"
+
+
+async def test_slow_commits_lower_the_rate_of_early_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _world(bucket="s3://bucket/prefix")
+    commit_files = world.model.commit_files
+
+    async def commit_late(*arguments: Any) -> Any:
+        await world.clock.sleep(SLOW_COMMIT_S * 1.5)
+        return await commit_files(*arguments)
+
+    monkeypatch.setattr(world.model, "commit_files", commit_late)
+    async with world:
+        world.create_topic("t")
+        connection = world.connect()
+        for _ in range(COMMITS_MIN + 1):
+            await world.clock.run(_send(world, connection))
+        assert world.registry.get_sample_value("headrace_early_flush_rate_limit") == 25
 
 
 async def test_a_request_that_timed_out_does_not_keep_its_client_waiting() -> None:
