@@ -13,6 +13,7 @@ from headrace.agent.produce.flush_price import dollars_per_month
 from headrace.agent.produce.flusher import EARLY_FILES_MAX
 from headrace.agent.produce.recent import SLOT_S, SPAN_S
 from headrace.agent.produce.trace import FlushReason
+from headrace.storage.objects.delayed import DelayedStore
 from tests.agent.produce.produce_faults import HeldStore
 from tests.agent.produce.produce_world import ProduceWorld
 from tests.storage.batches import plain_batch
@@ -180,6 +181,24 @@ async def test_an_empty_budget_waits_for_its_next_token() -> None:
         assert not sent.done()
         await world.clock.advance(0.004)
         assert sent.done()
+
+
+@pytest.mark.requirement("X8")
+async def test_a_lone_client_waits_for_the_put_while_there_are_savings_and_then_for_what_is_earned() -> None:
+    """With 20 saved, and 10 earned a second: 22 PUTs a second use them up in 36 round trips."""
+    world = _world(bucket="s3://bucket/prefix", flush_early_burst=5, flush_early_saving_ms=2_000)
+    world.store = DelayedStore(world.bucket, put_seconds=0.045, clock=world.clock)
+    async with world:
+        world.create_topic("t")
+        connection = world.connect()
+        await world.clock.advance(2)
+        took = []
+        for _ in range(60):
+            started_at = world.clock.monotonic()
+            await world.clock.run(_send(world, connection))
+            took.append(world.clock.monotonic() - started_at)
+        assert took[:35] == [pytest.approx(0.045)] * 35
+        assert took[40:] == [pytest.approx(0.1, abs=0.004)] * 20
 
 
 @pytest.mark.requirement("X8")
