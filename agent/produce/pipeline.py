@@ -130,8 +130,7 @@ class ProducePipeline:
         self._metrics = ProduceMetrics(registry)
         self._buffer = ActiveBuffer(flush_bytes=settings.flush_bytes)
         self._queue = FlushQueue(self._settled)
-        policy = FlushPolicy(flush_limits(settings), clock.monotonic())
-        self._metrics.show_early_flushes(policy, clock, are_paid=settings.bucket.startswith("s3://"))
+        policy = self._new_policy(settings, clock)
         self._flusher = Flusher(
             self._buffer,
             policy,
@@ -179,6 +178,11 @@ class ProducePipeline:
         self._tasks: set[asyncio.Task[None]] = set()
         self.stopped: str | None = "not started"
         """Why requests are refused; None while they are served."""
+
+    def _new_policy(self, settings: Settings, clock: Clock) -> FlushPolicy:
+        policy = FlushPolicy(flush_limits(settings), clock.monotonic())
+        self._metrics.show_early_flushes(policy, clock, are_paid=settings.bucket.startswith("s3://"))
+        return policy
 
     def _new_receiver(
         self, view: ClusterView, rules: RuleBook, names: ProducerNames, authorizer: Authorizer | None
