@@ -278,8 +278,26 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = field(default=None, name="flush.early.per.second")
     flush_early_burst: Annotated[
-        PositiveInt, Meta(description="Early flushes that may follow each other at once after a quiet time.")
+        PositiveInt,
+        Meta(
+            description="Early flushes that may follow each other at once after a quiet time, and with which an agent"
+            " starts."
+        ),
     ] = field(default=20, name="flush.early.burst")
+    flush_early_saving_ms: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="Early flushes that are not used are saved for later, up to what flush.early.per.second gives"
+            " in this time."
+        ),
+    ] = field(default=3_600_000, name="flush.early.saving.ms")
+    flush_early_per_second_max: Annotated[
+        PositiveInt,
+        Meta(
+            description="Early flushes per second while some are saved; at least flush.early.per.second, lower while"
+            " commits are slow. Without effect where early flushes are unlimited."
+        ),
+    ] = field(default=50, name="flush.early.per.second.max")
     flush_early_free_bytes: Annotated[
         PositiveInt,
         Meta(description="A file of at least this size is flushed early without counting as an early flush."),

@@ -57,7 +57,9 @@ class Committer:
         *,
         on_committed: Callable[[Sequence[FileCommit], Sequence[FileAnswer]], None],
         on_fenced: Callable[[], None],
+        on_answered: Callable[[float, float], None],
     ) -> None:
+        """`on_answered`: gets the seconds that a call took, and the time of its answer."""
         self._metastore = metastore
         self._view = view
         self._queue = queue
@@ -67,6 +69,7 @@ class Committer:
         self._metrics = metrics
         self._on_committed = on_committed
         self._on_fenced = on_fenced
+        self._on_answered = on_answered
         self._wake = asyncio.Event()
         self._doubtful: deque[list[FlushedFile]] = deque()
         self._doubt_is_next = False
@@ -137,6 +140,7 @@ class Committer:
         for file in files:
             file.trace.committed_at = answered_at
         self._metrics.commit_seconds.observe(answered_at - started_at)
+        self._on_answered(answered_at - started_at, answered_at)
         self._metrics.commit_files.observe(len(files))
         return answers
 

@@ -1,4 +1,4 @@
-"""Decide when to close the open file before its linger ends: the rule and its budget, and nothing else.
+"""Decide when to close the open file before its linger ends: the rule, and nothing else.
 
 Place: asked by the flusher (flusher.py) whenever bytes arrived, answers left or time passed. Pure.
 A file is closed early when waiting longer gains nothing: no Produce byte has arrived for `idle_s`
@@ -8,7 +8,8 @@ while more is expected, so that one file takes what clients send after their ans
 them and another one for the rest.
 Invariant: a file is closed at the latest `linger_s` after its first batch. Flushes are bounded: in
 any time, files below `free_bytes` number at most the linger's own (time / linger_s) plus the budget's
-(time * rate + burst); larger ones at most bytes / free_bytes.
+(flush_budget.py); larger ones at most bytes / free_bytes. While the budget is short, a file for which clients wait is
+closed before one that is merely idle.
 """
 
 from __future__ import annotations
@@ -16,20 +17,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from headrace.agent.produce.trace import FlushReason
-
-TIME_EPSILON_S = 1e-6
-"""A timer may fire this much before its time."""
+from headrace.agent.produce.flush_budget import TIME_EPSILON_S, CommitPressure, FlushBudget
+from headrace.agent.produce.recent import RecentCounts
+from headrace.agent.produce.trace import EARLY_REASONS, FlushReason
 
 
 @dataclass(frozen=True, slots=True)
 class FlushLimits:
-    """`linger_s`, `idle_s` in seconds; `rate` in early flushes per second, inf: unlimited, 0: never early."""
+    """`linger_s`, `idle_s` in seconds; `rate` in early flushes earned per second, inf: unlimited, 0: never early."""
 
     linger_s: float
     idle_s: float
     rate: float = math.inf
     burst: int = 20
+    """Early flushes with which the budget begins, and which may follow each other at once."""
+    saved_max: int = 0
+    """Most early flushes that are saved up; `burst` if that is more."""
+    rate_max: float = math.inf
+    """Most early flushes per second, however many are saved up; `rate` if that is more."""
     free_bytes: int = 4 << 20
     """A file of this size or more costs no token: the price of its PUT is small beside its bytes."""
     full_bytes: int = 512 << 10
@@ -61,38 +66,14 @@ class FlushVerdict:
     again_at: float
 
 
-class FlushTokens:
-    """Full at first; `rate` tokens a second up to `burst`. Times on Clock.monotonic()."""
-
-    def __init__(self, rate: float, burst: int, now: float) -> None:
-        self._rate, self._burst = rate, float(burst)
-        self._tokens = self._burst
-        self._at = now
-
-    def available_at(self, now: float) -> float:
-        """Return when there is a token: `now` or later; infinity for a rate of 0 once the burst is used."""
-        self._refill(now)
-        if self._tokens >= 1 or self._rate == math.inf:
-            return now
-        return now + (1 - self._tokens) / self._rate if self._rate else math.inf
-
-    def take(self, now: float) -> None:
-        """Use a token; none below zero."""
-        self._refill(now)
-        self._tokens = max(self._tokens - 1, 0.0)
-
-    def _refill(self, now: float) -> None:
-        if self._rate != math.inf:
-            self._tokens = min(self._tokens + (now - self._at) * self._rate, self._burst)
-        self._at = now
-
-
 class FlushPolicy:
     """Judges one open file at a time. The caller reports every flush (`closed`), because all of them use the budget."""
 
     def __init__(self, limits: FlushLimits, now: float) -> None:
         self.limits = limits
-        self._budget = FlushTokens(limits.rate, limits.burst if limits.rate else 0, now)
+        self.budget = FlushBudget(limits.rate, limits.rate_max, limits.burst, limits.saved_max, now)
+        self._pressure = CommitPressure()
+        self._early = RecentCounts()
 
     def judge(self, found: Situation, now: float) -> FlushVerdict:
         """Return whether to close the open file now."""
@@ -111,12 +92,23 @@ class FlushPolicy:
         if found.congested:
             return FlushVerdict(None, min(due_at, max(ready_at, now + self.limits.idle_s)))
         if found.size_bytes < self.limits.free_bytes:
-            ready_at = max(ready_at, self._budget.available_at(now))
+            self.budget.slow_down(self._pressure.steps(now), now)
+            ready_at = max(ready_at, self.budget.available_at(now, client_waits=found.clients_wait))
         if now >= ready_at - TIME_EPSILON_S:
             return FlushVerdict(reason, now)
         return FlushVerdict(None, min(due_at, ready_at))
 
-    def closed(self, size_bytes: int, now: float) -> None:
-        """A file was closed, for any reason. One below `free_bytes` uses a token, if there is one."""
+    def closed(self, reason: FlushReason, size_bytes: int, now: float) -> None:
+        """A file was closed. One below `free_bytes` uses a token, if there is one, for any reason."""
         if size_bytes < self.limits.free_bytes:
-            self._budget.take(now)
+            self.budget.take(now)
+            if reason in EARLY_REASONS:
+                self._early.add(0, now)
+
+    def committed(self, seconds: float, now: float) -> None:
+        """A commit call was answered after this time: early flushes slow down while commits are slow."""
+        self._pressure.committed(seconds, now)
+
+    def early_per_second(self, now: float) -> float:
+        """Return the early flushes per second of the last minute that used the budget."""
+        return self._early.per_second(now)

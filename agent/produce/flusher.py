@@ -72,7 +72,7 @@ class Flusher:
         now = self._clock.monotonic()
         file = self._buffer.close(reason, now)
         if file is not None:
-            self._policy.closed(file.trace.size_bytes, now)
+            self._policy.closed(reason, file.trace.size_bytes, now)
             self._closed(file)
 
     def look_soon(self) -> None:

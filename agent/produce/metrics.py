@@ -10,8 +10,11 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from headrace.agent.cluster.topic_traffic import OTHER_TOPICS
+from headrace.agent.produce.flush_policy import FlushPolicy
+from headrace.agent.produce.flush_price import dollars_per_month
 from headrace.agent.produce.pending import Refusal
 from headrace.agent.produce.trace import FileTrace, FlushReason
+from headrace.storage.clock import Clock
 from headrace.storage.counter_labels import from_zero
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -55,6 +58,22 @@ class ProduceMetrics:
         self.files_in_flight = Gauge(
             "headrace_produce_files_in_flight", "Segment files flushed and not settled", registry=registry
         )
+        self.early_flush_dollars = Gauge(
+            "headrace_early_flush_dollars_per_month",
+            "Price of a month of early flushes at the rate of the last minute, at the list price of S3 Standard; 0 on a"
+            " directory",
+            registry=registry,
+        )
+        self.early_flushes_saved = Gauge(
+            "headrace_early_flushes_saved",
+            "Early flushes that the agent may make from what it saved; +Inf if they are unlimited",
+            registry=registry,
+        )
+        self.early_flush_rate_limit = Gauge(
+            "headrace_early_flush_rate_limit",
+            "Highest number of early flushes per second; lower while commits are slow; +Inf if they are unlimited",
+            registry=registry,
+        )
         files = Counter(
             "headrace_produce_files_total", "Segment files settled: committed or not", ["result"], registry=registry
         )
@@ -78,6 +97,16 @@ class ProduceMetrics:
         self.timed_out = Counter(
             "headrace_produce_timed_out_total", "Requests answered by their deadline", registry=registry
         )
+
+    def show_early_flushes(self, policy: FlushPolicy, clock: Clock, *, are_paid: bool) -> None:
+        """Read the budget of early flushes from now on."""
+
+        def dollars() -> float:
+            return dollars_per_month(policy.early_per_second(clock.monotonic())) if are_paid else 0.0
+
+        self.early_flush_dollars.set_function(dollars)
+        self.early_flushes_saved.set_function(lambda: policy.budget.saved(clock.monotonic()))
+        self.early_flush_rate_limit.set_function(lambda: policy.budget.pace)
 
     def count_refused(self, refusal: Refusal, batches: int = 1) -> None:
         """Batches got this error."""

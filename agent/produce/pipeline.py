@@ -25,6 +25,7 @@ from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.produce.acknowledge import Acknowledger
 from headrace.agent.produce.buffer import ActiveBuffer
 from headrace.agent.produce.commit import Committer
+from headrace.agent.produce.flush_budget import EARLY_PER_SECOND_S3
 from headrace.agent.produce.flush_policy import FlushLimits, FlushPolicy
 from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.flusher import Flusher
@@ -50,8 +51,6 @@ from headrace.storage.objects.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
-EARLY_PER_SECOND_S3 = 10
-"""The number of flushes that a linger of 100 ms makes under load: early flushes never raise an agent's highest bill."""
 EXPIRY_TICK_S = 0.1
 """How often deadlines are looked at while requests wait: one may time out this much late."""
 
@@ -88,17 +87,20 @@ class Callbacks:
 
 
 def flush_limits(settings: Settings) -> FlushLimits:
-    """Return what the settings say about early flushes. Unless set, they are unlimited on a directory, 10 a second on
-    S3.
+    """Return what the settings say about early flushes. Unless set, they are unlimited on a directory, and an agent
+    earns 10 a second on S3.
     """
     rate: float | None = settings.flush_early_per_second
     if rate is None:
         rate = EARLY_PER_SECOND_S3 if settings.bucket.startswith("s3://") else math.inf
+    is_limited = rate != math.inf
     return FlushLimits(
         linger_s=settings.linger_ms / 1000,
         idle_s=min(settings.linger_idle_ms, settings.linger_ms) / 1000,
         rate=rate,
         burst=settings.flush_early_burst,
+        saved_max=int(rate) * settings.flush_early_saving_ms // 1000 if is_limited else 0,
+        rate_max=max(settings.flush_early_per_second_max, rate) if is_limited else math.inf,
         free_bytes=settings.flush_early_free_bytes,
     )
 
@@ -128,9 +130,10 @@ class ProducePipeline:
         self._metrics = ProduceMetrics(registry)
         self._buffer = ActiveBuffer(flush_bytes=settings.flush_bytes)
         self._queue = FlushQueue(self._settled)
+        policy = self._new_policy(settings, clock)
         self._flusher = Flusher(
             self._buffer,
-            FlushPolicy(flush_limits(settings), clock.monotonic()),
+            policy,
             seen or ProduceBytes(),
             clock,
             unsettled=lambda: len(self._queue),
@@ -170,10 +173,16 @@ class ProducePipeline:
             self._metrics,
             on_committed=callbacks.on_committed,
             on_fenced=callbacks.on_fenced,
+            on_answered=policy.committed,
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self.stopped: str | None = "not started"
         """Why requests are refused; None while they are served."""
+
+    def _new_policy(self, settings: Settings, clock: Clock) -> FlushPolicy:
+        policy = FlushPolicy(flush_limits(settings), clock.monotonic())
+        self._metrics.show_early_flushes(policy, clock, are_paid=settings.bucket.startswith("s3://"))
+        return policy
 
     def _new_receiver(
         self, view: ClusterView, rules: RuleBook, names: ProducerNames, authorizer: Authorizer | None

@@ -23,6 +23,10 @@ class FlushReason(enum.StrEnum):
     DRAIN = "drain"
 
 
+EARLY_REASONS = (FlushReason.IDLE, FlushReason.CLIENTS_WAIT)
+"""Reasons to close a file before its linger ends that need the budget of early flushes."""
+
+
 @dataclass(slots=True)
 class FileTrace:
     """The steps of one file, from its first batch to its last answer."""

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace.cli.cost.data import Prices, measured, prices
-from headrace.cli.cost.model import GB, Bill, Needs, Workload, bills, needs
+from headrace.cli.cost.model import GB, Bill, Needs, Workload, bills, early_flush_bill, needs
 from headrace.cli.cost.plot import picture
 from headrace.storage.errors import InvalidError
 
@@ -50,6 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch-kib", type=_positive, default=default.batch_kib, metavar="N", help="producers' batches"
     )
     parser.add_argument("--partitions", type=int, default=default.partitions, metavar="N", help="that are written to")
+    parser.add_argument(
+        "--early-flushes",
+        type=_not_negative,
+        default=default.early_flushes_s,
+        metavar="N",
+        help="flush.early.per.second of the agents",
+    )
     parser.add_argument("--prices", type=Path, metavar="FILE", help="prices other than those of prices.toml")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also write an SVG picture: cost by written bytes")
     parser.add_argument("--json", action="store_true", help="JSON for scripts")
@@ -64,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
         retention_days=args.retention_days,
         batch_kib=args.batch_kib,
         partitions=max(1, args.partitions),
+        early_flushes_s=args.early_flushes,
     )
     constants, list_prices = measured(), prices(args.prices)
     need, found = needs(workload, constants), bills(workload, constants, list_prices)
@@ -89,6 +97,7 @@ def _document(workload: Workload, need: Needs, found: Sequence[Bill], list_price
         "needs": asdict(need),
         "currency": list_prices.currency,
         "prices_read_on": list_prices.read_on,
+        "early_flushes_at_most": early_flush_bill(need, list_prices),
         "monthly": {bill.name: bill.parts | {"total": bill.total} for bill in found},
     }
 
@@ -110,7 +119,9 @@ def _show(console: Console, need: Needs, found: Sequence[Bill], list_prices: Pri
         costs.add_row(part, *(f"{bill.parts[part]:,.0f}" if part in bill.parts else "-" for bill in found))
     costs.add_row("total", *(f"{bill.total:,.0f}" for bill in found), style="bold")
     console.print(costs)
-    console.print()
+    console.print(
+        f"\nearly flushes: at most {early_flush_bill(need, list_prices):,.0f} of Headrace's requests\n", highlight=False
+    )
     most = max(bill.total for bill in found)
     for bill in found:
         console.print(f"{bill.name:20} {bar(bill.total, most)} {bill.total:,.0f}", highlight=False)

@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from headrace.agent.produce.flush_budget import EARLY_PER_SECOND_S3
+from headrace.agent.produce.flush_price import MONTH_HOURS, MONTH_SECONDS, dollars_per_month
 from headrace.cli.cost.data import Constants, Prices
 
 MIB, GB = 2**20, 1e9
-MONTH_HOURS = 730
-MONTH_SECONDS = MONTH_HOURS * 3600
 DAY_SECONDS = 86_400
 CORE_SHARE = 0.6
 """How far a core is planned to be used, for agents, compactors and Postgres."""
@@ -43,6 +43,8 @@ class Workload:
     partitions: int = 100
     zones: int = 3
     linger_ms: float = 100.0
+    early_flushes_s: float = EARLY_PER_SECOND_S3
+    """What each agent earns: flush.early.per.second."""
     flush_bytes: float = 8 * MIB
     feed_poll_ms: float = 15.0
     chunk_bytes: float = 4 * MIB
@@ -64,6 +66,8 @@ class Needs:
     agent_cores: float
     compactor_cores: float
     puts_s: float
+    early_flushes_s: float
+    """Most early flushes of all agents together, on average over a month. They are among the PUTs."""
     gets_s: float
     stored_bytes: float
     postgres_cores: float
@@ -91,7 +95,8 @@ def needs(workload: Workload, measured: Constants) -> Needs:
     agents = max(workload.zones, math.ceil(serving / CORE_SHARE))
     agent_cores = serving + agents * measured.value("agent_idle_cores")
 
-    files_s = agents * max(1000 / workload.linger_ms, workload.write_mib_s * MIB / agents / workload.flush_bytes)
+    small_files_s = max(1000 / workload.linger_ms, workload.early_flushes_s)  # decisions/0032: they share a budget
+    files_s = agents * max(small_files_s, workload.write_mib_s * MIB / agents / workload.flush_bytes)
     file_bytes = workload.write_mib_s * MIB / files_s
     extents = max(1.0, min(workload.partitions, workload.batches_s / files_s))
     merged_s = workload.write_mib_s * MIB / measured.value("merged_file_bytes")
@@ -110,6 +115,7 @@ def needs(workload: Workload, measured: Constants) -> Needs:
         agent_cores=agent_cores,
         compactor_cores=workload.write_gb_s * compaction_s_per_gb(workload, measured),
         puts_s=files_s + 2 * merged_s,
+        early_flushes_s=agents * workload.early_flushes_s,
         gets_s=tail_reads_s
         + files_s
         + merged_s * math.ceil(measured.value("merged_file_bytes") / workload.flush_bytes),
@@ -125,6 +131,11 @@ def compaction_s_per_gb(workload: Workload, measured: Constants) -> float:
     (small, large), (small_s, large_s) = measured.points("compaction_s_per_gb", "bytes", "s")
     per_batch = (small_s - large_s) / (GB / small - GB / large)
     return large_s + per_batch * (GB / (workload.batch_kib * 1024) - GB / large)
+
+
+def early_flush_bill(need: Needs, prices: Prices) -> float:
+    """Return the most that early flushes cost in a month. It is part of the bill's requests."""
+    return dollars_per_month(need.early_flushes_s, prices.value("put_1000"))
 
 
 def bills(workload: Workload, measured: Constants, prices: Prices) -> list[Bill]:
@@ -144,9 +155,8 @@ def _headrace(need: Needs, prices: Prices) -> Bill:
             "machines": serving_cores * core_month,
             "Postgres": 2 * (postgres_cores * core_month + need.metastore_bytes / GB * prices.value("disk_gb_month")),
             "storage": need.stored_bytes / GB * prices.value("object_gb_month"),
-            "requests": MONTH_SECONDS
-            / 1000
-            * (need.puts_s * prices.value("put_1000") + need.gets_s * prices.value("get_1000")),
+            "requests": dollars_per_month(need.puts_s, prices.value("put_1000"))
+            + dollars_per_month(need.gets_s, prices.value("get_1000")),
             "between zones": wal_gb * prices.value("zone_gb"),
         },
     )

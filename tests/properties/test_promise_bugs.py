@@ -1,4 +1,4 @@
-"""The proofs of W2, W6, W10, W14, W15 and W16 fail when the promise is broken: each named bug is planted for one.
+"""The proofs of W2, W6, W10, W14, W15, W16 and X8 fail when the promise is broken: each named bug is planted for one.
 
 Place: with test_commit_bugs.py (W3-W8) and tests/simulation/bugs.py; W13 has its own in tests/faults/test_torture.py.
 A bug replaces one attribute; the proof then runs as it is and must fail where the bug shows.
@@ -17,6 +17,7 @@ from headrace.agent.fetch.handler import FetchHandler
 from headrace.agent.fetch.zone_cache.shared import SharedCache
 from headrace.agent.produce import layout
 from headrace.agent.produce.buffer import ActiveBuffer
+from headrace.agent.produce.flush_budget import CommitPressure, FlushBudget, FlushTokens
 from headrace.agent.produce.flush_policy import FlushPolicy, FlushVerdict, Situation
 from headrace.agent.produce.trace import FlushReason
 from headrace.compactor import merge
@@ -29,7 +30,7 @@ from load import bench_ceiling
 from load.bench_ceiling import CommittingAgent
 from tests.agent.fetch import test_zones
 from tests.agent.fetch.zone_cache import test_hostile
-from tests.agent.produce import test_flush_policy, test_pipeline, test_upload
+from tests.agent.produce import test_flush_budget, test_flush_policy, test_pipeline, test_upload
 from tests.compactor import test_compact
 from tests.compactor.world import CompactionWorld
 from tests.load import test_ceiling
@@ -58,6 +59,27 @@ def _from_the_last_batch(right: Any) -> Any:
         return verdict
 
     return judge
+
+
+def _earns_nothing(right: Any) -> Any:
+    def refill(self: FlushTokens, now: float) -> None:
+        held = self._held
+        right(self, now)
+        self._held = held
+
+    return refill
+
+
+def _saves_only(right: Any) -> Any:
+    return lambda self, now: self._savings.take(now)
+
+
+def _paces_only(right: Any) -> Any:
+    return lambda self, now: self._pace.take(now)
+
+
+def _without_reserve(right: Any) -> Any:
+    return lambda self, now, client_waits: right(self, now, client_waits=True)
 
 
 def _at_once(right: Any) -> Any:
@@ -150,6 +172,42 @@ BUGS = {
         test_zones.test_bytes_of_clients_that_state_no_zone_are_counted_apart,
         AssertionError,
         "unknown",
+    ),
+    "X8: early flushes are never earned back": Bug(
+        _replace(FlushTokens, "_refill", _earns_nothing),
+        test_flush_budget.test_what_is_used_is_earned_back_up_to_what_can_be_saved,
+        AssertionError,
+        "earned back",
+    ),
+    "X8: early flushes cost nothing of what was saved": Bug(
+        _replace(FlushBudget, "take", _paces_only),
+        test_flush_budget.test_early_flushes_are_never_more_than_what_was_saved_and_earned,
+        AssertionError,
+        "more than saved and earned",
+    ),
+    "X8: what was saved is used at any rate": Bug(
+        _replace(FlushBudget, "take", _saves_only),
+        test_flush_budget.test_early_flushes_are_never_faster_than_the_highest_rate,
+        AssertionError,
+        "faster than the highest rate",
+    ),
+    "X8: idle files take the reserve": Bug(
+        _replace(FlushBudget, "available_at", _without_reserve),
+        test_flush_budget.test_idle_files_leave_the_reserve_to_clients_that_wait,
+        AssertionError,
+        "took the reserve",
+    ),
+    "X8: slow commits change no rate": Bug(
+        _replace(FlushBudget, "slow_down", lambda right: lambda self, steps, now: None),
+        test_flush_budget.test_slow_commits_halve_the_pace_but_never_below_what_is_earned,
+        AssertionError,
+        "pace",
+    ),
+    "X8: no commit counts as slow": Bug(
+        _replace(CommitPressure, "committed", lambda right: lambda self, seconds, now: None),
+        test_flush_policy.test_early_flushes_slow_down_while_commits_are_slow,
+        AssertionError,
+        "halved while commits are slow",
     ),
 }
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.produce import flusher, merge, upload
+from headrace.agent.produce import flusher, merge, pipeline, upload
 from headrace.agent.produce.acknowledge import Acknowledger
 from headrace.agent.produce.commit import Committer
-from headrace.agent.produce.flush_policy import FlushPolicy, FlushVerdict, Situation
+from headrace.agent.produce.flush_policy import FlushLimits, FlushPolicy, FlushVerdict, Situation
 from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.pending import PendingRequest, not_stored
 from headrace.agent.produce.stages import LaidOutFile
 from headrace.agent.produce.trace import FlushReason
 from headrace.agent.produce.upload import Uploader
+from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer, FileStatus
 from headrace.protocol.produce_codec import refuse
 from headrace.storage.errors import HeadraceError
@@ -226,7 +228,18 @@ def file_id_is_used_twice(patch: Patch) -> None:
 @bug("X8", Kind.FLUSHED_EARLY)
 def early_flushes_use_no_budget(patch: Patch) -> None:
     """A file that is closed early takes no token."""
-    patch.replace(FlushPolicy, "closed", lambda self, size_bytes, now: None)
+    patch.replace(FlushPolicy, "closed", lambda self, reason, size_bytes, now: None)
+
+
+@bug("X8", Kind.FLUSHED_EARLY)
+def early_flushes_have_no_highest_rate(patch: Patch) -> None:
+    """What was saved is used as fast as clients ask for it."""
+
+    def flush_limits(settings: Settings) -> FlushLimits:
+        limits: FlushLimits = original(settings)
+        return dataclasses.replace(limits, rate_max=math.inf)
+
+    original = patch.replace(pipeline, "flush_limits", flush_limits)
 
 
 @bug("X8", Kind.FLUSHED_EARLY)

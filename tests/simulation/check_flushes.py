@@ -1,8 +1,9 @@
 """Early flushes: as many as their budget allows, and only where closing a file gains something.
 
-In any time a process closes at most time / linger + time * rate + burst files below the free size (one
-more for the file that was open when the time began). Files closed for their size or by a drain are not
-counted. None is closed early while five files wait for their answers, or while memory is short.
+In any time a process closes at most time / linger files below the free size, and those of the budget (one more for
+the file that was open when the time began): at most what can be saved + time * rate, and at most burst + time *
+rate_max. Files closed for their size or by a drain are not counted. None is closed early while five files wait for
+their answers, or while memory is short.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.agent.produce.flusher import EARLY_FILES_MAX
 from headrace.agent.produce.pipeline import flush_limits
-from headrace.agent.produce.trace import FileTrace, FlushReason
+from headrace.agent.produce.trace import EARLY_REASONS, FileTrace, FlushReason
 from tests.simulation.problems import Kind, Problem
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from tests.simulation.stored_log import StoredLog
     from tests.simulation.world import World
 
-EARLY = (FlushReason.IDLE, FlushReason.CLIENTS_WAIT)
 FILES_MAX = EARLY_FILES_MAX
 """Kept here, so that a bug cannot change what it is judged by."""
 
@@ -40,7 +40,7 @@ def check_flushes(world: World, logs: StoredLog) -> Iterator[Problem]:
 
 def _wrong(flushes: list[Flush], limits: FlushLimits) -> Iterator[str]:
     for number, (trace, memory_was_short) in enumerate(flushes):
-        if trace.reason not in EARLY:
+        if trace.reason not in EARLY_REASONS:
             continue
         unsettled = sum(not other.trace.settled_at <= trace.closed_at for other in flushes[:number])
         if not limits.rate:
@@ -52,11 +52,13 @@ def _wrong(flushes: list[Flush], limits: FlushLimits) -> Iterator[str]:
     counted = [
         trace.closed_at
         for trace, _ in flushes
-        if trace.size_bytes < limits.free_bytes and trace.reason in (*EARLY, FlushReason.LINGER)
+        if trace.size_bytes < limits.free_bytes and trace.reason in (*EARLY_REASONS, FlushReason.LINGER)
     ]
     for first, start in enumerate(counted):
         for count, end in enumerate(counted[first:], start=1):
-            allowed = (end - start) * (limits.rate + 1 / limits.linger_s) + limits.burst + 1
+            elapsed = end - start
+            saved = elapsed * limits.rate + max(limits.saved_max, limits.burst)
+            allowed = elapsed / limits.linger_s + min(saved, elapsed * limits.rate_max + limits.burst) + 1
             if count > allowed + 1e-6:
-                yield f"{count} files in {end - start:.4f} s, {allowed:.1f} are allowed"
+                yield f"{count} files in {elapsed:.4f} s, {allowed:.1f} are allowed"
                 return

@@ -262,6 +262,8 @@ def _settings(rng: random.Random, early: random.Random) -> Settings:
         flush_early_per_second=early.choice((0, 5, 10, None)),
         flush_early_burst=early.choice((1, 5, 20)),
         flush_early_free_bytes=early.choice((400, 4_000_000)),
+        flush_early_saving_ms=early.choice((0, 3_600_000)),
+        flush_early_per_second_max=early.choice((1, 50)),
         linger_ms=rng.choice((25, 60, 100)),
         flush_bytes=rng.choice((250, 800, 1_000_000, 1_000_000)),
         upload_parallelism=rng.choice((1, 2, 8)),

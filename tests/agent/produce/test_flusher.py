@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from headrace.agent.listener.produce_bytes import ProduceBytes
+from headrace.agent.produce.flush_budget import COMMITS_MIN, SLOW_COMMIT_S
+from headrace.agent.produce.flush_price import dollars_per_month
 from headrace.agent.produce.flusher import EARLY_FILES_MAX
+from headrace.agent.produce.recent import SLOT_S, SPAN_S
 from headrace.agent.produce.trace import FlushReason
+from headrace.storage.objects.delayed import DelayedStore
 from tests.agent.produce.produce_faults import HeldStore
 from tests.agent.produce.produce_world import ProduceWorld
 from tests.storage.batches import plain_batch
@@ -177,6 +181,59 @@ async def test_an_empty_budget_waits_for_its_next_token() -> None:
         assert not sent.done()
         await world.clock.advance(0.004)
         assert sent.done()
+
+
+@pytest.mark.requirement("X8")
+async def test_a_lone_client_waits_for_the_put_while_there_are_savings_and_then_for_what_is_earned() -> None:
+    """With 20 saved, and 10 earned a second: 22 PUTs a second use them up in 36 round trips."""
+    world = _world(bucket="s3://bucket/prefix", flush_early_burst=5, flush_early_saving_ms=2_000)
+    world.store = DelayedStore(world.bucket, put_seconds=0.045, clock=world.clock)
+    async with world:
+        world.create_topic("t")
+        connection = world.connect()
+        await world.clock.advance(2)
+        took = []
+        for _ in range(60):
+            started_at = world.clock.monotonic()
+            await world.clock.run(_send(world, connection))
+            took.append(world.clock.monotonic() - started_at)
+        assert took[:35] == [pytest.approx(0.045)] * 35
+        assert took[40:] == [pytest.approx(0.1, abs=0.004)] * 20
+
+
+@pytest.mark.requirement("X8")
+async def test_the_budget_of_early_flushes_is_shown_as_money() -> None:
+    async with _world(bucket="s3://bucket/prefix", flush_early_burst=20) as world:
+        world.create_topic("t")
+        connection = world.connect()
+        for _ in range(6):
+            await world.clock.run(_send(world, connection))
+        assert world.registry.get_sample_value("headrace_early_flush_dollars_per_month") == pytest.approx(
+            dollars_per_month(6 / (SPAN_S + world.clock.monotonic() % SLOT_S))
+        )
+        assert world.registry.get_sample_value("headrace_early_flushes_saved") == pytest.approx(14)
+        assert world.registry.get_sample_value("headrace_early_flush_rate_limit") == 50
+    async with _world() as world:
+        world.create_topic("t")
+        await world.clock.run(_send(world))
+        assert world.registry.get_sample_value("headrace_early_flush_dollars_per_month") == 0, "a directory"
+
+
+async def test_slow_commits_lower_the_rate_of_early_flushes(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = _world(bucket="s3://bucket/prefix")
+    commit_files = world.model.commit_files
+
+    async def commit_late(*arguments: Any) -> Any:
+        await world.clock.sleep(SLOW_COMMIT_S * 1.5)
+        return await commit_files(*arguments)
+
+    monkeypatch.setattr(world.model, "commit_files", commit_late)
+    async with world:
+        world.create_topic("t")
+        connection = world.connect()
+        for _ in range(COMMITS_MIN + 1):
+            await world.clock.run(_send(world, connection))
+        assert world.registry.get_sample_value("headrace_early_flush_rate_limit") == 25
 
 
 async def test_a_request_that_timed_out_does_not_keep_its_client_waiting() -> None:

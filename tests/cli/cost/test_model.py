@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.agent.produce.flush_price import PUT_1000_DOLLARS, dollars_per_month
+from headrace.agent.produce.pipeline import flush_limits
 from headrace.cli.cost.command import BAR_WIDTH, bar
 from headrace.cli.cost.data import Constants, Prices, measured, prices
-from headrace.cli.cost.model import GB, MIB, MONTH_HOURS, Workload, bills, compaction_s_per_gb, needs
+from headrace.cli.cost.model import GB, MIB, MONTH_HOURS, Workload, bills, compaction_s_per_gb, early_flush_bill, needs
 from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.storage.errors import InvalidError
@@ -57,6 +59,27 @@ def test_more_load_than_cores_needs_more_agents_and_large_files_replace_linger()
     assert need.agents == 10
     assert need.puts_s == pytest.approx(6_000 / 8 + 2 * 6_000 / 64)
     assert need.gets_s == pytest.approx(6_000 / 8 + 6_000 / 64 * 8), "without readers, only merges read"
+
+
+def test_the_highest_bill_of_early_flushes_by_hand() -> None:
+    """10 a second, the default, are 26.28 million PUTs in a month of 730 hours."""
+    need = needs(Workload(write_mib_s=1), ROUND)
+    assert early_flush_bill(need, prices()) == pytest.approx(3 * 26_280 * 0.005)
+    assert dollars_per_month(10) == pytest.approx(131.4)
+    assert prices().value("put_1000") == PUT_1000_DOLLARS, "the agent's metric has the price of the model"
+
+
+def test_more_early_flushes_than_lingers_are_more_files() -> None:
+    few, as_before, many = (
+        needs(Workload(write_mib_s=1, partitions=1, early_flushes_s=rate), ROUND) for rate in (0, 10, 100)
+    )
+    assert few.puts_s == as_before.puts_s
+    assert many.puts_s - as_before.puts_s == pytest.approx(3 * 90)
+    spent = [early_flush_bill(need, ONE) for need in (few, as_before, many)]
+    assert spent == [0, pytest.approx(3 * 10 * 2_628), pytest.approx(3 * 100 * 2_628)]
+    for need in (few, as_before, many):
+        requests = bills(Workload(write_mib_s=1, partitions=1, early_flushes_s=need.early_flushes_s / 3), ROUND, ONE)
+        assert early_flush_bill(need, ONE) <= requests[0].parts["requests"]
 
 
 def test_kafkas_bill_by_hand() -> None:
@@ -116,6 +139,7 @@ def test_defaults_are_those_of_the_settings() -> None:
     workload, settings = Workload(write_mib_s=1), Settings()
     assert workload.linger_ms == settings.linger_ms
     assert workload.flush_bytes == settings.flush_bytes
+    assert workload.early_flushes_s == flush_limits(Settings(bucket="s3://b/p")).rate
     assert workload.feed_poll_ms == settings.feed_poll_interval_ms
 
 
@@ -124,9 +148,11 @@ def test_the_command_prints_both_forms(capsys: pytest.CaptureFixture[str], tmp_p
     page = capsys.readouterr().out
     assert "KAFKA, MANAGED" in page
     assert "PUTs per second" in page
+    assert "early flushes: at most 394 of" in page
     assert "█" * BAR_WIDTH in page
     assert main(["cost", "--write-mib-s", "100", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    assert document["early_flushes_at_most"] == pytest.approx(394.2)
     for parts in document["monthly"].values():
         assert parts["total"] == pytest.approx(sum(parts.values()) - parts["total"])
     (tmp_path / "prices.toml").write_text("currency = 'EUR'\n")
