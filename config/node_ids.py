@@ -12,4 +12,4 @@ VIRTUAL_NODE_ID = 1_000_000_000
 """The node that clients see while all agents have one address (advertised.shared)."""
 NODE_ID_MAX = VIRTUAL_NODE_ID - 1
 STORE_REPLICAS = range(VIRTUAL_NODE_ID + 1, VIRTUAL_NODE_ID + 33)
-"""Replicas that no agent stands for: a topic with a larger replication factor than there are agents shows these."""
+"""Replicas that are no agents: a topic with a larger replication factor than there are agents shows these."""

@@ -1,7 +1,7 @@
 """The replicas of a partition that clients see.
 
 Place: under metadata_response.py.
-Definitions: the object store has the copies, so a replica stands for no data. A partition that was reassigned, or
+Definitions: the object store has the copies, so a replica is no copy of data. A partition that was reassigned, or
 created with an assignment, shows the agents that it prefers. Any other shows as many replicas as its topic's
 replication factor: its leader, the agents that follow by node id, and, if there are too few agents, replicas of the
 object store.

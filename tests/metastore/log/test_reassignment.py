@@ -115,7 +115,7 @@ def test_replicas_of_the_store_that_clients_see_may_be_in_a_target(image: Metada
     """As when Terraform takes the replicas that it was shown and leaves out the last one."""
     store = STORE_REPLICAS[0]
     image = _after(image, reassign(image, TOPIC, 0, [2, store]))
-    assert _now(image) == Assignment((2, store)), "there is nobody to wait for"
+    assert _now(image) == Assignment((2, store)), "no agent is waited for"
     image = _after(image, reassign(image, TOPIC, 0, [store, 4]))
     assert _now(image) == Assignment((store, 4, 2), adding=(4,), removing=(2,))
     with pytest.raises(InvalidError, match="at least one"):
