@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from headrace.config.node_ids import NODE_ID_MAX
 
+SHORT_MAX = 2**15 - 1
 LONG_MAX = 2**63 - 1
 
 PositiveInt = Annotated[int, Meta(ge=1, le=LONG_MAX)]

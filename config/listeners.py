@@ -12,17 +12,19 @@ Source: KIP-631, configurations; KIP-103 (listener names).
 from __future__ import annotations
 
 import enum
+import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from headrace.config.addresses import address_text, is_every_address
 from headrace.config.errors import ConfigError
 from headrace.config.listener_overrides import for_listener
 from headrace.config.settings import Settings
 
-_LISTENER = re.compile(r"([A-Za-z][A-Za-z0-9_]*)://(\[[0-9A-Fa-f:]*\]|[^:\[\]/]*):(\d{1,5})")
+_LISTENER = re.compile(r"([A-Za-z][A-Za-z0-9_]*)://(\[[0-9A-Fa-f:.]*\]|[0-9A-Fa-f:.]*|[^:\[\]/]*):(\d{1,5})")
+"""The brackets of an IPv6 address may be left out, as in Kafka: Kubernetes gives an address without them."""
 _MAPPED = re.compile(r"([A-Za-z][A-Za-z0-9_]*):([A-Za-z_]+)")
-_EVERY_ADDRESS = ("0.0.0.0", "::")
 BROKER, CONTROLLER, COMPACTOR = "broker", "controller", "compactor"
 
 
@@ -120,7 +122,7 @@ def _proxied(settings: Settings, serving: list[Endpoint], between: str | None) -
 
 def listeners_text(endpoints: Iterable[Endpoint]) -> str:
     """Return `endpoints` as a value of `listeners` or `advertised.listeners`."""
-    return ",".join(f"{e.name}://{f'[{e.host}]' if ':' in e.host else e.host}:{e.port}" for e in endpoints)
+    return ",".join(f"{e.name}://{address_text(e.host, e.port)}" for e in endpoints)
 
 
 def _bound(settings: Settings) -> tuple[list[Endpoint], Endpoint | None]:
@@ -153,14 +155,14 @@ def _advertised(settings: Settings, serving: list[Endpoint]) -> list[Endpoint]:
     if unknown := found.keys() - {endpoint.name for endpoint in serving}:
         known = ", ".join(endpoint.name for endpoint in serving)
         raise ConfigError(f"advertised.listeners: the broker listens as {known}, not as {', '.join(sorted(unknown))}")
-    if any(endpoint.host in _EVERY_ADDRESS for endpoint in found.values()):
+    if any(is_every_address(endpoint.host) for endpoint in found.values()):
         raise ConfigError(f"advertised.listeners: clients cannot connect to it: {settings.advertised_listeners}")
     return [found.get(endpoint.name) or _itself(endpoint) for endpoint in serving]
 
 
 def _itself(endpoint: Endpoint) -> Endpoint:
     """The bound address as the advertised one. ConfigError if it is not one address."""
-    if endpoint.host in _EVERY_ADDRESS:
+    if is_every_address(endpoint.host):
         problem = f"{endpoint.name} is not set, and clients cannot connect to {endpoint.host}"
         raise ConfigError(f"advertised.listeners: {problem}")
     return Endpoint(endpoint.name, endpoint.host, 0)
@@ -174,7 +176,18 @@ def _endpoint(setting: str, text: str) -> Endpoint:
     match = _LISTENER.fullmatch(text)
     if match is None or int(match[3]) > 65_535:
         raise ConfigError(f"{setting}: not of the form NAME://host:port: {text!r}")
-    return Endpoint(match[1].upper(), match[2].strip("[]") or "0.0.0.0", int(match[3]))
+    host = match[2].strip("[]")
+    if ":" in host and not _is_ipv6(host):
+        raise ConfigError(f"{setting}: not an IPv6 address and a port, NAME://[address]:port: {text!r}")
+    return Endpoint(match[1].upper(), host or "0.0.0.0", int(match[3]))
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _protocols(settings: Settings) -> Mapping[str, SecurityProtocol]:

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, field
 
-from headrace.config.bounds import LONG_MAX, AtLeastMinusOne, NodeId, NonNegativeInt, Port, PositiveInt
+from headrace.config.bounds import LONG_MAX, SHORT_MAX, AtLeastMinusOne, NodeId, NonNegativeInt, Port, PositiveInt
 from headrace.config.security_settings import SecuritySettings
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -650,8 +650,23 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = field(default=300_000, name="halving.settle.ms")
     default_replication_factor: Annotated[
-        PositiveInt, Meta(extra=CLUSTER, description="Only shown to clients: the object store replicates the data.")
+        int,
+        Meta(
+            extra=CLUSTER,
+            ge=1,
+            le=SHORT_MAX,
+            description="Replication factor of a topic that is created without one. Only shown to clients: the object"
+            " store replicates the data.",
+        ),
     ] = field(default=1, name="default.replication.factor")
+    replication_factor_strict: Annotated[
+        bool,
+        Meta(
+            extra=CLUSTER,
+            description="CreateTopics refuses a replication factor above the number of registered agents, as Kafka"
+            " does. Otherwise any factor is accepted.",
+        ),
+    ] = field(default=False, name="replication.factor.strict")
 
     # -- addresses
     advertised_shared: Annotated[

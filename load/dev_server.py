@@ -130,12 +130,15 @@ class DevServer:
         """Every agent, as clients take it."""
         return ",".join(agent.kafka for agent in self.agents)
 
-    async def create_topic(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+    async def create_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str] | None = None, *, replication_factor: int = 1
+    ) -> None:
         """Create a topic through the Kafka protocol."""
         admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
         await admin.start()
         try:
-            await admin.create_topics([NewTopic(name, partitions, 1, topic_configs=dict(configs or {}))])
+            topic = NewTopic(name, partitions, replication_factor, topic_configs=dict(configs or {}))
+            await admin.create_topics([topic])
         finally:
             await admin.close()
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from headrace.agent.cluster.shared_address import cannot_forward
+from headrace.config.addresses import address_text
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.image import AgentImage, MetadataImage
 
@@ -64,8 +65,9 @@ def complaints(
         if _only_here(listener.host) and beyond is not None:
             found.append(
                 "other hosts cannot connect to an advertised address of this agent:"
-                f" listener={listener.name} address={listener.host}:{listener.port}"
-                f" another_agent={beyond.host}:{beyond.port}; set advertised.listeners to an address of this host"
+                f" listener={listener.name} address={address_text(listener.host, listener.port)}"
+                f" another_agent={address_text(beyond.host, beyond.port)};"
+                " set advertised.listeners to an address of this host"
             )
     return found
 
@@ -78,7 +80,7 @@ def _same_address(
     """
     later = [agent for agent in others if agent.broker_epoch > own.broker_epoch]
     for listener in own.listeners:
-        place = f"listener={listener.name} address={listener.host}:{listener.port}"
+        place = f"listener={listener.name} address={address_text(listener.host, listener.port)}"
         same = [a.node_id for a in later if a.endpoint(listener.name)[:3] == listener[:3]]
         if same and listener.name == inter_broker:
             yield f"agents advertise one address for other agents: {place} node_ids={same}; each needs its own"

@@ -18,6 +18,7 @@ from headrace.agent.listener.connection import KafkaConnection
 from headrace.agent.listener.host import ConnectionHost, Entrance
 from headrace.agent.listener.proxy_header import missing_bytes, read_proxy_header
 from headrace.agent.listener.tls_protocol import TlsProtocol, receive_buffer
+from headrace.config.addresses import unmapped
 from headrace.storage.errors import InvalidError
 
 _SPARE_SECONDS = 60
@@ -43,7 +44,9 @@ class ArrivingConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         sender = transport.get_extra_info("peername") or _NOWHERE  # none: it has disconnected already
-        self._accepted = AcceptedSocket(self._host, self._entrance, transport, (str(sender[0]), int(sender[1])))
+        self._accepted = AcceptedSocket(
+            self._host, self._entrance, transport, (unmapped(str(sender[0])), int(sender[1]))
+        )
         if self._is_proxied:
             self._accepted.wait(HEADER)
         elif self._accepted.admit():

@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.access.quotas.enforcement import QuotaEnforcer
 from headrace.agent.listener.arrival import ArrivingConnection
+from headrace.agent.listener.bound_sockets import bound_sockets, why_unbound
 from headrace.agent.listener.descriptors import ACCEPTED_AT_ONCE, BACKLOG
 from headrace.agent.listener.host import ConnectionHost, Limits, RefusedCertificate
 from headrace.agent.listener.metrics import ListenerMetrics
@@ -103,21 +104,20 @@ class KafkaListener:
         """
         loop = asyncio.get_running_loop()
         entrance = self._host.entrance(name, security, for_agents=for_agents)
+        make = partial(ArrivingConnection, self._host, entrance, proxy_protocol=proxy_protocol)
         try:
-            make = partial(ArrivingConnection, self._host, entrance, proxy_protocol=proxy_protocol)
-            server = await loop.create_server(make, host, port, backlog=ACCEPTED_AT_ONCE)
+            sockets = await asyncio.to_thread(bound_sockets, host, port, BACKLOG)
         except OSError as error:
             raise InvalidError(
-                f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)};"
-                " choose another port in listeners, or stop the process that uses it"
+                f"{why_unbound(host, port, error)}; choose another port in listeners, or stop the process that uses it"
             ) from error
-        for bound_socket in server.sockets:
-            with socket.socket(fileno=os.dup(bound_socket.fileno())) as same:
+        bound: int = sockets[0].getsockname()[1]
+        for each in sockets:
+            self._servers.append(await loop.create_server(make, sock=each, backlog=ACCEPTED_AT_ONCE))
+            with socket.socket(fileno=os.dup(each.fileno())) as same:
                 same.listen(BACKLOG)  # asyncio has one number for the kernel's queue and for a turn
-        self._servers.append(server)
         if self._sweeper is None:
             self._sweeper = self._supervisor.keep("idle connections", self._sweep)
-        bound: int = server.sockets[0].getsockname()[1]
         if security is not None and security.protocol.has_tls:
             self._host.metrics.certificate(name, security.certificate_expires_at)
         logger.info("kafka listener started: name=%s host=%s port=%d", name, host, bound)

@@ -34,6 +34,7 @@ from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.serve.housekeeping import Housekeeper
 from headrace.agent.serve.loop_lag import loop_lag, watch_loop_lag
 from headrace.agent.serve.paths import AgentResources, RequestPaths
+from headrace.config.addresses import address_text
 from headrace.config.listeners import Endpoint, SecurityProtocol, listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import Listener, agent_features
@@ -196,7 +197,7 @@ class Broker:
         """Node id, and the address that clients connect to."""
         assert self.cluster is not None
         first = self._advertised[0]
-        return f"node={self.cluster.node_id} kafka={first.host}:{first.port}"
+        return f"node={self.cluster.node_id} kafka={address_text(first.host, first.port)}"
 
     def not_ready_reason(self) -> str | None:
         """Return None while it is a running member and can produce."""

@@ -2,8 +2,8 @@
 
 Place: under topic_creation, which appends the accepted topics.
 Invariant: a decision depends only on its arguments, so it can be repeated on a newer image.
-The replication factor is only checked and shown: the object store replicates. The agents of a manual
-assignment become the preferred ones; any agent serves any partition.
+The replication factor is checked, stored and shown, and has no other effect: the object store replicates. The agents
+of a manual assignment become the preferred ones; any agent serves any partition.
 Source: Kafka's ReplicationControlManager, KIP-464 (-1 means the broker's default).
 """
 
@@ -66,12 +66,14 @@ Judgement = AcceptedTopic | TopicRefusal
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """num.partitions, default.replication.factor, max.topics and max.partitions."""
+    """num.partitions, default.replication.factor, max.topics, max.partitions and replication.factor.strict."""
 
     partition_count: int
     replication_factor: int
     topics_max: int = 10_000
     partitions_max: int = 200_000
+    is_strict: bool = False
+    """Whether a replication factor above the number of agents is refused."""
 
     @classmethod
     def of(cls, settings: Settings) -> TopicDefaults:
@@ -81,6 +83,7 @@ class TopicDefaults:
             settings.default_replication_factor,
             settings.max_topics,
             settings.max_partitions,
+            settings.replication_factor_strict,
         )
 
     def for_automatic_creation(self) -> TopicDefaults:
@@ -97,6 +100,7 @@ def judge(wanted: Sequence[WantedTopic], image: MetadataImage, defaults: TopicDe
         refusal = (
             _name_refusal(topic, image, repeats[topic.name], lookalikes[_flat(topic.name)])
             or _shape_refusal(topic, image)
+            or _factor_refusal(topic, image, defaults)
             or _config_refusal(topic)
         )
         judgements.append(refusal or _accepted(topic, defaults))
@@ -152,7 +156,7 @@ def _accepted(wanted: WantedTopic, defaults: TopicDefaults) -> AcceptedTopic:
         replication_factor = defaults.replication_factor
     configs = {name: value.strip() for name, value in wanted.configs if value is not None}
     preferred = [brokers for _, brokers in sorted(wanted.assignments)]
-    topic = NewTopic(wanted.name, wanted.topic_id, partition_count, configs, preferred)
+    topic = NewTopic(wanted.name, wanted.topic_id, partition_count, configs, preferred, replication_factor)
     return AcceptedTopic(topic, replication_factor)
 
 
@@ -189,6 +193,20 @@ def _shape_refusal(wanted: WantedTopic, image: MetadataImage) -> TopicRefusal | 
     if wanted.replication_factor != USE_DEFAULT and wanted.replication_factor < 1:
         return TopicRefusal(ErrorCode.invalid_replication_factor, "replication factor must be -1 or larger than 0")
     return None
+
+
+def _factor_refusal(wanted: WantedTopic, image: MetadataImage, defaults: TopicDefaults) -> TopicRefusal | None:
+    """Kafka's rule and text: registered agents count, fenced or not."""
+    if not defaults.is_strict or wanted.assignments or wanted.topic_id in image.topics_by_id:
+        return None
+    factor = defaults.replication_factor if wanted.replication_factor == USE_DEFAULT else wanted.replication_factor
+    if factor <= len(image.agents):
+        return None
+    message = (
+        f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot be"
+        f" reached because only {len(image.agents)} broker(s) are registered."
+    )
+    return TopicRefusal(ErrorCode.invalid_replication_factor, message)
 
 
 def _assignment_refusal(wanted: WantedTopic, image: MetadataImage) -> TopicRefusal | None:

@@ -23,6 +23,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from headrace.cli.client.login import PLAINTEXT, SETTINGS, Login
+from headrace.config.addresses import address_text
 from headrace.config.errors import ConfigError
 from headrace.config.load import BOOTSTRAP_SERVER, read_properties
 from headrace.config.references import resolved
@@ -87,7 +88,7 @@ def ask(config: ClientConfig, request: Any, response_type: type[Any]) -> Any:
             with connect(config, (host, port)) as connection:
                 return exchange(connection, config.client_id, request, response_type)
         except OSError as error:
-            failures.append(f"{host}:{port} {error}")
+            failures.append(f"{address_text(host, port)} {error}")
     raise UnavailableError(f"no server answered: {'; '.join(failures)}")
 
 

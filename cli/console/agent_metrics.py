@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from headrace.config.addresses import address_text
 from headrace.config.errors import ConfigError
 from headrace.config.shown import shown_address
 
@@ -101,4 +102,4 @@ class AgentPages:
                 failures.append(f"{url}: {error.strerror}")
                 continue
             for host in sorted({str(address[0]) for *_, address in found}):
-                yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+                yield f"http://{address_text(host, port)}"

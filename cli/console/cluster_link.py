@@ -16,6 +16,7 @@ from typing import Any
 
 from headrace.cli.client.cluster import ANY, KafkaCluster
 from headrace.cli.client.transport import ClientConfig
+from headrace.config.addresses import address_text
 from headrace.config.errors import ConfigError
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.clock import Clock
@@ -60,7 +61,7 @@ class ClusterLink:
     @property
     def servers(self) -> str:
         """What is tried, for people."""
-        return ", ".join(f"{host}:{port}" for host, port in self._config.bootstrap_servers)
+        return ", ".join(address_text(host, port) for host, port in self._config.bootstrap_servers)
 
     @contextmanager
     def opened(self, seconds: float = PAGE_SECONDS) -> Iterator[BoundedCluster]:

@@ -26,6 +26,7 @@ from headrace.cli.console.sign_in import add_sign_in
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_security import HttpSecurity
 from headrace.cli.process.http_server import HttpServer
+from headrace.config.addresses import address_text
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.storage.clock import Clock
@@ -60,7 +61,7 @@ class ConsoleServer:
         console = ConsoleParts(link, self._metastore, self.sampler, pages, FormTokens(), options.allows_changes, clock)
         self.http = _server(console, security, settings, options.listen)
         scheme = "https" if settings.http_ssl_keystore_location else "http"
-        self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.http.port}/"
+        self.url = f"{scheme}://{address_text(host, self.http.port)}/"
 
     def start(self) -> None:
         """Serve pages and take samples."""

@@ -13,6 +13,7 @@ import msgspec
 
 from headrace.agent.limits.client_rows import RowUse, row_use
 from headrace.cli.doctor.findings import Area, Finding
+from headrace.config.addresses import address_text
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES
 from headrace.metastore.log.image import AgentImage, MetadataImage
@@ -100,7 +101,7 @@ def judge_addresses(reasons: Mapping[tuple[int, _Address], str]) -> Iterator[Fin
     """One line for each address that cannot be reached from here; `reasons` are empty for those that can."""
     for (node_id, (listener, host, port)), reason in reasons.items():
         if reason:
-            found = f"agent {node_id} advertises {listener}://{host}:{port}: {reason}"
+            found = f"agent {node_id} advertises {listener}://{address_text(host, port)}: {reason}"
             to_do = "set advertised.listeners to an address that clients reach; run the doctor where they run"
             yield AREA.bad("addresses", found, to_do)
     if reasons and not any(reasons.values()):

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from headrace.cli.doctor.findings import Area, Finding, Level
+from headrace.config.addresses import address_text
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.bulk.bulk import oldest_bulk_write
@@ -218,4 +219,4 @@ def address_of(settings: Settings) -> str:
         return "metastore.url"
     host = parts.get("host") or os.environ.get("PGHOST", "local")
     port = parts.get("port") or os.environ.get("PGPORT", "5432")
-    return f"{host}:{port}/{parts.get('dbname') or os.environ.get('PGDATABASE', '')}"
+    return f"{address_text(host, port)}/{parts.get('dbname') or os.environ.get('PGDATABASE', '')}"

@@ -18,6 +18,7 @@ from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.agent.listener.newcomers import Newcomer, Newcomers
+from headrace.config.addresses import unmapped
 
 LIMIT = "http.max.connections"
 HAS_CERTIFICATE = "has_certificate"
@@ -60,7 +61,7 @@ class HttpWait:
         self._room, self._transport = room, transport
         self._timer = loop.call_later(WAIT_SECONDS, transport.abort)
         peer = transport.get_extra_info("peername")
-        self._newcomer: Newcomer = waiting.enter(str(peer[0]) if peer else "", loop.time(), self._close)
+        self._newcomer: Newcomer = waiting.enter(unmapped(str(peer[0])) if peer else "", loop.time(), self._close)
 
     def end(self) -> None:
         """The client has done its part, or the connection ended."""

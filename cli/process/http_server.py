@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -17,6 +15,7 @@ from typing import Any, TypeVar
 import uvicorn
 from starlette.types import ASGIApp
 
+from headrace.agent.listener.bound_sockets import bound_sockets, why_unbound
 from headrace.storage.errors import InvalidError
 
 T = TypeVar("T")
@@ -51,18 +50,17 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """One application on one socket."""
+    """One application at one address."""
 
     def __init__(self, app: ASGIApp, host: str, port: int, connection: Callable[..., Any]) -> None:
         """`connection` makes the protocol of one connection. InvalidError if the address cannot be bound."""
         try:
-            self._socket = socket.create_server((host, port), reuse_port=False, backlog=BACKLOG)
+            self._sockets = bound_sockets(host, port, BACKLOG)
         except OSError as error:
             raise InvalidError(
-                f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)};"
-                " choose another http.port, or stop the process that uses it"
+                f"{why_unbound(host, port, error)}; choose another http.port, or stop the process that uses it"
             ) from error
-        self.port: int = self._socket.getsockname()[1]
+        self.port: int = self._sockets[0].getsockname()[1]
         made: Any = connection  # uvicorn's annotation is a class, but it only calls it
         config = uvicorn.Config(
             app, log_level="error", access_log=False, lifespan="off", http=made, ws="none", backlog=BACKLOG
@@ -79,10 +77,11 @@ class HttpServer:
         self._server.end()
         if self._thread.ident is not None:
             self._thread.join(timeout=5)
-        self._socket.close()
+        for listening in self._sockets:
+            listening.close()
 
     def _run(self) -> None:
-        asyncio.run(self._server.serve(sockets=[self._socket]))
+        asyncio.run(self._server.serve(sockets=self._sockets))
 
 
 async def ask(loop: asyncio.AbstractEventLoop, question: Coroutine[Any, Any, T]) -> T:

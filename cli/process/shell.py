@@ -25,6 +25,7 @@ from headrace.cli.process.http_server import HttpServer, ask
 from headrace.cli.process.readiness import Part, PeerReports, Readiness
 from headrace.cli.process.role import MainRole, Role
 from headrace.cli.process.waiting import until_available
+from headrace.config.addresses import address_text
 from headrace.config.listeners import http_port
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
@@ -130,7 +131,7 @@ class ProcessShell:
 
     def ready_line(self) -> str:
         """The line that the command prints when it is ready."""
-        return f"ready {self._main.ready_fields()} http={self._settings.http_host}:{self._http.port}"
+        return f"ready {self._main.ready_fields()} http={address_text(self._settings.http_host, self._http.port)}"
 
     # -- http_app.Probe, called on the HTTP loop
 

@@ -28,6 +28,7 @@ from headrace.cli.process.http_server import HttpServer
 from headrace.cli.process.serve import open_log
 from headrace.cli.several_agents.pages import ChildPages, ReadyChild, make_pages
 from headrace.cli.several_agents.places import places
+from headrace.config.addresses import address_text
 from headrace.config.listeners import http_port
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
@@ -61,7 +62,7 @@ class _Supervisor:
         connection = bounded(settings.http_max_connections, limits_reached(CollectorRegistry()))
         app = security.guarded(make_pages(members))
         self._http = HttpServer(app, settings.http_host, http_port(settings), security.encrypted(connection))
-        self._address = f"{settings.http_host}:{self._http.port}"
+        self._address = address_text(settings.http_host, self._http.port)
 
     async def run(self) -> int:
         """The exit status."""

@@ -115,6 +115,7 @@ def _broker(image: MetadataImage, agent: AgentImage) -> Mapping[str, Node]:
 def _topic(topic: TopicImage) -> Mapping[str, Node]:
     about = {
         "topicNumber": topic.topic_number,
+        "replicationFactor": topic.replication_factor,
         "initialPartitionCount": topic.initial_partition_count,
         "undeletedPartitionCount": topic.undeleted_partition_count,
     }

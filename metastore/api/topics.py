@@ -42,6 +42,7 @@ class NewTopic(NamedTuple):
     partition_count: int
     configs: dict[str, str]
     preferred: Sequence[Sequence[int]] = ()
+    replication_factor: int = 1
 
 
 class PartitionGrowth(NamedTuple):

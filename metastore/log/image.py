@@ -92,6 +92,8 @@ class TopicImage:
     """Partition that was halved away -> the one that gets what comes for it."""
     halving: int = -1
     """How many partitions the topic halves to; -1: it does not halve."""
+    replication_factor: int = 1
+    """What was asked for when the topic was created: shown to clients, and without any other effect."""
 
     @property
     def indexes(self) -> Sequence[int]:

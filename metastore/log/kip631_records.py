@@ -70,7 +70,8 @@ class UnregisterBrokerRecord(MetadataRecord):
 class TopicRecord(MetadataRecord):
     """The tagged fields are ours; -1 where another writer left them out.
 
-    `topic_number` is set in snapshots only: in the log it is the record's own offset.
+    `topic_number` is set in snapshots only: in the log it is the record's own offset. `replication_factor` is what was
+    asked for; the previous release leaves it out.
     """
 
     topic_name: Text
@@ -78,6 +79,7 @@ class TopicRecord(MetadataRecord):
     initial_partition_count: Annotated[int, Fixed("i"), Tag(OWN_TAGS)] = -1
     undeleted_partition_count: Annotated[int, Fixed("i"), Tag(OWN_TAGS + 1)] = -1
     topic_number: Annotated[int, Fixed("q"), Tag(OWN_TAGS + 2)] = -1
+    replication_factor: Annotated[int, Fixed("h"), Tag(OWN_TAGS + 3)] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 
+from headrace.config.node_ids import STORE_REPLICAS
 from headrace.metastore.log.image import Assignment, MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import PartitionChangeRecord
 from headrace.storage.errors import InvalidError, NotFoundError
@@ -20,18 +21,20 @@ from headrace.storage.errors import InvalidError, NotFoundError
 def reassign(image: MetadataImage, topic_id: uuid.UUID, index: int, target: Sequence[int]) -> PartitionChangeRecord:
     """Prefer the agents of `target`, best first; one that is under way is replaced.
 
-    It is complete at once when no agent is added. NotFoundError for an unknown partition, InvalidError
-    for a target that is empty, names an agent twice or one that is not registered (fenced is fine).
+    It is complete at once when no agent is added. NotFoundError for an unknown partition, InvalidError for a target
+    without an agent, one that names an agent twice or an agent that is not registered (fenced is fine). Replicas of the
+    object store, which Metadata shows to clients, may be in it and are complete at once.
     """
     topic = _topic(image, topic_id, index)
     wanted = tuple(target)
-    if not wanted or len(set(wanted)) != len(wanted):
+    agents = [node_id for node_id in wanted if node_id not in STORE_REPLICAS]
+    if not agents or len(set(wanted)) != len(wanted):
         raise InvalidError(f"preferred agents must be distinct and at least one: topic={topic.name} target={wanted}")
-    unknown = [node_id for node_id in wanted if node_id not in image.agents]
+    unknown = [node_id for node_id in agents if node_id not in image.agents]
     if unknown:
         raise InvalidError(f"agents are not registered: topic={topic.name} node_ids={unknown}")
     current = topic.assignment(index).preferred
-    adding = tuple(node_id for node_id in wanted if node_id not in current)
+    adding = tuple(node_id for node_id in agents if node_id not in current)
     removing = tuple(node_id for node_id in current if node_id not in wanted) if adding else ()
     return _change(topic_id, index, Assignment(wanted + removing, adding, removing))
 

@@ -173,6 +173,7 @@ class ImageBuilder:
             initial_partition_count=record.initial_partition_count,
             undeleted_partition_count=record.undeleted_partition_count,
             leader_epochs=(),
+            replication_factor=record.replication_factor,
         )
 
     def _partition(self, record: PartitionRecord) -> None:

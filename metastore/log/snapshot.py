@@ -159,6 +159,7 @@ def _topic(topic: TopicImage) -> Iterator[bytes]:
             initial_partition_count=topic.initial_partition_count,
             undeleted_partition_count=topic.undeleted_partition_count,
             topic_number=topic.topic_number,
+            replication_factor=topic.replication_factor,
         )
     )
     special = topic.assignments.keys() | topic.created_from.keys() | topic.before_deletion.keys() | topic.removed

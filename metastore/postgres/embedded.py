@@ -382,6 +382,6 @@ def _servers_in(directory: Path) -> list[int]:
 
 def _free_port() -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("", 0))  # no address of IPv4 has to be there
         port: int = probe.getsockname()[1]
         return port

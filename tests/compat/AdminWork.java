@@ -24,12 +24,15 @@ public final class AdminWork {
 
     private static void topics(Admin admin) throws Exception {
         CreateTopicsResult created = admin.createTopics(List.of(
-            new NewTopic(TOPIC, Optional.of(2), Optional.empty()).configs(Map.of("retention.ms", "100000"))));
+            new NewTopic(TOPIC, Optional.of(2), Optional.of((short) 3)).configs(Map.of("retention.ms", "100000"))));
         say("partitions", created.numPartitions(TOPIC).get());
         say("shown", created.config(TOPIC).get().get("retention.ms").value());
         admin.createPartitions(Map.of(TOPIC, NewPartitions.increaseTo(3))).all().get();
         TopicDescription described = describe(admin);
         say("grown", described.partitions().size());
+        say("asked", created.replicationFactor(TOPIC).get());
+        say("replicas", described.partitions().stream().allMatch(
+            partition -> partition.replicas().size() == 3 && partition.isr().size() == 3));
         say("led", described.partitions().stream().allMatch(partition -> partition.leader() != null));
         try {
             admin.createPartitions(Map.of(TOPIC, NewPartitions.increaseTo(3))).all().get();

@@ -8,7 +8,7 @@ const resource = { type: ConfigResourceTypes.TOPIC, name: topic }
 async function work() {
   await admin.connect()
   const configEntries = [{ name: 'retention.ms', value: '5' }]
-  await admin.createTopics({ topics: [{ topic, numPartitions: 1, configEntries }] })
+  await admin.createTopics({ topics: [{ topic, numPartitions: 1, replicationFactor: 3, configEntries }] })
   await admin.createPartitions({ topicPartitions: [{ topic, count: 3 }] })
   const changed = { ...resource, configEntries: [{ name: 'segment.ms', value: '7' }] }
   await admin.alterConfigs({ validateOnly: false, resources: [changed] })
@@ -19,7 +19,7 @@ async function work() {
   const own = described.resources[0].configEntries
     .filter(entry => entry.configSource === 1)
     .map(entry => [entry.configName, entry.configValue])
-  console.log(JSON.stringify({ partitions: topics[0].partitions.length, own }))
+  console.log(JSON.stringify({ partitions: topics[0].partitions.length, replicas: topics[0].partitions[0].replicas.length, own }))
 }
 
 work().catch(error => {

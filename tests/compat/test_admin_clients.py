@@ -41,9 +41,12 @@ def done(futures: dict[Any, Any]) -> dict[Any, Any]:
 
 def test_confluent_kafka(one_agent: DevServer) -> None:
     admin = AdminClient({"bootstrap.servers": one_agent.bootstrap})
-    done(admin.create_topics([NewTopic("confluent", 2, config={"retention.ms": "100000"})]))
+    done(admin.create_topics([NewTopic("confluent", 2, 3, config={"retention.ms": "100000"})]))
     done(admin.create_partitions([NewPartitions("confluent", 5)]))
-    assert len(admin.list_topics("confluent", TIMEOUT_SECONDS).topics["confluent"].partitions) == 5
+    listed = admin.list_topics("confluent", TIMEOUT_SECONDS).topics["confluent"].partitions
+    assert [(len(partition.replicas), len(partition.isrs)) for partition in listed.values()] == [(3, 3)] * 5
+    described = done(admin.describe_topics(confluent_kafka.TopicCollection(["confluent"])))["confluent"]
+    assert {len({node.id for node in partition.replicas}) for partition in described.partitions} == {3}
 
     topic = ConfigResource(ResourceType.TOPIC, "confluent")
     changes = {"segment.ms": "9", "cleanup.policy": "delete"}
@@ -74,10 +77,10 @@ def test_confluent_kafka(one_agent: DevServer) -> None:
 def test_kafka_python(one_agent: DevServer) -> None:
     admin = KafkaAdminClient(bootstrap_servers=one_agent.bootstrap.split(","))
     try:
-        admin.create_topics([kafka.admin.NewTopic("kafka-python", 1, 1)])
+        admin.create_topics([kafka.admin.NewTopic("kafka-python", 1, 3)])
         admin.create_partitions({"kafka-python": kafka.admin.NewPartitions(3)})
         (described,) = admin.describe_topics(["kafka-python"])
-        assert len(described["partitions"]) == 3
+        assert [len(partition["replica_nodes"]) for partition in described["partitions"]] == [3, 3, 3]
         resource = kafka.admin.ConfigResource("TOPIC", "kafka-python", {"max.message.bytes": "2000"})
         admin.alter_configs([resource])
         assert "2000" in str(admin.describe_configs([kafka.admin.ConfigResource("TOPIC", "kafka-python")]))
@@ -121,7 +124,9 @@ def test_kafkajs(one_agent: DevServer) -> None:
     )
     assert finished.returncode == 0, finished.stderr
     answer = json.loads(finished.stdout)
-    assert answer == {"partitions": 3, "own": [["segment.ms", "7"]]}, "AlterConfigs replaces what was there"
+    assert answer == {"partitions": 3, "replicas": 3, "own": [["segment.ms", "7"]]}, (
+        "AlterConfigs replaces what was there"
+    )
 
 
 @pytest.mark.needs("kafka-clients")
@@ -133,6 +138,8 @@ def test_java(one_agent: DevServer) -> None:
         "partitions 2",
         "shown 100000",
         "grown 3",
+        "asked 3",
+        "replicas true",
         "led true",
         "refused InvalidPartitionsException",
         "elected ElectionNotNeededException",

@@ -14,6 +14,8 @@ from tests.confluent_records import read
 
 RECORDS = 10_000
 PARTITIONS = 4
+REPLICAS = 3
+"""More than there are agents, so clients see a replica that is no broker."""
 PARTITIONER_OF = {"confluent": "crc32", "kcat": "crc32", "sarama": "fnv1a"}
 """The others': murmur2."""
 
@@ -25,7 +27,7 @@ def topics(server: DevServer) -> dict[str, str]:
     for client in CLIENTS:
         if client.missing is None:
             topic = f"written-by-{client.name}"
-            asyncio.run(server.create_topic(topic, PARTITIONS))
+            asyncio.run(server.create_topic(topic, PARTITIONS, replication_factor=REPLICAS))
             client.produce(server.bootstrap, topic, RECORDS)
             written[client.name] = topic
     return written

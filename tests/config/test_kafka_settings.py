@@ -199,6 +199,10 @@ def test_listeners_name_one_for_clients_and_one_for_controllers() -> None:
         ({"told": "PLAINTEXT://[::]:9092"}, "clients cannot connect to it"),
         ({"told": "PLAINTEXT://:9092"}, "clients cannot connect to it"),
         ({"on": "PLAINTEXT://:9092"}, r"PLAINTEXT is not set, and clients cannot connect to 0\.0\.0\.0"),
+        ({"told": "PLAINTEXT://[0:0::0]:9092"}, "clients cannot connect to it"),
+        ({"told": "PLAINTEXT://[2001:db8]:9092"}, "not an IPv6 address and a port"),
+        ({"told": "PLAINTEXT://2001:db8:9092"}, "not an IPv6 address and a port"),
+        ({"told": "PLAINTEXT://2001:db8::1"}, "not an IPv6 address and a port|not of the form"),
         ({"on": "PLAINTEXT://[::]:9092"}, r"PLAINTEXT is not set, and clients cannot connect to ::"),
     ],
 )
@@ -212,6 +216,8 @@ def test_listeners_that_do_not_fit_are_refused_by_name(given: dict[str, str], re
     [
         ({"on": "PLAINTEXT://0.0.0.0:9092", "told": "PLAINTEXT://broker:29092"}, ("PLAINTEXT", "broker", 29_092)),
         ({"on": "PLAINTEXT://:0", "told": "PLAINTEXT://localhost:0"}, ("PLAINTEXT", "localhost", 0)),
+        ({"on": "X://[::]:9", "told": "X://2001:db8::1:9093"}, ("X", "2001:db8::1", 9_093)),
+        ({"on": "X://[::]:9", "told": "X://[::ffff:10.0.0.1]:9"}, ("X", "::ffff:10.0.0.1", 9)),
         ({"on": "external://:9093", "told": "EXTERNAL://[2001:db8::1]:9093"}, ("EXTERNAL", "2001:db8::1", 9_093)),
         ({"on": "PLAINTEXT://10.1.1.5:9093"}, ("PLAINTEXT", "10.1.1.5", 0)),
         ({"on": "PLAINTEXT://:9093", "told": "PLAINTEXT://h:0"}, ("PLAINTEXT", "h", 0)),

@@ -70,7 +70,49 @@ def test_the_settings_of_a_pod_are_accepted(name: str, tmp_path: Path) -> None:
             found_addresses = {e.name: f"{e.host}:{e.port}" for e in listeners(settings).advertised}
             assert found_addresses == ADDRESSES[name] | {"INTERNAL": "10.1.2.3:9094"}
             assert listeners(settings).inter_broker == "INTERNAL"
-            assert {endpoint.host for endpoint in listeners(settings).serving} == {"0.0.0.0"}
+            assert {endpoint.host for endpoint in listeners(settings).serving} == {"::"}
+        assert settings.http_host == "::"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_addresses_of_ipv6_pods_are_accepted(name: str) -> None:
+    """Kubernetes writes an address without brackets, whichever its family is."""
+    found = pods(objects(name))
+    (agent,) = [spec for key, spec in found.items() if key.startswith("Deployment/") and key.endswith("-agent")]
+    given = environment(containers(agent)[-1]) | {"POD_IP": "2600:1f13::a", "HOST_IP": "2600:1f13::b"}
+    listening = {key: value for key, value in expanded(given).items() if "LISTENER" in key}
+    advertised = {e.name: (e.host, e.port) for e in listeners(load(environ=listening)).advertised}
+    assert advertised["INTERNAL"] == ("2600:1f13::a", 9094)
+    if name == "node-port":
+        assert advertised["EXTERNAL"] == ("2600:1f13::b", 30092)
+    if name != "load-balancer":
+        assert advertised["PLAINTEXT"] == ("2600:1f13::a", 9092)
+
+
+@pytest.mark.parametrize("host", ["::", "0.0.0.0"])
+def test_pods_bind_the_address_of_listen_host(host: str) -> None:
+    sets = ("console.enabled=true", "console.tokens.existingSecret=people", f"network.listenHost={host}")
+    found = pods(objects("minimal", NEWEST, *sets))
+    agent, compactor, console = (
+        containers(found[f"Deployment/hr-headrace-{part}"])[-1] for part in ("agent", "compactor", "console")
+    )
+    shown = f"[{host}]" if ":" in host else host
+    assert environment(agent)["HEADRACE_LISTENERS"].startswith(f"PLAINTEXT://{shown}:9092,INTERNAL://{shown}:9094")
+    assert environment(agent)["HEADRACE_HTTP_HOST"] == environment(compactor)["HEADRACE_HTTP_HOST"] == host
+    assert f"--listen={shown}:9646" in console["args"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_service_has_the_address_families_that_are_set(name: str) -> None:
+    sets = ("console.enabled=true", "console.tokens.existingSecret=people")
+    sets += ("monitoring.podMonitor.enabled=false", "monitoring.serviceMonitor.enabled=true")
+    families = ("network.ipFamilyPolicy=RequireDualStack", "network.ipFamilies={IPv6,IPv4}")
+    services = [each["spec"] for each in objects(name, NEWEST, *sets, *families) if each["kind"] == "Service"]
+    assert len(services) >= 4
+    assert {(each["ipFamilyPolicy"], *each["ipFamilies"]) for each in services} == {
+        ("RequireDualStack", "IPv6", "IPv4")
+    }
+    assert not any("ipFamil" in key for each in objects(name) if each["kind"] == "Service" for key in each["spec"])
 
 
 def test_a_console_reads_only_and_starts_with_what_the_command_takes() -> None:

@@ -20,6 +20,7 @@ import pytest
 from load.tools import every_tool
 from load.tools.plan import ToolPlan
 from load.tools.tool import Tool
+from tests.ipv6 import has_ipv6, has_namespaces
 
 PYENV = Path.home() / ".pyenv" / "versions"
 
@@ -58,6 +59,8 @@ REASONS: dict[str, SkipReason] = {
         for version in ("3.11", "3.12", "3.13")
     },
     "needs mkfs.ext4 and a loop device": SkipReason("apt-get install e2fsprogs, and allow loop devices"),
+    "needs IPv6": SkipReason("allow IPv6, so that the machine has the address ::1", has_ipv6),
+    "needs network namespaces": SkipReason("apt-get install iproute2 util-linux, and run as root", has_namespaces),
     "needs root": SkipReason("run the tests as root", lambda: os.geteuid() == 0),
     "needs another account": SkipReason("check out to a folder that the account nobody can read, with its Python"),
     "needs HEADRACE_TEST_SEED": SkipReason(

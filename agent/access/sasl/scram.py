@@ -24,6 +24,10 @@ MESSAGE_BYTES_MAX = 8 * 1024
 """A name, a nonce and a proof. Kafka reads up to 512 KiB (sasl.server.max.receive.size)."""
 _FIRST = re.compile(r"[ny],(?:a=([^,]*))?,(n=([^,]+),r=([\x21-\x2b\x2d-\x7e]+)((?:,[a-zA-Z]+=[^,]*)*))")
 _FINAL = re.compile(r"(c=([^,]+),r=([\x21-\x2b\x2d-\x7e]+)(?:,[a-zA-Z]+=[^,]*)*),p=([^,]+)")
+WRONG_NONCE = (
+    "the final message has another nonce than this agent sent, with any password: librdkafka before 2.6.1 does this,"
+    " upgrade it"
+)
 _ESCAPE = re.compile(r"=(?!2C|3D)")
 
 
@@ -78,7 +82,9 @@ class ScramExchange:
         client_key = bytes(a ^ b for a, b in zip(signature, shown, strict=True))
         fits = hmac.compare_digest(hashlib.new(self._digest, client_key).digest(), known.keys.stored_key)
         is_fresh = hmac.compare_digest(nonce.encode(), self._nonce.encode())
-        if known.principal is None or not (fits and is_fresh and _decoded(binding) == self._binding.encode()):
+        if not is_fresh:
+            raise AuthenticationFailed(WRONG_NONCE)
+        if known.principal is None or not (fits and _decoded(binding) == self._binding.encode()):
             raise AuthenticationFailed("unknown user, or wrong password")
         server_signature = hmac.digest(known.keys.server_key, signed, self._digest)
         answer = b"v=" + base64.b64encode(server_signature)

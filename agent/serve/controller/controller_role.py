@@ -20,6 +20,7 @@ from headrace.agent.cluster.routing import Routes
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.serve.broker import Broker
 from headrace.agent.serve.controller.controller_endpoint import ControllerEndpoint
+from headrace.config.addresses import address_text
 from headrace.config.listeners import CONTROLLER, listeners
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
@@ -126,7 +127,7 @@ class ControllerRole:
         """Node id, and the address of the controller listener if there is one."""
         assert self._endpoint is not None
         found = listeners(self._settings).controller
-        address = "none" if found is None else f"{found.host}:{self._endpoint.port}"
+        address = "none" if found is None else address_text(found.host, self._endpoint.port)
         return f"node={self._settings.node_id} controller={address}"
 
     def not_ready_reason(self) -> str | None:

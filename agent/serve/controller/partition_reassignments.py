@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import LogChange, Verdict
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.topics.metadata.shown_replicas import SHOWN_REPLICAS_MAX
 from headrace.metastore.log.image import Assignment, MetadataImage
 from headrace.metastore.log.kip631_records import PartitionChangeRecord
 from headrace.metastore.log.reassignment import cancel_reassignment, reassign, reassignments
@@ -154,8 +155,9 @@ def _change(image: MetadataImage, wish: _Wish) -> PartitionChangeRecord | None:
 
 
 def _shown(image: MetadataImage, wish: _Wish) -> int:
-    """The number of replicas that clients see; without preferred agents, only the leader."""
-    return len(image.topics_by_name[wish.topic].assignment(wish.index).preferred) or 1
+    """The number of replicas that clients see; without preferred agents, the topic's replication factor."""
+    topic = image.topics_by_name[wish.topic]
+    return len(topic.assignment(wish.index).preferred) or min(topic.replication_factor, SHOWN_REPLICAS_MAX)
 
 
 def _under_way(image: MetadataImage, asked: Any) -> dict[str, list[tuple[int, Assignment]]]:

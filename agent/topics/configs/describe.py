@@ -19,6 +19,7 @@ from headrace.agent.cluster.log_change import Verdict
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.topics.configs import loggers
 from headrace.agent.topics.configs.rules import ConfigResource, ResourceType, why_no_such_resource
+from headrace.config.addresses import address_text
 from headrace.config.broker_configs import WITHOUT_EFFECT, broker_settings, holds_secret, why_static
 from headrace.config.client_metrics import CLIENT_METRICS_CONFIGS
 from headrace.config.cluster_values import in_force
@@ -137,7 +138,7 @@ class DescribeConfigs:
         """Return where clients are sent, if no setting says so: what this agent registered with."""
         agent = image.agents.get(self._cluster.node_id)
         listeners = () if agent is None else agent.listeners
-        return ",".join(f"{listener.name}://{listener.host}:{listener.port}" for listener in listeners)
+        return ",".join(f"{each.name}://{address_text(each.host, each.port)}" for each in listeners)
 
     def _whole_cluster(self, image: MetadataImage) -> Iterator[ShownConfig]:
         """Only the configs that were set for all brokers at run time, as in Kafka."""

@@ -1,14 +1,15 @@
 """Renders agents, topics and partitions in the fields of one version of the Metadata response.
 
 Place: under metadata.py; pure rendering of one image for one client zone.
-Invariant: a partition's replicas are its leader and the agents that a reassignment prefers: the object
-store replicates, any agent serves, and clients should use the leader.
+Invariant: a partition's replicas are the agents that a reassignment prefers, with its leader, or as many as its topic's
+replication factor (shown_replicas.py): the object store replicates, any agent serves, and clients should use the
+leader.
 """
 
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -17,6 +18,8 @@ from headrace.agent.access.authorization.access import FULL_ACCESS, Access
 from headrace.agent.access.authorization.operations import NOT_ASKED, AclOperation, AclResource
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.topics.metadata.describe_cluster import controller_id
+from headrace.agent.topics.metadata.shown_replicas import shown_replicas
+from headrace.config.node_ids import STORE_REPLICAS
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.typed import Schema
@@ -49,6 +52,12 @@ class MetadataRendering:
     cluster_operations: bool
     access: Access = FULL_ACCESS
     """What the client may do."""
+    _nodes: list[int] = field(init=False)
+    """Node ids of the agents that the client sees, ascending."""
+
+    def __post_init__(self) -> None:
+        agents = self.image.live_agents() if self.virtual is None else [self.virtual]
+        object.__setattr__(self, "_nodes", sorted(agent.node_id for agent in agents))
 
     def response(self, topics: list[TopicImage | TopicError]) -> Any:
         """The response entity."""
@@ -120,11 +129,15 @@ class MetadataRendering:
 
     def _replicas(self, topic: TopicImage, index: int, leader: AgentImage | None) -> tuple[int, ...]:
         """The preferred agents, as reassignment tools expect, and the leader if it is another agent."""
-        if self.virtual is not None:
-            return (self.virtual.node_id,)
         assigned = topic.assignment(index).replicas
+        if self.virtual is not None:
+            return shown_replicas(len(assigned) or topic.replication_factor, self.virtual.node_id, self._nodes)
+        if not assigned:
+            return shown_replicas(topic.replication_factor, None if leader is None else leader.node_id, self._nodes)
         return assigned if leader is None or leader.node_id in assigned else (leader.node_id, *assigned)
 
     def _is_live(self, node_id: int) -> bool:
+        if node_id in STORE_REPLICAS:
+            return True
         agent = self.image.agents.get(node_id) if self.virtual is None else self.virtual
         return agent is not None and agent.live

@@ -160,6 +160,7 @@ def _topic_records(topic: NewTopic, leader_epoch: int) -> list[bytes]:
         topic_id=topic.topic_id,
         initial_partition_count=count,
         undeleted_partition_count=count,
+        replication_factor=topic.replication_factor,
     )
     configs = [
         ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)

@@ -51,8 +51,9 @@ def credential(mechanism: int, password: str, salt: bytes = b"salt") -> Credenti
 class ScramClient:
     """The client's side, written from RFC 5802 apart from the product's code."""
 
-    def __init__(self, mechanism: str, user: str, password: str, extension: str = "") -> None:
-        self.digest, self.password = DIGESTS[mechanism], password.encode()
+    def __init__(self, mechanism: str, user: str, password: str, extension: str = "", *, repeats: str = "") -> None:
+        """`repeats`: put before the nonce of the final message, as librdkafka before 2.6.1 does with its own."""
+        self.digest, self.password, self.repeats = DIGESTS[mechanism], password.encode(), repeats
         self.bare = f"n={user},r=client-nonce{extension}"
 
     def first(self) -> bytes:
@@ -62,7 +63,7 @@ class ScramClient:
         parts = dict(part.split("=", 1) for part in server_first.decode().split(","))
         salted = hashlib.pbkdf2_hmac(self.digest, self.password, base64.b64decode(parts["s"]), int(parts["i"]))
         key = hmac.digest(salted, b"Client Key", self.digest)
-        without_proof = f"c=biws,r={parts['r']}"
+        without_proof = f"c=biws,r={self.repeats}{parts['r']}"
         signed = f"{self.bare},{server_first.decode()},{without_proof}".encode()
         signature = hmac.digest(hashlib.new(self.digest, key).digest(), signed, self.digest)
         proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
@@ -268,6 +269,29 @@ async def test_a_final_message_that_was_seen_is_of_no_use_again() -> None:
     await world.handshake("SCRAM-SHA-256")
     await world.authenticate(client.first())
     assert (await world.authenticate(seen))[0] == FAILED
+
+
+@pytest.mark.requirement("X2")
+async def test_a_wrong_nonce_is_logged_apart_from_a_wrong_password(caplog: pytest.LogCaptureFixture) -> None:
+    """The client learns nothing more: librdkafka 2.0.2 with the right password, and with a wrong one."""
+    world = World(connection_failed_authentication_delay_ms=0)
+    reasons = {}
+    for user, password, repeats in (
+        ("alice", "pw", "client-nonce"),
+        ("alice", "wrong", ""),
+        ("nobody", "pw", "client-nonce"),
+        ("nobody", "pw", ""),
+    ):
+        caplog.clear()
+        world.connect()
+        world.clock.jump(61)
+        assert await world.scram(user=user, password=password, repeats=repeats) == FAILED
+        (reasons[user, password, bool(repeats)],) = [line.partition("reason=")[2] for line in caplog.messages]
+    assert set(reasons.values()) == {scram.WRONG_NONCE, "unknown user, or wrong password"}
+    assert {key for key, reason in reasons.items() if reason == scram.WRONG_NONCE} == {
+        ("alice", "pw", True),
+        ("nobody", "pw", True),
+    }
 
 
 @pytest.mark.parametrize(

@@ -278,6 +278,7 @@ class FakeMetadataLog:
                 topic_id=topic.topic_id,
                 initial_partition_count=count,
                 undeleted_partition_count=count,
+                replication_factor=topic.replication_factor,
             )
         )
         self.add_partitions(topic.topic_id, 0, count, topic.preferred)

@@ -113,6 +113,7 @@ GOLDEN: list[tuple[MetadataRecord, str]] = [
         TopicRecord(topic_name="bar", topic_id=ID, initial_partition_count=3, undeleted_partition_count=4),
         f"000200 04626172 {ID_HEX} 02 904e 04 00000003 914e 04 00000004",
     ),
+    (TopicRecord(topic_name="bar", topic_id=ID, replication_factor=3), f"000200 04626172 {ID_HEX} 01 934e 02 0003"),
     (
         PartitionRecord(
             partition_id=2,

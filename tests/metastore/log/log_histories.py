@@ -51,10 +51,14 @@ from headrace.metastore.partitions.linear_hashing import is_power_of_two_times
 from headrace.metastore.partitions.topic_partitions import Split, TopicPartitions
 
 
-def topic_records(topic_id: uuid.UUID, name: str, count: int) -> list[MetadataRecord]:
+def topic_records(topic_id: uuid.UUID, name: str, count: int, factor: int = 1) -> list[MetadataRecord]:
     """A new topic and its partitions; the leader epoch of partition i is i + 1."""
     own = TopicRecord(
-        topic_name=name, topic_id=topic_id, initial_partition_count=count, undeleted_partition_count=count
+        topic_name=name,
+        topic_id=topic_id,
+        initial_partition_count=count,
+        undeleted_partition_count=count,
+        replication_factor=factor,
     )
     return [own, *(partition_record(topic_id, index) for index in range(count))]
 
@@ -128,7 +132,7 @@ class History:
     def _create(self) -> list[MetadataRecord]:
         topic_id, name = uuid.UUID(int=self._rng.getrandbits(128)), f"t{len(self.records)}"
         self._topics[topic_id] = (name, self._rng.randint(1, 5))
-        return topic_records(topic_id, *self._topics[topic_id])
+        return topic_records(topic_id, *self._topics[topic_id], factor=1 + len(self.records) % 4)
 
     def _delete(self) -> list[MetadataRecord]:
         if not self._topics:

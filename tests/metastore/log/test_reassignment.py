@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 
+from headrace.config.node_ids import STORE_REPLICAS
 from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.image import Assignment, MetadataImage
 from headrace.metastore.log.kip631_records import (
@@ -107,3 +108,15 @@ def test_unknown_partitions_are_refused(image: MetadataImage) -> None:
             reassign(image, topic_id, index, [1])
         with pytest.raises(NotFoundError):
             cancel_reassignment(image, topic_id, index)
+
+
+@pytest.mark.requirement("C9")
+def test_replicas_of_the_store_that_clients_see_may_be_in_a_target(image: MetadataImage) -> None:
+    """As when Terraform takes the replicas that it was shown and leaves out the last one."""
+    store = STORE_REPLICAS[0]
+    image = _after(image, reassign(image, TOPIC, 0, [2, store]))
+    assert _now(image) == Assignment((2, store)), "no agent is waited for"
+    image = _after(image, reassign(image, TOPIC, 0, [store, 4]))
+    assert _now(image) == Assignment((store, 4, 2), adding=(4,), removing=(2,))
+    with pytest.raises(InvalidError, match="at least one"):
+        reassign(image, TOPIC, 0, [store])

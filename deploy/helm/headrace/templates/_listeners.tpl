@@ -2,9 +2,11 @@
 The listeners of an agent, in one place: what it binds, and what it advertises.
 The ports of a pod with several agents count up, so INTERNAL begins far enough from PLAINTEXT.
 PLAINTEXT is for clients in the cluster, EXTERNAL for those outside it, INTERNAL for the other agents.
-POD_IP and HOST_IP come first, because $(NAME) refers to a variable before it.
+POD_IP and HOST_IP come first, because $(NAME) refers to a variable before it. An IPv6 address needs no brackets in
+these settings, so the same text is right for either family.
 */}}
 {{- define "headrace.listenerEnv" -}}
+{{- $host := include "headrace.listenHost" . -}}
 - name: POD_IP
   valueFrom: { fieldRef: { fieldPath: status.podIP } }
 {{- if eq .Values.externalAccess.type "nodePort" }}
@@ -12,7 +14,7 @@ POD_IP and HOST_IP come first, because $(NAME) refers to a variable before it.
   valueFrom: { fieldRef: { fieldPath: status.hostIP } }
 {{- end }}
 - name: HEADRACE_LISTENERS
-  value: PLAINTEXT://0.0.0.0:9092,INTERNAL://0.0.0.0:{{ include "headrace.internalPort" . }}{{ if include "headrace.external" . }},EXTERNAL://0.0.0.0:9095{{ end }}
+  value: PLAINTEXT://{{ $host }}:9092,INTERNAL://{{ $host }}:{{ include "headrace.internalPort" . }}{{ if include "headrace.external" . }},EXTERNAL://{{ $host }}:9095{{ end }}
 - name: HEADRACE_ADVERTISED_LISTENERS
   value: PLAINTEXT://{{ include "headrace.inside" . }},INTERNAL://$(POD_IP):{{ include "headrace.internalPort" . }}{{ with include "headrace.external" . }},EXTERNAL://{{ . }}{{ end }}
 - name: HEADRACE_INTER_BROKER_LISTENER_NAME
@@ -42,6 +44,22 @@ $(POD_IP):9092
 {{- else if eq .Values.externalAccess.type "nodePort" -}}
 $(HOST_IP):{{ .Values.externalAccess.nodePort.port }}
 {{- end -}}
+{{- end -}}
+
+{{/* network.listenHost where a port follows. */}}
+{{- define "headrace.listenHost" -}}
+{{- $host := .Values.network.listenHost -}}
+{{ if contains ":" $host }}[{{ $host }}]{{ else }}{{ $host }}{{ end }}
+{{- end -}}
+
+{{/* What a Service says about address families; nothing by default. */}}
+{{- define "headrace.ipFamilies" -}}
+{{- with .Values.network.ipFamilyPolicy }}
+ipFamilyPolicy: {{ . }}
+{{- end }}
+{{- with .Values.network.ipFamilies }}
+ipFamilies: {{ toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{- define "headrace.internalPort" -}}

@@ -31,10 +31,10 @@ class Script:
     """A group with its clock, and every answer that it gave."""
 
     def __init__(
-        self, *, initial_delay: float = 0.0, restored: SavedGroup | None = None, max_size: int = NO_LIMIT
+        self, *, initial_delay: float = 0.0, restored: SavedGroup | None = None, max_size: int = NO_LIMIT, seed: int = 1
     ) -> None:
         self.now = 0.0
-        self.group = ClassicGroup("g", random.Random(1), initial_rebalance_delay=initial_delay, max_size=max_size)
+        self.group = ClassicGroup("g", random.Random(seed), initial_rebalance_delay=initial_delay, max_size=max_size)
         self.answers: dict[int, object] = {}
         self.saves: list[Save] = []
         self._tokens = itertools.count()

@@ -1,0 +1,65 @@
+"""The sockets of an address to listen on, for IPv4 and IPv6.
+
+Place: under the Kafka listener and the HTTP port.
+Definitions: `::` means every address of the machine, IPv4 too, as for Kafka; 0.0.0.0 means every IPv4 address. A name
+means all its addresses, so `localhost` can be 127.0.0.1 and ::1.
+Invariant: all sockets of an address have the same port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+
+from headrace.config.addresses import address_text
+
+EVERY_ADDRESS, EVERY_IPV4_ADDRESS = "::", "0.0.0.0"
+_NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""An address of a name that this machine does not have, for example ::1 where IPv6 is switched off."""
+
+
+def bound_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
+    """Return listening sockets, at least one; port 0 picks a free one. OSError if the address cannot be bound."""
+    if host == EVERY_ADDRESS:
+        try:
+            return [_bound(socket.AF_INET6, (host, port), backlog, is_dual=True)]
+        except OSError as error:
+            if error.errno != errno.EAFNOSUPPORT:
+                raise
+            host = EVERY_IPV4_ADDRESS  # the kernel has no IPv6
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    places = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+    with contextlib.ExitStack() as opened:
+        sockets: list[socket.socket] = []
+        for place, (family, address) in enumerate(places):
+            at = (address[0], sockets[0].getsockname()[1] if sockets else port, *address[2:])
+            try:
+                sockets.append(opened.enter_context(_bound(family, at, backlog)))
+            except OSError as error:
+                if error.errno not in _NOT_HERE or (place == len(places) - 1 and not sockets):
+                    raise
+        opened.pop_all()
+        return sockets
+
+
+def why_unbound(host: str, port: int, error: OSError) -> str:
+    """Return the message for a person. The errno of a failed look-up is not one of the system's."""
+    is_lookup = isinstance(error, socket.gaierror)
+    reason = error.strerror if is_lookup else os.strerror(error.errno or 0)
+    return f"cannot listen on {address_text(host, port)}: {reason}"
+
+
+def _bound(family: int, address: tuple[object, ...], backlog: int, *, is_dual: bool = False) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_dual)
+        made.bind(address)
+        made.listen(backlog)
+    except BaseException:
+        made.close()
+        raise
+    return made
