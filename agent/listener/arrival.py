@@ -21,7 +21,7 @@ from headrace.agent.listener.tls_protocol import TlsProtocol, receive_buffer
 from headrace.storage.errors import InvalidError
 
 _SPARE_SECONDS = 60
-"""asyncio's own limit of a handshake is behind that of the newcomers."""
+"""asyncio gives a TLS handshake this much longer than the limit on new connections, which therefore applies first."""
 _NOWHERE = ("", 0)
 
 
