@@ -22,6 +22,7 @@ from tests.patch import Patch
 
 POOL, WIDE = "tests/metastore/test_pool.py", "tests/metastore/test_wide_look_ups.py"
 COST, COMMIT = "tests/metastore/test_commit_cost.py", "tests/metastore/test_commit.py"
+FORGOTTEN = "test_only_an_id_that_may_be_forgotten_starts_above_zero"
 NEXT_PRODUCER_ID = """
 CREATE OR REPLACE FUNCTION allocate_producer_ids(p_count int) RETURNS bigint LANGUAGE sql VOLATILE
 SET enable_seqscan = off AS $$
@@ -123,16 +124,20 @@ REVERSALS = {
         f"{COST}::test_a_block_of_producer_ids_costs_the_same_for_any_number_of_leased_ones",
     ),
     "8 a young partition has forgotten no producer": Reversal(
-        with_sql("state_may_have_expired", EXPIRED.format(old_producer=OLD_PRODUCER, old_partition="true")), COMMIT
+        with_sql("state_may_have_expired", EXPIRED.format(old_producer=OLD_PRODUCER, old_partition="true")),
+        f"{COMMIT}::{FORGOTTEN}",
     ),
     "8 a young producer was forgotten by no partition": Reversal(
-        with_sql("state_may_have_expired", EXPIRED.format(old_producer="true", old_partition=OLD_PARTITION)), COMMIT
+        with_sql("state_may_have_expired", EXPIRED.format(old_producer="true", old_partition=OLD_PARTITION)),
+        f"{COMMIT}::{FORGOTTEN}",
     ),
     "9 a stored retry that was overtaken is a duplicate": Reversal(
         with_value("is_behind(p_sequence int, p_records int, p_next int, p_wrapped boolean) RETURNS boolean", "false"),
-        COMMIT,
+        f"{COMMIT}::test_the_last_five_batches_are_known_again",
     ),
-    "9 but only if everything below it is stored": Reversal(with_sql("fold_producers", ALWAYS_WHOLE), COMMIT),
+    "9 but only if everything below it is stored": Reversal(
+        with_sql("fold_producers", ALWAYS_WHOLE), f"{COMMIT}::test_what_may_have_a_gap_is_never_called_stored"
+    ),
     "10 a process waits for Postgres at its start": Reversal(
         with_attribute(waiting, "RETRY_SECONDS", float("inf")),
         "tests/cli/test_cli_waiting.py::test_connecting_is_tried_until_the_registration_timeout",
