@@ -80,7 +80,7 @@ def _key(text: str) -> bytes:
 
 
 def _id(key: bytes) -> bytes:
-    """Says nothing about the key, which is random."""
+    """Return the id of a key: a hash that does not reveal the key, because the key is random."""
     return hashlib.sha256(b"headrace key id\0" + key).digest()[:_ID_BYTES]
 
 

@@ -66,7 +66,7 @@ class ProduceRequest:
 
 @dataclass(slots=True)
 class RecordError:
-    """The record that made the batch fail, by its index in the batch, v8+."""
+    """A record that made its batch fail (version 8 and newer). `batch_index` is its index in the batch."""
 
     batch_index: int
     message: str | None = None

@@ -133,7 +133,7 @@ Buffers = list[bytes | memoryview]
 
 
 class Response:
-    """A handler's answer: an entity, or bytes where they are cached, forwarded, or of Produce or Fetch.
+    """A handler's answer: an entity, or encoded bytes (of Produce and Fetch, and of cached and forwarded answers).
 
     An entity becomes bytes when the listener takes the answer, once. Until then rules and the audit log read and
     replace it.

@@ -75,7 +75,7 @@ class Identity:
     listeners: tuple[Listener, ...] = ()
     """All of them, the one of `host` and `port` first; none: that one alone."""
     features: Mapping[str, FeatureRange] = field(default_factory=lambda: AGENT_FEATURES)
-    """What it supports."""
+    """The feature levels that the agent supports."""
 
 
 class Membership:

@@ -264,9 +264,7 @@ class FetchHandler:
                 return await self._wait(queries, min_bytes, max_bytes, deadline, committed=committed)
             if min_bytes > 0 and self._clock.monotonic() < deadline:
                 return lookups  # other partitions have enough: the next fetch sees these
-            # a fetch that does not wait shows at least what was acknowledged before it, on any agent
-            await self._catch_up()
-            return await self._locate(queries, max_bytes, committed=committed)
+            return await self._locate_acknowledged(queries, max_bytes, committed=committed)
 
     async def _wait(
         self, queries: Sequence[ExtentQuery], min_bytes: int, max_bytes: int, deadline: float, *, committed: bool
@@ -279,6 +277,13 @@ class FetchHandler:
                 if missing <= 0:
                     return lookups
                 await waiter.wait(missing, self._clock, deadline - self._clock.monotonic())
+
+    async def _locate_acknowledged(
+        self, queries: Sequence[ExtentQuery], max_bytes: int, *, committed: bool
+    ) -> list[Lookup]:
+        """Return at least what any agent had acknowledged before: for a fetch that does not wait."""
+        await self._catch_up()
+        return await self._locate(queries, max_bytes, committed=committed)
 
     async def _locate(self, queries: Sequence[ExtentQuery], max_bytes: int, *, committed: bool) -> list[Lookup]:
         """Return what the index or the primary has: no less than what this agent had acknowledged before."""

@@ -22,7 +22,7 @@ from headrace.config.addresses import unmapped
 from headrace.storage.errors import InvalidError
 
 _SPARE_SECONDS = 60
-"""asyncio's own limit of a handshake is behind that of the newcomers."""
+"""asyncio gives a TLS handshake this much longer than the limit on new connections, which therefore applies first."""
 _NOWHERE = ("", 0)
 
 

@@ -112,7 +112,7 @@ class Flusher:
                 await self._clock.sleep(min(verdict.again_at - now, longest))
 
     def _judge(self, now: float, *, clients_wait: bool) -> FlushVerdict | None:
-        """The verdict, carried out; None without an open file."""
+        """Decide whether to flush the open file, and flush it if so. None if no file is open."""
         file = self._buffer.file
         if file is None:
             return None

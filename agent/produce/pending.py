@@ -113,7 +113,7 @@ class PendingRequest(Promise):
         super().answer()
 
     def judged(self) -> None:
-        """One of the batches has its final answer."""
+        """Count one batch as answered; answer the request after the last one."""
         self._unjudged -= 1
         if not self._unjudged:
             self.answer()

@@ -99,7 +99,7 @@ class InitProducerId:
             return int(ErrorCode.invalid_transaction_timeout), NO_PRODUCER
         try:
             for limit in (TRANSACTIONAL_IDS, PRODUCER_STATES):
-                if await self._is_full(limit) and not await self._transactions.find_transactions([transactional_id]):
+                if await self._is_full(limit) and not await self._is_stored(transactional_id):
                     return self._full(request, limit)
             answer = await self._transactions.init_producer(
                 transactional_id, timeout_ms, asked, await self._producer_ids.next()
@@ -113,6 +113,9 @@ class InitProducerId:
 
     async def _is_full(self, limit: str) -> bool:
         return self._rows is not None and not await self._rows.has_room(limit)
+
+    async def _is_stored(self, transactional_id: str) -> bool:
+        return bool(await self._transactions.find_transactions([transactional_id]))
 
     def _full(self, request: Request, limit: str) -> Given:
         """Refuse a new producer; one with a stored transactional id never is."""

@@ -174,7 +174,7 @@ class AgentImage:
     """Whether the agent is in a controlled shutdown: clients are no longer sent to it, but it may still commit."""
     listeners: tuple[Listener, ...] = ()
     features: Mapping[str, FeatureRange] = field(default_factory=_empty)
-    """What it supports."""
+    """The feature levels that the agent supports."""
     hidden: bool = False
     """The active controller found it gone: clients are no longer sent to it, but it is not fenced yet."""
 

@@ -43,6 +43,8 @@ from headrace.storage.clock import SystemClock
 Arguments = Callable[[], Awaitable[dict[str, Any]]]
 """Arguments of psycopg's connect, for the next connection."""
 CONNECT_TIMEOUT_S = 5
+PRIMARY = {"target_session_attrs": "read-write"}
+"""Connect only to a server that accepts writes; the address may name another choice."""
 IDLE_IN_TRANSACTION_TIMEOUT_MS = 5_000
 
 
@@ -161,7 +163,7 @@ def _fixed_arguments(url: str, settings: Settings) -> dict[str, Any]:
     }
     options = " ".join(f"-c {name}={value}" for name, value in server_side.items())
     return (
-        {"target_session_attrs": "read-write"}
+        PRIMARY
         | arguments
         | {
             "autocommit": True,

@@ -153,9 +153,7 @@ class Statement:
                 pool.answers += 1
                 return answer
             except ReadOnlySqlTransaction:
-                # the primary became a standby: nothing was written, and its neighbours lead there too
-                await connection.close()
-                await pool.drain()
+                await _leave_standby(connection, pool)
                 raise
             finally:
                 hang_up.cancel()
@@ -202,6 +200,12 @@ class Statement:
     def _wrong(self, given: Mapping[str, Any]) -> InvalidError:
         missing, unknown = sorted(self.parameters - given.keys()), sorted(given.keys() - self.parameters)
         return InvalidError(f"{self.name} refused: missing={','.join(missing)} unknown={','.join(unknown)}")
+
+
+async def _leave_standby(connection: Connection, pool: Pool) -> None:
+    """Close the connections to a primary that became a standby: nothing was written, and the others lead there too."""
+    await connection.close()
+    await pool.drain()
 
 
 def _hang_up(connection: Connection) -> None:

@@ -24,7 +24,6 @@ LONG_FILES = {
     "agent/listener/connection.py",
     "config/settings.py",
     "tests/agent/topics/test_configs.py",
-    "tests/agent/cluster/test_controller.py",
     "tests/agent/fetch/fetch_world.py",
     "tests/agent/produce/test_receive.py",
     "tests/agent/access/test_sasl.py",

@@ -5,24 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
-from unittest import mock
 
+from tests.patch import Patch
 from tests.simulation.plan import Plan
 from tests.simulation.problems import Kind
-
-
-class Patch:
-    """Replaces attributes until the bug is taken out again."""
-
-    def __init__(self, stack: contextlib.ExitStack) -> None:
-        self._stack = stack
-
-    def replace(self, owner: Any, name: str, replacement: Any) -> Any:
-        """Put `replacement` where `owner.name` is; returns what was there."""
-        original = getattr(owner, name)
-        self._stack.enter_context(mock.patch.object(owner, name, replacement))
-        return original
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,11 @@ class _Timed(Awaitable[Response]):
             yield waits_for
 
 
+def _name_bytes(key: BucketKey) -> int:
+    """Return the memory of the names that a client chose."""
+    return text_bytes(key.user, key.client_id)
+
+
 class QuotaEnforcer:
     """Quota enforcer for one event loop. `on_image` after each change of the image; `activate` is called when the
     quotas are other ones: with this object, and with None when no client has one.
@@ -125,9 +130,7 @@ class QuotaEnforcer:
         self._limits: ClientMemory[tuple[str | None, str], ClientLimits] = ClientMemory(
             _CLIENTS_BYTES, lambda client, _: text_bytes(*client)
         )
-        self._buckets: ClientMemory[BucketKey, Bucket] = ClientMemory(
-            _BUCKETS_BYTES, lambda key, _: text_bytes(key.user, key.client_id)
-        )
+        self._buckets: ClientMemory[BucketKey, Bucket] = ClientMemory(_BUCKETS_BYTES, lambda key, _: _name_bytes(key))
         self._generation = clock.wall_ms()
         """Later runs of an agent begin with higher ones."""
         metrics.watch(self.buckets)

@@ -35,8 +35,9 @@ Report = Mapping[BucketKey, Use]
 
 
 class OthersUse(NamedTuple):
-    """What others use of one limit, since the last report. `unthrottled`: the part by agents at which no client
-    waits.
+    """Use of one limit by all other agents since the last report.
+
+    `unthrottled` is the part of `used` by agents that throttle no client. `throttled_agents` counts the others.
     """
 
     used: float

@@ -85,8 +85,10 @@ class MetadataSnapshots:
         return await self._api.append_records(image.offset, [record], controller_epoch=epoch)
 
     async def _log_has_passwords(self, image: MetadataImage) -> bool:
-        """Whether the log still has salted passwords, or keys of users in clear, that nothing needs any more: after two
-        snapshots without them the log before the older one is dropped."""
+        """Return whether the log still has salted passwords or unencrypted keys of users that are no longer needed.
+
+        They are gone after two snapshots without them: then the log before the older snapshot is deleted.
+        """
         if image.metadata_format < SCRAM_KEYS_FORMAT or not image.passwords_until:
             return False
         return await self._api.metadata_log_start() < image.passwords_until - 1

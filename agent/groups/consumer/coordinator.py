@@ -53,6 +53,13 @@ def late_groups(groups: Iterable[Held], now: float, late_ms: int) -> dict[str, f
     return {group_id: seconds for group_id, seconds in waits.items() if seconds * 1000 >= late_ms}
 
 
+def _member_bytes(request: HeartbeatRequest) -> int:
+    """Return the memory of a member with what its heartbeat says."""
+    size = MEMBER_BYTES + names_bytes(request.topic_names or ())
+    size += text_bytes(request.member_id, request.instance_id, request.rack_id, request.client_id, request.assignor)
+    return size + text_bytes(request.topic_pattern, request.subscription_pattern, request.principal)
+
+
 class ConsumerGroups:
     """Makes and serves consumer groups. Every answer carries a code; nothing raises for what clients can do."""
 
@@ -93,9 +100,7 @@ class ConsumerGroups:
         held = await groups.find(group_id)
         if isinstance(held, ErrorCode):
             return ConsumerHeartbeatAnswer(held, request.member_id)
-        size = MEMBER_BYTES + names_bytes(request.topic_names or ())
-        size += text_bytes(request.member_id, request.instance_id, request.rack_id, request.client_id, request.assignor)
-        size += text_bytes(request.topic_pattern, request.subscription_pattern, request.principal)
+        size = _member_bytes(request)
         before = held.group.member_bytes(request.member_id)
         code = groups.memory.refuse(group_id, request.client_host, size, before, is_first=held.group.is_idle())
         if code is not ErrorCode.none:

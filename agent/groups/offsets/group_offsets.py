@@ -163,8 +163,7 @@ class GroupOffsets:
         except HeadraceError as error:
             logger.warning("offsets not looked up: group=%s error=%s", group_id, error)
             return ErrorCode(coordinator_error(error))
-        known = {offset.partition_key for offset in stored}
-        kept = [offset for offset in offsets if offset.partition_key in known]
+        kept = _of_same_partitions(offsets, stored)
         if len(kept) < len(offsets):
             self._rows.refused(COMMITTED_OFFSETS)
         return kept
@@ -192,6 +191,14 @@ class GroupOffsets:
         except HeadraceError as error:
             logger.warning("offset fetch failed: group=%s error=%s", group_id, error)
             return ErrorCode.coordinator_load_in_progress  # the one that consumers of any age ask again for
+
+
+def _of_same_partitions(
+    offsets: Sequence[CommittedOffset], stored: Sequence[CommittedOffset]
+) -> Sequence[CommittedOffset]:
+    """Return the offsets of partitions in which the group has a stored one."""
+    known = {offset.partition_key for offset in stored}
+    return [offset for offset in offsets if offset.partition_key in known]
 
 
 def _of_all(

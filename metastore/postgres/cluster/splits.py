@@ -30,7 +30,7 @@ class PostgresSplits:
     pool: Pool
 
     async def double_topic(self, expected_head: int, doubling: Doubling) -> bool:
-        """One transaction."""
+        """Append the records and create the children in one transaction."""
         topic_id, initial, count, change, producer_quiet_ms, boundary_quiet_ms = doubling
         records = [
             *change_records(topic_id, initial, change),

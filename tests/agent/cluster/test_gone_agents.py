@@ -11,9 +11,9 @@ from headrace.agent.cluster.routing import Routes
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.loading import load_image
 from headrace.storage.errors import UnavailableError
+from tests.agent.cluster.candidate import TIMES, Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.agent.cluster.test_agent_links import Network
-from tests.agent.cluster.test_controller import TIMES, Candidate
 from tests.manual_clock import ManualClock
 
 

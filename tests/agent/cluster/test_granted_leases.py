@@ -23,8 +23,8 @@ from headrace.metastore.api.agents import HeartbeatAnswer
 from headrace.metastore.log.effective_configs import BROKER_RESOURCE
 from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.storage.errors import OutcomeUnknownError
+from tests.agent.cluster.candidate import Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_controller import Candidate
 from tests.manual_clock import ManualClock
 from tests.planted import PlantedBugs, Report, Trial
 

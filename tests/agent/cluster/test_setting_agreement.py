@@ -11,8 +11,8 @@ from headrace.config.cluster_values import cluster_settings, in_force, proposed
 from headrace.config.settings import Settings
 from headrace.metastore.api.settings import SettingProposals
 from headrace.metastore.log.effective_configs import set_for_all_brokers
+from tests.agent.cluster.candidate import Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_controller import Candidate
 from tests.manual_clock import ManualClock
 
 pytestmark = pytest.mark.requirement("X10")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.agent.cluster.candidate import TIMES, Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_controller import TIMES, Candidate
 from tests.manual_clock import ManualClock
 
 LEASE_SECONDS = TIMES.lease_ms / 1000

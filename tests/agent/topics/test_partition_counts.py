@@ -26,8 +26,8 @@ from headrace.protocol.set_partition_count import (
 )
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import a_request, call
+from tests.agent.cluster.candidate import Candidate
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
-from tests.agent.cluster.test_controller import Candidate
 from tests.agent.cluster.test_membership import an_agent
 from tests.manual_clock import ManualClock
 

@@ -1,0 +1,68 @@
+"""A controller on injected time, with its follower and its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+
+from prometheus_client import CollectorRegistry
+
+from headrace.agent.cluster.controller.agent_links import AgentLink, Connect
+from headrace.agent.cluster.controller.controller import Controller, controller_steps
+from headrace.agent.cluster.controller.controller_times import ControllerTimes
+from headrace.agent.cluster.follower import MetadataFollower
+from headrace.agent.cluster.metadata_metrics import MetadataMetrics
+from headrace.metastore.api.jobs import JobSchedule
+from headrace.storage.clock import Clock
+from tests.agent.cluster.fake_cluster_api import FakeClusterApi
+
+TIMES = ControllerTimes(
+    lease_ms=3_000, session_timeout_ms=18_000, snapshot_interval_ms=3_600_000, snapshot_bytes=1_000_000
+)
+
+
+async def _unreachable(host: str, port: int) -> AgentLink:
+    raise OSError(errno.ECONNREFUSED, "no network in this test")
+
+
+class Candidate:
+    """A controller, its follower, and its metrics."""
+
+    def __init__(
+        self,
+        api: FakeClusterApi,
+        node_id: int,
+        times: ControllerTimes = TIMES,
+        clock: Clock | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        """`connect` None: no agent can be reached."""
+        self.registry = CollectorRegistry()
+        self.follower = MetadataFollower(api)
+        own_clock = clock or api.clock
+        self.controller = Controller(
+            api,
+            self.follower,
+            lambda: times,
+            controller_steps(
+                *(api, self.follower, lambda: times, own_clock, self.registry),
+                lambda image: [JobSchedule("retention", 300_000), JobSchedule("sweep", 3_600_000)],
+            ),
+            node_id=lambda: node_id,
+            clock=own_clock,
+            rng=random.Random(node_id),
+            registry=self.registry,
+            connect=connect or _unreachable,
+        )
+        MetadataMetrics(self.follower, self.registry)
+        self.controller.start()
+
+    async def die(self) -> None:
+        """SIGKILL: nothing is resigned."""
+        for task in self.controller._tasks:
+            task.cancel()
+        await asyncio.gather(*self.controller._tasks, self.controller._links.close(), return_exceptions=True)
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"headrace_{name}", labels)
