@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.metastore.postgres import migrate
-from headrace.metastore.postgres.sql_files import SqlFile, signatures
+from headrace.metastore.postgres.sql_files import SqlFile, function_files, signatures
 from tests.patch import Patch
 
 ROOT = Path(__file__).parents[2]
@@ -77,7 +77,7 @@ def with_sql(function: str, text: str) -> Callable[[Patch], None]:
 
     def apply(patch: Patch) -> None:
         assert function in signatures(), f"no such SQL function: {function}"
-        right = migrate.function_files
+        right = function_files
         patch.replace(migrate, "function_files", lambda: (*right(), SqlFile("reversal", text)))
 
     return apply

@@ -14,6 +14,7 @@ from headrace.cli.process import waiting
 from headrace.config.settings import Settings
 from headrace.metastore.postgres import pool, statement, store
 from headrace.metastore.postgres.files.deletion import PostgresDeletion
+from headrace.metastore.postgres.pool import open_pool
 from headrace.metastore.postgres.read import extents
 from headrace.metastore.postgres.statement import Pool
 from headrace.storage.errors import HeadraceError
@@ -62,7 +63,7 @@ async def _stay(*_: object) -> None:
 def _one_pool(patch: Patch) -> None:
     """Readers take the connections of commits."""
     opened: dict[str, Pool] = {}
-    right = store.open_pool
+    right = open_pool
 
     async def remembered(url: str, settings: Settings) -> Pool:
         opened[url] = await right(url, settings)

@@ -12,7 +12,8 @@ from headrace.metastore.api.compaction import SwapInput
 from headrace.metastore.api.jobs import JobToken
 from headrace.storage.records.codec import Record
 from tests.compactor.model_api import ModelCleaningApi
-from tests.simulation.bug import Bug, Patch, bug
+from tests.patch import Patch
+from tests.simulation.bug import Bug, bug
 from tests.simulation.cleaner import CleaningDatabase
 from tests.simulation.problems import Kind
 

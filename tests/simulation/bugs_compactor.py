@@ -8,7 +8,8 @@ from typing import Any
 from headrace.compactor import rewrite
 from headrace.compactor.sources import StoredBatch
 from headrace.storage.records.codec import Record
-from tests.simulation.bug import Patch, bug
+from tests.patch import Patch
+from tests.simulation.bug import bug
 from tests.simulation.problems import Kind
 
 

@@ -23,7 +23,8 @@ from headrace.agent.produce.stages import StoredFile
 from headrace.metastore.api.read import ALL_BYTES, Extent, ExtentQuery, FeedRow, OffsetAnswer, OffsetKind, OffsetQuery
 from headrace.protocol.fetch_codec import FetchPartitionReply
 from headrace.storage.segment.file_range import RangeBytes
-from tests.simulation.bug import Patch, bug
+from tests.patch import Patch
+from tests.simulation.bug import bug
 from tests.simulation.problems import Kind
 
 

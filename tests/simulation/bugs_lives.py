@@ -18,8 +18,9 @@ from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.leaving import LeavePolicy
 from headrace.metastore.life.verdict import LifeVerdict, judge
 from tests.model import metastore_model
+from tests.patch import Patch
 from tests.simulation import database, failovers
-from tests.simulation.bug import Bug, Patch, bug
+from tests.simulation.bug import Bug, bug
 from tests.simulation.database import Database
 from tests.simulation.faults import Fault
 from tests.simulation.metadata import Metadata

@@ -11,7 +11,8 @@ from headrace.metastore.api.read import Extent
 from tests.model import metastore_model, producer_model
 from tests.model.metastore_model import ModelMetastore
 from tests.model.producer_model import ProducerState, RingEntry, last_sequence
-from tests.simulation.bug import Patch, bug
+from tests.patch import Patch
+from tests.simulation.bug import bug
 from tests.simulation.problems import Kind
 from tests.simulation.sweeper import Sweeper
 

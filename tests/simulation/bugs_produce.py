@@ -23,8 +23,9 @@ from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, FileAnswer,
 from headrace.protocol.produce_codec import refuse
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.retrying import RetryingStore
+from tests.patch import Patch
 from tests.simulation.bucket import BucketLine
-from tests.simulation.bug import Patch, bug
+from tests.simulation.bug import bug
 from tests.simulation.problems import Kind
 
 

@@ -10,7 +10,8 @@ from headrace.agent.produce.flush_queue import FlushedFile
 from headrace.agent.produce.refused_sequences import Numbered, RefusedSequences
 from headrace.agent.produce.stages import CommittingFile
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome
-from tests.simulation.bug import Patch, bug
+from tests.patch import Patch
+from tests.simulation.bug import bug
 from tests.simulation.problems import Kind
 
 

@@ -13,7 +13,8 @@ from headrace.metastore.api.segments import ReferenceState, SegmentCause
 from tests.model.segment_end_model import ModelLifecycle
 from tests.model.segment_model import ModelWithSegments
 from tests.model.segment_rows import SegmentLogs, SegmentRow
-from tests.simulation.bug import Bug, Patch, bug
+from tests.patch import Patch
+from tests.simulation.bug import Bug, bug
 from tests.simulation.problems import Kind
 
 

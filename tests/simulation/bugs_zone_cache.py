@@ -8,7 +8,8 @@ from headrace.agent.fetch.zone_cache.asking import Peers
 from headrace.agent.fetch.zone_cache.serving import ZoneCacheServer
 from headrace.agent.fetch.zone_cache.shared import SharedCache
 from headrace.storage.segment.file_range import FileRange, RangeBytes
-from tests.simulation.bug import Patch, bug
+from tests.patch import Patch
+from tests.simulation.bug import bug
 from tests.simulation.problems import Kind
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+from typing import cast
 
 from prometheus_client import CollectorRegistry
 
@@ -13,6 +14,7 @@ from headrace.agent.cluster.controller.controller import Controller, controller_
 from headrace.agent.cluster.controller.controller_times import ControllerTimes
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
+from headrace.metastore.api.controller import ControllerMetastore
 from headrace.metastore.api.jobs import JobSchedule
 from headrace.storage.clock import Clock
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
@@ -41,12 +43,13 @@ class Candidate:
         self.registry = CollectorRegistry()
         self.follower = MetadataFollower(api)
         own_clock = clock or api.clock
+        metastore = cast("ControllerMetastore", api)  # it has what the steps of these tests call
         self.controller = Controller(
-            api,
+            metastore,
             self.follower,
             lambda: times,
             controller_steps(
-                *(api, self.follower, lambda: times, own_clock, self.registry),
+                *(metastore, self.follower, lambda: times, own_clock, self.registry),
                 lambda image: [JobSchedule("retention", 300_000), JobSchedule("sweep", 3_600_000)],
             ),
             node_id=lambda: node_id,
