@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 
 _MAPPED = "::ffff:"
+_NETWORK_BITS = 64
 
 
 def address_text(host: str, port: int | str) -> str:
@@ -28,3 +29,16 @@ def is_every_address(host: str) -> bool:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
+
+
+def counted_address(host: str) -> str:
+    """Return what limits per address count by: an IPv4 address, or the /64 network of an IPv6 address.
+
+    One host usually has a whole /64 and may connect from any address in it.
+    """
+    if ":" not in host:
+        return host
+    try:
+        return str(ipaddress.ip_network((host.partition("%")[0], _NETWORK_BITS), strict=False))
+    except ValueError:
+        return host

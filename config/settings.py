@@ -455,7 +455,10 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     # -- connections
     max_connections_per_ip: Annotated[
         PositiveInt,
-        Meta(extra=OF_CLIENTS, description="Maximum number of Kafka connections from one address to one agent."),
+        Meta(
+            extra=OF_CLIENTS,
+            description="Maximum number of Kafka connections from one IPv4 address or IPv6 /64 network to one agent.",
+        ),
     ] = field(default=INT_MAX, name="max.connections.per.ip")
     max_connection_creation_rate: Annotated[
         PositiveInt,

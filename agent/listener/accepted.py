@@ -12,6 +12,7 @@ import logging
 
 from headrace.agent.listener.host import ConnectionHost, Entrance
 from headrace.agent.listener.newcomers import Newcomer
+from headrace.config.addresses import counted_address
 from headrace.config.memory_budget import CONNECTION_BYTES, TLS_CONNECTION_BYTES, TLS_HANDSHAKE_BYTES
 
 HEADER, HANDSHAKE, AUTHENTICATION = "proxy_header", "tls_handshake", "unauthenticated"
@@ -44,7 +45,7 @@ class AcceptedSocket:
         self._stage = stage
         if self._newcomer is None and not self._has_ended:
             now = self._host.clock.monotonic()
-            self._newcomer = self._entrance.newcomers.enter(self.client[0], now, self._give_up)
+            self._newcomer = self._entrance.newcomers.enter(counted_address(self.client[0]), now, self._give_up)
         return not self._has_ended
 
     def handshake_begins(self) -> None:
@@ -55,11 +56,11 @@ class AcceptedSocket:
         """A balancer has said who the client is."""
         self.client = client
         if self._newcomer is not None:
-            self._newcomer.move(client[0])
+            self._newcomer.move(counted_address(client[0]))
 
     def admit(self) -> bool:
         """Return whether it is accepted, by the limits of its address and of all; else it is closed."""
-        admission, address = self._entrance.admission, self.client[0]
+        admission, address = self._entrance.admission, counted_address(self.client[0])
         is_ending = self._host.draining or self._host.suspended
         reason = admission.refusal(address, draining=is_ending)
         if reason == "too_many" and admission.has_room(address, without=1):
@@ -110,7 +111,7 @@ class AcceptedSocket:
         self._takes(0)
         vars(self._transport).pop("_read_ready_cb", None)  # else asyncio's transport waits for the garbage collector
         if self._is_admitted:
-            self._entrance.admission.closed(self.client[0])
+            self._entrance.admission.closed(counted_address(self.client[0]))
 
     def _takes(self, size_bytes: int) -> None:
         self._host.connection_bytes += size_bytes - self._bytes

@@ -25,6 +25,7 @@ from headrace.agent.listener.host import ConnectionHost, Entrance
 from headrace.agent.listener.muting import Muting
 from headrace.agent.listener.replies import ReplyQueue, Slot
 from headrace.agent.listener.writer import ReplyWriter
+from headrace.config.addresses import counted_address
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import ALONE, APIS, WIDE
 from headrace.protocol.frames import TOKEN_HEADER, FrameHead, FrameReader, RequestHeader, read_request_header
@@ -98,7 +99,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             replies=self._host.replies,
             listener=self._entrance.name,
         )
-        self._memory.address = self._accepted.client[0]
+        self._memory.address = counted_address(self._accepted.client[0])
         self._accepted.served()
         self._host.connections.add(self)
         self._host.metrics.connections.inc()
