@@ -40,7 +40,7 @@ class PostgresHalvings:
     pool: Pool
 
     async def begin_halving(self, expected_head: int, halving: Halving) -> bool:
-        """Append the record and pause the partitions in one transaction."""
+        """Append the record and begin to drain the children in one transaction."""
         topic_id, count, excluded_groups, times = halving
         (begun,) = await _BEGIN_HALVING.row(
             self.pool,
@@ -54,7 +54,7 @@ class PostgresHalvings:
         return bool(begun)
 
     async def cancel_halving(self, expected_head: int, topic_id: uuid.UUID) -> bool:
-        """Append the record and undo the halving in one transaction."""
+        """Append the record and end the halving in one transaction, unless a child is merged."""
         records = _encoded(HalveTopicRecord(topic_id=topic_id, partition_count=_NO_LONGER))
         (done,) = await _CANCEL_HALVING.row(self.pool, expected_head=expected_head, records=records, topic_id=topic_id)
         return bool(done)

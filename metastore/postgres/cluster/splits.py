@@ -30,7 +30,7 @@ class PostgresSplits:
     pool: Pool
 
     async def double_topic(self, expected_head: int, doubling: Doubling) -> bool:
-        """Append the records and create the children in one transaction."""
+        """Append the records and create the children in one transaction, unless the log has moved on."""
         topic_id, initial, count, change, producer_quiet_ms, boundary_quiet_ms = doubling
         records = [
             *change_records(topic_id, initial, change),
