@@ -2,7 +2,9 @@
 
 Place: inside retrying (each attempt is hedged), outside measuring (both requests are counted).
 Invariant: both requests carry the same bytes, so it does not matter which one the store accepted. Both
-are finished when the call returns: the slower one is cancelled and awaited.
+are finished when the call returns: the slower one is cancelled and awaited. A cancelled PUT may still take effect in the
+store, long after. So only objects of segment files are put twice, which are never overwritten: a late copy of another
+object (janitor.properties, the position of a life) would replace a newer one.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any, TypeVar
 
 from headrace.storage.clock import Clock
 from headrace.storage.errors import OutcomeUnknownError
+from headrace.storage.file_id import SEGMENTS
 from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
 
@@ -20,8 +23,8 @@ T = TypeVar("T")
 
 
 class HedgedStore(StoreDecorator):
-    """Hedges `get`, `head` and `put` after `after_ms`. A put with `if_absent` is not hedged: its duplicate would
-    fail.
+    """Hedges `get`, `head` and, for segment files, `put` after `after_ms`. A put with `if_absent` is not hedged: its
+    duplicate would fail.
     """
 
     def __init__(self, inner: ObjectStore, after_ms: int, clock: Clock) -> None:
@@ -30,8 +33,8 @@ class HedgedStore(StoreDecorator):
         self._clock = clock
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
-        if if_absent:
-            return await self._inner.put(key, body, if_absent=True)
+        if if_absent or not key.startswith(SEGMENTS):
+            return await self._inner.put(key, body, if_absent=if_absent)
         return await self._race(lambda: self._inner.put(key, body))
 
     async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.storage.errors import HeadraceError, NotFoundError, OutcomeUnknownError, UnavailableError
+from headrace.storage.file_id import SEGMENTS
 from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.hedging import HedgedStore
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange, ObjectInfo
 from tests.manual_clock import ManualClock
 
+KEY = f"{SEGMENTS}aa/file"
 Outcome = tuple[float, HeadraceError | None]
 
 
@@ -67,14 +69,14 @@ def hedged(*outcomes: Outcome) -> tuple[HedgedStore, SlowStore, ManualClock]:
 
 async def test_a_quick_answer_needs_no_twin() -> None:
     store, inner, clock = hedged((0.09, None))
-    await clock.run(store.put("k", b"x"))
+    await clock.run(store.put(KEY, b"x"))
     assert (inner.calls, inner.running, inner.cancelled) == (1, 0, 0)
 
 
 async def test_a_slow_put_gets_a_twin_with_the_same_bytes_and_the_quicker_wins() -> None:
     store, inner, clock = hedged((5.0, None), (0.03, None))
     started = clock.monotonic()
-    await clock.run(store.put("k", memoryview(b"body")))
+    await clock.run(store.put(KEY, memoryview(b"body")))
     assert clock.monotonic() - started == pytest.approx(0.13)
     assert inner.bodies == [b"body", b"body"]
     assert (inner.running, inner.cancelled) == (0, 1), "the loser was cancelled, and over when put returned"
@@ -83,39 +85,47 @@ async def test_a_slow_put_gets_a_twin_with_the_same_bytes_and_the_quicker_wins()
 async def test_the_first_request_may_still_win() -> None:
     store, inner, clock = hedged((0.2, None), (5.0, None))
     started = clock.monotonic()
-    await clock.run(store.put("k", b"x"))
+    await clock.run(store.put(KEY, b"x"))
     assert clock.monotonic() - started == pytest.approx(0.2)
     assert (inner.calls, inner.running, inner.cancelled) == (2, 0, 1)
 
 
 async def test_gets_and_heads_are_hedged_too() -> None:
     store, inner, clock = hedged()
-    await inner.put("k", b"0123456789")
-    for read in (lambda: store.get("k"), lambda: store.head("k"), lambda: store.get_many("k", [ByteRange(1, 2)])):
+    await inner.put(KEY, b"0123456789")
+    for read in (lambda: store.get(KEY), lambda: store.head(KEY), lambda: store.get_many(KEY, [ByteRange(1, 2)])):
         inner.outcomes, inner.calls = [(5.0, None)], 0
         await clock.run(read())
         assert inner.calls == 2
 
 
+@pytest.mark.parametrize("key", ["janitor.properties", "life/position", "k"])
+async def test_what_may_be_overwritten_is_put_once(key: str) -> None:
+    """A loser may take effect after it was cancelled, and replace what was put later."""
+    store, inner, clock = hedged((5.0, None))
+    await clock.run(store.put(key, b"x"))
+    assert inner.calls == 1
+
+
 async def test_a_conditional_put_is_never_hedged() -> None:
     store, inner, clock = hedged((5.0, None))
-    await clock.run(store.put("k", b"x", if_absent=True))
+    await clock.run(store.put(KEY, b"x", if_absent=True))
     assert inner.calls == 1
 
 
 async def test_a_quick_failure_is_raised_without_a_twin() -> None:
     store, inner, clock = hedged((0.01, UnavailableError("down")))
     with pytest.raises(UnavailableError):
-        await clock.run(store.get("k"))
+        await clock.run(store.get(KEY))
     assert inner.calls == 1
 
 
 async def test_one_failure_waits_for_the_other_answer() -> None:
     store, inner, clock = hedged((0.15, UnavailableError("down")), (0.3, None))
-    await clock.run(store.put("k", b"x"))
-    assert await inner.get("k") == b"x"
+    await clock.run(store.put(KEY, b"x"))
+    assert await inner.get(KEY) == b"x"
     store, inner, clock = hedged((0.3, None), (0.01, UnavailableError("down")))
-    await clock.run(store.put("k", b"x"))
+    await clock.run(store.put(KEY, b"x"))
     assert (inner.running, inner.cancelled) == (0, 0)
 
 
@@ -124,15 +134,15 @@ async def test_of_two_failures_the_one_that_leaves_more_open_is_raised() -> None
     for first, second in ((unknown, down), (down, unknown)):
         store, _, clock = hedged((0.2, first), (0.2, second))
         with pytest.raises(OutcomeUnknownError):
-            await clock.run(store.put("k", b"x"))
+            await clock.run(store.put(KEY, b"x"))
     store, _, clock = hedged((0.2, NotFoundError("first")), (0.2, NotFoundError("second")))
     with pytest.raises(NotFoundError, match="first"):
-        await clock.run(store.get("k"))
+        await clock.run(store.get(KEY))
 
 
 async def test_a_cancelled_caller_leaves_nothing_running() -> None:
     store, inner, clock = hedged((5.0, None), (5.0, None))
-    put = asyncio.ensure_future(store.put("k", b"x"))
+    put = asyncio.ensure_future(store.put(KEY, b"x"))
     await clock.advance(1.0)
     assert inner.running == 2
     put.cancel()
