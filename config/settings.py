@@ -256,8 +256,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     store_hedge_after_ms: Annotated[
         NonNegativeInt,
         Meta(
-            description="Send a second, identical request if the first takes longer than this; of writes, only those of segment"
-            " files, which are never overwritten. 0: never."
+            description="Send a second, identical request if the first takes longer than this; of writes, only those of"
+            " segment files, which are never overwritten. 0: never."
         ),
     ] = field(default=0, name="store.hedge.after.ms")
 
