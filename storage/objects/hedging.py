@@ -1,8 +1,8 @@
 """Sends a second, identical request if the first is slow, to reduce the tail latency of an object store.
 
 Place: inside retrying (each attempt is hedged), outside measuring (both requests are counted).
-Invariant: both requests carry the same bytes, so it does not matter which one the store accepted. Both are finished when
-the call returns: the slower one is cancelled and awaited. A cancelled PUT may still take effect in the store, long
+Invariant: both requests carry the same bytes, so it does not matter which one the store accepted. Both are finished
+when the call returns: the slower one is cancelled and awaited. A cancelled PUT may still take effect in the store, long
 after. So only segment files are put twice, which are never overwritten: a late copy of another object
 (janitor.properties, the position of a life) would replace a newer one.
 """
