@@ -50,8 +50,8 @@ def aws_credentials() -> Iterator[None]:
         patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         patch.delenv("AWS_PROFILE", raising=False)
-        session = aioboto3.Session()
-        patch.setattr(aioboto3, "Session", lambda: session)
+        own_session, shared = aioboto3.Session, aioboto3.Session()
+        patch.setattr(aioboto3, "Session", lambda **given: own_session(**given) if given else shared)
         yield
 
 

@@ -42,8 +42,9 @@ def test_an_address_of_this_machine_only_is_named_if_another_agent_is_elsewhere(
     own = _agent(1, host, host)
     assert complaints(own, [_agent(2, "127.0.0.1", "localhost")]) == [], "all agents are on one machine"
     first, second = complaints(own, [_agent(2, "10.0.0.2", "10.0.0.2")])
-    assert f"listener=PLAINTEXT address={host}:9001 another_agent=10.0.0.2:9002" in first
-    assert f"listener=INTERNAL address={host}:9101 another_agent=10.0.0.2:9102" in second
+    shown = f"[{host}]" if ":" in host else host
+    assert f"listener=PLAINTEXT address={shown}:9001 another_agent=10.0.0.2:9002" in first
+    assert f"listener=INTERNAL address={shown}:9101 another_agent=10.0.0.2:9102" in second
 
 
 def test_each_listener_is_compared_with_the_same_listener() -> None:
