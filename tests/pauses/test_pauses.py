@@ -68,7 +68,7 @@ NEVER_MET = {
     "agent/cluster/follower.py:MetadataFollower._read_to_head#2": "another log: the metastore was restored",
     "agent/fetch/handler.py:FetchHandler.handle#2": "ACLs are not enforced",
     "agent/fetch/handler.py:FetchHandler._serve_allowed#1": "likewise",
-    "agent/fetch/handler.py:FetchHandler._locate_acknowledged#2": "the index has just been brought up to date: it answers",
+    "agent/fetch/handler.py:FetchHandler._locate_acknowledged#2": "the index was brought up to date just before",
     "agent/fetch/handler.py:FetchHandler._wait#1": "the index has been asked just before: it answers",
     "agent/fetch/zone_cache/shared.py:SharedCache._read#2": "what no neighbour sends is in this agent's memory",
     "agent/fetch/handler.py:FetchHandler._serve#1": "the image has every topic that consumers name",
