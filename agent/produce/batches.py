@@ -37,7 +37,7 @@ class Arrival(NamedTuple):
     request: PendingRequest
     reply: ProducePartitionReply
     partition_count: int = -1
-    """By which the client chose the partition; -1 if it sent none. The others are as in StagedBatch, too."""
+    """The count by which the client chose the partition; -1 if it sent none. The others are as in StagedBatch."""
     transaction: int = BatchTransaction.NO_TRANSACTION
     keys: int = MovedKeys.UNKNOWN
     alias: int = NO_ALIAS

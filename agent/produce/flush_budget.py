@@ -21,7 +21,7 @@ above that of steady load, because what they use was saved before."""
 TIME_EPSILON_S = 1e-6
 """A timer may fire this much before its time."""
 SLOW_COMMIT_S = 0.05
-"""With a commit p95 above this, early flushes are slowed down."""
+"""The commit p95 above which early flushes are slowed down."""
 SLOW_STEPS = 3
 """How many doublings of SLOW_COMMIT_S are told apart."""
 COMMITS_MIN = 20

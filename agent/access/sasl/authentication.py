@@ -49,7 +49,7 @@ FAILURES_PER_MINUTE = 50
 _REFUSED = "Authentication failed: invalid credentials"
 """All that a client gets to know."""
 INTERVAL_SECONDS = 0.1
-"""Between two reads of the log. Clients log in rarely, and only those that come together wait for so long."""
+"""Time between two reads of the log. Clients log in rarely, and only those that come together wait for so long."""
 
 
 @dataclass(slots=True)

@@ -145,7 +145,7 @@ class Form(NamedTuple):
 
 
 KAFKA_FORM = Form(0, 4096)
-"""Of Kafka's tools, and of unknown users while no user has a credential of the mechanism."""
+"""Iterations of Kafka's tools, and of unknown users while no user has a credential of the mechanism."""
 
 
 class UnknownUsers:
@@ -189,7 +189,7 @@ class UnknownUsers:
         return max(forms, key=lambda each: -each[1] / math.log(self._chance(mechanism, each[0], name)))[0]
 
     def _chance(self, mechanism: int, form: Form, name: str) -> float:
-        """Between 0 and 1, both excluded."""
+        """Draw a number between 0 and 1, both excluded."""
         said = f"form\0{mechanism}\0{form.salt_bytes}\0{form.iterations}\0{name}".encode()
         drawn = int.from_bytes(hmac.digest(self._pepper, said, "sha256")[:6], "big")
         return (drawn + 0.5) / 2**48

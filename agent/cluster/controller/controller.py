@@ -122,7 +122,7 @@ class Controller:
         self._lease: ControllerLease | None = None
         self._active_until = 0.0
         self._held_until = 0.0
-        """Until then another controller keeps the lease, as the metastore answered."""
+        """Time until which another controller keeps the lease, as the metastore answered."""
         self._asked = asyncio.Event()
         """A round has begun, and the lease was asked for."""
         self._granted_ms = times().granted_ms

@@ -71,7 +71,7 @@ class ForwardService:
         )
 
     def wrap(self, route: Route | None, handler: RequestHandler) -> RequestHandler:
-        """The handler of any API; those with a route are forwarded to its agent."""
+        """Return the handler of any API; those with a route are forwarded to its agent."""
         return handler if route is None else self._forwarding.wrap(route, handler)
 
     def serve(self, served: Collection[int]) -> dict[int, RequestHandler]:
