@@ -2,7 +2,7 @@
 
 Place: asked by the rule (flush_policy.py), which reports every closed file. Pure: times are parameters.
 Two limits hold at once. The savings begin with `burst` tokens, gain `rate` a second and hold at most `saved_max`: they
-bound the price of a month. The pace holds at most `burst` tokens and gains `rate_max` a second: it bounds what flushes
+bound the price of a month. The rate limit holds at most `burst` tokens and gains `rate_max` a second: it bounds what flushes
 do to Postgres and to merging. It is halved for each doubling of the commit p95 above SLOW_COMMIT_S, but is never
 below `rate`. A flush for IDLE leaves `reserve` tokens in both, for clients that wait.
 Invariant: in any time, early flushes number at most time * rate + what was saved when it began, and at most
@@ -75,39 +75,39 @@ class FlushTokens:
 
 
 class FlushBudget:
-    """Savings and pace. With a `rate` of 0 there are no early flushes, with inf there is no limit."""
+    """Savings and rate limit. With a `rate` of 0 there are no early flushes, with inf there is no limit."""
 
     def __init__(self, rate: float, rate_max: float, burst: int, saved_max: int, now: float) -> None:
         burst = burst if rate else 0
         self._rate, self._rate_max = rate, max(rate_max, rate) if rate else 0
         self.reserve = burst // 2
         self._savings = FlushTokens(rate, max(saved_max, burst), burst, now)
-        self._pace = FlushTokens(self._rate_max, burst, burst, now)
+        self._limit = FlushTokens(self._rate_max, burst, burst, now)
 
     def available_at(self, now: float, *, client_waits: bool) -> float:
         """Return when a small file may be closed early; the reserve is for clients that wait."""
         reserve = 0 if client_waits else self.reserve
-        return max(self._savings.available_at(now, reserve), self._pace.available_at(now, reserve))
+        return max(self._savings.available_at(now, reserve), self._limit.available_at(now, reserve))
 
     def take(self, now: float) -> None:
         """A small file was closed."""
         self._savings.take(now)
-        self._pace.take(now)
+        self._limit.take(now)
 
     def slow_down(self, steps: int, now: float) -> None:
-        """Halve the highest pace so many times, never below what is earned."""
+        """Halve the highest rate so many times, never below what is earned."""
         rate = self._rate_max if self._rate_max == math.inf else max(int(self._rate_max) >> steps, self._rate)
-        if rate != self._pace.rate:
-            self._pace.change_rate(rate, now)
+        if rate != self._limit.rate:
+            self._limit.change_rate(rate, now)
 
     def saved(self, now: float) -> float:
         """Return the number of early flushes that are saved up; inf if they are unlimited."""
         return self._savings.held(now)
 
     @property
-    def pace(self) -> float:
+    def rate_limit(self) -> float:
         """Early flushes per second that may be made now while there are savings."""
-        return self._pace.rate
+        return self._limit.rate
 
 
 class CommitPressure:

@@ -106,7 +106,7 @@ class ProduceMetrics:
 
         self.early_flush_dollars.set_function(dollars)
         self.early_flushes_saved.set_function(lambda: policy.budget.saved(clock.monotonic()))
-        self.early_flush_rate_limit.set_function(lambda: policy.budget.pace)
+        self.early_flush_rate_limit.set_function(lambda: policy.budget.rate_limit)
 
     def count_refused(self, refusal: Refusal, batches: int = 1) -> None:
         """Batches got this error."""

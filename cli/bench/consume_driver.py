@@ -36,7 +36,7 @@ class ConsumeDriver:
         self._clock = clock
         self._partitions = [ReadOrder() for _ in range(order.partitions)]
         self._of_producers: defaultdict[tuple[int, int], ReadOrder] = defaultdict(ReadOrder)
-        """The last number by partition and producer, if the records' numbers are checked."""
+        """One order by partition and producer, if the records' numbers are checked."""
         self._bytes = 0
         self._started = 0.0
         self._latencies = array("d")

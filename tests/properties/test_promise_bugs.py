@@ -75,7 +75,7 @@ def _saves_only(right: Any) -> Any:
 
 
 def _paces_only(right: Any) -> Any:
-    return lambda self, now: self._pace.take(now)
+    return lambda self, now: self._limit.take(now)
 
 
 def _without_reserve(right: Any) -> Any:
@@ -201,7 +201,7 @@ BUGS = {
         _replace(FlushBudget, "slow_down", lambda right: lambda self, steps, now: None),
         test_flush_budget.test_slow_commits_halve_the_pace_but_never_below_what_is_earned,
         AssertionError,
-        "pace",
+        "rate limit",
     ),
     "X8: no commit counts as slow": Bug(
         _replace(CommitPressure, "committed", lambda right: lambda self, seconds, now: None),

@@ -189,7 +189,7 @@ class UnknownUsers:
         return max(forms, key=lambda each: -each[1] / math.log(self._chance(mechanism, each[0], name)))[0]
 
     def _chance(self, mechanism: int, form: Form, name: str) -> float:
-        """Draw a number between 0 and 1, both excluded."""
+        """Return a number between 0 and 1, both excluded: the same one whenever the name is asked for."""
         said = f"form\0{mechanism}\0{form.salt_bytes}\0{form.iterations}\0{name}".encode()
         drawn = int.from_bytes(hmac.digest(self._pepper, said, "sha256")[:6], "big")
         return (drawn + 0.5) / 2**48

@@ -152,7 +152,7 @@ def test_a_month_has_no_more_than_it_earns_under_any_load() -> None:
 
 def test_unlimited_flushes_have_neither_limit() -> None:
     budget = _of(Settings())
-    assert (budget.saved(START), budget.pace) == (math.inf, math.inf)
+    assert (budget.saved(START), budget.rate_limit) == (math.inf, math.inf)
     assert all(_flush(budget, START, client_waits=False) == START for _ in range(1_000))
     budget.slow_down(SLOW_STEPS, START)
     assert _flush(budget, START) == START
@@ -194,10 +194,10 @@ def test_slow_commits_halve_the_pace_but_never_below_what_is_earned() -> None:
     for steps, rate in ((0, 50), (1, 25), (2, 12), (3, 10)):
         budget.slow_down(steps, now)
         now += 10
-        assert _flushed(budget, now, now + 10) == pytest.approx(rate * 10 + 20, abs=1), "pace"
+        assert _flushed(budget, now, now + 10) == pytest.approx(rate * 10 + 20, abs=1), "rate limit"
         now += 10
     budget.slow_down(0, now)
-    assert budget.pace == 50
+    assert budget.rate_limit == 50
 
 
 def test_a_timer_that_fires_a_little_early_takes_nothing_that_was_not_earned() -> None:
