@@ -1,10 +1,10 @@
 """Budget of early flushes: how many may be made, as money over time and as a rate.
 
 Place: asked by the rule (flush_policy.py), which reports every closed file. Pure: times are parameters.
-Two limits hold at once. The savings begin with `burst` tokens, gain `rate` a second and hold at most `saved_max`: they
-bound the price of a month. The rate limit holds at most `burst` tokens and gains `rate_max` a second: it bounds what
-flushes do to Postgres and to merging. It is halved for each doubling of the commit p95 above SLOW_COMMIT_S, but is never
-below `rate`. A flush for IDLE leaves `reserve` tokens in both, for clients that wait.
+Two limits hold at once. The savings begin with `burst` tokens, gain `rate` a second and hold at most `saved_max`:
+they bound the price of a month. The rate limit holds at most `burst` tokens and gains `rate_max` a second: it
+bounds what flushes do to Postgres and to merging. It is halved for each doubling of the commit p95 above
+SLOW_COMMIT_S, but is never below `rate`. A flush for IDLE leaves `reserve` tokens in both, for clients that wait.
 Invariant: in any time, early flushes number at most time * rate + what was saved when it began, and at most
 time * rate_max + burst. Tokens are integers in billionths and times in nanoseconds, so nothing is lost by rounding.
 """
