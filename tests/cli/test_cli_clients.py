@@ -321,3 +321,7 @@ def test_an_isolation_level_leaves_out_aborted_and_open_transactions(run: Run, s
     assert values(*committed, "--from", "2") == ["second"]
     assert values(*committed, "--from", "latest") == values("--from", "latest") == []
     producer.abort_transaction(SECONDS_MAX)
+    producer.begin_transaction()
+    producer.produce("isolated", "third")
+    producer.commit_transaction(SECONDS_MAX)
+    assert values(*committed, "--follow", "--from", "2", "--max", "2") == ["second", "third"]
