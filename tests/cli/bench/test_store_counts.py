@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.cli.bench.store_counts import StoreCounts, parse_counts
+from headrace.cli.bench.window import StoreCounts, parse_counts
 
 AGENT = """\
 # HELP headrace_store_requests_total Object store requests, by outcome
