@@ -51,7 +51,7 @@ class AgentReports:
         now_ms: Callable[[], int],
         clock: Clock,
         rng: random.Random,
-        listener: str | None = None,
+        listener: str | None,
         connect: Connect = open_connection,
     ) -> None:
         """`own_reached`: the dependencies that this process reaches now. `listener`: inter.broker.listener.name."""

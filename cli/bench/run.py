@@ -44,7 +44,7 @@ class BenchPlan:
     bounds: Bounds
     folder: Path
     """Empty; data of the targets that are started."""
-    jars: Path | None = None
+    jars: Path | None
     steady: bool = True
     """Warm up until throughput is steady; else with one short load."""
 

@@ -47,7 +47,13 @@ class Agent:
         self.questions = 0
         self.skew_ms = 0
         self.reports = AgentReports(
-            secret, self.view, self._own, lambda: self.clock.wall_ms() + self.skew_ms, self.clock, random.Random(1)
+            secret,
+            self.view,
+            self._own,
+            lambda: self.clock.wall_ms() + self.skew_ms,
+            self.clock,
+            random.Random(1),
+            listener=None,
         )
         dispatcher = Dispatcher()
         dispatcher.register_unadvertised(PEER_HEALTH_KEY, self.reports.handle)
