@@ -109,7 +109,7 @@ class Entrance:
     name: str
     admission: Admission
     newcomers: Newcomers
-    security: ListenerSecurity | None = None
+    security: ListenerSecurity | None
 
 
 RefusedCertificate = Callable[[ClientConnection, str | None, str, object], None]

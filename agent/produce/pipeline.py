@@ -118,8 +118,8 @@ class ProducePipeline:
         rng: random.Random,
         callbacks: Callbacks,
         registry: CollectorRegistry,
-        seen: ProduceBytes | None = None,
-        authorizer: Authorizer | None = None,
+        seen: ProduceBytes | None,
+        authorizer: Authorizer | None,
         count_received: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
         observer: ProduceObserver | None = None,
     ) -> None:

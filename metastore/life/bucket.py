@@ -42,7 +42,7 @@ class LifeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a life got at least: a position in the bucket is flushed (flushed.py)."""
+    """How far a life got at least: a position in the bucket is flushed (FlushedPosition)."""
 
     life: int
     timeline: int

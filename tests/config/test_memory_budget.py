@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.process.container_memory import container_limit_bytes
+from headrace.cli.process.serve import container_limit_bytes
 from headrace.config.memory_budget import MIB, memory_budget, over_container
 from headrace.config.settings import Settings
 

@@ -119,6 +119,7 @@ class Process:
             ),
             _Unregistered(),
             self._seen_bytes(),
+            authorizer=None,
         )
         self.dispatcher = Dispatcher()
         self.dispatcher.register(ApiKey.PRODUCE, self.produce.handle)

@@ -15,8 +15,16 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.peers.channel import PEER_HEALTH_KEY, WINDOW_MS
-from headrace.agent.peers.health_reports import PEERS_ASKED, TIMEOUT_SECONDS, AgentReports
-from headrace.agent.peers.health_wire import Question, decode_answer, decode_question, encode_answer, encode_question
+from headrace.agent.peers.health_reports import (
+    PEERS_ASKED,
+    TIMEOUT_SECONDS,
+    AgentReports,
+    Question,
+    decode_answer,
+    decode_question,
+    encode_answer,
+    encode_question,
+)
 from headrace.agent.serve.dispatch import Dispatcher
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.storage.clock import SystemClock
@@ -39,7 +47,13 @@ class Agent:
         self.questions = 0
         self.skew_ms = 0
         self.reports = AgentReports(
-            secret, self.view, self._own, lambda: self.clock.wall_ms() + self.skew_ms, self.clock, random.Random(1)
+            secret,
+            self.view,
+            self._own,
+            lambda: self.clock.wall_ms() + self.skew_ms,
+            self.clock,
+            random.Random(1),
+            listener=None,
         )
         dispatcher = Dispatcher()
         dispatcher.register_unadvertised(PEER_HEALTH_KEY, self.reports.handle)

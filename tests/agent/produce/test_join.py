@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.agent.produce.batches import Arrival
-from headrace.agent.produce.merge import MEMBERS_MIN, RECORDS_MAX, Laid, merge
+from headrace.agent.produce.join import MEMBERS_MIN, RECORDS_MAX, Laid, join
 from headrace.agent.produce.pending import PendingRequest
 from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest
 from headrace.storage.errors import UnavailableError
@@ -71,7 +71,7 @@ async def test_reading_back_gives_the_same_records_at_the_acknowledged_offsets(
     max_bytes: int,
 ) -> None:
     run = [await _arrival(_encode(*batch)) for batch in batches]
-    laid = list(merge(run, max_bytes))
+    laid = list(join(run, max_bytes))
     assert [arrival for batch in laid for _, arrival in batch.members] == run
     for batch in laid:
         _assert_sound(batch, max_bytes)
@@ -107,9 +107,9 @@ async def test_small_batches_become_one_and_idempotent_ones_never() -> None:
     one: list[Row] = [(1, b"k", b"v", [])]
     plain = [await _arrival(_encode("plain", one)) for _ in range(MEMBERS_MIN)]
     idempotent = [await _arrival(_encode("idempotent", one)) for _ in range(MEMBERS_MIN)]
-    assert [len(laid.members) for laid in merge([*plain, *idempotent], MAX_BYTES)] == [MEMBERS_MIN] + [1] * MEMBERS_MIN
-    assert [len(laid.members) for laid in merge(plain[:-1], MAX_BYTES)] == [1] * (MEMBERS_MIN - 1)
-    assert [len(laid.members) for laid in merge(plain, 0)] == [1] * MEMBERS_MIN
+    assert [len(laid.members) for laid in join([*plain, *idempotent], MAX_BYTES)] == [MEMBERS_MIN] + [1] * MEMBERS_MIN
+    assert [len(laid.members) for laid in join(plain[:-1], MAX_BYTES)] == [1] * (MEMBERS_MIN - 1)
+    assert [len(laid.members) for laid in join(plain, 0)] == [1] * MEMBERS_MIN
 
 
 @settings(max_examples=60)
@@ -125,7 +125,7 @@ async def test_records_that_do_not_parse_stay_as_they_came(junk: bytes, place: i
     bad[17:21] = batch_crc(memoryview(bad)).to_bytes(4, "big")
     run = [await _arrival(good) for _ in range(MEMBERS_MIN)]
     run.insert(place, await _arrival(bytes(bad)))
-    laid = list(merge(run, MAX_BYTES))
+    laid = list(join(run, MAX_BYTES))
     assert [arrival for batch in laid for _, arrival in batch.members] == run
     assert any(bytes(batch.data) == bytes(bad) for batch in laid) or _reads_as_one_record(bad)
 

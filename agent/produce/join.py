@@ -1,10 +1,10 @@
-"""Merging small batches at ingestion: neighbours of one partition become one larger batch.
+"""Joining small batches at ingestion: neighbours of one partition become one larger batch.
 
 Place: as a file is laid out, before the segment writer. Pure.
 Invariant: only uncompressed batches without a producer id that are neighbours, of one timestamp type and partition
-count, of which the agent says the same (keys, alias), are merged: the commit may drop a single batch of an idempotent
+count, of which the agent says the same (keys, alias), are joined: the commit may drop a single batch of an idempotent
 producer, never a part of one. A record keeps its key, value, headers, timestamp and place; `records_before` turns the
-merged batch's offset back into each request's own. Records are only opened where that pays (few of them, in many
+joined batch's offset back into each request's own. Records are only opened where that pays (few of them, in many
 batches); bytes that do not parse stay as they came, for their reader to refuse. Compressed batches are left to
 compaction (docs/decisions/0036-compressed-batches-are-merged-later.md).
 """
@@ -45,8 +45,8 @@ class _Unreadable(Exception):
     """Records that are not framed as their header says."""
 
 
-def merge(run: Sequence[Arrival], max_bytes: int) -> Iterator[Laid]:
-    """The run's batches in order, neighbours merged up to `max_bytes`; 0 merges nothing."""
+def join(run: Sequence[Arrival], max_bytes: int) -> Iterator[Laid]:
+    """The run's batches in order, neighbours joined up to `max_bytes`; 0 joins nothing."""
     group: list[Arrival] = []
     size = 0
     for arrival in run:
@@ -87,7 +87,7 @@ def _laid(group: list[Arrival]) -> Iterator[Laid]:
     """The group as one batch, or each by itself when that does not pay or cannot be done."""
     if len(group) >= MEMBERS_MIN:
         try:
-            yield _merged(group)
+            yield _joined(group)
             return
         except _Unreadable:
             pass  # stored as they came: what a client wrote is its own affair
@@ -95,7 +95,7 @@ def _laid(group: list[Arrival]) -> Iterator[Laid]:
         yield Laid(arrival.data, arrival.header, [(0, arrival)])
 
 
-def _merged(group: list[Arrival]) -> Laid:
+def _joined(group: list[Arrival]) -> Laid:
     first = group[0].header
     members: list[tuple[int, Arrival]] = []
     pieces: list[bytes] = []
