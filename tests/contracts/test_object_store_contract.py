@@ -22,6 +22,7 @@ import pytest
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import AlreadyExistsError, CorruptError, InvalidError, NotFoundError
 from headrace.storage.objects.directory import DirectoryStore
+from headrace.storage.objects.hedge_policy import HedgePolicy
 from headrace.storage.objects.hedging import HedgedStore
 from headrace.storage.objects.measured import MeasuredStore
 from headrace.storage.objects.memory import MemoryStore
@@ -66,7 +67,7 @@ def dressed(store: ObjectStore) -> ObjectStore:
     tests/storage/objects/test_hedging.py moves it.
     """
     hasty = HastyClock()
-    store = HedgedStore(MeasuredStore(store, hasty), after_ms=1, clock=ManualClock())
+    store = HedgedStore(MeasuredStore(store, hasty), HedgePolicy(5, 8), ManualClock())
     store = RetryingStore(store, retries=2, clock=hasty, rng=random.Random(1))
     store = ThrottledStore(MergingStore(store), bytes_per_s=1e6, requests_per_s=10, clock=hasty)
     return store
