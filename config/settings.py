@@ -245,7 +245,11 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = field(default="", name="s3.expected.bucket.owner")
     s3_max_connections: Annotated[
-        PositiveInt, Meta(description="Maximum number of connections to the object store.")
+        PositiveInt,
+        Meta(
+            description="Maximum number of connections to the object store. Reads of 256 KiB and more have their own,"
+            " half as many, so that they leave all others to uploads."
+        ),
     ] = field(default=64, name="s3.max.connections")
     s3_request_timeout_ms: Annotated[PositiveInt, Meta(description="Timeout of one object store request.")] = field(
         default=10_000, name="s3.request.timeout.ms"
