@@ -245,7 +245,11 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = field(default="", name="s3.expected.bucket.owner")
     s3_max_connections: Annotated[
-        PositiveInt, Meta(description="Maximum number of connections to the object store.")
+        PositiveInt,
+        Meta(
+            description="Maximum number of connections to the object store. Reads of 256 KiB and more have their own,"
+            " half as many, so that they leave all others to uploads."
+        ),
     ] = field(default=64, name="s3.max.connections")
     s3_request_timeout_ms: Annotated[PositiveInt, Meta(description="Timeout of one object store request.")] = field(
         default=10_000, name="s3.request.timeout.ms"
@@ -253,13 +257,15 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     store_retries: Annotated[
         NonNegativeInt, Meta(description="Number of retries of a retryable object store request.")
     ] = field(default=5, name="store.retries")
-    store_hedge_after_ms: Annotated[
-        NonNegativeInt,
+    store_hedge_percent: Annotated[
+        int,
         Meta(
-            description="Send a second, identical request if the first takes longer than this; of writes, only those of"
-            " segment files, which are never overwritten. 0: never."
+            ge=0,
+            le=100,
+            description="PUTs to S3 of flushed files up to 4 MiB that get a second, identical request while they are"
+            " slower than 95 of 100, in percent of these PUTs. 0: none.",
         ),
-    ] = field(default=0, name="store.hedge.after.ms")
+    ] = field(default=5, name="store.hedge.percent")
 
     # -- write path
     linger_ms: Annotated[

@@ -206,6 +206,11 @@ class ProducePipeline:
             "uploads": lambda: self._uploader.in_flight_bytes,
         }
 
+    @property
+    def is_uploading(self) -> bool:
+        """Whether flush files are being uploaded, or were a moment ago."""
+        return self._uploader.is_active
+
     def life_begins(self) -> None:
         """A life of the metastore begins for this process."""
         self._refused.life_begins(self._clock.monotonic())

@@ -30,6 +30,11 @@ def test_each_part_follows_its_setting() -> None:
     assert "compaction" not in parts
 
 
+def test_replays_are_read_ahead_on_s3() -> None:
+    assert memory_budget(Settings(bucket="s3://bucket"))["read_ahead"] == 96 * MIB
+    assert "96 MiB with a bucket on S3" in _page()
+
+
 def test_a_compactor_has_no_clients() -> None:
     assert set(memory_budget(Settings(process_roles="compactor"))) == {"python", "compaction"}
 

@@ -26,6 +26,7 @@ ACCOUNTED = {
     "agent/cluster/follower.py": {"_next_read": SHARED},
     "agent/cluster/membership.py": {"_pause": AWAITED, "controlled_shutdown": AWAITED},
     "agent/fetch/files/cache.py": {"_shared_load": SHARED},
+    "agent/fetch/files/read.py": {"load_ahead": SHORT},
     "agent/fetch/index/feed.py": {"_pause": AWAITED},
     "agent/fetch/forgotten.py": {"note": SHORT},
     "agent/fetch/offsets/joined_offsets.py": {"_begin_call": SHARED},

@@ -268,7 +268,7 @@ def _settings(rng: random.Random, early: random.Random) -> Settings:
         flush_bytes=rng.choice((250, 800, 1_000_000, 1_000_000)),
         upload_parallelism=rng.choice((1, 2, 8)),
         store_retries=rng.choice((0, 0, 1, 3)),
-        store_hedge_after_ms=rng.choice((0, 0, 40)),
+        store_hedge_percent=rng.choice((0, 0, 100)),
         feed_poll_interval_ms=rng.choice((40, 150, 500)),
         ingest_merge_max_bytes=rng.choice((0, 500, 65_536, 65_536)),
         cache_bytes=rng.choice((0, 1_500, 1_000_000)),
