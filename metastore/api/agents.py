@@ -39,6 +39,11 @@ SEALED_SECRETS = "metadata.secrets"
 """The feature of agents that have metadata.secret.keys: at level 1 the cluster's secrets are sealed (decisions/0058).
 Its level only rises, and no cluster has it before `headrace storage seal-secrets`."""
 
+COMMIT_SHARDS = "commit.shards"
+"""The feature of agents that follow the feed while the count of commit shards grows (decisions/0077). Its level is the
+count, and only rises; a cluster whose count never grew does not have it."""
+COMMIT_SHARDS_MAX = 1024
+
 TRANSACTION_VERSION = "transaction.version"
 """Kafka's feature: from level 1 on there are transactions, from 2 on with another epoch for each (KIP-890). Below 1 no
 agent begins one, so that none is read by an agent that does not know them (decisions/0060)."""
@@ -49,8 +54,11 @@ SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
 """What this version of the software supports, of the features that a cluster can use at a level. A new cluster has the
 highest levels."""
 
-OPTIONAL_FEATURES: Mapping[str, FeatureRange] = MappingProxyType({SEALED_SECRETS: FeatureRange(1, 1)})
-"""What it supports, too, if its settings say so; a new cluster does not have them."""
+OPTIONAL_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
+    {SEALED_SECRETS: FeatureRange(1, 1), COMMIT_SHARDS: FeatureRange(1, COMMIT_SHARDS_MAX)}
+)
+"""What it supports, too, the first one if its settings say so; a new cluster does not have them, and commands of their
+own raise their levels."""
 
 KAFKA_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
     {"group.version": FeatureRange(1, 1), "metadata.version": FeatureRange(27, 27)}
@@ -59,7 +67,11 @@ KAFKA_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
 metadata.version is that of Kafka 4.1. No agent registers with them."""
 
 AGENT_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
-    {**SUPPORTED_FEATURES, SHARED_ADDRESS: FeatureRange(1, PROVEN_LINKS)}
+    {
+        **SUPPORTED_FEATURES,
+        COMMIT_SHARDS: OPTIONAL_FEATURES[COMMIT_SHARDS],
+        SHARED_ADDRESS: FeatureRange(1, PROVEN_LINKS),
+    }
 )
 """What every agent registers with."""
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from headrace.metastore.api.agents import (
+    COMMIT_SHARDS,
     KAFKA_FEATURES,
     METADATA_FORMAT,
     OPTIONAL_FEATURES,
@@ -102,7 +103,7 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
     current = image.metadata_format if name == METADATA_FORMAT else 0 if active is None else active.max_level
     if level == current:
         return None
-    if level < current and name in (SEGMENT_KEYS, SEALED_SECRETS):
+    if level < current and name in (SEGMENT_KEYS, SEALED_SECRETS, COMMIT_SHARDS):
         raise InvalidError(f"level cannot go down: feature={name} active={current}")
     if level < 1 <= current and name == TRANSACTION_VERSION:
         raise InvalidError(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from headrace.metastore.api.agents import METADATA_FORMAT, TRANSACTION_VERSION, FeatureRange, Listener
+from headrace.metastore.api.agents import COMMIT_SHARDS, METADATA_FORMAT, TRANSACTION_VERSION, FeatureRange, Listener
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.kip631_records import (
     TOPIC_RESOURCE,
@@ -234,6 +234,11 @@ class MetadataImage:
         """Kafka's feature of this name; 0: there are no transactions."""
         active = self.features.get(TRANSACTION_VERSION)
         return 0 if active is None else active.max_level
+
+    def commit_shards(self, opened_with: int) -> int:
+        """How many commit shards there are; `opened_with`: how many there were when the metastore was opened."""
+        grown = self.features.get(COMMIT_SHARDS)
+        return opened_with if grown is None else grown.max_level
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """The settings that were given to the topic itself."""
