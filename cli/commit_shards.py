@@ -18,7 +18,7 @@ ATTEMPTS = 20
 
 
 async def grow_commit_shards(settings: Settings, shards: int) -> str:
-    """Return what was done, as a line. InvalidError for another count than a larger multiple, or if an agent does not
+    """Return what was done, as a line. InvalidError for a count that is no doubling, or if an agent does not
     follow growth; UnavailableError if the metastore was too busy each time.
     """
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
@@ -29,11 +29,9 @@ async def grow_commit_shards(settings: Settings, shards: int) -> str:
             before = await metastore.count_commit_shards()
             if shards == before:
                 return f"{COMMIT_SHARDS}={shards}: there are as many already"
-            if shards < before or shards % before or shards > COMMIT_SHARDS_MAX:
-                raise InvalidError(
-                    f"commit shards grow to a multiple of what there is: shards={before} wanted={shards}"
-                    f" max={COMMIT_SHARDS_MAX}"
-                )
+            possible = [before << doublings for doublings in range(1, 11) if before << doublings <= COMMIT_SHARDS_MAX]
+            if shards not in possible:
+                raise InvalidError(f"commit shards grow by doublings: wanted={shards} possible={possible}")
             change_feature(image, COMMIT_SHARDS, shards, allow_downgrade=False)
             try:
                 if await metastore.grow_commit_shards(shards, image.offset):

@@ -82,7 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(sealing, ("metastore.url",), every=False)
     sealing.set_defaults(run=run_seal)
     growing = commands.add_parser("grow-commit-shards", help="give a running cluster more commit shards")
-    growing.add_argument("--to", type=int, required=True, metavar="COUNT", help="a multiple of the count that there is")
+    growing.add_argument(
+        "--to", type=int, required=True, metavar="COUNT", help="the count that there is, doubled once or more"
+    )
     add_settings(growing, ("metastore.url",), every=False)
     growing.set_defaults(run=run_grow)
 

@@ -41,7 +41,7 @@ Its level only rises, and no cluster has it before `headrace storage seal-secret
 
 COMMIT_SHARDS = "commit.shards"
 """The feature of agents that follow the feed while the count of commit shards grows (decisions/0077). Its level is the
-count, and only rises; a cluster whose count never grew does not have it."""
+count, and only rises; a cluster has it since its count grew."""
 COMMIT_SHARDS_MAX = 1024
 
 TRANSACTION_VERSION = "transaction.version"
@@ -57,8 +57,8 @@ highest levels."""
 OPTIONAL_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
     {SEALED_SECRETS: FeatureRange(1, 1), COMMIT_SHARDS: FeatureRange(1, COMMIT_SHARDS_MAX)}
 )
-"""What it supports, too, the first one if its settings say so; a new cluster does not have them, and commands of their
-own raise their levels."""
+"""What it supports, too, the first one if its settings say so; a new cluster does not have them, and commands of
+`headrace storage` raise their levels."""
 
 KAFKA_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
     {"group.version": FeatureRange(1, 1), "metadata.version": FeatureRange(27, 27)}

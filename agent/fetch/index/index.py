@@ -163,16 +163,17 @@ class TailIndex:
 
     def _follow_growth(self, page: FeedPage) -> None:
         """Follow new shards from their first row on, once the old ones are applied as far as a page with the growth
-        goes: all that was committed to a partition before the growth is there (decisions/0077).
+        goes: all that was committed to a partition before the growth is there (decisions/0077). One doubling after
+        another: they may be several growths.
         """
-        new = page.heads.keys() - self.heads.keys()
-        if not new:
+        count = len(self.heads)
+        if len(page.heads) <= count:
             return
         if self._heads_before is None:
             self._heads_before = {shard: page.heads[shard] for shard in self.heads}
         if all(self.heads[shard] >= head for shard, head in self._heads_before.items()):
-            self.heads |= dict.fromkeys(new, 0)
-            self._shards, self._heads_before = len(self.heads), None
+            self.heads |= dict.fromkeys(range(count, 2 * count), 0)
+            self._shards, self._heads_before = 2 * count, None
 
     def take_own(self, extents: Sequence[Extent]) -> tuple[dict[int, int], bool]:
         """Return what this agent's commit appended, before the feed brings it. Returns what `apply` does, and whether

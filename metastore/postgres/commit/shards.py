@@ -12,7 +12,7 @@ from headrace.metastore.log.records import encode_record
 from headrace.metastore.postgres.statement import Pool, Statement
 
 GROW_SECONDS = 120.0
-"""A million partitions take some ten seconds."""
+"""A million partitions take some seconds."""
 DESCRIBE_CLUSTER = Statement("describe_cluster", writes=False)
 _GROW = Statement("grow_commit_shards", writes=True, in_any_life=True, patience_seconds=GROW_SECONDS)
 

@@ -1,7 +1,7 @@
 """The tail index while the commit shards grow: no extent is missed or out of place, and nothing is forgotten.
 
-A made-up feed has partitions, commits, swaps and growth; the index polls it in small pages at drawn times. Whatever it
-shows on the way is a beginning of the truth, and in the end it has all of it.
+A made-up feed has partitions, commits, swaps and growth; the index polls it in small pages at drawn times. What it shows on
+the way is a beginning of the truth, and in the end it has all of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LIFE = uuid.UUID(int=1)
 PAGE_ROWS = 2
 """Rows of a shard in a page: a shard is often behind when another one is not."""
 KEYS = [partition_key(3, index) for index in range(9)]
-COUNTS = (2, 4, 12)
+COUNTS = (2, 4, 16)
 STEPS = 60
 
 
