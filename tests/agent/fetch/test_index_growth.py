@@ -1,6 +1,6 @@
 """The tail index while the commit shards grow: no extent is missed or out of place, and nothing is forgotten.
 
-A made-up feed has partitions, commits, swaps and growth; the index polls it in small pages at drawn times. What it shows on
+A made-up feed has partitions, commits and growth; the index polls it in small pages at drawn times. What it shows on
 the way is a beginning of the truth, and in the end it has all of it.
 """
 
