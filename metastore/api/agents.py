@@ -44,6 +44,10 @@ COMMIT_SHARDS = "commit.shards"
 count, and only rises; a cluster has it since its count grew."""
 COMMIT_SHARDS_MAX = 1024
 
+LEADER_SPREAD = "leader.spread"
+"""The feature of agents that can deal a topic's leaders evenly (decisions/0078). Its level is how many tenths of the
+topics are dealt so; without it, leaders follow commit shards."""
+
 TRANSACTION_VERSION = "transaction.version"
 """Kafka's feature: from level 1 on there are transactions, from 2 on with another epoch for each (KIP-890). Below 1 no
 agent begins one, so that none is read by an agent that does not know them (decisions/0060)."""
@@ -60,6 +64,9 @@ OPTIONAL_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
 """What it supports, too, the first one if its settings say so; a new cluster does not have them, and commands of
 `headrace storage` raise their levels."""
 
+CHOSEN_FEATURES: Mapping[str, FeatureRange] = MappingProxyType({LEADER_SPREAD: FeatureRange(1, 10)})
+"""What it supports, too, and an operator may choose at any time; a new cluster does not have them."""
+
 KAFKA_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
     {"group.version": FeatureRange(1, 1), "metadata.version": FeatureRange(27, 27)}
 )
@@ -69,6 +76,7 @@ metadata.version is that of Kafka 4.1. No agent registers with them."""
 AGENT_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
     {
         **SUPPORTED_FEATURES,
+        **CHOSEN_FEATURES,
         COMMIT_SHARDS: OPTIONAL_FEATURES[COMMIT_SHARDS],
         SHARED_ADDRESS: FeatureRange(1, PROVEN_LINKS),
     }

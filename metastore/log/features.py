@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from headrace.metastore.api.agents import (
+    CHOSEN_FEATURES,
     COMMIT_SHARDS,
     KAFKA_FEATURES,
     METADATA_FORMAT,
@@ -48,7 +49,7 @@ PARTITION_CHANGES_FORMAT = 4
 """The metadata.format with which leader epochs rise when a count changes, and partitions may be removed."""
 SCRAM_KEYS_FORMAT = 4
 """The metadata.format with which no salted password is in the log: replay.py derives the keys of those before it."""
-_KNOWN = {**SUPPORTED_FEATURES, **OPTIONAL_FEATURES}
+_KNOWN = {**SUPPORTED_FEATURES, **OPTIONAL_FEATURES, **CHOSEN_FEATURES}
 _PARTITION_CHANGES = (
     PartitionCountRecord,
     MarkPartitionRecord,
