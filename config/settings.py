@@ -203,8 +203,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             ge=1,
             le=1024,
-            description="Commit shards of a new cluster; fixed by its first migration. At least as many as a zone will"
-            " have agents: those of one shard wait for each other.",
+            description="Commit shards of a new cluster: four times as many as a zone will have agents, as those of one"
+            " shard wait for each other. `headrace storage grow-commit-shards` adds more.",
         ),
     ] = field(default=8, name="commit.shards")
     bucket: Annotated[

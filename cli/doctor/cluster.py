@@ -7,6 +7,7 @@ Invariant: reads only; a connection to an advertised address is closed before a 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
@@ -15,7 +16,7 @@ from headrace.agent.limits.client_rows import RowUse, row_use
 from headrace.cli.doctor.findings import Area, Finding
 from headrace.config.addresses import address_text
 from headrace.config.settings import Settings
-from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES
+from headrace.metastore.api.agents import COMMIT_SHARDS, COMMIT_SHARDS_MAX, METADATA_FORMAT, SUPPORTED_FEATURES
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.settings_in_force import SettingsInForce
@@ -42,7 +43,8 @@ async def examine(settings: Settings, store: ObjectStore | None) -> list[Finding
     try:
         image = await load_image(metastore)
         in_force = SettingsInForce(settings, lambda: image).current()
-        found = [*judge_agents(image), *judge_rows(row_use(await metastore.client_rows(), in_force))]
+        found = [*judge_agents(image), *judge_shards(image, metastore.commit_shards)]
+        found += judge_rows(row_use(await metastore.client_rows(), in_force))
         if store is not None and (bucket_id := await read_cluster_id(store)) not in (None, metastore.cluster_id):
             to_do = "correct bucket or metastore.url"
             ids = f"the bucket belongs to {bucket_id}, the database to {metastore.cluster_id}"
@@ -72,6 +74,17 @@ def judge_agents(image: MetadataImage) -> Iterator[Finding]:
     else:
         yield AREA.ok("agents", found)
     yield _versions(image, live)
+
+
+def judge_shards(image: MetadataImage, shards: int) -> Iterator[Finding]:
+    """Return whether the largest zone has agents that may lead nothing: less than two commit shards for each."""
+    agents = max(Counter(agent.rack for agent in image.live_agents()).values(), default=0)
+    wanted = shards
+    while wanted < 4 * agents and 2 * wanted <= COMMIT_SHARDS_MAX:
+        wanted *= 2
+    if 2 * agents > shards < wanted:
+        found = f"{shards} for {agents} agents of a zone: some lead few partitions or none"
+        yield AREA.warn(COMMIT_SHARDS, found, f"headrace storage grow-commit-shards --to {wanted}")
 
 
 def judge_rows(uses: Iterable[RowUse]) -> Iterator[Finding]:

@@ -27,6 +27,7 @@ from headrace.metastore.api.retention import RetentionApi
 from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import SegmentApi, SegmentCleanupApi
 from headrace.metastore.api.settings import SettingsApi
+from headrace.metastore.api.shards import ShardApi
 from headrace.metastore.api.splits import SplitApi
 from headrace.metastore.api.topics import PartitionApi
 from headrace.metastore.api.transactions import TransactionApi
@@ -34,6 +35,7 @@ from headrace.metastore.api.transactions import TransactionApi
 
 class Metastore(
     CommitApi,
+    ShardApi,
     BulkWriteApi,
     BulkRecordApi,
     ReadApi,

@@ -126,6 +126,23 @@ def test_agents(agents: list[AgentImage], expected: tuple[str, str]) -> None:
     assert worst(list(cluster.judge_agents(image))) == expected
 
 
+@pytest.mark.parametrize(
+    ("in_a", "in_b", "shards", "to_do"),
+    [
+        (4, 3, 8, ""),
+        (5, 2, 8, "--to 32"),
+        (0, 0, 8, ""),
+        (12, 12, 8, "--to 64"),
+        (9, 0, 3, "--to 48"),
+        (600, 0, 1024, ""),
+    ],
+)
+def test_commit_shards_for_the_largest_zone(in_a: int, in_b: int, shards: int, to_do: str) -> None:
+    agents = [an_agent(number, 4, "a" if number < in_a else "b") for number in range(in_a + in_b)]
+    found = list(cluster.judge_shards(MetadataImage(agents={agent.node_id: agent for agent in agents}), shards))
+    assert [finding.to_do.endswith(to_do) for finding in found] == [True] * bool(to_do)
+
+
 def test_a_format_that_lags() -> None:
     agents = {node_id: an_agent(node_id, 4, "a") for node_id in (1, 2)}
     assert worst(list(cluster.judge_agents(MetadataImage(agents=agents)))) == ("versions", "warn")
