@@ -148,15 +148,20 @@ class ProcessShell:
         return self._reporter.warnings
 
     def reached(self) -> frozenset[str]:
-        """The dependencies that answer this process: what it reports to other agents."""
-        return frozenset(watch.name for watch in (self._metastore_watch, self._bucket_watch) if watch.answers)
+        """The dependencies that answer this process: what it reports to other agents. The next question, a second
+        later, gets what a new look found.
+        """
+        watches = (self._metastore_watch, self._bucket_watch)
+        for watch in watches:
+            watch.look_again()
+        return frozenset(watch.name for watch in watches if watch.answers)
 
     def _own_parts(self) -> Iterator[Part]:
         over = self._life.not_ready_reason()
         yield Part("metastore life", over is None, over or "")
         for role in self._roles:
-            reason = role.not_ready_reason()
-            yield Part(role.title, reason is None, reason or "")
+            found = role.not_ready()
+            yield Part(role.title, True) if found is None else Part(role.title, False, *found)
         failing = self._supervisor.problems()  # clients are served all the same
         yield Part("background work", True, "; ".join(f"{work}: {why}" for work, why in failing.items()))
 

@@ -13,10 +13,11 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.cli.process.readiness import LOOP_SILENCE_SECONDS
+from headrace.cli.process.readiness import CONFIRM_SECONDS, LOOP_SILENCE_SECONDS, RETURN_SECONDS
 from headrace.cli.process.shell import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS, ProcessShell
 from headrace.config.settings import Settings
 from headrace.metastore.setting_reporter import NO_COMPACTOR, REPORT_SECONDS, REPORTS_PER_LOOK, SettingReporter
+from headrace.storage.dependency import BUCKET, METASTORE, RETRY_SECONDS, NotReady, Reported
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectInfo
@@ -32,6 +33,7 @@ class ScriptedRole:
 
     def __init__(self) -> None:
         self.reason: str | None = None
+        self.waits_for = ""
 
     async def start(self) -> None: ...
 
@@ -40,8 +42,8 @@ class ScriptedRole:
 
     async def close(self, grace_seconds: float) -> None: ...
 
-    def not_ready_reason(self) -> str | None:
-        return self.reason
+    def not_ready(self) -> NotReady | None:
+        return None if self.reason is None else NotReady(self.reason, self.waits_for)
 
     def ready_fields(self) -> str:
         return "role=1"
@@ -107,9 +109,10 @@ class ScriptedPeers:
 
     def __init__(self) -> None:
         self.reports: frozenset[str] = frozenset()
+        self.answer = True
 
-    async def reached(self) -> frozenset[str]:
-        return self.reports
+    async def reported(self) -> Reported:
+        return Reported(self.reports, self.answer)
 
 
 class HealthWorld:
@@ -218,6 +221,88 @@ async def test_an_outage_that_all_agents_share_is_a_detail(world: HealthWorld, p
         200,
         [f"{part}: fails here, and no other agent reports that it reaches it: away"],
     )
+
+
+async def _after_the_lease(world: HealthWorld) -> tuple[int, dict[str, Any]]:
+    """/readyz when the metastore was away for so long that the lease ran out."""
+    world.metastore.error = UnavailableError("away")
+    await world.probed()
+    world.role.reason, world.role.waits_for = "its lease ran out", METASTORE
+    return await world.probed()
+
+
+async def test_a_lease_that_ran_out_in_an_outage_that_all_share_is_a_detail(world: HealthWorld) -> None:
+    code, body = await _after_the_lease(world)
+    assert code == 200
+    assert body["details"][0] == "role: its lease ran out, in an outage of the metastore that all agents share"
+
+
+async def test_bucket_and_metastore_away_for_all_is_a_detail(world: HealthWorld) -> None:
+    world.store.error = UnavailableError("away")
+    code, body = await _after_the_lease(world)
+    assert (code, len(body["details"])) == (200, 3)
+
+
+async def test_a_lease_is_renewed_before_it_counts_again(world: HealthWorld) -> None:
+    """When the metastore answers again, its probe may be answered before the next heartbeat."""
+    await _after_the_lease(world)
+    world.metastore.error = None
+    assert (await world.probed())[0] == 200
+    world.role.reason = None
+    assert "details" not in (await world.probed())[1]
+    world.role.reason = "its lease ran out"
+    await world.clock.advance(RETURN_SECONDS)
+    code, body = await world.get("/readyz")
+    assert (code, body["reason"]) == (503, "role: its lease ran out"), "a lease that is lost without an outage"
+
+
+async def test_a_lease_that_ran_out_counts_if_another_agent_reaches_the_metastore(world: HealthWorld) -> None:
+    await _after_the_lease(world)
+    world.peers.reports = frozenset({METASTORE})
+    assert (await world.probed())[0] == 200, "the metastore has just come back, and this agent connects again"
+    await world.clock.advance(RETURN_SECONDS)
+    code, body = await world.get("/readyz")
+    assert (code, body["reason"]) == (503, "role: its lease ran out")
+
+
+async def test_another_agent_that_has_not_noticed_the_outage_yet_takes_nobody_out(world: HealthWorld) -> None:
+    world.metastore.error, world.peers.reports = UnavailableError("away"), frozenset({METASTORE})
+    await world.clock.advance(METASTORE_PROBE_SECONDS + CONFIRM_SECONDS / 2)
+    code, body = await world.get("/readyz")
+    assert (code, body["details"]) == (200, ["metastore: fails here, and another agent has just reached it: away"])
+    world.peers.reports = frozenset()
+    assert (await world.probed())[0] == 200
+
+
+async def test_an_agent_that_is_asked_looks_again(world: HealthWorld) -> None:
+    """What it answers a second later is new: an outage is not passed on as reached for the whole pause of a probe."""
+    await world.probed()
+    world.store.error = UnavailableError("away")
+    assert BUCKET in world.shell.reached()
+    await world.clock.advance(RETRY_SECONDS)
+    world.shell.reached()
+    await world.clock.advance(0.1)
+    assert BUCKET not in world.shell.reached()
+
+
+async def test_a_lease_that_ran_out_counts_if_no_other_agent_answers(world: HealthWorld) -> None:
+    """This agent may be the one that is cut off, from the metastore and from the other agents."""
+    world.peers.answer = False
+    code, body = await _after_the_lease(world)
+    assert (code, body["reason"]) == (503, "role: its lease ran out")
+
+
+async def test_a_process_that_was_fenced_is_not_excused(world: HealthWorld) -> None:
+    await _after_the_lease(world)
+    world.role.reason, world.role.waits_for = "fenced", ""
+    assert (await world.probed())[1]["reason"] == "role: fenced"
+
+
+async def test_an_outage_of_the_bucket_excuses_no_lease(world: HealthWorld) -> None:
+    world.store.error = UnavailableError("away")
+    world.role.reason, world.role.waits_for = "its lease ran out", METASTORE
+    assert (await world.probed())[1]["reason"] == "role: its lease ran out"
+    assert world.registry.get_sample_value("headrace_dependency_failing", {"dependency": BUCKET}) == 1
 
 
 async def test_calls_that_are_answered_count_as_probes(world: HealthWorld) -> None:
