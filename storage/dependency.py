@@ -52,9 +52,12 @@ class DependencyWatch:
         interval_seconds: float,
         clock: Clock,
         answers_so_far: Callable[[], int] = lambda: 0,
+        refusal: Callable[[], str | None] = lambda: None,
     ) -> None:
         """`probe` raises HeadraceError if the dependency does not work. `answers_so_far`: calls of this process that
-        the dependency answered; a probe is left out if there were any since the last look."""
+        the dependency answered; a probe is left out if there were any since the last look. `refusal`: why it answers
+        and does not do its work, for any process."""
+        self.refusal = refusal
         self.name = name
         self._probe = probe
         self._interval_seconds = interval_seconds

@@ -88,7 +88,8 @@ class Readiness:
         self._tasks: list[asyncio.Task[None]] = []
         self._failing = Gauge(
             "headrace_dependency_failing",
-            "1 while this process's own probes of the metastore or the bucket fail",
+            "1 while this process's own probes of the metastore or the bucket fail, its PUTs fail, or the metastore"
+            " refuses to write",
             ["dependency"],
             registry=registry,
         )
@@ -122,7 +123,8 @@ class Readiness:
     def _dependency(self, watch: DependencyWatch) -> Part:
         failure = watch.failure()
         if failure is None:
-            return Part(watch.name, True)
+            refusal = watch.refusal()
+            return Part(watch.name, True, "" if refusal is None else f"refuses to write, for all processes: {refusal}")
         since = self._alone_since.get(watch.name)
         if since is None:
             return Part(watch.name, True, f"fails here, and no other agent reports that it reaches it: {failure}")
@@ -137,9 +139,11 @@ class Readiness:
         while True:
             self._round_at = self._clock.monotonic()
             failing = {watch.name for watch in self._watches if watch.failure() is not None}
+            refusing = {watch.name for watch in self._watches if watch.refusal() is not None}
             for watch in self._watches:
-                self._failing.labels(watch.name).set(watch.name in failing)
+                self._failing.labels(watch.name).set(watch.name in failing | refusing)
             await self._ask_about(failing)
+            self._excused_until |= dict.fromkeys(refusing, self._clock.monotonic() + RETURN_SECONDS)
             await self._clock.sleep(ROUND_SECONDS)
 
     async def _ask_about(self, failing: set[str]) -> None:

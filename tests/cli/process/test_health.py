@@ -18,8 +18,9 @@ from headrace.cli.process.shell import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SEC
 from headrace.config.settings import Settings
 from headrace.metastore.setting_reporter import NO_COMPACTOR, REPORT_SECONDS, REPORTS_PER_LOOK, SettingReporter
 from headrace.storage.dependency import BUCKET, METASTORE, RETRY_SECONDS, NotReady, Reported
-from headrace.storage.errors import UnavailableError
+from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.objects.memory import MemoryStore
+from headrace.storage.objects.put_outcomes import PROBE_SECONDS
 from headrace.storage.objects.store import ObjectInfo
 from tests.manual_clock import ManualClock
 from tests.scripted_settings import ScriptedSettings
@@ -60,10 +61,14 @@ class ScriptedMetastore:
     def __init__(self) -> None:
         self.error: UnavailableError | None = None
         self.hangs = False
+        self.refuses: str | None = None
         self.probes = self.answered = 0
 
     def answers(self) -> int:
         return self.answered
+
+    def refusal(self) -> str | None:
+        return self.refuses
 
     async def metadata_head(self) -> int:
         self.probes += 1
@@ -78,11 +83,19 @@ class ScriptedMetastore:
 
 
 class ScriptedStore(MemoryStore):
-    """Fault model: `error` for every look at an object."""
+    """Fault model: `error` for every look at an object; `denied`: each PUT is refused, as by rights that are gone."""
 
     def __init__(self) -> None:
         super().__init__(ManualClock())
         self.error: UnavailableError | None = None
+        self.denied = False
+        self.puts = 0
+
+    async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
+        self.puts += 1
+        if self.denied:
+            raise InvalidError(f"access denied: key={key}")
+        return await super().put(key, body, if_absent=if_absent)
 
     async def head(self, key: str) -> ObjectInfo:
         if self.error:
@@ -272,6 +285,39 @@ async def test_another_agent_that_has_not_noticed_the_outage_yet_takes_nobody_ou
     assert (code, body["details"]) == (200, ["metastore: fails here, and another agent has just reached it: away"])
     world.peers.reports = frozenset()
     assert (await world.probed())[0] == 200
+
+
+async def test_a_bucket_that_answers_and_refuses_puts_is_a_failing_one(world: HealthWorld) -> None:
+    """Nobody produces: the probe finds out within a minute, and notices the end within seconds."""
+    world.store.denied = True
+    await world.clock.advance(PROBE_SECONDS + BUCKET_PROBE_SECONDS)
+    code, body = await world.probed()
+    assert (code, len(body["details"])) == (200, 1)
+    assert "PUTs fail: access denied" in body["details"][0]
+    assert world.registry.get_sample_value("headrace_dependency_failing", {"dependency": BUCKET}) == 1
+    world.peers.reports = frozenset({BUCKET})
+    await world.clock.advance(RETURN_SECONDS)
+    assert (await world.probed())[1]["reason"].startswith("bucket: PUTs fail"), "another agent may put"
+    world.store.denied = False
+    assert (await world.probed())[0] == 200
+
+
+async def test_an_idle_process_puts_once_a_minute_at_most(world: HealthWorld) -> None:
+    await world.clock.advance(10 * PROBE_SECONDS)
+    assert 9 <= world.store.puts <= 10
+
+
+async def test_a_metastore_that_refuses_to_write_is_seen_and_takes_out_no_agent(world: HealthWorld) -> None:
+    world.metastore.refuses = "commit_files failed: No space left on device"
+    world.peers.reports = frozenset({METASTORE, BUCKET})
+    world.role.reason, world.role.waits_for = "its lease ran out", METASTORE
+    code, body = await world.probed()
+    assert (code, len(body["details"])) == (200, 2)
+    assert "No space left" in body["details"][1]
+    assert world.registry.get_sample_value("headrace_dependency_failing", {"dependency": METASTORE}) == 1
+    world.metastore.refuses = world.role.reason = None
+    assert "details" not in (await world.probed())[1]
+    assert world.registry.get_sample_value("headrace_dependency_failing", {"dependency": METASTORE}) == 0
 
 
 async def test_an_agent_that_is_asked_looks_again(world: HealthWorld) -> None:
