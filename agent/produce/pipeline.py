@@ -162,6 +162,7 @@ class ProducePipeline:
             log_start_offset=callbacks.log_start_offset,
             topic_name=lambda key: _topic_name(view, key),
             count_received=count_received,
+            slow_ms=settings.slow_request_ms,
         )
         self._committer = Committer(
             metastore,
