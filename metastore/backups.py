@@ -78,7 +78,7 @@ def backup_age_s(record: BackupRecord, archive: WalArchive, now_ms: int) -> floa
 def backup_problem(record: BackupRecord | None, archive: WalArchive, now_ms: int, delay_ms: int) -> str | None:
     """Return what is wrong; None if a restore finds the objects of all files that it names.
 
-    `delay_ms`: file.delete.delay.ms, for which the objects of files that died after the backup are kept.
+    `delay_ms`: file.delete.delay.ms, how long the objects of dead files are kept.
     """
     if record is None:
         return "no backup of Postgres is recorded: if its disk is lost, so is the order of all records"

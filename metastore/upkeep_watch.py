@@ -1,5 +1,5 @@
 """Looks once a minute at what needs an operator and shows in no other metric: the age of Postgres' backup, and jobs
-that nobody takes.
+that no worker takes.
 
 Place: one per process with a metadata log, started by cli/process/shell.py; it works while the process is the active
 controller, so one process of a cluster asks.

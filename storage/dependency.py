@@ -26,8 +26,8 @@ RETRY_SECONDS = 1.0
 class NotReady(NamedTuple):
     """Why a role takes no work.
 
-    `waits_for`: the dependency that must answer before that can change; empty if the role is not ready for a reason of
-    its own.
+    `waits_for`: the dependency that must answer before that can change; empty if the role is not ready for
+    another reason.
     """
 
     reason: str

@@ -63,5 +63,5 @@ def asked_wait_seconds(version: int, body: memoryview) -> float:
     start = 0 if version >= _WITHOUT_REPLICA else _INT.size
     if len(body) < start + _INT.size:
         return 0.0
-    (milliseconds,) = _INT.unpack_from(body, start)
+    milliseconds: int = _INT.unpack_from(body, start)[0]
     return max(0, milliseconds) / 1000.0

@@ -34,7 +34,7 @@ that begins for all is not noticed by all at once (dependency.RETRY_SECONDS and 
 """
 RETURN_SECONDS = 15.0
 """After an outage that all agents shared, each has this long to connect and to renew its lease: it does not end for all
-at once either, and the metastore fences nobody within a session timeout of its return.
+at once either, and the metastore fences no agent within a session timeout of its return.
 """
 
 
@@ -83,6 +83,8 @@ class Readiness:
         self._round_at = clock.monotonic()
         self._alone_since: dict[str, float] = {}
         """By dependency that fails here: since when another agent reports without a break that it reaches it."""
+        self._refusals: dict[str, str] = {}
+        """By dependency: why it answers and does not do its work, as of the last round."""
         self._excused_until: dict[str, float] = {}
         """By dependency: until when its outage, which all agents share, excuses what waits for it."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -123,7 +125,7 @@ class Readiness:
     def _dependency(self, watch: DependencyWatch) -> Part:
         failure = watch.failure()
         if failure is None:
-            refusal = watch.refusal()
+            refusal = self._refusals.get(watch.name)
             return Part(watch.name, True, "" if refusal is None else f"refuses to write, for all processes: {refusal}")
         since = self._alone_since.get(watch.name)
         if since is None:
@@ -139,11 +141,12 @@ class Readiness:
         while True:
             self._round_at = self._clock.monotonic()
             failing = {watch.name for watch in self._watches if watch.failure() is not None}
-            refusing = {watch.name for watch in self._watches if watch.refusal() is not None}
+            found = {watch.name: watch.refusal() for watch in self._watches}
+            self._refusals = {name: refusal for name, refusal in found.items() if refusal is not None}
             for watch in self._watches:
-                self._failing.labels(watch.name).set(watch.name in failing | refusing)
+                self._failing.labels(watch.name).set(watch.name in failing or watch.name in self._refusals)
             await self._ask_about(failing)
-            self._excused_until |= dict.fromkeys(refusing, self._clock.monotonic() + RETURN_SECONDS)
+            self._excused_until |= dict.fromkeys(self._refusals, self._clock.monotonic() + RETURN_SECONDS)
             await self._clock.sleep(ROUND_SECONDS)
 
     async def _ask_about(self, failing: set[str]) -> None:

@@ -15,7 +15,6 @@ import math
 import os
 import re
 import socket
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -62,12 +61,13 @@ class Pool(AsyncConnectionPool[Connection]):
     _refusal: str = ""
 
     def refused(self, error: HeadraceError) -> None:
-        """Note that the server answered and could not write, whatever the statement was."""
-        self._refused_at, self._refusal = time.monotonic(), str(error)
+        """Note that the server answered, and could not write."""
+        self._refused_at, self._refusal = asyncio.get_running_loop().time(), str(error)
 
     def refusal(self) -> str | None:
-        """Return why the server refused to write within the last REFUSED_SECONDS. Any thread may ask."""
-        return self._refusal if time.monotonic() - self._refused_at < REFUSED_SECONDS else None
+        """Return why the server refused to write within the last REFUSED_SECONDS."""
+        is_new = asyncio.get_running_loop().time() - self._refused_at < REFUSED_SECONDS
+        return self._refusal if is_new else None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Make the pool as psycopg does."""

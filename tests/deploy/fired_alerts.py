@@ -1,7 +1,7 @@
 """Says by Prometheus' own engine whether an alert fires, from pages of /metrics that real processes showed.
 
-Place: test_real_alerts.py makes the conditions. Each page stands for some minutes of scrapes, so that the rule's `for`
-passes without waiting for it.
+Place: test_real_alerts.py makes the conditions. Each page is repeated as some minutes of scrapes, so that the rule's
+`for` passes without waiting for it.
 Invariant: the rules are those that operators deploy. An alert must not fire on the page before the condition.
 """
 

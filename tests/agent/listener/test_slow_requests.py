@@ -56,7 +56,7 @@ def test_the_lines_of_an_outage_are_bounded_and_counted(
         slow.report(client, _slot(ApiKey.PRODUCE, 0.0, 10.0), 10.0 + number / 1_000)
     assert len(caplog.messages) == LINES
     slow.report(client, _slot(ApiKey.METADATA, 0.0, 10.0), 11.0)
-    assert "api=Metadata" in caplog.messages[-1], "another API has lines of its own"
+    assert "api=Metadata" in caplog.messages[-1], "each API has its lines"
     slow.report(client, _slot(ApiKey.PRODUCE, 80.0, 90.0), 90.0)
     assert caplog.messages[-1].endswith(f"left_out={1_000 - LINES}")
 

@@ -129,7 +129,7 @@ async def test_a_silent_agent_delays_the_round_by_no_more_than_its_limit(three: 
 
 
 async def test_an_agent_without_others_is_heard_by_itself() -> None:
-    """Nobody could be better off, so its own failures are the whole cluster's."""
+    """No other agent could be better off, so its failures are the whole cluster's."""
     alone = Agents(Agent(1))
     await alone.start()
     assert await alone.members[0].reports.reported() == Reported(frozenset(), is_heard=True)

@@ -231,7 +231,7 @@ def _rng() -> Any:
     return random.Random(5)
 
 
-def test_a_metastore_that_went_back_is_told(places: list[str], doctor: Doctor) -> None:
+def test_a_metastore_that_went_back(places: list[str], doctor: Doctor) -> None:
     """The bucket says that the server once had more: as after a dump was restored."""
     store = DirectoryStore(Path(places[3].removeprefix("file://")), SystemClock())
     settings = Settings(metastore_url=places[1], bucket=places[3])
@@ -252,7 +252,7 @@ def test_a_metastore_that_went_back_is_told(places: list[str], doctor: Doctor) -
     assert "migrate --restored" in str(to_do)
 
 
-def test_agents_without_a_compactor_are_told(places: list[str], doctor: Doctor) -> None:
+def test_agents_without_a_compactor(places: list[str], doctor: Doctor) -> None:
     async def report() -> None:
         metastore = await PostgresMetastore.open(places[1], Settings(metastore_url=places[1]))
         await metastore.report_settings(SettingReport(uuid.uuid4(), "host-1", ("broker", "controller"), None, {}))
@@ -262,7 +262,7 @@ def test_agents_without_a_compactor_are_told(places: list[str], doctor: Doctor) 
     assert doctor(*places)["cluster compactor"][0] == "bad"
 
 
-def test_work_that_nobody_takes_is_told(places: list[str], doctor: Doctor) -> None:
+def test_work_that_no_worker_takes(places: list[str], doctor: Doctor) -> None:
     assert doctor(*places)["cluster background work"][0] == "ok"
     _on(
         places[1],
@@ -285,7 +285,7 @@ def test_a_backup_that_is_recorded_is_judged(places: list[str], doctor: Doctor) 
     assert message.startswith("a restore would go back 26.0 h, and file.delete.delay.ms is 1.0 h")
 
 
-def test_the_full_disk_of_postgres_is_told(tmp_path: Path, doctor: Doctor) -> None:
+def test_a_full_disk_of_postgres(tmp_path: Path, doctor: Doctor) -> None:
     if why_missing():
         pytest.skip("needs mkfs.ext4 and a loop device" if os.geteuid() == 0 else "needs root")
     with tempfile.TemporaryDirectory(prefix="headrace-disk-") as place:

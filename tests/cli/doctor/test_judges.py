@@ -192,7 +192,7 @@ def test_a_cluster_needs_a_compactor() -> None:
     assert running.judge_roles({}).level is Level.WARN, "it has not started yet"
 
 
-def test_background_work_that_waits_or_was_given_up_is_told() -> None:
+def test_background_work_that_waits_or_was_given_up() -> None:
     late_ms = int(OVERDUE_SECONDS * 1000) + 1
     (fine,) = running.judge_jobs(
         [JobCount("plan", JobState.WAITING, 3, 0), JobCount("compact-large", JobState.WAITING, 1, late_ms)]
