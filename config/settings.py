@@ -424,6 +424,14 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="Minimum log level.")] = field(
         default="info", name="log.level"
     )
+    slow_request_ms: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="A request that takes at least so long gets a log line with its API, client id, principal and"
+            " where the time went; what a Fetch asked to wait for does not count. At most five lines a minute and API."
+            " 0: none."
+        ),
+    ] = field(default=5_000, name="slow.request.ms")
     otel_enable: Annotated[
         bool,
         Meta(

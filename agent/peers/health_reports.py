@@ -24,7 +24,7 @@ from headrace.metastore.api.zone_secret import opened_with
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
-from headrace.storage.dependency import BUCKET, METASTORE
+from headrace.storage.dependency import BUCKET, METASTORE, Reported
 from headrace.storage.errors import CorruptError, HeadraceError, InvalidError
 
 logger = logging.getLogger(__name__)
@@ -64,8 +64,8 @@ class AgentReports:
         self._rng = rng
         self._listener = listener
 
-    async def reached(self) -> frozenset[str]:
-        """The dependencies that at least one of the agents asked reaches now."""
+    async def reported(self) -> Reported:
+        """What the agents asked reach now, and whether any of them answered."""
         others = [agent for agent in self._view.image.live_agents() if agent.node_id != self._view.node_id]
         chosen = self._rng.sample(others, min(PEERS_ASKED, len(others)))
         questions = [asyncio.ensure_future(self._ask(agent)) for agent in chosen]
@@ -76,7 +76,8 @@ class AgentReports:
             task.cancel()
         answers = await asyncio.gather(*questions, return_exceptions=True)
         await asyncio.gather(everything, return_exceptions=True)
-        return frozenset().union(*(answer for answer in answers if isinstance(answer, frozenset)))
+        heard = [answer for answer in answers if isinstance(answer, frozenset)]
+        return Reported(frozenset().union(*heard), bool(heard) or not others)
 
     async def handle(self, request: Request) -> Response:
         """Return what this process reaches. CloseConnection for an unauthorized, stale or misdirected question."""
@@ -86,7 +87,8 @@ class AgentReports:
         request.connection.is_agent = True
         return Response([encode_answer(request.correlation_id, secret, mac, self._own_reached())])
 
-    async def _ask(self, agent: AgentImage) -> frozenset[str]:
+    async def _ask(self, agent: AgentImage) -> frozenset[str] | None:
+        """None: it did not answer."""
         connection: PeerConnection | None = None
         try:
             address = agent.endpoint(self._listener)
@@ -98,7 +100,7 @@ class AgentReports:
             return decode_answer(answer, self._secret, mac)
         except HeadraceError as error:
             logger.info("an agent did not say what it reaches: node_id=%d error=%s", agent.node_id, error)
-            return frozenset()
+            return None
         finally:
             if connection is not None:
                 connection.close()

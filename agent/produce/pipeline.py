@@ -126,8 +126,7 @@ class ProducePipeline:
         """`seen`: what the listener sees of requests before they are whole; None without a listener. `authorizer`:
         None if ACLs are not enforced. `count_received`: gets each committed batch (agent/cluster/topic_traffic.py).
         `observer`: None if nothing is traced."""
-        self._clock, self._observer = clock, observer
-        self._metrics = ProduceMetrics(registry)
+        self._clock, self._observer, self._metrics = clock, observer, ProduceMetrics(registry)
         self._buffer = ActiveBuffer(flush_bytes=settings.flush_bytes)
         self._queue = FlushQueue(self._settled)
         policy = self._new_policy(settings, clock)
@@ -162,6 +161,7 @@ class ProducePipeline:
             log_start_offset=callbacks.log_start_offset,
             topic_name=lambda key: _topic_name(view, key),
             count_received=count_received,
+            slow_ms=settings.slow_request_ms,
         )
         self._committer = Committer(
             metastore,

@@ -64,7 +64,7 @@ class WorkerThread:
     async def close(self, grace_seconds: float) -> None:
         """It holds nothing else."""
 
-    def not_ready_reason(self) -> str | None:
+    def not_ready(self) -> None:
         """None: jobs wait."""
         return None
 

@@ -54,6 +54,12 @@ class Position(msgspec.Struct, frozen=True):
     notes what a crash may take back.
     """
 
+    def __str__(self) -> str:
+        return (
+            f"life={self.life} timeline={self.timeline} wal_bytes={self.wal_bytes} feed_sum={self.feed_sum}"
+            f" metadata_head={self.metadata_head}"
+        )
+
     @classmethod
     def of(cls, found: ServerLife) -> Position:
         return cls(found.life, found.server.timeline, found.wal_bytes, found.feed_sum, found.metadata_head)

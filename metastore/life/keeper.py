@@ -161,7 +161,7 @@ class LifeKeeper:
         if verdict is LifeVerdict.CURRENT:
             self._reached.take(found)
         elif verdict is LifeVerdict.RESTORED and went_back(found, self._reached.newest):
-            logger.error("the metastore went back: had=%s has=%s", self._reached.newest, Position.of(found))
+            logger.error("the metastore went back: had: %s; has: %s", self._reached.newest, Position.of(found))
         if verdict is not self.verdict:
             logger.log(
                 logging.INFO if verdict is LifeVerdict.CURRENT else logging.ERROR,

@@ -11,6 +11,7 @@ import uuid
 from typing import Self
 
 from headrace.config.settings import Settings
+from headrace.metastore.backups import WalArchive
 from headrace.metastore.postgres.bulk.bulk import PostgresBulkWrites
 from headrace.metastore.postgres.cleaning.cleaning import PostgresCleaning
 from headrace.metastore.postgres.cluster.agents import PostgresAgents
@@ -22,6 +23,7 @@ from headrace.metastore.postgres.commit.commit_files import PostgresCommit
 from headrace.metastore.postgres.commit.shards import DESCRIBE_CLUSTER, PostgresShards
 from headrace.metastore.postgres.compaction.compaction import PostgresCompaction
 from headrace.metastore.postgres.controller.controller import PostgresController
+from headrace.metastore.postgres.diagnosis.diagnosis import wal_archive
 from headrace.metastore.postgres.files.deletion import PostgresDeletion
 from headrace.metastore.postgres.files.rebuild import PostgresRebuild
 from headrace.metastore.postgres.groups.groups import PostgresGroups
@@ -122,9 +124,17 @@ class PostgresMetastore(
         """The same as many as metastore.pool.size said until now; those in use end with their call."""
         await self.pool.resize(count, count)
 
+    async def wal_archive(self) -> WalArchive:
+        """Errors as every statement's."""
+        return await wal_archive(self.pool)
+
     def answers(self) -> int:
         """Statements that the server answered so far."""
         return self.pool.answers
+
+    def refusal(self) -> str | None:
+        """Return why the server refused to write within the last REFUSED_SECONDS."""
+        return self.pool.refusal()
 
 
 async def _describe_cluster(pool: Pool) -> tuple[str, uuid.UUID, int]:

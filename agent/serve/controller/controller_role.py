@@ -134,7 +134,7 @@ class ControllerRole:
         address = "none" if found is None else address_text(found.host, self._endpoint.port)
         return f"node={self._settings.node_id} controller={address}"
 
-    def not_ready_reason(self) -> str | None:
+    def not_ready(self) -> None:
         """None: while the metastore answers, it can acquire the lease."""
         return None
 
