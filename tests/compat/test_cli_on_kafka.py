@@ -1,12 +1,14 @@
-"""`headrace topics`, `configs`, `records` and `groups` against Apache Kafka: the tools speak plain Kafka."""
+"""`headrace topics`, `configs`, `users`, `acls` and the others against Apache Kafka: the tools speak plain Kafka."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import confluent_kafka
 import pytest
 
+from tests.cli.access_checks import check_acls, check_features, check_quotas, check_transactions, check_users
 from tests.cli.command_lines import Run, json_runner, produce, told
 from tests.compat.kafka_server import kafka_server
 
@@ -16,12 +18,16 @@ pytestmark = [
 ]
 PARTITIONS = 3
 RECORDS = 300
+SETTINGS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
 
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Its bootstrap address."""
-    with kafka_server(tmp_path_factory.mktemp("kafka")) as bootstrap:
+    with kafka_server(tmp_path_factory.mktemp("kafka"), SETTINGS) as bootstrap:
         yield bootstrap
 
 
@@ -97,3 +103,23 @@ def test_records_and_groups(run: Run, kafka: str, monkeypatch: pytest.MonkeyPatc
     described = run("groups", "describe", "readers")
     reader.close()
     assert (sum(row["current_offset"] for row in described), {row["lag"] for row in described}) == (RECORDS, {0})
+
+
+def test_users(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    check_users(run, monkeypatch, tmp_path)
+
+
+def test_acls(run: Run) -> None:
+    check_acls(run)
+
+
+def test_quotas(run: Run) -> None:
+    check_quotas(run)
+
+
+def test_features(run: Run) -> None:
+    check_features(run, "metadata.version")
+
+
+def test_transactions(run: Run, kafka: str) -> None:
+    check_transactions(run, kafka)

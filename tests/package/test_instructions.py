@@ -29,6 +29,8 @@ NOT_RUN = {
     "headrace cluster unregister": "an agent that is gone",
     **dict.fromkeys(("headrace groups d", "headrace groups r"), "a group with members"),
     **dict.fromkeys(("headrace segments s", "headrace segments h", "headrace segments m"), "merged files"),
+    "headrace users alter": "a file with a password",
+    **dict.fromkeys(("headrace transactions a", "headrace transactions describe "), "an open transaction"),
     "headrace export": "an extra",
     **dict.fromkeys(("headrace dump-log --files", "headrace dump-log --cluster-metadata-decoder --f"), "files"),
     "headrace dump-log --remote": "[--audit] is a choice",
