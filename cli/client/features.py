@@ -19,6 +19,8 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 """Kafka's upgrade types."""
 TIMEOUT = datetime.timedelta(seconds=30)
 SOFTWARE = "headrace"
+OWN_FEATURE = "metadata.format"
+"""A feature that every Headrace has and no other Kafka cluster."""
 
 
 class FeatureLevel(NamedTuple):
@@ -43,6 +45,11 @@ def list_features(cluster: KafkaCluster) -> tuple[int, list[FeatureLevel]]:
         for each in answer.supported_features
     ]
     return int(answer.finalized_features_epoch), sorted(found)
+
+
+def is_headrace(cluster: KafkaCluster) -> bool:
+    """Return whether the cluster is a Headrace, which can also lower the number of a topic's partitions."""
+    return any(each.feature == OWN_FEATURE for each in list_features(cluster)[1])
 
 
 def update_features(

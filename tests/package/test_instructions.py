@@ -29,6 +29,7 @@ NOT_RUN = {
     "headrace cluster unregister": "an agent that is gone",
     **dict.fromkeys(("headrace groups d", "headrace groups r"), "a group with members"),
     **dict.fromkeys(("headrace segments s", "headrace segments h", "headrace segments m"), "merged files"),
+    **dict.fromkeys(("headrace cluster plan", "headrace cluster apply"), "a file that describes the passwords, too"),
     "headrace users alter": "a file with a password",
     **dict.fromkeys(("headrace transactions a", "headrace transactions describe "), "an open transaction"),
     "headrace export": "an extra",
