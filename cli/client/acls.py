@@ -56,7 +56,7 @@ class Acl(NamedTuple):
 
 
 class WantedAcls(NamedTuple):
-    """Which ACLs are listed or deleted: None and ANY match all."""
+    """A filter for ACLs that are listed or deleted: None and ANY match all."""
 
     resource: int = ANY
     name: str | None = None

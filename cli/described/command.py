@@ -204,7 +204,7 @@ def _planned(args: argparse.Namespace, cluster: KafkaCluster, description: Descr
 
 
 def _found(args: argparse.Namespace, cluster: KafkaCluster, description: Description) -> FoundCluster:
-    """What the plan needs of the cluster: kinds that are described or pruned."""
+    """Read the parts of the cluster that the plan needs: kinds that are described or pruned."""
     kinds = {kind for kind, _ in description.places} | {scope.kind for scope in args.prune}
     return read_cluster(cluster, kinds, description.state.topics.keys())
 

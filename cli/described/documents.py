@@ -20,7 +20,7 @@ import yaml
 from headrace.cli.described.state import Place
 
 NodePath = tuple[str | int, ...]
-"""Where a part is in a document: keys and indexes."""
+"""The keys and indexes that lead to a part of a document."""
 SUFFIXES = (".yaml", ".yml", ".json")
 STDIN = "-"
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
@@ -43,7 +43,7 @@ class FileDocument:
     value: Any = None
     lines: dict[NodePath, int] = field(default_factory=dict)
     numbers: dict[NodePath, str] = field(default_factory=dict)
-    """Numbers as they are written: a config keeps 1e3 and 1.50."""
+    """Fractions as they are written: a config keeps 1.50."""
 
     def place(self, path: NodePath = ()) -> Place:
         """Return where a part is; where its nearest parent is, if it has no line."""
@@ -119,19 +119,25 @@ def _value(node: yaml.Node, path: NodePath, document: FileDocument, errors: list
         return found
     if node.style in ("'", '"', "|", ">"):
         return node.value
-    value = _plain(node.value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    value = plain_value(node.value)
+    if isinstance(value, float):
         document.numbers[path] = node.value
     return value
 
 
-def _plain(text: str) -> Any:
-    """The value of a scalar without quotes, by the core schema of YAML 1.2."""
+def plain_value(text: str) -> Any:
+    """Return the value of a scalar without quotes, by the core schema of YAML 1.2.
+
+    6.048e+08, as Helm writes large numbers, is the whole number.
+    """
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
         return int(text)
-    return float(text) if _FLOAT.fullmatch(text) else text
+    if not _FLOAT.fullmatch(text):
+        return text
+    number = float(text)
+    return int(number) if "e" in text.lower() and number.is_integer() else number
 
 
 def text_of(value: Any) -> str:
@@ -149,5 +155,5 @@ def quoted_texts(values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _typed(text: str) -> Any:
-    plain = _plain(text) if text else text
+    plain = plain_value(text)
     return plain if isinstance(plain, int) and text_of(plain) == text else text

@@ -36,7 +36,7 @@ Key = str | Acl | UserKey | Entity
 
 
 class Place(NamedTuple):
-    """Where something is described. Lines begin at 1."""
+    """A line of a file. Lines begin at 1."""
 
     file: str
     line: int
@@ -82,7 +82,7 @@ class ClusterAbilities:
     has_acls: bool = True
     """Whether the cluster has an authorizer."""
     inherited: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By topic: what its configs are without values that were set for the topic."""
+    """The configs of each topic as they are without values that were set for the topic."""
     secret_configs: frozenset[str] = frozenset()
     """Configs of the cluster with values that it does not show."""
 

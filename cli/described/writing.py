@@ -15,7 +15,7 @@ import yaml
 
 from headrace.cli.client.quotas import Entity
 from headrace.cli.described.diff import shown_limit
-from headrace.cli.described.documents import quoted_texts
+from headrace.cli.described.documents import plain_value, quoted_texts
 from headrace.cli.described.state import ClusterState
 
 _WORDS = {"user": "user", "client-id": "clientId", "ip": "ip"}
@@ -48,6 +48,15 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    """Text that documents.py would read as another type gets quotes."""
+    quotes = None if isinstance(plain_value(text), str) else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=quotes)
+
+
+_Dumper.add_representer(str, _text)
 
 
 def _topic(name: str, state: ClusterState) -> dict[str, Any]:

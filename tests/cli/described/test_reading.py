@@ -63,13 +63,15 @@ def test_a_description_may_be_in_several_documents_and_files(tmp_path: Path) -> 
     found = _read(
         tmp_path,
         a="topics: [{name: t1}]\n---\n---\ntopics:\n"
-        "  - {name: t2, partitions: 3, configs: {a.b: [x, y], c: true, d: 007, e: no, f: 1e3}}\n",
+        "  - {name: t2, partitions: 3, configs: {a.b: [x, y], c: true, d: 007, e: no, f: 6.048e+08, g: 1.50}}\n",
         b='users: [{name: u, password: "${file:pw/u}"}]\nclusterConfigs: {log.retention.ms: -1}\n',
     )
     assert found.state == ClusterState(
         topics={
             "t1": TopicState(),
-            "t2": TopicState(3, None, {"a.b": "x,y", "c": "true", "d": "007", "e": "no", "f": "1e3"}),
+            "t2": TopicState(
+                3, None, {"a.b": "x,y", "c": "true", "d": "007", "e": "no", "f": "604800000", "g": "1.50"}
+            ),
         },
         users={("u", "SCRAM-SHA-512"): UserState(None, f"${{file:{tmp_path}/pw/u}}")},
         configs={"log.retention.ms": "-1"},
