@@ -142,8 +142,17 @@ def run_apply(args: argparse.Namespace) -> int:
 
 
 def rest_of(steps: Iterable[ApplyStep], done: Sequence[ApplyStep]) -> list[ApplyStep]:
-    """Return the steps that have no effect yet. A removed partition stays visible until it is empty."""
-    return [step for step in steps if step.risk is not Risk.PARTITIONS or step not in done]
+    """Return the steps that have no effect yet.
+
+    Two effects are not waited for: a removed partition stays visible until it is empty, and a setting that is deleted
+    gets the value of the agents' files.
+    """
+    return [step for step in steps if step not in done or not _may_stay(step)]
+
+
+def _may_stay(step: ApplyStep) -> bool:
+    is_setting = step.kind is ObjectKind.CONFIG and step.action is Action.DELETE
+    return is_setting or step.risk is Risk.PARTITIONS
 
 
 def _carry_out(
@@ -206,7 +215,8 @@ def _planned(args: argparse.Namespace, cluster: KafkaCluster, description: Descr
 def _found(args: argparse.Namespace, cluster: KafkaCluster, description: Description) -> FoundCluster:
     """Read the parts of the cluster that the plan needs: kinds that are described or pruned."""
     kinds = {kind for kind, _ in description.places} | {scope.kind for scope in args.prune}
-    return read_cluster(cluster, kinds, description.state.topics.keys())
+    state = description.state
+    return read_cluster(cluster, kinds, state.topics.keys(), state.configs.keys())
 
 
 def _is_allowed(args: argparse.Namespace, step: ApplyStep) -> bool:

@@ -18,8 +18,8 @@ from headrace.cli.client.users import list_users
 from headrace.cli.configs import BROKER, describe_configs, describe_topics
 from headrace.cli.described.state import ClusterAbilities, ClusterState, ObjectKind, TopicState, UserState
 
-SET_FOR_TOPIC, SET_FOR_ALL_BROKERS = 1, 3
-"""Kafka's ConfigSource of values that were set for the topic, and for the whole cluster."""
+SET_FOR_TOPIC, SET_FOR_ALL_BROKERS, DEFAULT = 1, 3, 5
+"""Kafka's ConfigSource of values that were set for the topic, for the whole cluster, or not at all."""
 EVERYTHING = frozenset(ObjectKind)
 _INTERNAL = re.compile(
     r"__(consumer_offsets|transaction_state|share_group_state|cluster_metadata|remote_log_metadata.*)"
@@ -35,11 +35,15 @@ class FoundCluster(NamedTuple):
 
 
 def read_cluster(
-    cluster: KafkaCluster, kinds: Collection[ObjectKind] = EVERYTHING, configs_of: Collection[str] | None = None
+    cluster: KafkaCluster,
+    kinds: Collection[ObjectKind] = EVERYTHING,
+    configs_of: Collection[str] | None = None,
+    cluster_configs: Collection[str] = (),
 ) -> FoundCluster:
     """Return the cluster's objects of these kinds. `configs_of`: the topics with configs in the result (None: all).
 
-    A cluster without an authorizer has no ACLs.
+    A cluster without an authorizer has no ACLs. `cluster_configs`: configs of the cluster that are in the result also
+    with their default: Headrace does not list a value that was set and is the default.
     """
     topics, inherited = _topics(cluster, configs_of) if ObjectKind.TOPIC in kinds else ({}, {})
     has_acls = True
@@ -57,10 +61,25 @@ def read_cluster(
         acls,
         {(each.user, each.mechanism): UserState(each.iterations) for each in users},
         list_quotas(cluster) if ObjectKind.QUOTA in kinds else {},
-        {str(each.name): str(each.value or "") for each in of_cluster if not each.is_sensitive},
+        {
+            **_defaults(cluster, set(cluster_configs) - {str(each.name) for each in found}),
+            **{str(each.name): str(each.value or "") for each in of_cluster if not each.is_sensitive},
+        },
     )
     secret = frozenset(str(each.name) for each in found if each.is_sensitive)
     return FoundCluster(state, ClusterAbilities(is_headrace(cluster), has_acls, inherited, secret))
+
+
+def _defaults(cluster: KafkaCluster, names: Collection[str]) -> dict[str, str]:
+    """The values of those of these configs that have their default, as one broker shows them."""
+    if not names:
+        return {}
+    found = describe_configs(cluster, (BROKER, str(cluster.nodes()[0])), sorted(names))
+    return {
+        str(each.name): str(each.value)
+        for each in found
+        if each.config_source == DEFAULT and not each.is_sensitive and each.value is not None
+    }
 
 
 def _topics(

@@ -10,7 +10,14 @@ import pytest
 
 from tests.cli.access_checks import check_acls, check_features, check_quotas, check_transactions, check_users
 from tests.cli.command_lines import Run, json_runner, produce, told
-from tests.cli.described.file_checks import Files, check_apply, check_emptied, check_export, check_impossible
+from tests.cli.described.file_checks import (
+    Files,
+    check_apply,
+    check_cluster_configs,
+    check_emptied,
+    check_export,
+    check_impossible,
+)
 from tests.compat.kafka_server import kafka_server
 
 pytestmark = [
@@ -151,4 +158,6 @@ def test_an_export_applied_to_an_empty_cluster_gives_the_same_export(
 ) -> None:
     with kafka_server(tmp_path_factory.mktemp("empty"), SETTINGS) as bootstrap:
         check_emptied(files)
-        check_export(files, Files(tmp_path / "empty", bootstrap, capsys))
+        target = Files(tmp_path / "empty", bootstrap, capsys)
+        check_export(files, target)
+        check_cluster_configs(files, target)

@@ -38,6 +38,10 @@ quotas:
 """
 
 
+MESSAGE_BYTES = 1048588
+"""The default of message.max.bytes."""
+
+
 class Files:
     """A directory that describes a cluster, and commands with it."""
 
@@ -153,3 +157,22 @@ def _interrupted(files: Files, monkeypatch: pytest.MonkeyPatch, after: int) -> i
         patched.setattr(execution, "_run", run)
         assert f"{after} of " in files.apply(status=1)
     return done
+
+
+def check_cluster_configs(files: Files, empty: Files) -> None:
+    """A setting of the cluster is set, exported, and found to be there; also one that has its default value."""
+    files.write(f"clusterConfigs: {{log.retention.ms: 7000, message.max.bytes: {MESSAGE_BYTES}}}", "configs.yaml")
+    risky = files.plan(status=2)
+    assert [(step["name"], step["risk"]) for step in risky if step["risk"]] == [
+        ("cluster config log.retention.ms", "--allow-data-loss")
+    ]
+    files.apply("--allow-data-loss", "--yes")
+    assert files.plan() == []
+    exported = files.run("export", "--only", "clusterConfigs")
+    assert exported["clusterConfigs"]["log.retention.ms"] == 7000
+    empty.write(json.dumps(exported), "exported.json")
+    empty.apply("--allow-data-loss", "--yes")
+    assert empty.run("export", "--only", "clusterConfigs") == exported
+    files.write("clusterConfigs: {log.retention.ms: -1}", "configs.yaml")
+    files.apply()
+    (files.folder / "configs.yaml").unlink()
