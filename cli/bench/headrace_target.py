@@ -53,11 +53,9 @@ async def open_headrace(spec: TargetSpec, folder: Path) -> AsyncIterator[Measure
         cluster_id = random_cluster_id(random.SystemRandom())
         await _output([*command, "storage", "format", "-t", cluster_id, *storage], log, env)
         version = await _output([*command, "version"], log, env)
-        flags = [*storage, "--http-port", "0", "--log-level", "warning", *_flags(spec.passed_on())]
+        flags = [*storage, *server_flags(spec.passed_on())]
         agents = [
-            await stack.enter_async_context(
-                ServerProcess([*agent_command, *flags, "--listeners", "PLAINTEXT://127.0.0.1:0"], log, env)
-            )
+            await stack.enter_async_context(ServerProcess([*agent_command, *flags], log, env))
             for _ in range(options.agents)
         ]
         ready = [await agent.line(r"ready node=\d+ kafka=(\S+) http=(\S+)") for agent in agents]
@@ -83,8 +81,12 @@ async def _output(command: list[str], log: Path, env: dict[str, str]) -> str:
         return await process.output()
 
 
-def _flags(settings: dict[str, str]) -> list[str]:
-    return [part for name, value in settings.items() for part in (f"--{name.replace('.', '-')}", value)]
+def server_flags(settings: dict[str, str]) -> list[str]:
+    """Return the flags of agents and compactor: free ports of this machine and few log lines, unless `settings` say
+    otherwise.
+    """
+    given = {"http.port": "0", "log.level": "warning", "listeners": "PLAINTEXT://127.0.0.1:0"} | settings
+    return [part for name, value in given.items() for part in (f"--{name.replace('.', '-')}", value)]
 
 
 def _postmaster(folder: Path) -> int:

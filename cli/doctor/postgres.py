@@ -53,13 +53,11 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         return [
             AREA.bad("connect", f"{address_of(settings)}: {error}", "check metastore.url, the server and the network")
         ]
-    async with pool.connection() as connection:
-        encoding = connection.info.parameter_status("server_encoding")
-    if bad := judge_encoding(encoding):
-        await pool.close()
-        return [bad]
-    schema = await asyncio.to_thread(_schema, settings.metastore_url)
     try:
+        _version, encoding = await pool.server()
+        if bad := judge_encoding(encoding):
+            return [bad]
+        schema = await asyncio.to_thread(_schema, settings.metastore_url)
         await server_state(pool)  # the first statement is planned, and the connection warm
         before = clock.monotonic()
         state = await server_state(pool)

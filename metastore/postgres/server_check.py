@@ -43,9 +43,13 @@ class ServerFacts(NamedTuple):
 
 
 async def check_server(pool: Pool, connections: int) -> None:
-    """InvalidError if the server is too old, or the database's encoding another; a warning for each other problem."""
-    async with pool.connection() as connection:
-        check_database(connection.info)
+    """InvalidError if the server is too old, or the database's encoding another; a warning for each other problem.
+
+    UnavailableError if the server goes away meanwhile.
+    """
+    version, encoding = await pool.server()
+    check_version(version)
+    check_encoding(encoding)
     facts = ServerFacts(*await _DESCRIBE_SERVER.row(pool))
     for problem in problems_of(facts, connections):
         logger.warning("unsafe postgres: %s", problem)

@@ -84,6 +84,15 @@ class Pool(AsyncConnectionPool[Connection]):
             raise asyncio.CancelledError
         return connection
 
+    async def server(self) -> tuple[int, str | None]:
+        """Return the server's version and the database's encoding (None: a pooler does not tell).
+
+        UnavailableError if there is no connection in time.
+        """
+        with translated("connect", writes=False):
+            async with self.connection() as connection:
+                return connection.info.server_version, connection.info.parameter_status("server_encoding")
+
 
 def _cancellations() -> int:
     """Return how often the current task was cancelled."""

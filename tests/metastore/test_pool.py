@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -23,6 +24,7 @@ from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.pool import PoolMetrics, open_pool
+from headrace.metastore.postgres.server_check import check_server
 from headrace.metastore.postgres.single_connection import connected
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -151,6 +153,30 @@ async def test_a_cancelled_wait_that_fails_is_cancelled(pool: Pool, monkeypatch:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_a_server_that_goes_away_while_it_is_checked_is_unavailable(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What opens the metastore then tries again, as in any outage."""
+
+    async def none_in_time(self: Pool, timeout: float | None = None) -> None:
+        raise PoolTimeout("no connection")
+
+    monkeypatch.setattr(AsyncConnectionPool, "getconn", none_in_time)
+    with pytest.raises(UnavailableError, match="connect failed"):
+        await check_server(pool, connections=10)
+
+
+def test_every_connection_of_a_pool_is_taken_where_errors_are_translated() -> None:
+    """An error of psycopg that nobody translated ends a process that should have tried again."""
+    takers = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("agent", "metastore", "compactor", "cli")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if re.search(r"(pool|readers|self)\.connection\(\)", path.read_text())
+    ]
+    assert takers == ["metastore/postgres/statement.py"]
 
 
 async def _for_ever(asked: Statement, pool: Pool) -> None:

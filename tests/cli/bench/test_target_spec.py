@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.bench.headrace_target import server_flags
 from headrace.cli.bench.target_options import S3Latency, TargetOptions
 from headrace.cli.bench.target_spec import TargetSpec, headrace_command, parse_target
 from headrace.config.errors import ConfigError
@@ -86,3 +87,11 @@ def test_options_out_of_range_or_without_effect_are_refused(text: str, reason: s
 def test_a_folder_is_a_checkout_with_its_environment(tmp_path: Path) -> None:
     assert headrace_command(str(tmp_path)) == [str(tmp_path / ".venv" / "bin" / "headrace")]
     assert headrace_command("env A=1 headrace") == ["env", "A=1", "headrace"]
+
+
+def test_settings_of_a_target_come_before_what_the_bench_sets() -> None:
+    """load/bench_tls.py gives two listeners: both must be opened, or its clients wait for the second one."""
+    both = "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:9093"
+    assert server_flags({"listeners": both, "linger.ms": "5"}) == [
+        *("--http-port", "0", "--log-level", "warning", "--listeners", both, "--linger-ms", "5")
+    ]
