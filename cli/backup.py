@@ -104,7 +104,7 @@ def _dumped(settings: Settings, file: Path, place: str) -> BackupRecord:
 
 
 def _quoted(value: str) -> str:
-    """As libpq reads a value of an address."""
+    """Return the text as libpq reads a value of an address."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

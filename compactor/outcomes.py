@@ -224,7 +224,7 @@ class BulkDecisionRecorder(Recorder[uuid.UUID, uuid.UUID]):
         await self._api.forget_decided_bulk_files(token, waiting)
 
     async def in_use(self, entries: Sequence[uuid.UUID]) -> list[bool]:
-        """Whether the index has each file: the life that decided for it may have been lost."""
+        """Return whether the index has each file: the life that decided for it may have been lost."""
         return await self._api.bulk_files_in_index(entries)
 
 

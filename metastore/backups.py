@@ -49,7 +49,7 @@ class WalArchive(NamedTuple):
 
 
 async def read_backup(store: ObjectStore) -> BackupRecord | None:
-    """None if none was recorded."""
+    """Return None if none was recorded."""
     try:
         return msgspec.json.decode(await store.get(KEY), type=BackupRecord)
     except NotFoundError:

@@ -26,7 +26,7 @@ _MASK = (1 << 64) - 1
 
 
 def is_covered(topic_number: int, level: int) -> bool:
-    """Whether the topic's leaders are spread at this level, from 0 to TENTHS. A topic that is stays so above it."""
+    """Return whether the topic's leaders are spread at this level, from 0 to TENTHS. A topic that is stays so above it."""
     return _seed(f"covered:{topic_number}") % TENTHS < level
 
 
@@ -68,7 +68,7 @@ def _dealt(partitions: int, seeds: dict[int, int]) -> list[int]:
 
 
 def _share(partitions: int, rank: int, agents: int) -> int:
-    """How many of the first `partitions` the agent of this rank leads: all of them, divided evenly."""
+    """Return how many of the first `partitions` the agent of this rank leads: all of them, divided evenly."""
     each, rest = divmod(partitions, agents)
     return each + (rank < rest)
 

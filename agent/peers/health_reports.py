@@ -65,7 +65,7 @@ class AgentReports:
         self._listener = listener
 
     async def reported(self) -> Reported:
-        """What the agents asked reach now, and whether any of them answered."""
+        """Return what the agents asked reach now, and whether any of them answered."""
         others = [agent for agent in self._view.image.live_agents() if agent.node_id != self._view.node_id]
         chosen = self._rng.sample(others, min(PEERS_ASKED, len(others)))
         questions = [asyncio.ensure_future(self._ask(agent)) for agent in chosen]

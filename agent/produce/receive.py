@@ -355,7 +355,7 @@ def _has_all(topics: Topics, produce: ProduceRequest) -> bool:
 
 
 def _keys_may_move(arrival: Arrival) -> bool:
-    """Whether neither the client's count nor an alias says to which partition the batch's keys belong."""
+    """Return whether neither the client's count nor an alias says to which partition the batch's keys belong."""
     return arrival.partition_count == NO_COUNT and arrival.alias == NO_ALIAS
 
 

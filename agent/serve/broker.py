@@ -209,7 +209,7 @@ class Broker:
         return self.cluster.membership.not_ready()
 
     async def reported(self) -> Reported:
-        """What the other agents reach now; none is heard while this one cannot ask."""
+        """Return what the other agents reach now; none is heard while this one cannot ask."""
         return Reported(frozenset(), False) if self._paths is None else await self._paths.reports.reported()
 
     async def status(self) -> dict[str, Any]:

@@ -63,7 +63,7 @@ async def examine(settings: Settings, store: ObjectStore | None, clock: Clock) -
 
 
 async def _beside(metastore: PostgresMetastore, store: ObjectStore, in_force: Settings, clock: Clock) -> list[Finding]:
-    """What bucket and database say of each other."""
+    """Return what bucket and database say of each other."""
     if (bucket_id := await read_cluster_id(store)) not in (None, metastore.cluster_id):
         to_do = "correct bucket or metastore.url"
         return [

@@ -14,7 +14,7 @@ class ShardApi(Protocol):
     """Growing the commit shards."""
 
     async def count_commit_shards(self) -> int:
-        """How many there are now."""
+        """Return how many there are now."""
 
     async def grow_commit_shards(self, shards: int, expected_head: int) -> bool:
         """Make it so many; False if the metadata log has moved on, and nothing happened. Not idempotent.

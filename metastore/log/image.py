@@ -243,7 +243,7 @@ class MetadataImage:
         return 0 if active is None else active.max_level
 
     def commit_shards(self, opened_with: int) -> int:
-        """How many commit shards there are; `opened_with`: how many there were when the metastore was opened."""
+        """Return how many commit shards there are; `opened_with`: how many there were when the metastore was opened."""
         grown = self.features.get(COMMIT_SHARDS)
         return opened_with if grown is None else grown.max_level
 

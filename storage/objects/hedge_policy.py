@@ -57,7 +57,7 @@ class HedgePolicy:
         return None if delay is None else max(delay, LEAST_DELAY_S)
 
     def may_hedge(self, now: float) -> bool:
-        """Whether a PUT that is still in progress gets a second request; True uses up a hedge."""
+        """Return whether a PUT that is still in progress gets a second request; True uses up a hedge."""
         if now < self._throttled_until or self._running >= self._parallelism or self._saved < _WHOLE:
             return False
         self._saved -= _WHOLE

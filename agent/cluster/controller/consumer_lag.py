@@ -46,7 +46,7 @@ class ConsumerLags:
         )
 
     def judge(self, _: MetadataImage) -> bool:
-        """Whether lags are exported."""
+        """Return whether lags are exported."""
         return self._pairs_max > 0
 
     async def refresh(self, _: int, image: MetadataImage, __: bool) -> None:

@@ -39,7 +39,7 @@ class TopicSizes:
         )
 
     def judge(self, _: MetadataImage) -> bool:
-        """Whether sizes are exported."""
+        """Return whether sizes are exported."""
         return self._topics_max > 0
 
     async def refresh(self, _: int, image: MetadataImage, __: bool) -> None:

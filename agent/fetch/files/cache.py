@@ -105,7 +105,7 @@ class ChunkCache:
         return RangeBytes(joined(views), checked=False)
 
     def is_coming(self, wanted: FileRange) -> bool:
-        """Whether each part of the range is cached, or of a chunk or run that is being loaded."""
+        """Return whether each part of the range is cached, or of a chunk or run that is being loaded."""
         file_id, start, end = wanted[:3]
         return all(
             self._held_range(file_id, chunk, first, last) is not None

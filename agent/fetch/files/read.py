@@ -99,7 +99,7 @@ class RangeReader:
                 cache.forget(file_id)
 
     def is_coming(self, wanted: FileRange) -> bool:
-        """Whether a range is where its reader will look, or is being loaded."""
+        """Return whether a range is where its reader will look, or is being loaded."""
         return self._are_coming([wanted]) or self._cache.is_coming(wanted)
 
     async def close(self) -> None:
@@ -180,7 +180,7 @@ class RangeReader:
             return [error] * len(group)
 
     def _peek(self, wanted: FileRange) -> RangeBytes | None:
-        """What a cache has. What was historical when it was read ahead may be recent now."""
+        """Return what a cache has. What was historical when it was read ahead may be recent now."""
         file_id, start, end = wanted[:3]
         body = self._cache.peek(file_id, start, end)
         return body if body is not None or self._replays is None else self._replays.peek(file_id, start, end)
