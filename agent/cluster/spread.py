@@ -26,7 +26,9 @@ _MASK = (1 << 64) - 1
 
 
 def is_covered(topic_number: int, level: int) -> bool:
-    """Return whether the topic's leaders are spread at this level, from 0 to TENTHS. A topic that is stays so above it."""
+    """Return whether the topic's leaders are spread at this level, from 0 to TENTHS; one that is stays so
+    above it.
+    """
     return _seed(f"covered:{topic_number}") % TENTHS < level
 
 

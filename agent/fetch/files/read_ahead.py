@@ -174,8 +174,8 @@ class ReadAhead:
         return ranges
 
     def _stop(self, extent: Extent, start: int, room: int, share: int) -> int:
-        """Return up to where to load: the end of the extent, if there is room. A longer run than a share is loaded in parts
-        that end with a chunk; a shorter one waits until there is room for it.
+        """Return up to where to load: the end of the extent, if there is room. A longer run than a share is loaded in
+        parts that end with a chunk; a shorter one waits until there is room for it.
         """
         end = extent.position + extent.length
         if end - start <= room:
