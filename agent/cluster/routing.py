@@ -60,12 +60,14 @@ class Routes:
         self._commit_shards = commit_shards
         self._level = image.leader_spread
         self._shard_leaders: dict[tuple[int, str | None], AgentImage | None] = {}
+        self._between: dict[str | None, tuple[tuple[int, ...], tuple[int, ...]] | None] = {}
+        """Between whom partitions are dealt, by zone."""
         self._spread: dict[tuple[int, str | None], tuple[int, ...] | None] = {}
         """The leaders of a topic's partitions, by topic number and zone; None: they follow commit shards."""
 
     def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        """An agent of the zone if it has live ones, else of all: the first preferred one, else the one
-        that the topic was dealt to, else the commit shard's."""
+        """An agent of the zone if it has live ones, else of all: the first preferred one, else the one that the
+        partition is dealt to, else the commit shard's."""
         zone = zone if zone in self._zones else None
         if (pinned := self._pinned(partition_key, zone)) is not None:
             return pinned
@@ -105,18 +107,27 @@ class Routes:
         return None if leaders is None else self.image.agents[leaders[index]]
 
     def _deal(self, topic: TopicImage, zone: str | None) -> tuple[int, ...] | None:
-        """Agents that are registered, but fenced, hidden or leaving, keep their places: only their partitions move."""
-        live = tuple(agent.node_id for agent in self._live if zone is None or agent.rack == zone)
-        if not 0 < len(live) <= AGENTS_MAX or not is_covered(topic.topic_number, self._level):
+        if zone not in self._between:
+            self._between[zone] = self._dealt_between(zone)
+        agents = self._between[zone]
+        if agents is None or not is_covered(topic.topic_number, self._level):
             return None
-        agents = self.image.agents.values()
-        registered = tuple(sorted(agent.node_id for agent in agents if zone is None or agent.rack == zone))
-        places = registered if len(registered) <= REGISTERED_MAX else live
-        leaders = spread(topic.topic_number, topic.partition_count, places, live)
+        leaders = spread(topic.topic_number, topic.partition_count, *agents)
         if not topic.removed:
             return leaders
         those_left = iter(leaders)
         return tuple(next(those_left) if topic.has(index) else -1 for index in range(len(topic.leader_epochs)))
+
+    def _dealt_between(self, zone: str | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Return the registered and the live agents of the zone: those that are fenced, hidden or leaving keep their
+        places, so that only their partitions move. None: the zone has none, or too many.
+        """
+        live = tuple(agent.node_id for agent in self._live if zone is None or agent.rack == zone)
+        if not 0 < len(live) <= AGENTS_MAX:
+            return None
+        agents = self.image.agents.values()
+        registered = tuple(sorted(agent.node_id for agent in agents if zone is None or agent.rack == zone))
+        return registered if len(registered) <= REGISTERED_MAX else live, live
 
     def _elect(self, shard: int, zone: str | None) -> AgentImage | None:
         return preferred(shard_role(shard), (agent for agent in self._live if zone is None or agent.rack == zone))
