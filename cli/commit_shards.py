@@ -6,6 +6,8 @@ Invariant: the count changes in one statement, and never goes down; an interrupt
 
 from __future__ import annotations
 
+import asyncio
+
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import COMMIT_SHARDS, COMMIT_SHARDS_MAX
 from headrace.metastore.log.features import change_feature
@@ -15,6 +17,9 @@ from headrace.storage.errors import InvalidError, UnavailableError
 
 ATTEMPTS = 20
 """The metadata log may change between a look at it and the growth, or a call may hold it up for too long."""
+
+PAUSE_SECONDS = 2.0
+"""How long commits pass between two attempts: they wait behind each one."""
 
 
 async def grow_commit_shards(settings: Settings, shards: int) -> str:
@@ -38,6 +43,7 @@ async def grow_commit_shards(settings: Settings, shards: int) -> str:
                     return f"{COMMIT_SHARDS}={shards}: before, there were {before}"
             except UnavailableError as error:
                 reason = str(error)
+                await asyncio.sleep(PAUSE_SECONDS)
         raise UnavailableError(f"{reason}: repeat the command")
     finally:
         await metastore.close()

@@ -73,5 +73,5 @@ class Cluster:
 
     def _current_routes(self) -> Routes:
         if self._routes.image is not self.follower.image:
-            self._routes = Routes(self.follower.image, self.commit_shards)
+            self._routes = Routes(self.follower.image, self.commit_shards, self._routes)
         return self._routes

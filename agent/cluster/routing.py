@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from headrace.agent.cluster.spread import AGENTS_MAX, REGISTERED_MAX, is_covered, spread
 from headrace.metastore.keys import commit_shard, split_partition_key
@@ -49,10 +50,23 @@ def transaction_coordinator(image: MetadataImage, transactional_id: str) -> Agen
     return preferred(f"transaction:{transactional_id}", image.live_agents())
 
 
+_Agents = tuple[tuple[int, ...], tuple[int, ...]]
+"""Registered and live agents of a zone: node ids, ascending."""
+
+
+class _Dealt(NamedTuple):
+    """What was dealt: a topic's partitions, between these agents."""
+
+    partitions: int
+    agents: _Agents
+    leaders: tuple[int, ...]
+
+
 class Routes:
     """The decisions for one image; each is computed on first use."""
 
-    def __init__(self, image: MetadataImage, commit_shards: int) -> None:
+    def __init__(self, image: MetadataImage, commit_shards: int, before: Routes | None = None) -> None:
+        """`before`: the routes of an earlier image, of which this one takes what did not change."""
         self.image = image
         self._live = image.live_agents()
         self._members = [agent for agent in image.agents.values() if agent.member]
@@ -60,12 +74,17 @@ class Routes:
         self._commit_shards = commit_shards
         self._level = image.leader_spread
         self._shard_leaders: dict[tuple[int, str | None], AgentImage | None] = {}
+        self._between: dict[str | None, _Agents | None] = {}
+        """Between whom partitions are dealt, by zone."""
         self._spread: dict[tuple[int, str | None], tuple[int, ...] | None] = {}
         """The leaders of a topic's partitions, by topic number and zone; None: they follow commit shards."""
+        self._dealt_before: dict[tuple[int, str | None], _Dealt] = {} if before is None else before._dealt_before
+        if len(self._dealt_before) > len(image.topics_by_number) * (len(self._zones) + 1):  # some topics are gone
+            self._dealt_before = {}
 
     def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        """An agent of the zone if it has live ones, else of all: the first preferred one, else the one
-        that the topic was dealt to, else the commit shard's."""
+        """An agent of the zone if it has live ones, else of all: the first preferred one, else the one that the
+        partition is dealt to, else the commit shard's."""
         zone = zone if zone in self._zones else None
         if (pinned := self._pinned(partition_key, zone)) is not None:
             return pinned
@@ -105,18 +124,32 @@ class Routes:
         return None if leaders is None else self.image.agents[leaders[index]]
 
     def _deal(self, topic: TopicImage, zone: str | None) -> tuple[int, ...] | None:
-        """Agents that are registered, but fenced, hidden or leaving, keep their places: only their partitions move."""
-        live = tuple(agent.node_id for agent in self._live if zone is None or agent.rack == zone)
-        if not 0 < len(live) <= AGENTS_MAX or not is_covered(topic.topic_number, self._level):
+        if zone not in self._between:
+            self._between[zone] = self._dealt_between(zone)
+        agents = self._between[zone]
+        if agents is None or not is_covered(topic.topic_number, self._level):
             return None
-        agents = self.image.agents.values()
-        registered = tuple(sorted(agent.node_id for agent in agents if zone is None or agent.rack == zone))
-        places = registered if len(registered) <= REGISTERED_MAX else live
-        leaders = spread(topic.topic_number, topic.partition_count, places, live)
+        place = topic.topic_number, zone
+        known = self._dealt_before.get(place)
+        if known is None or (known.partitions, known.agents) != (topic.partition_count, agents):
+            leaders = spread(topic.topic_number, topic.partition_count, *agents)
+            known = self._dealt_before[place] = _Dealt(topic.partition_count, agents, leaders)
+        leaders = known.leaders
         if not topic.removed:
             return leaders
         those_left = iter(leaders)
         return tuple(next(those_left) if topic.has(index) else -1 for index in range(len(topic.leader_epochs)))
+
+    def _dealt_between(self, zone: str | None) -> _Agents | None:
+        """Return the registered and the live agents of the zone: those that are fenced, hidden or leaving keep their
+        places, so that only their partitions move. None: the zone has none, or too many.
+        """
+        live = tuple(agent.node_id for agent in self._live if zone is None or agent.rack == zone)
+        if not 0 < len(live) <= AGENTS_MAX:
+            return None
+        agents = self.image.agents.values()
+        registered = tuple(sorted(agent.node_id for agent in agents if zone is None or agent.rack == zone))
+        return registered if len(registered) <= REGISTERED_MAX else live, live
 
     def _elect(self, shard: int, zone: str | None) -> AgentImage | None:
         return preferred(shard_role(shard), (agent for agent in self._live if zone is None or agent.rack == zone))

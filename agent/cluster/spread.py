@@ -9,7 +9,6 @@ agree. If one agent goes and stays registered, only its partitions move. O(parti
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
 
 AGENTS_MAX = 16
 """A zone with more live agents is led by commit shards: each agent would commit to each shard, and wait for the others
@@ -20,8 +19,6 @@ TENTHS = 10
 """The highest level: all topics. Each level below covers a tenth less."""
 BLOCK = 128
 """Partitions that are dealt at once: the cost of a topic grows with their count, not with its square."""
-TOPICS_MAX = 16_384
-"""Topics and sets of agents with a remembered result."""
 _MASK = (1 << 64) - 1
 
 
@@ -32,7 +29,6 @@ def is_covered(topic_number: int, level: int) -> bool:
     return _seed(f"covered:{topic_number}") % TENTHS < level
 
 
-@lru_cache(maxsize=TOPICS_MAX)
 def spread(topic_number: int, partitions: int, registered: tuple[int, ...], live: tuple[int, ...]) -> tuple[int, ...]:
     """Return the leader of each of a topic's partitions.
 
@@ -105,9 +101,8 @@ def _score(seed: int, index: int) -> int:
     return seed * (_PLACES[index % BLOCK] + (index // BLOCK << 1)) & _MASK
 
 
-@lru_cache(maxsize=1_024)
 def _agent_seed(node_id: int) -> int:
-    return _seed(f"agent:{node_id}")
+    return _mixed((node_id + 1) * 0x9E3779B97F4A7C15 & _MASK)
 
 
 def _seed(name: str) -> int:

@@ -20,6 +20,6 @@ class ShardApi(Protocol):
         """Make it so many; False if the metadata log has moved on, and nothing happened. Not idempotent.
 
         All writing calls of the cluster wait meanwhile: some 3 us per partition. UnavailableError if one that was
-        under way took longer than a second. Every registered agent must follow growth (COMMIT_SHARDS): the caller looks
-        at the image of `expected_head`.
+        under way took longer than half a second. Every registered agent must follow growth (COMMIT_SHARDS): the caller
+        looks at the image of `expected_head`.
         """

@@ -4,14 +4,14 @@
 -- A partition's feed continues in the shard of the new count. No writing call is under way while this runs, so each one
 -- has the locks and the feed of one count; and each feed row of before is older than each of after: readers take the
 -- old shards first (agent/fetch/index/index.py). New shards begin at row 1. docs/decisions/0077.
--- Locks: advisory (life_lock(), 0), exclusive, for which it waits a second at most: calls that begin meanwhile wait behind
--- it; then metadata_head. Idempotent: no; a repeated call finds the log moved. Cost: one update per partition that
+-- Locks: advisory (life_lock(), 0), exclusive, for which it waits half a second at most: calls that begin meanwhile wait
+-- behind it; then metadata_head. Idempotent: no; a repeated call finds the log moved. Cost: one update per partition that
 -- changes its shard, some 3 us each.
 CREATE OR REPLACE FUNCTION grow_commit_shards(
     p_life int, p_expected_head bigint, p_shards smallint, p_feature text, p_record bytea
 ) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
-SET lock_timeout = '1s'
+SET lock_timeout = '500ms'
 AS $$
 DECLARE
     v_shards smallint;
