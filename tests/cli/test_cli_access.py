@@ -72,7 +72,7 @@ def _known(producer_id: int, **topics: tuple[int, ...]) -> DescribedTransaction:
 
 
 def test_a_transaction_hangs_if_no_coordinator_will_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka's rule: an old open transaction whose coordinator is unknown, or does not have the partition in it."""
+    """Kafka's rule: an old open transaction that no coordinator knows, or without the partition."""
     remembered = [
         _producer(1),  # no transactional id
         _producer(2),  # its id has no open transaction
