@@ -42,6 +42,7 @@ COMMANDS = (
     Command("migrate", "headrace.cli.migrate", "create or upgrade the metastore"),
     Command("planners", "headrace.cli.planners", "let database roles plan scans, and nothing else"),
     Command("doctor", "headrace.cli.doctor.command", "look at everything a cluster depends on, and say what to change"),
+    Command("backup", "headrace.cli.backup", "take or record a backup of Postgres"),
     Command("audit", "headrace.cli.audit", "compare the bucket with the metastore"),
     Command("topics", "headrace.cli.topics", "list, describe, create, alter or delete topics"),
     Command("groups", "headrace.cli.groups", "list, describe, reset or delete consumer groups"),

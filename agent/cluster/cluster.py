@@ -19,10 +19,14 @@ class Cluster:
 
     def __init__(self, cluster_id: str, commit_shards: int, follower: MetadataFollower, membership: Membership) -> None:
         self.cluster_id = cluster_id
-        self.commit_shards = commit_shards
+        self._opened_with = commit_shards
         self.follower = follower
         self.membership = membership
-        self._routes = Routes(follower.image, commit_shards)
+        self._routes = Routes(follower.image, self.commit_shards)
+
+    @property
+    def commit_shards(self) -> int:
+        return self.image.commit_shards(self._opened_with)
 
     @property
     def node_id(self) -> int:

@@ -1,11 +1,11 @@
-"""Assigns live agents to commit shards and groups: rendezvous hashing, pure.
+"""Assigns live agents to partitions and groups: rendezvous hashing, or dealt by topic (spread.py); pure.
 
 Place: Metadata and FindCoordinator return these decisions to clients; a coordinator uses them to check itself.
 Invariant: all agents with the same image decide the same, and if an agent fails only its own
-share moves. The client's zone comes first (W15), then the agents that a reassignment prefers, then the
-hash: a zone with an agent never sends its clients to another zone. The hash is fixed (BLAKE2b), never
-Python's, which differs from process to process. The decision is a hint for locality: any agent still
-accepts any request (W1).
+share moves. The client's zone comes first (W15), then the agents that a reassignment prefers, then the spread of the
+topic if the cluster's level covers it, else the hash of the commit shard: a zone with an agent never sends its clients
+to another zone. The hash is fixed (BLAKE2b), never Python's, which differs from process to process. The decision is a
+hint for locality: any agent still accepts any request (W1).
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import hashlib
 import uuid
 from collections.abc import Iterable
 
+from headrace.agent.cluster.spread import AGENTS_MAX, REGISTERED_MAX, is_covered, spread
 from headrace.metastore.keys import commit_shard, split_partition_key
-from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 
 
 def shard_role(shard: int) -> str:
@@ -57,13 +58,19 @@ class Routes:
         self._members = [agent for agent in image.agents.values() if agent.member]
         self._zones = {agent.rack for agent in self._live}
         self._commit_shards = commit_shards
+        self._level = image.leader_spread
         self._shard_leaders: dict[tuple[int, str | None], AgentImage | None] = {}
+        self._spread: dict[tuple[int, str | None], tuple[int, ...] | None] = {}
+        """The leaders of a topic's partitions, by topic number and zone; None: they follow commit shards."""
 
     def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        """An agent of the zone if it has live ones, else of all: the first preferred one, else the commit shard's."""
+        """An agent of the zone if it has live ones, else of all: the first preferred one, else the one
+        that the topic was dealt to, else the commit shard's."""
         zone = zone if zone in self._zones else None
         if (pinned := self._pinned(partition_key, zone)) is not None:
             return pinned
+        if (dealt := self._dealt(partition_key, zone)) is not None:
+            return dealt
         chosen = (commit_shard(partition_key, self._commit_shards), zone)
         if chosen not in self._shard_leaders:
             self._shard_leaders[chosen] = self._elect(*chosen)
@@ -82,6 +89,34 @@ class Routes:
             return None
         agents = (self.image.agents.get(node_id) for node_id in topic.assignment(index).preferred)
         return next((a for a in agents if a is not None and a.live and (zone is None or a.rack == zone)), None)
+
+    def _dealt(self, partition_key: int, zone: str | None) -> AgentImage | None:
+        """The agent to which the partition is dealt, if the level covers its topic and the zone has few agents.
+
+        Partitions with preferred agents count like others, so a reassignment moves no other partition.
+        """
+        number, index = split_partition_key(partition_key)
+        topic = self.image.topics_by_number.get(number) if self._level else None
+        if topic is None or not topic.has(index):
+            return None
+        if (number, zone) not in self._spread:
+            self._spread[number, zone] = self._deal(topic, zone)
+        leaders = self._spread[number, zone]
+        return None if leaders is None else self.image.agents[leaders[index]]
+
+    def _deal(self, topic: TopicImage, zone: str | None) -> tuple[int, ...] | None:
+        """Agents that are registered, but fenced, hidden or leaving, keep their places: only their partitions move."""
+        live = tuple(agent.node_id for agent in self._live if zone is None or agent.rack == zone)
+        if not 0 < len(live) <= AGENTS_MAX or not is_covered(topic.topic_number, self._level):
+            return None
+        agents = self.image.agents.values()
+        registered = tuple(sorted(agent.node_id for agent in agents if zone is None or agent.rack == zone))
+        places = registered if len(registered) <= REGISTERED_MAX else live
+        leaders = spread(topic.topic_number, topic.partition_count, places, live)
+        if not topic.removed:
+            return leaders
+        those_left = iter(leaders)
+        return tuple(next(those_left) if topic.has(index) else -1 for index in range(len(topic.leader_epochs)))
 
     def _elect(self, shard: int, zone: str | None) -> AgentImage | None:
         return preferred(shard_role(shard), (agent for agent in self._live if zone is None or agent.rack == zone))

@@ -107,8 +107,8 @@ class Receiver:
         *,
         on_refused: Callable[[Refusal], None],
         names: ProducerNames,
-        authorizer: Authorizer | None = None,
-        new_pending: NewPending | None = None,
+        authorizer: Authorizer | None,
+        new_pending: NewPending | None,
     ) -> None:
         """`authorizer`: None if ACLs are not enforced. `new_pending`: makes a request's answer; None: as usual."""
         self._pending = new_pending or self._new_pending

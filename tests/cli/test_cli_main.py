@@ -26,6 +26,7 @@ COMMANDS = [
     "migrate",
     "planners",
     "doctor",
+    "backup",
     "audit",
     "topics",
     "groups",

@@ -38,7 +38,7 @@ PROCESS_PREFIXES = (
         "allow.everyone.if.no.acl.found",
         "advertised.listeners",
     ),
-    *("http.", "metastore.", "bucket", "s3.", "store.", "linger.", "flush.", "upload.", "ingest.", "buffer."),
+    *("http.", "metastore.", "bucket", "s3.", "store.", "slow.", "linger.", "flush.", "upload.", "ingest.", "buffer."),
     *(
         "socket.",
         "connections.",

@@ -21,6 +21,7 @@ NOT_RUN = {
     "headrace console": "it runs on; README's line is run",
     "headrace storage format": "storage that is not formatted",
     "headrace doctor -c": "a file of settings",
+    "headrace backup -c": "a file of settings",
     "headrace migrate --restored": "a restored Postgres",
     **dict.fromkeys(("headrace planners", "psql"), "another role of the database"),
     "headrace doctor --m": "its findings are about this machine",

@@ -37,7 +37,6 @@ from headrace.metastore.log.effective_configs import (
 )
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.segment_logs.topics import LIFECYCLE_TOPICS, lifecycle_configs
-from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError
@@ -89,7 +88,7 @@ class DescribeConfigs:
         try:
             return await self._cluster.catch_up(), None
         except HeadraceError as error:
-            return self._cluster.image, Verdict(ErrorCode(admin_error(error)), str(error))
+            return self._cluster.image, Verdict.failed(error)
 
     def _describe(
         self, image: MetadataImage, unreachable: Verdict | None, resource: ConfigResource

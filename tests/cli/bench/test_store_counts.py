@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.cli.bench.store_counts import StoreCounts, parse_counts
+from headrace.cli.bench.window import StoreCounts, parse_counts
 
 AGENT = """\
 # HELP headrace_store_requests_total Object store requests, by outcome
@@ -15,6 +15,7 @@ headrace_produce_flushes_total{reason="bytes"} 2.0
 headrace_produce_commit_seconds_count 5.0
 headrace_produce_commit_seconds_sum 0.25
 headrace_produce_bytes_total 1.2e+06
+headrace_produce_early_flush_tokens +Inf
 """
 COMPACTOR = 'headrace_store_requests_total{operation="put",result="ok"} 2.0\n'
 
