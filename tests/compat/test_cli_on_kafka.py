@@ -161,3 +161,17 @@ def test_an_export_applied_to_an_empty_cluster_gives_the_same_export(
         target = Files(tmp_path / "empty", bootstrap, capsys)
         check_export(files, target)
         check_cluster_configs(files, target)
+
+
+def test_a_cluster_without_an_authorizer_has_no_acls(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with kafka_server(tmp_path_factory.mktemp("open")) as bootstrap:
+        run, files = json_runner(bootstrap, capsys), Files(tmp_path / "files", bootstrap, capsys)
+        assert "no authorizer" in run("acls", "list", status=1)
+        files.write("topics: [{name: t}]\nacls: [{principal: User:a, resource: {type: cluster}, operations: [Alter]}]")
+        assert "cluster.yaml:2: acl allow User:a Alter" in files.apply(status=1)
+        assert "topics" not in files.run("export")
+        files.write("topics: [{name: t}]")
+        files.apply()
+        assert [topic["name"] for topic in files.run("export")["topics"]] == ["t"]

@@ -52,6 +52,7 @@ SPREAD = {"enum": ["ScheduleAnyway", "DoNotSchedule"]}
 QUANTITY = {"type": "string", "pattern": "^[0-9]+(\\.[0-9]+)?(m|k|M|G)?$"}
 PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 COUNT = {"type": "integer", "minimum": 0}
+APPLY_FLAG = "^--(prune=.+|allow-data-loss|allow-fewer-partitions|set-passwords)$"
 SECONDS = {"type": "integer", "minimum": 1}
 NARROWER: dict[str, dict[str, Any]] = {
     "image.digest": IMAGE_DIGEST,
@@ -100,7 +101,7 @@ NARROWER: dict[str, dict[str, Any]] = {
     "acls": {"type": "array", "items": {"$ref": "#/definitions/AclPart"}},
     "quotas": {"type": "array", "items": {"$ref": "#/definitions/QuotaPart"}},
     "clusterFile.client.existingSecret": NAME,
-    "clusterFile.flags": {"type": "array", "items": {"type": "string", "pattern": "^--"}},
+    "clusterFile.flags": {"type": "array", "items": {"type": "string", "pattern": APPLY_FLAG}},
     "clusterFile.timeoutSeconds": SECONDS,
     "spark.image.digest": IMAGE_DIGEST,
     "spark.timeoutSeconds": SECONDS,

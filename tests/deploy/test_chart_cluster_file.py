@@ -47,6 +47,7 @@ def test_the_job_applies_it_and_helm_test_plans_the_same() -> None:
         assert (args.file, args.bootstrap_server) == (["/etc/headrace-cluster/cluster.yaml"], "streams:9092")
         assert args.prune == [Scope(ObjectKind.ACL, "User:billing")]
         assert words[:2] == ["cluster", action]
+        assert args.set_passwords == (action == "apply"), "a password is never drift"
         mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
         volumes = {volume["name"]: volume for volume in pods(found)[key]["volumes"]}
         assert volumes[mounts["/etc/headrace-users/billing-password"]]["secret"] == {"secretName": "billing-password"}
@@ -81,7 +82,8 @@ def test_nothing_is_made_without_values() -> None:
         (("users[0].name=x",), "existingSecret"),
         (("users[0].name=x", "users[0].existingSecret=s", "users[0].password=p"), "password"),
         (("acls[0].principal=User:x",), "resource"),
-        (("clusterFile.flags[0]=prune",), "flags"),
+        (("clusterFile.flags[0]=--prune",), "flags"),
+        (("clusterFile.flags[0]=--yes",), "flags"),
     ],
 )
 def test_a_wrong_entry_is_refused_by_its_key(settings: tuple[str, ...], key: str) -> None:

@@ -76,7 +76,9 @@ def check_apply(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     assert steps == sorted(steps, key=lambda step: ["quotas", "acls", "users", "topics"].index(step["kind"]))
     orders = next(step for step in steps if step["name"] == "topic team.orders")
     assert (Path(orders["file"]).name, orders["line"]) == ("cluster.yaml", 2)
-    assert _interrupted(files, monkeypatch, after=3) == 3
+    _interrupted(files, monkeypatch, after=3)
+    _interrupted(files, monkeypatch, after=0, answer_is_lost=True)
+    _interrupted(files, monkeypatch, after=5, answer_is_lost=True)
     files.apply()
     assert files.apply() == []
     assert files.plan() == []
@@ -141,22 +143,24 @@ def check_impossible(files: Files, *, refused_by_cluster: str) -> None:
     (files.folder / "cluster.yaml").unlink()
 
 
-def _interrupted(files: Files, monkeypatch: pytest.MonkeyPatch, after: int) -> int:
-    """Apply until the connection is lost; returns how many steps were done."""
+def _interrupted(files: Files, monkeypatch: pytest.MonkeyPatch, after: int, *, answer_is_lost: bool = False) -> None:
+    """Apply until the connection is lost after some steps; with `answer_is_lost`, the next one is done, too."""
     done = 0
     original = execution._run
 
     def run(*arguments: Any) -> None:
         nonlocal done
-        if done == after:
+        if done == after and not answer_is_lost:
             raise UnavailableError("cut off")
         original(*arguments)
+        if done == after:
+            raise UnavailableError("cut off")
         done += 1
 
     with monkeypatch.context() as patched:
         patched.setattr(execution, "_run", run)
         assert f"{after} of " in files.apply(status=1)
-    return done
+    assert done == after
 
 
 def check_cluster_configs(files: Files, empty: Files) -> None:

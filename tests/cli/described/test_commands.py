@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +21,10 @@ from tests.cli.described.file_checks import (
     check_export,
     check_impossible,
 )
+
+PAGE = Path(__file__).parents[3] / "docs" / "operate" / "CLUSTER_FILES.md"
+SECONDS_MAX = 600
+COMMAND = f'#!/bin/sh\nexec "{sys.executable}" -m headrace.cli.main "$@"\n'
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +78,25 @@ def test_people_read_a_plan(files: Files, server: DevServer, capsys: pytest.Capt
     with pytest.raises(SystemExit) as ended:
         main(["cluster", "plan", "--no-such-flag"])
     assert ended.value.code == 1, "2 would say that there is a difference"
+
+
+def test_the_git_workflow_of_the_page_works_as_it_is_written(empty: DevServer, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 5
+    (program := tmp_path / "bin" / "headrace").parent.mkdir()
+    program.write_text(COMMAND)
+    program.chmod(0o755)
+    author = {f"GIT_{who}_{what}": "x" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    environment = os.environ | author | {"PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    environment["HEADRACE_BOOTSTRAP_SERVER"] = empty.bootstrap
+    ended = subprocess.run(
+        ["bash", "-exc", "\n".join(blocks)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+    )
+    assert ended.returncode == 0, f"{ended.stdout}{ended.stderr}"
+    assert "~ topic billing.invoices: retention.ms 1 -> 604800000" in ended.stdout
+    assert "- topic billing.invoices" in ended.stdout

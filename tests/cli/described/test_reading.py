@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -214,3 +215,11 @@ def test_the_schema_refuses_what_the_command_refuses() -> None:
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)
     jsonschema.validate({"users": [{"name": "u", "password": "${env:U}"}]}, schema)
+
+
+def test_the_file_of_the_page_about_schemas_describes_what_a_registry_needs(tmp_path: Path) -> None:
+    page = (SCHEMA_FILE.parents[1] / "start" / "SCHEMAS.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    found = _read(tmp_path, registry=text).state
+    assert found.topics == {"_schemas": TopicState(1, None, {"cleanup.policy": "compact"})}
+    assert {acl.principal for acl in found.acls} == {"User:registry"}
