@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from headrace.cli.described.state import Place
+from headrace.cli.described.state import FilePlace
 
 NodePath = tuple[str | int, ...]
 """The keys and indexes that lead to a part of a document."""
@@ -31,7 +31,7 @@ _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 class FileError(ValueError):
     """An error of a file, at a place."""
 
-    def __init__(self, place: Place, reason: str) -> None:
+    def __init__(self, place: FilePlace, reason: str) -> None:
         super().__init__(f"{place}: {reason}")
 
 
@@ -45,11 +45,11 @@ class FileDocument:
     numbers: dict[NodePath, str] = field(default_factory=dict)
     """Fractions as they are written: a config keeps 1.50."""
 
-    def place(self, path: NodePath = ()) -> Place:
+    def place(self, path: NodePath = ()) -> FilePlace:
         """Return where a part is; where its nearest parent is, if it has no line."""
         while path and path not in self.lines:
             path = path[:-1]
-        return Place(self.file, self.lines.get(path, 1))
+        return FilePlace(self.file, self.lines.get(path, 1))
 
 
 def read_documents(named: Iterable[str], errors: list[FileError]) -> list[FileDocument]:
@@ -63,9 +63,9 @@ def read_documents(named: Iterable[str], errors: list[FileError]) -> list[FileDo
             try:
                 text = path.read_text(encoding="utf-8")
             except OSError as error:
-                errors.append(FileError(Place(str(path), 1), f"cannot be read: {error.strerror}"))
+                errors.append(FileError(FilePlace(str(path), 1), f"cannot be read: {error.strerror}"))
             except UnicodeDecodeError:
-                errors.append(FileError(Place(str(path), 1), "is not UTF-8 text"))
+                errors.append(FileError(FilePlace(str(path), 1), "is not UTF-8 text"))
             else:
                 found += _documents(str(path), text, errors)
     return found
@@ -83,7 +83,7 @@ def _files(path: Path, errors: list[FileError]) -> list[Path]:
         and not any(part.startswith(".") for part in each.relative_to(path).parts)
     )
     if not files:
-        errors.append(FileError(Place(str(path), 1), f"no files: {', '.join(SUFFIXES)}"))
+        errors.append(FileError(FilePlace(str(path), 1), f"no files: {', '.join(SUFFIXES)}"))
     return files
 
 
@@ -97,9 +97,9 @@ def _documents(file: str, text: str, errors: list[FileError]) -> Iterator[FileDo
             yield document
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        errors.append(FileError(Place(file, line), f"not YAML: {error.problem}"))
+        errors.append(FileError(FilePlace(file, line), f"not YAML: {error.problem}"))
     except yaml.YAMLError as error:
-        errors.append(FileError(Place(file, 1), f"not YAML: {str(error).splitlines()[0]}"))
+        errors.append(FileError(FilePlace(file, 1), f"not YAML: {str(error).splitlines()[0]}"))
 
 
 def _value(node: yaml.Node, path: NodePath, document: FileDocument, errors: list[FileError]) -> Any:
@@ -112,7 +112,9 @@ def _value(node: yaml.Node, path: NodePath, document: FileDocument, errors: list
             key, line = str(key_node.value), key_node.start_mark.line + 1
             if key in found:
                 first = document.lines[(*path, key)]
-                errors.append(FileError(Place(document.file, line), f"`{key}` is given twice, first in line {first}"))
+                errors.append(
+                    FileError(FilePlace(document.file, line), f"`{key}` is given twice, first in line {first}")
+                )
                 continue
             document.lines[(*path, key)] = line
             found[key] = _value(each, (*path, key), document, errors)

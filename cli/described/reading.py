@@ -27,7 +27,7 @@ from headrace.cli.described.schema import (
     TopicPart,
     UserPart,
 )
-from headrace.cli.described.state import ClusterState, Key, ObjectKind, Place, TopicState, UserState, shown_key
+from headrace.cli.described.state import ClusterState, FilePlace, Key, ObjectKind, TopicState, UserState, shown_key
 from headrace.cli.described.strimzi import FoundPart, is_strimzi, parts_of
 from headrace.storage.errors import InvalidError
 
@@ -46,7 +46,7 @@ class Description:
     """A described cluster, and where each object is described."""
 
     state: ClusterState
-    places: dict[tuple[ObjectKind, Key], Place] = field(default_factory=dict)
+    places: dict[tuple[ObjectKind, Key], FilePlace] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -59,9 +59,9 @@ class _Collected:
     users: dict[tuple[str, str], UserState] = field(default_factory=dict)
     quotas: dict[Entity, dict[str, float]] = field(default_factory=dict)
     configs: dict[str, str] = field(default_factory=dict)
-    places: dict[tuple[ObjectKind, Key], Place] = field(default_factory=dict)
+    places: dict[tuple[ObjectKind, Key], FilePlace] = field(default_factory=dict)
 
-    def claim(self, kind: ObjectKind, key: Key, place: Place) -> bool:
+    def claim(self, kind: ObjectKind, key: Key, place: FilePlace) -> bool:
         """Return whether the object is described here for the first time."""
         if (first := self.places.setdefault((kind, key), place)) is place:
             return True
@@ -82,7 +82,7 @@ def read_description(named: Sequence[str], secrets: str = "secrets") -> Descript
         if not is_strimzi(document):
             _add_configs(found, document)
     if not documents and not found.errors:
-        found.errors.append(FileError(Place(named[0], 1), "nothing is described here"))
+        found.errors.append(FileError(FilePlace(named[0], 1), "nothing is described here"))
     if found.errors:
         raise nothing_changed(map(str, found.errors))
     state = ClusterState(found.topics, frozenset(found.acls), found.users, found.quotas, found.configs)

@@ -35,7 +35,7 @@ Key = str | Acl | UserKey | Entity
 """A topic's name, an ACL, a user with a mechanism, an entity with quotas, the name of a config."""
 
 
-class Place(NamedTuple):
+class FilePlace(NamedTuple):
     """A line of a file. Lines begin at 1."""
 
     file: str

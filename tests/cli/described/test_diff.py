@@ -139,7 +139,7 @@ def test_what_is_impossible_is_refused_with_its_reason() -> None:
     ],
 )
 def test_a_config_that_may_remove_records_has_a_risk(before: Any, after: Any, risk: Risk) -> None:
-    """What a topic inherits is unknown here, and so the worse value is assumed."""
+    """The worse value is assumed, because it is unknown here what a topic inherits."""
     (step,) = make_plan(_topic(**after), _topic(**before)).steps
     assert step.risk is risk
 
