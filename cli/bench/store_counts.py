@@ -16,6 +16,8 @@ from headrace.cli.bench.http_access import OPEN, HttpAccess
 
 SAMPLE = re.compile(r"^(?P<name>[a-z_]+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)$", re.MULTILINE)
 
+FLUSHES, COMMITS = "headrace_produce_flushes_total", "headrace_produce_commit_seconds_count"
+
 
 class StoreCounts(msgspec.Struct, frozen=True):
     """Requests to the object store (agents and compactors), buffers flushed, commit calls answered."""
@@ -40,11 +42,9 @@ def parse_counts(pages: Iterable[str]) -> StoreCounts:
                 for operation in ("put", "get"):
                     if f'operation="{operation}"' in labels:
                         sums[operation] += round(value)
-            else:
+            elif name in (FLUSHES, COMMITS):
                 sums[name] += round(value)
-    return StoreCounts(
-        sums["put"], sums["get"], sums["headrace_produce_flushes_total"], sums["headrace_produce_commit_seconds_count"]
-    )
+    return StoreCounts(sums["put"], sums["get"], sums[FLUSHES], sums[COMMITS])
 
 
 def read_counts(addresses: Iterable[str], access: HttpAccess = OPEN) -> StoreCounts:
