@@ -1,7 +1,7 @@
 """What hedged PUTs change in the tail of a flush file's upload: p50, p99 and p99.9 with and without, in turns.
 
 Place: `python -m load.bench_hedges`. The store is the one of an agent, on the S3 server and the latency proxy of
-`headrace bench` (cli/bench/s3_rig.py): log-normal waits, whose p99 is 3.2 times the median at sigma 0.5.
+`headrace bench` (cli/bench/s3_rig.py): log-normal waits; at sigma 0.5 their p99 is 3.2 times the median.
 Invariant: the rounds of both take turns on one server. The first PUTs of a round, which teach the policy, do not count.
 """
 
