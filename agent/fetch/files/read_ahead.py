@@ -33,6 +33,11 @@ READER_BYTES = 32 * MIB
 """Two of the largest responses with historical data (deliver.py): one is loaded while the other one is read."""
 LEAST_BYTES = MIB // 2
 """With a smaller share of READER_BYTES a partition is not read ahead: its ranges would be as small as its fetches."""
+EXTENTS_MAX = 64
+"""Extents ahead of one fetch, but at least LEAST_EXTENTS of a partition. In a log of many small files each costs a GET,
+which is for nothing if the reader stops.
+"""
+LEAST_EXTENTS = 2
 RETURN_S = 2.0
 FORGET_S = 10.0
 STREAMS_MAX = 10_000
@@ -127,7 +132,8 @@ class ReadAhead:
             self._streams[one.partition_key, one.next_offset] = stream
         # All at once, so that the ranges of several partitions in one file become one.
         if any(stream.ahead * 2 <= share for _, stream in followed):
-            wanted = [file_range for one, stream in followed for file_range in self._next_ranges(one, stream, share)]
+            most = max(EXTENTS_MAX // partitions, LEAST_EXTENTS)
+            wanted = [part for one, stream in followed for part in self._next_ranges(one, stream, share, most)]
             for file_range in joined_ranges(wanted, self._chunk_bytes):
                 self._load(file_range)
 
@@ -150,11 +156,13 @@ class ReadAhead:
             self._streams.popitem(last=False)
             self._drop(oldest)
 
-    def _next_ranges(self, one: ReadTo, stream: _Stream, share: int) -> list[FileRange]:
-        """The ranges to load, so that the share is loaded."""
+    def _next_ranges(self, one: ReadTo, stream: _Stream, share: int, most: int) -> list[FileRange]:
+        """The ranges to load, so that the share is loaded, or `most` extents are."""
         extents, recent = self._find(one.partition_key, one.next_offset, 2 * share)
         ranges: list[FileRange] = []
         for extent in extents:
+            if len(stream.loaded) >= most:
+                break
             if marker_of(extent.file_id) is not None or extent.last_offset <= stream.through:
                 continue
             start, end = extent.position, extent.position + extent.length

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.fetch.files.cache import CHUNK_BYTES, ChunkCache
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.files.read_ahead import (
+    EXTENTS_MAX,
     FORGET_S,
     LEAST_BYTES,
     MIB,
@@ -137,6 +138,20 @@ def test_many_partitions_share_what_a_reader_may_have_ahead() -> None:
         )
         log.read(*((key, 0) for key in range(partitions)))
         assert log.read(*((key, 16) for key in range(partitions))) == partitions * share
+
+
+def test_a_log_of_many_small_files_costs_few_gets_ahead() -> None:
+    log = Log(records=1, extents=4_000)
+    log.read((0, 0))
+    log.read((0, 16))
+    assert len(log.loaded) == EXTENTS_MAX
+    for offset in range(32, 320, 16):
+        log.read((0, offset))
+        assert max(map(len, (stream.loaded for stream in log.ahead._streams.values()))) <= EXTENTS_MAX
+    many = Log(records=1, partitions=60, extents=100)
+    for offset in (0, 16):
+        many.read(*((key, offset) for key in range(60)))
+    assert len(many.loaded) == 60 * 2
 
 
 def test_a_long_run_is_loaded_in_parts_that_end_with_a_chunk() -> None:

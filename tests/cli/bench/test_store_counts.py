@@ -27,3 +27,8 @@ def test_requests_of_all_processes_are_added_up() -> None:
 
 def test_only_the_difference_of_two_readings_counts() -> None:
     assert StoreCounts(10, 3, 6, 5).since(StoreCounts(4, 3, 1, 1)) == StoreCounts(6, 0, 5, 4)
+
+
+def test_gauges_without_an_end_are_left_out() -> None:
+    """A directory has no limit of early flushes."""
+    assert parse_counts([AGENT, "headrace_early_flushes_saved +Inf\nheadrace_early_flush_rate_limit NaN\n"]).puts == 8
