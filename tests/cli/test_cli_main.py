@@ -34,6 +34,7 @@ COMMANDS = [
     "records",
     "cluster",
     "console",
+    "top",
     "segments",
     "export",
     "dump-log",
