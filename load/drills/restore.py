@@ -19,17 +19,19 @@ from pathlib import Path
 import psycopg
 from confluent_kafka import Consumer
 
+from headrace.metastore.postgres.installation import find_installation
 from load.drills.clients import TOPIC, DrillClients
 from load.drills.operator import doctor
 from load.drills.recovery import begin_clients
 from load.drills.run import SETTINGS, ZONES
 from load.torture.agents import flags
-from load.torture.cluster import PRIMARY, TortureCluster
+from load.torture.cluster import TortureCluster
 from load.torture.servers import CREDENTIALS
 
 PATIENCE_SECONDS = 120.0
 AFTER_SECONDS = 5.0
-LOST = f"{PRIMARY}_lost"
+PROGRAMS = find_installation().bin_dir
+"""pg_dump and pg_restore of the server's version."""
 
 
 async def restore_drill(write: Callable[[str], None]) -> bool:
@@ -79,7 +81,8 @@ class _Restore:
             connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name])
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
             connection.execute(f"CREATE DATABASE {name} ENCODING 'UTF8' TEMPLATE template0")
-        subprocess.run(["pg_restore", "--no-owner", "--dbname", server, str(self._file)], check=True)
+        command = [str(PROGRAMS / "pg_restore"), "--no-owner", "--dbname", server, str(self._file)]
+        subprocess.run(command, check=True)
 
     def _read(self, count: int) -> list[int]:
         consumer = Consumer(
@@ -98,7 +101,8 @@ class _Restore:
     async def _headrace(self, *words: str, **settings: object) -> str:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "headrace.cli.main", *words, *flags(settings),
-            env=os.environ | CREDENTIALS, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env=os.environ | CREDENTIALS | {"PATH": f"{PROGRAMS}:{os.environ['PATH']}"},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         printed, errors = await process.communicate()
         if process.returncode not in (0, 1) or not printed:

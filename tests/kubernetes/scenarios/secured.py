@@ -1,4 +1,4 @@
-"""A cluster whose clients log in over TLS, by the values file of KUBERNETES.md: first users, ADMIN, `helm test`."""
+"""Clients log in over TLS, by the values file of KUBERNETES.md: first users, ADMIN, `helm test`."""
 
 from __future__ import annotations
 
