@@ -55,6 +55,7 @@ COMMANDS = (
     Command("records", "headrace.cli.records", "produce, consume and delete records; show offsets"),
     Command("cluster", "headrace.cli.cluster", "show the id of a running cluster, or unregister an agent"),
     Command("console", "headrace.cli.console.command", "show a running cluster in a browser"),
+    Command("top", "headrace.cli.top.command", "show a running cluster on one screen of the terminal"),
     Command("segments", "headrace.cli.segments", "list remote segments, and what happened to them"),
     Command("export", "headrace.cli.export", "write a topic's records to Parquet files"),
     Command("dump-log", "headrace.cli.dump_log", "print the metadata log, a snapshot or segment files"),

@@ -75,8 +75,9 @@ class UpkeepWatch:
         )
 
     async def run(self) -> None:
-        """Look every LOOK_SECONDS."""
+        """Look every LOOK_SECONDS, first after a pause: a process that starts has other things to do."""
         while True:
+            await self._clock.sleep(LOOK_SECONDS)
             if self._is_active():
                 try:
                     await self._look()
@@ -84,7 +85,6 @@ class UpkeepWatch:
                     logger.warning("cannot look at backups and jobs: error=%s", error)
             else:
                 self._stand_by()
-            await self._clock.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
         record, archive = await read_backup(self._store), await self._api.wal_archive()
@@ -99,7 +99,7 @@ class UpkeepWatch:
         warnings = [*([] if problem is None else [problem]), *late]
         for warning in warnings:
             if not self._is_known(warning):
-                logger.warning("%s", warning)
+                logger.info("%s", warning)  # metrics, alerts and /readyz have it for as long as it lasts
         self.warnings = tuple(warnings)
 
     def _is_known(self, warning: str) -> bool:

@@ -39,6 +39,7 @@ COMMANDS = [
     "records",
     "cluster",
     "console",
+    "top",
     "segments",
     "export",
     "dump-log",
