@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import socket
 import struct
+import uuid
 from collections.abc import AsyncIterator
 
 import psycopg
@@ -17,7 +18,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.postgres import statement
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.storage.errors import OutcomeUnknownError
+from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from load.torture.proxy import FaultProxy
 from tests.metastore.commit_scenes import appended, batch, file_of, open_scene, pairs
 
@@ -66,3 +67,15 @@ async def test_a_connection_that_is_closed_or_reset_by_then_is_no_error(metastor
         with pytest.raises(OSError, match="not connected"):
             client.shutdown(socket.SHUT_RDWR)
         statement._hang_up(client)  # type: ignore[arg-type]
+
+
+async def test_a_server_that_answers_and_does_not_write_is_remembered_for_a_while(metastore: PostgresMetastore) -> None:
+    """As on a full disk: reads are answered, and /readyz says what the server said."""
+    assert metastore.refusal() is None
+    connections = [await metastore.pool.getconn() for _ in range(metastore.pool.max_size)]
+    for connection in connections:
+        await connection.execute("SET default_transaction_read_only = on")
+        await metastore.pool.putconn(connection)
+    with pytest.raises(UnavailableError):
+        await metastore.withdraw_settings(uuid.uuid4())
+    assert "read-only transaction" in str(metastore.refusal())

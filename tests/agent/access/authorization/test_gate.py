@@ -255,7 +255,8 @@ def test_other_records_leave_the_set_of_acls_as_it_is() -> None:
     assert after.access_controls is before.access_controls
 
 
-def test_a_denial_is_logged_once_a_minute_and_always_counted() -> None:
+def test_a_denial_is_logged_once_a_minute_and_always_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """In the audit log, and in the agents' log the line that ACLS.md names."""
     clock, registry = ManualClock(), CollectorRegistry()
     settings = Settings(authorizer_class_name=STANDARD_AUTHORIZER)
     lines: list[str] = []
@@ -272,6 +273,8 @@ def test_a_denial_is_logged_once_a_minute_and_always_counted() -> None:
     assert answer.items() <= first.items()
     assert "count" not in first
     assert second["count"] == 5
+    line = "denied: principal=User:bob operation=READ resource=TOPIC:t api=Fetch client_id='c' count="
+    assert [each for each in caplog.messages if each.startswith("denied:")] == [f"{line}1", f"{line}5"]
     labels = {"api": "Fetch", "operation": "READ"}
     assert registry.get_sample_value("headrace_authorization_denied_total", labels) == 6
 
