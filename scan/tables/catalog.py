@@ -199,7 +199,7 @@ def translated(what: str) -> Iterator[None]:
         raise NotFoundError(f"{what} does not exist: {error}") from error
     except exceptions.TableAlreadyExistsError as error:
         raise AlreadyExistsError(f"{what} exists: {error}") from error
-    except (ValueError, exceptions.ValidationError, exceptions.ForbiddenError) as error:
+    except (ValueError, exceptions.ValidationError, exceptions.ForbiddenError, exceptions.NotInstalledError) as error:
         raise TableError(f"{what}: {error}") from error
     except Exception as error:
         raise UnavailableError(f"{what}: the catalog does not answer: {type(error).__name__}: {error}") from error

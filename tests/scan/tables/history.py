@@ -21,7 +21,6 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from headrace.scan.tables.catalog import view_of
 from headrace.scan.tables.state import Follows, standing_of
 from headrace.scan.tables.worker import Condition
-from headrace.storage.errors import UnavailableError
 from tests.scan.tables.world import Killed, Tables
 from tests.spark.world import ScanWorld
 from tests.transactional_world import SeenRecord, Truth, some_history
@@ -56,7 +55,7 @@ class TableHistory:
         catalog.next_failure = rng.choice(FAILURES)
         if rng.random() < 0.3:
             catalog.before_commit = self._other_worker(asyncio.get_running_loop())
-        with contextlib.suppress(Killed, UnavailableError):
+        with contextlib.suppress(Killed):
             await self.tables.round(self.name, rng.choice([1, 200, 1 << 26]))
         catalog.next_failure, catalog.before_commit = "", None
 
