@@ -14,12 +14,13 @@ import asyncio
 import enum
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pyarrow as pa
 from pyiceberg.table import Table
 
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.log.image import TopicImage
 from headrace.scan.cluster import ScannedCluster
@@ -32,7 +33,7 @@ from headrace.scan.read import SplitReader
 from headrace.scan.tables.appending import Append, Appended, Outcome, append
 from headrace.scan.tables.catalog import TableCatalog, view_of
 from headrace.scan.tables.log_ranges import log_ranges, start_positions
-from headrace.scan.tables.policy import LogRange, Step, after, next_step
+from headrace.scan.tables.policy import Step, after, next_step
 from headrace.scan.tables.rows import COLUMNS, table_of
 from headrace.scan.tables.state import Broken, Definition, Follows, Position, Progress, standing_of
 
@@ -66,93 +67,135 @@ class Round(NamedTuple):
     has_more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What the table said, and what the log says next to it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What the table says, and what the log says next to it; nothing was changed.
 
-    progress: Progress | None
-    positions: Mapping[int, Position]
-    log: Mapping[int, LogRange]
-    partitions: Mapping[int, ScanPartition]
+    `progress` None: nothing was appended yet. `step` None: the table does not follow, or has not begun.
+    """
+
+    condition: Condition
+    reason: str
+    table: Table
+    definition: Definition
+    topic: TopicImage | None = None
+    progress: Progress | None = None
+    partitions: Mapping[int, ScanPartition] = field(default_factory=dict)
+    step: Step | None = None
+
+    @property
+    def lag(self) -> dict[int, int]:
+        """Offsets that are committed and not in the table, by partition."""
+        wanted = {} if self.step is None else self.step.wanted
+        return {partition: wanted[partition].end - wanted[partition].start if partition in wanted else 0
+                for partition in self.partitions}  # fmt: skip
+
+
+@dataclass(slots=True)
+class TableReader:
+    """Looks at the tables of one catalog."""
+
+    cluster: ScannedCluster
+    topics: TopicCatalog
+    catalog: TableCatalog
+
+    async def look(self, name: str) -> Look:
+        """Errors of catalog and metastore; NotFoundError, TableError."""
+        table, definition = await asyncio.to_thread(self.catalog.load_own, name)
+
+        def stopped(reason: str, condition: Condition = Condition.STOPPED) -> Look:
+            return Look(condition=condition, reason=reason, table=table, definition=definition)
+
+        if definition.cluster_id != self.cluster.metastore.cluster_id:
+            return stopped(f"the table is of another cluster: {definition.cluster_id}")
+        topic = (await self.topics.refresh()).topics_by_name.get(definition.topic)
+        if topic is None or topic.topic_id != definition.topic_id:
+            what = "was deleted" if topic is None else "was deleted and created again"
+            return stopped(f"the topic {what}: {definition.topic} topic_id={definition.topic_id}")
+        standing = standing_of(view_of(table))
+        if isinstance(standing, Broken):
+            return stopped(standing.reason)
+        progress = standing.progress if isinstance(standing, Follows) else None
+        found = Look(
+            condition=Condition.PAUSED if definition.paused else Condition.FOLLOWING,
+            reason=definition.paused,
+            table=table,
+            definition=definition,
+            topic=topic,
+            progress=progress,
+        )
+        return found if progress is None else await self._next_to_the_log(found, topic, progress)
+
+    async def _next_to_the_log(self, found: Look, topic: TopicImage, progress: Progress) -> Look:
+        partitions, log = await log_ranges(self.cluster.metastore, topic, progress.positions)
+        step = next_step(progress.positions, log)
+        found = replace(found, partitions=partitions, step=step)
+        if step.ahead:
+            lost = ", ".join(map(str, step.ahead))
+            reason = f"the table has records that the log does not have (any more): {lost}"
+            return replace(found, condition=Condition.STOPPED, reason=reason)
+        return found
 
 
 @dataclass(slots=True)
 class TableWorker:
     """Keeps the tables of one catalog. `chunk_bytes` as CHUNK_BYTES."""
 
-    cluster: ScannedCluster
-    topics: TopicCatalog
+    tables: TableReader
     reader: SplitReader
-    catalog: TableCatalog
     chunk_bytes: int = CHUNK_BYTES
     _unanswered: dict[str, list[Appended]] = field(default_factory=dict)
     """Commits without an answer, by table, since the last one with an answer."""
 
+    @property
+    def _metastore(self) -> Metastore:
+        return self.tables.cluster.metastore
+
     async def keep(self, name: str) -> Round:
         """One round: at most one commit. Errors of catalog, bucket and metastore; nothing is lost by them."""
-        table, definition = await asyncio.to_thread(self.catalog.load_own, name)
-        if definition.cluster_id != self.cluster.metastore.cluster_id:
-            return Round(Condition.STOPPED, f"the table is of another cluster: {definition.cluster_id}")
-        if definition.paused:
-            return Round(Condition.PAUSED, definition.paused)
-        image = await self.topics.refresh()
-        topic = image.topics_by_name.get(definition.topic)
-        if topic is None or topic.topic_id != definition.topic_id:
-            what = "was deleted" if topic is None else "was deleted and created again"
-            return Round(Condition.STOPPED, f"the topic {what}: {definition.topic} topic_id={definition.topic_id}")
-        standing = standing_of(view_of(table))
-        if isinstance(standing, Broken):
-            return Round(Condition.STOPPED, standing.reason)
-        progress = standing.progress if isinstance(standing, Follows) else None
-        return await self._advance(name, table, definition, topic, progress)
-
-    async def _advance(
-        self, name: str, table: Table, definition: Definition, topic: TopicImage, progress: Progress | None
-    ) -> Round:
-        metastore = self.cluster.metastore
-        if progress is None:
-            positions = await start_positions(self.cluster, topic, definition.start)
-            made = await asyncio.to_thread(append, table, None, Append(None, positions))
+        look = await self.tables.look(name)
+        if look.condition is not Condition.FOLLOWING:
+            return Round(look.condition, look.reason, lag=look.lag)
+        assert look.topic is not None, "a table that follows has a topic"
+        if look.step is None or look.progress is None:
+            positions = await start_positions(self.tables.cluster, look.topic, look.definition.start)
+            made = await asyncio.to_thread(append, look.table, None, Append(None, positions))
             self._settle(name, made)
             return Round(Condition.FOLLOWING, outcome=made.outcome, has_more=True)
-        partitions, log = await log_ranges(metastore, topic, progress.positions)
-        step = next_step(progress.positions, log)
-        if step.ahead:
-            lost = ", ".join(map(str, step.ahead))
-            return Round(Condition.STOPPED, f"the table has records that the log does not have (any more): {lost}")
-        lag = {partition: end - start for partition, (start, end) in step.wanted.items()}
-        if not step.wanted and not step.gaps:
-            return Round(Condition.FOLLOWING, lag=lag)
-        found = _Found(progress, progress.positions, log, partitions)
+        if not look.step.wanted and not look.step.gaps:
+            return Round(Condition.FOLLOWING, lag=look.lag)
+        return await self._advance(name, look, look.step, look.progress)
+
+    async def _advance(self, name: str, look: Look, step: Step, progress: Progress) -> Round:
         try:
-            reached, rows = await self._read(step, found)
+            reached, rows = await self._read(step, look.partitions)
         except DataLossError as error:  # the log start moved meanwhile: the next round names the gap
             logger.info("log changed during a round: table=%s error=%s", name, error)
-            return Round(Condition.FOLLOWING, lag=lag, has_more=True)
+            return Round(Condition.FOLLOWING, lag=look.lag, has_more=True)
         moved, gaps = after(progress.positions, step, reached)
-        made = await asyncio.to_thread(append, table, progress, Append(rows, moved, gaps))
+        made = await asyncio.to_thread(append, look.table, progress, Append(rows, moved, gaps))
         self._settle(name, made)
         if made.outcome is not Outcome.COMMITTED:
-            return Round(Condition.FOLLOWING, outcome=made.outcome, lag=lag, has_more=True)
+            return Round(Condition.FOLLOWING, outcome=made.outcome, lag=look.lag, has_more=True)
         for gap in gaps:
             logger.warning(
                 "offsets were removed before the table had them: table=%s topic=%s partition=%d offsets=%d-%d",
-                *(name, definition.topic, gap.partition, gap.start, gap.end - 1),
+                *(name, look.definition.topic, gap.partition, gap.start, gap.end - 1),
             )
-        left = {p: wanted.end - max(wanted.start, moved[p].offset) for p, wanted in step.wanted.items()}
-        return Round(
-            *(Condition.FOLLOWING, "", made.outcome, rows.num_rows, sum(gap.end - gap.start for gap in gaps)),
-            *(left, any(left.values())),
-        )
+        left = look.lag | {p: wanted.end - max(wanted.start, moved[p].offset) for p, wanted in step.wanted.items()}
+        missing = sum(gap.end - gap.start for gap in gaps)
+        return Round(Condition.FOLLOWING, "", made.outcome, rows.num_rows, missing, left, any(left.values()))
 
-    async def _read(self, step: Step, found: _Found) -> tuple[dict[int, Position], pa.Table]:
+    async def _read(
+        self, step: Step, partitions: Mapping[int, ScanPartition]
+    ) -> tuple[dict[int, Position], pa.Table]:
         """The rows of about `chunk_bytes`, and how far they reach. DataLossError."""
-        metastore = self.cluster.metastore
+        metastore = self._metastore
         pinned = await pin(metastore, "tables", READ_PIN_MS)
         try:
-            reached = await self._reach(step, found)
+            reached = await self._reach(step, partitions)
             ranges = {
-                found.partitions[p]: WantedOffsets(step.wanted[p].start, position.offset)
+                partitions[p]: WantedOffsets(step.wanted[p].start, position.offset)
                 for p, position in reached.items()
             }
             planned = await plan(metastore, ranges, fail_on_data_loss=True, committed=True)
@@ -166,12 +209,12 @@ class TableWorker:
             await metastore.release_pins([pinned])
         return reached, rows
 
-    async def _reach(self, step: Step, found: _Found) -> dict[int, Position]:
+    async def _reach(self, step: Step, partitions: Mapping[int, ScanPartition]) -> dict[int, Position]:
         """Where one commit may get: the ends of the extents that have about `chunk_bytes` together."""
         order = list(step.wanted)
-        self.cluster.rng.shuffle(order)  # none of very many partitions waits for ever
-        queries = [ExtentQuery(found.partitions[p].key, step.wanted[p].start, self.chunk_bytes) for p in order]
-        answers = await self.cluster.metastore.find_extents(queries, self.chunk_bytes)
+        self.tables.cluster.rng.shuffle(order)  # none of very many partitions waits for ever
+        queries = [ExtentQuery(partitions[p].key, step.wanted[p].start, self.chunk_bytes) for p in order]
+        answers = await self._metastore.find_extents(queries, self.chunk_bytes)
         reached = {}
         for partition, answer in zip(order, answers, strict=True):
             if answer.extents:

@@ -22,7 +22,7 @@ from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.catalog import TableCatalog
 from headrace.scan.tables.state import Definition
-from headrace.scan.tables.worker import Condition, Round, TableWorker
+from headrace.scan.tables.worker import Condition, Round, TableReader, TableWorker
 from tests.spark.world import ScanWorld, SeenRow
 
 NAMESPACE = "headrace"
@@ -89,7 +89,7 @@ class Tables:
         world = self.world
         reader = SplitReader(world.store, pin_hint="")
         cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
-        worker = TableWorker(cluster, TopicCatalog(world.postgres), reader, self.catalog, chunk_bytes)
+        worker = TableWorker(TableReader(cluster, TopicCatalog(world.postgres), self.catalog), reader, chunk_bytes)
         try:
             return await worker.keep(name)
         finally:
@@ -126,6 +126,3 @@ class Tables:
         """The files below data/ in the warehouse."""
         return {path for path in (self.folder / "warehouse").rglob("data/**/*.parquet")}
 
-
-def some(rng: random.Random, *choices: Any) -> Any:
-    return rng.choice(choices)
