@@ -110,8 +110,8 @@ def compose_process(settings: Settings, shared: Connections) -> ProcessShell:
         beside = _next_to(settings, shared, life, lambda: settings.node_id, lambda: controller.image)
         members: list[list[Role]] = [[controller], *beside]
         return _shell(settings, shared, life, controller, members, lambda: controller.is_active)
-    members = [[role] for role in _background(settings, shared, wanted)]
-    return _shell(settings, shared, life, members[0][0], members, _never)
+    background = _background(settings, shared, wanted)
+    return _shell(settings, shared, life, background[0], [[role] for role in background], _never)
 
 
 def _background(settings: Settings, shared: Connections, wanted: Set[str]) -> list[MainRole]:

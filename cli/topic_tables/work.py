@@ -16,10 +16,10 @@ from headrace.config.settings import Settings
 from headrace.scan.cluster import ScannedCluster, open_cluster
 from headrace.scan.errors import OptionError, TableError
 from headrace.scan.partitions import TopicCatalog
+from headrace.scan.tables.appending import Append, Outcome, append
 from headrace.scan.tables.catalog import CatalogAddress, TableCatalog
 from headrace.scan.tables.log_ranges import EARLIEST, LATEST, start_positions, start_timestamp
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
-from headrace.scan.tables.appending import Append, Outcome, append
 from headrace.scan.tables.resume import Choice, decide, follow_log
 from headrace.scan.tables.state import PAUSED, Definition
 from headrace.scan.tables.worker import Condition, Look, TableReader

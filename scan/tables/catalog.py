@@ -92,9 +92,7 @@ class TableCatalog:
     def close(self) -> None:
         self.catalog.close()
 
-    def create(
-        self, name: str, definition: Definition, layout: Sequence[str], properties: Mapping[str, str]
-    ) -> Table:
+    def create(self, name: str, definition: Definition, layout: Sequence[str], properties: Mapping[str, str]) -> Table:
         """Create the table without a row. AlreadyExistsError; OptionError for a name or property that is refused."""
         if fixed := [key for key in properties if key in _FIXED or key.startswith("headrace.")]:
             raise OptionError(f"cannot be set: {', '.join(fixed)}")

@@ -7,11 +7,10 @@ Invariant: no password or token is in them: properties with secrets stay in pyic
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
-
-import re
 
 _SECRET = re.compile(r"password|secret|token|credential|access-key", re.IGNORECASE)
 
@@ -46,10 +45,7 @@ def pyiceberg_lines(address: TableAddress) -> str:
 
 def duckdb_lines(address: TableAddress) -> str:
     """SQL of DuckDB: the table as of its newest snapshot now."""
-    return (
-        "INSTALL iceberg; LOAD iceberg;\n"
-        f"SELECT * FROM iceberg_scan('{_sql(_local(address.metadata))}');"
-    )
+    return f"INSTALL iceberg; LOAD iceberg;\nSELECT * FROM iceberg_scan('{_sql(_local(address.metadata))}');"
 
 
 def spark_lines(address: TableAddress) -> str:

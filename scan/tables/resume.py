@@ -11,7 +11,6 @@ import enum
 from collections.abc import Mapping
 
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
 from pyiceberg.table import Table
 
 from headrace.scan.errors import OptionError
@@ -40,7 +39,9 @@ def decide(table: Table, choice: Choice) -> dict[int, Position]:
     standing = standing_of(view_of(table))
     if isinstance(standing, (Follows, NotBegun)):
         raise OptionError(f"the table's offsets are those of its rows: nothing to decide: {name_of(table)}")
-    positions = standing.in_table if choice is Choice.ROWS else standing.progress and standing.progress.positions
+    positions = standing.in_table
+    if choice is Choice.OFFSETS:
+        positions = None if standing.progress is None else standing.progress.positions
     if choice is Choice.LOG or positions is None:
         raise OptionError(f"the table does not say where to continue by {choice.value!r}: {standing.reason}")
     _commit(table, standing.progress, positions)
@@ -54,7 +55,7 @@ def follow_log(table: Table, ahead: Mapping[int, Ahead]) -> dict[int, Position]:
         raise OptionError(f"the table's offsets are not those of its rows: {name_of(table)}")
     positions = dict(standing.progress.positions)
     for each in ahead.values():
-        lost = And(EqualTo("partition", each.partition), GreaterThanOrEqual("offset", each.log_end))
+        lost = f"partition == {each.partition} and offset >= {each.log_end}"
         with translated(f"table {name_of(table)}"):
             try:
                 table.delete(lost)

@@ -7,6 +7,7 @@ Invariant: a row per record, in offset order inside a partition; `partition` and
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
@@ -39,7 +40,7 @@ SCHEMA = Schema(
 COLUMNS = ("key", "value", HEADERS, "timestamp", "partition", "offset")
 _REQUIRED = ("partition", "offset")
 ARROW = pa.schema([pa.field(name, TYPES[name], nullable=name not in _REQUIRED) for name in COLUMNS])
-LAYOUTS: dict[str, tuple[str, Transform]] = {
+LAYOUTS: dict[str, tuple[str, Transform[Any, Any]]] = {
     "day": ("timestamp", DayTransform()),
     "partition": ("partition", IdentityTransform()),
 }

@@ -186,17 +186,14 @@ class TableWorker:
         missing = sum(gap.end - gap.start for gap in gaps)
         return Round(Condition.FOLLOWING, "", made.outcome, rows.num_rows, missing, left, any(left.values()))
 
-    async def _read(
-        self, step: Step, partitions: Mapping[int, ScanPartition]
-    ) -> tuple[dict[int, Position], pa.Table]:
+    async def _read(self, step: Step, partitions: Mapping[int, ScanPartition]) -> tuple[dict[int, Position], pa.Table]:
         """The rows of about `chunk_bytes`, and how far they reach. DataLossError."""
         metastore = self._metastore
         pinned = await pin(metastore, "tables", READ_PIN_MS)
         try:
             reached = await self._reach(step, partitions)
             ranges = {
-                partitions[p]: WantedOffsets(step.wanted[p].start, position.offset)
-                for p, position in reached.items()
+                partitions[p]: WantedOffsets(step.wanted[p].start, position.offset) for p, position in reached.items()
             }
             planned = await plan(metastore, ranges, fail_on_data_loss=True, committed=True)
             schema = arrow_schema(COLUMNS)
@@ -219,9 +216,7 @@ class TableWorker:
         for partition, answer in zip(order, answers, strict=True):
             if answer.extents:
                 last = answer.extents[-1]
-                reached[partition] = Position(
-                    min(last.last_offset + 1, step.wanted[partition].end), last.leader_epoch
-                )
+                reached[partition] = Position(min(last.last_offset + 1, step.wanted[partition].end), last.leader_epoch)
         return dict(sorted(reached.items()))
 
     def _settle(self, name: str, made: Appended) -> None:

@@ -13,10 +13,10 @@ import itertools
 import random
 from unittest import mock
 
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import snapshot as snapshots
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
 
 from headrace.scan.tables.catalog import view_of
 from headrace.scan.tables.state import Follows, standing_of
@@ -101,9 +101,7 @@ class TableHistory:
                 if not any(gap.start <= record.offset < gap.end for gap in lost)
             ]  # fmt: skip
             found = [
-                SeenRecord(
-                    row.offset, row.key and row.key.decode(), None if row.value is None else row.value.decode()
-                )
+                SeenRecord(row.offset, row.key and row.key.decode(), None if row.value is None else row.value.decode())
                 for row in rows
                 if row.partition == index
             ]

@@ -7,8 +7,8 @@ answer, lets another worker commit first, or is away.
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,19 +79,23 @@ class Tables:
         self, topic: str, start: str = "earliest", layout: Sequence[str] = (), name: str = "", **properties: str
     ) -> None:
         image = await load_image(self.world.postgres)
-        definition = Definition(
-            self.world.postgres.cluster_id, topic, image.topics_by_name[topic].topic_id, start, ""
-        )
+        definition = Definition(self.world.postgres.cluster_id, topic, image.topics_by_name[topic].topic_id, start, "")
         await asyncio.to_thread(self.catalog.create, name or topic, definition, layout, properties)
 
     async def round(self, name: str = "orders", chunk_bytes: int = 1 << 26) -> Round:
         """One round of a new worker's process."""
+        async with self.worker(chunk_bytes) as worker:
+            return await worker.keep(name)
+
+    @asynccontextmanager
+    async def worker(self, chunk_bytes: int = 1 << 26) -> AsyncIterator[TableWorker]:
+        """A worker's process."""
         world = self.world
         reader = SplitReader(world.store, pin_hint="")
         cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
         worker = TableWorker(TableReader(cluster, TopicCatalog(world.postgres), self.catalog), reader, chunk_bytes)
         try:
-            return await worker.keep(name)
+            yield worker
         finally:
             await asyncio.to_thread(reader._loop.close)
 
@@ -124,5 +128,4 @@ class Tables:
 
     def files(self) -> set[Path]:
         """The files below data/ in the warehouse."""
-        return {path for path in (self.folder / "warehouse").rglob("data/**/*.parquet")}
-
+        return set((self.folder / "warehouse").rglob("data/**/*.parquet"))
