@@ -105,7 +105,7 @@ class TablesRole:
 def require_tables() -> None:
     """InvalidError that says how to install the extra, if it is missing."""
     try:
-        import pyarrow
-        import pyiceberg  # noqa: F401 -- only to say what is missing
+        import pyarrow  # noqa: F401 -- only to say what is missing
+        import pyiceberg  # noqa: F401
     except ImportError as error:
         raise InvalidError(not_installed("pyiceberg", "tables")) from error

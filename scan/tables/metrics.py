@@ -19,17 +19,16 @@ class TableMetrics:
     def __init__(self, registry: CollectorRegistry | None, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._behind_since: dict[tuple[str, int], float] = {}
-        labels = ["table", "partition"]
         self._lag = Gauge(
             "headrace_table_lag",
             "Offsets of committed records that the Iceberg table does not have yet",
-            *(labels,),
+            ["table", "partition"],
             registry=registry,
         )
         self._lag_seconds = Gauge(
             "headrace_table_lag_seconds",
             "Seconds for which this process has seen the partition ahead of the Iceberg table without a pause",
-            *(labels,),
+            ["table", "partition"],
             registry=registry,
         )
         self._rows = Counter(

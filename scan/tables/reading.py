@@ -62,7 +62,7 @@ def spark_lines(address: TableAddress) -> str:
     given = " \\\n".join(f"  --conf {key}={value}" for key, value in options.items())
     packages = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
     if uri.startswith("sqlite"):
-        packages += ",org.xerial:sqlite-jdbc:3.50.3.0"
+        packages += ",org.xerial:sqlite-jdbc:3.54.1.0"
     return f"spark-sql --packages {packages} \\\n{given} \\\n  -e 'SELECT * FROM {name}.{address.identifier}'"
 
 
