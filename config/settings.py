@@ -403,8 +403,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     tables_catalog_uri: Annotated[
         str,
         Meta(
-            description="Address of the catalog: http:// for an Iceberg REST catalog, sqlite:// or postgresql:// for a"
-            " database of its own. Empty: from pyiceberg's configuration. Give passwords and tokens there."
+            description="Address of the catalog: http:// for an Iceberg REST catalog, sqlite:// or postgresql:// for"
+            " another database than the metastore's. Empty: from pyiceberg's configuration. Give passwords and tokens there."
         ),
     ] = field(default="", name="tables.catalog.uri")
     tables_warehouse: Annotated[

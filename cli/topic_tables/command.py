@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     resuming.add_argument(
         "--at",
         choices=("rows", "offsets", "log"),
-        help="of a table that stands still: after its rows (what was rolled back is appended again), at its offsets"
+        help="of a table that is stopped: after its rows (what was rolled back is appended again), at its offsets"
         " (what was rolled back stays out), or where the log ends (rows that the log lost are deleted)",
     )
     dropping = commands.add_parser("drop", help="remove a table from the catalog")

@@ -108,11 +108,11 @@ class OpenTables:
         await asyncio.to_thread(self.catalog.set_property, name, PAUSED, reason)
 
     async def resume(self, name: str, at: str | None) -> None:
-        """Let workers append again. OptionError if the table stands still and `at` does not say from where."""
+        """Let workers append again. OptionError if the table is stopped and `at` does not say from where."""
         look = await self._look(name)
         if look.condition is Condition.STOPPED:
             if at is None:
-                raise OptionError(f"the table stands still: {look.reason}. Say --at rows, offsets or log")
+                raise OptionError(f"the table is stopped: {look.reason}. Say --at rows, offsets or log")
             if look.step is not None and look.step.ahead:
                 if at != Choice.LOG.value:
                     raise OptionError(f"say --at log: {look.reason}")
@@ -120,7 +120,7 @@ class OpenTables:
             else:
                 await asyncio.to_thread(decide, look.table, Choice(at))
         elif at is not None:
-            raise OptionError(f"the table does not stand still: {name}: --at is for one that does")
+            raise OptionError(f"the table is not stopped: {name}: --at is for one that is")
         await asyncio.to_thread(self.catalog.set_property, name, PAUSED, "")
 
     async def drop(self, name: str, *, purge: bool) -> None:

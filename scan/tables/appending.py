@@ -1,12 +1,12 @@
-"""Appends to a table, once: the commit is bound to the snapshot whose offsets it continues.
+"""Appends to a table, once: the commit is bound to the snapshot that has the offsets which it continues.
 
     rows -> Parquet files and manifests -> one commit: assert the snapshot, add one, set the property
 
 Place: the last step of a round (worker.py). Blocks: callers use a thread.
-Invariant: of all commits that continue one snapshot at most one succeeds, whoever made them and whether or not its
-answer arrived: the catalog compares the snapshot in the same step that replaces it, and pyiceberg's own retry, which
-would compare with the newest one, is off. So a caller whose commit had no answer reads the table again, and needs
-no other memory. A commit that certainly did not happen leaves no file; one that may have happened keeps its files.
+Invariant: of all commits that continue one snapshot at most one succeeds, also of several processes, and with or
+without an answer: the catalog compares the snapshot in the same step that replaces it, and pyiceberg's own retry, which
+would compare with the newest one, is off. So after a commit without an answer the caller reads the table again, and
+needs no other memory. A commit that certainly did not happen leaves no file; one that may have happened keeps them.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _staged(table: Table, before: Progress | None, add: Append) -> Transaction:
 
     The first requirement of its kind stays, so the snapshot that is asserted is the one that the table was loaded with.
     """
-    table.metadata.properties[RETRIES] = NO_RETRIES  # in memory only, whatever the table's own property is by now
+    table.metadata.properties[RETRIES] = NO_RETRIES  # in memory only: the table may have another value by now
     change = table.transaction()
     summary = {OFFSETS: offsets_text(add.positions)}
     if add.rows is None or not add.rows.num_rows:

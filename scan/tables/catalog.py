@@ -49,7 +49,7 @@ _FIXED = ("format-version", RETRIES)
 
 @dataclass(frozen=True, slots=True)
 class CatalogAddress:
-    """Where the catalog is. `properties` are pyiceberg's, without those of its own configuration."""
+    """Where the catalog is. `properties`: pyiceberg adds those of its configuration."""
 
     name: str
     namespace: str

@@ -2,7 +2,7 @@
 
 Place: run by the role `tables` (cli/process/tables_role.py). Several processes may run it: they lose commits to each
 other, and no row.
-Invariant: a table that fails or stands still holds up no other. After a round in which nothing was left, the loop waits
+Invariant: a table that fails or is stopped holds up no other. After a round in which nothing was left, the loop waits
 for tables.commit.interval.ms; after one that lost a commit to another worker, a random part of it more.
 """
 
@@ -73,7 +73,7 @@ class TableFollower:
     def _note(self, name: str, done: Round) -> None:
         before = self.last.get(name)
         if done.condition is Condition.STOPPED and (before is None or before.reason != done.reason):
-            logger.error("table stands still: table=%s reason=%s", name, done.reason)
+            logger.error("table is stopped: table=%s reason=%s", name, done.reason)
         if done.rows:
             logger.info("appended: table=%s records=%d lag=%d", name, done.rows, sum(done.lag.values()))
         self.last[name] = done

@@ -1,8 +1,8 @@
-"""Continues a table that someone changed: a user says from where, and the table has it in its next snapshot.
+"""Continues a table that was changed by others: a user says from where, and the table has it in its next snapshot.
 
 Place: `headrace tables resume`. Blocks.
-Invariant: offsets change only together with a snapshot, also here: so a worker whose commit is bound to the snapshot
-before cannot continue the old offsets.
+Invariant: offsets change only together with a snapshot, also here: so a commit that is bound to the snapshot before
+cannot continue the old offsets.
 """
 
 from __future__ import annotations

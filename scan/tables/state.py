@@ -152,7 +152,7 @@ class Follows(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """Someone changed what the table is. `in_table`: what the current snapshot's nearest commit of ours had."""
+    """The table is not what Headrace made of it. `in_table`: what the current snapshot's nearest commit of ours had."""
 
     reason: str
     progress: Progress | None

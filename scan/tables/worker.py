@@ -1,6 +1,6 @@
 """Keeps one table: reads where it is, reads what the topic has beyond that, and appends it.
 
-    table (catalog) -> standing (state.py) -> step (policy.py) -> chunk -> pin, plan, rows -> commit (appending.py)
+    table (catalog) -> offsets (state.py) -> step (policy.py) -> chunk -> pin, plan, rows -> commit (appending.py)
 
 Place: called again and again by follower.py in the role `tables`. Stateless, but for files of commits without an
 answer.
@@ -209,7 +209,7 @@ class TableWorker:
     async def _reach(self, step: Step, partitions: Mapping[int, ScanPartition]) -> dict[int, Position]:
         """Where one commit may get: the ends of the extents that have about `chunk_bytes` together."""
         order = list(step.wanted)
-        self.tables.cluster.rng.shuffle(order)  # none of very many partitions waits for ever
+        self.tables.cluster.rng.shuffle(order)  # each of very many partitions gets its turn
         queries = [ExtentQuery(partitions[p].key, step.wanted[p].start, self.chunk_bytes) for p in order]
         answers = await self._metastore.find_extents(queries, self.chunk_bytes)
         reached = {}

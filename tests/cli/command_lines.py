@@ -14,7 +14,7 @@ from headrace.cli.main import main
 
 Run = Callable[..., Any]
 """The fixture `run`."""
-SECONDS_MAX = 30
+SECONDS_MAX = 300
 
 
 def json_runner(bootstrap: str, capsys: pytest.CaptureFixture[str]) -> Run:

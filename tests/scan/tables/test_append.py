@@ -40,7 +40,7 @@ async def test_a_table_follows_its_topic(world: ScanWorld, tables: Tables) -> No
     assert not await world.pins()
 
 
-async def test_a_table_begins_where_it_was_told(world: ScanWorld, tables: Tables) -> None:
+async def test_a_table_begins_at_its_start(world: ScanWorld, tables: Tables) -> None:
     (key,) = await world.topic("orders", 1)
     await world.write(key, 1)
     await world.write(key, 1_000)
@@ -203,7 +203,7 @@ async def test_files_of_a_commit_without_an_answer_are_removed_once_it_cannot_ha
     await tables.check()
 
 
-async def test_the_retry_stays_off_if_someone_sets_it(world: ScanWorld, tables: Tables) -> None:
+async def test_the_retry_stays_off_if_a_user_sets_it(world: ScanWorld, tables: Tables) -> None:
     (key,) = await world.topic("orders", 1)
     await tables.create("orders")
     await tables.follow()

@@ -1,4 +1,4 @@
-"""A promoted Postgres that lost records: a table that has them stands still, also once their offsets are used again."""
+"""A promoted Postgres that lost records: the table that has them stops, also if their offsets are used again."""
 
 from __future__ import annotations
 

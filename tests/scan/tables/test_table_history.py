@@ -1,4 +1,4 @@
-"""Whatever happens to worker, catalog and table, the table has each committed record once; planted bugs are caught."""
+"""Faults of worker and catalog, changes by others: the table has each record once, and planted bugs are caught."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _offsets_of_the_newest_snapshot(view: TableView) -> Any:
 
 
 def _bound_to_the_newest(table: Table, before: Any, add: Any) -> Any:
-    """The commit asserts the newest snapshot, not the one whose offsets it continues."""
+    """The commit asserts the newest snapshot, not the one that it continues."""
     catalog: Any = table.catalog
     first, catalog.before_commit = catalog.before_commit, None
     if first is not None:
