@@ -404,7 +404,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         str,
         Meta(
             description="Address of the catalog: http:// for an Iceberg REST catalog, sqlite:// or postgresql:// for"
-            " another database than the metastore's. Empty: from pyiceberg's configuration. Give passwords and tokens there."
+            " another database than the metastore's. Empty: from pyiceberg's configuration, which also has passwords"
+            " and tokens."
         ),
     ] = field(default="", name="tables.catalog.uri")
     tables_warehouse: Annotated[
