@@ -16,7 +16,7 @@ from headrace.config.settings import Settings
 from headrace.scan.cluster import ScannedCluster, open_cluster
 from headrace.scan.errors import OptionError, TableError
 from headrace.scan.partitions import TopicCatalog
-from headrace.scan.tables.appending import Append, Outcome, append
+from headrace.scan.tables.appending import Append, CommitOutcome, append
 from headrace.scan.tables.catalog import CatalogAddress, TableCatalog
 from headrace.scan.tables.log_ranges import EARLIEST, LATEST, start_positions, start_timestamp
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
@@ -59,7 +59,7 @@ class OpenTables:
         table = await asyncio.to_thread(self.catalog.create, name, definition, layout, properties)
         positions = await start_positions(self.cluster, image, start)
         made = await asyncio.to_thread(append, table, None, Append(None, positions))
-        if made.outcome is Outcome.UNKNOWN:
+        if made.outcome is CommitOutcome.UNKNOWN:
             raise UnavailableError(f"the table was created, and begins at its worker's first round: {name}")
 
     async def rows(self) -> list[dict[str, Any]]:

@@ -27,9 +27,9 @@ from headrace.scan.tables.state import (
     GAPS_KEPT,
     OFFSETS,
     PROGRESS,
-    Gap,
-    Position,
-    Progress,
+    OffsetGap,
+    TablePosition,
+    TableProgress,
     offsets_text,
 )
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 NO_RETRIES = "0"
 
 
-class Outcome(enum.Enum):
+class CommitOutcome(enum.Enum):
     """What became of a commit."""
 
     COMMITTED = "committed"
@@ -53,8 +53,8 @@ class Append:
     """What one commit adds: rows, where the table is after it, and which offsets were lost on the way."""
 
     rows: pa.Table | None
-    positions: Mapping[int, Position]
-    gaps: tuple[Gap, ...] = ()
+    positions: Mapping[int, TablePosition]
+    gaps: tuple[OffsetGap, ...] = ()
 
 
 class WrittenFiles(FileIO):
@@ -90,12 +90,12 @@ class WrittenFiles(FileIO):
 class Appended(NamedTuple):
     """What became of an append. `base_id`: the snapshot that it continues; `files`: what it wrote."""
 
-    outcome: Outcome
+    outcome: CommitOutcome
     base_id: int | None
     files: WrittenFiles
 
 
-def append(table: Table, before: Progress | None, add: Append) -> Appended:
+def append(table: Table, before: TableProgress | None, add: Append) -> Appended:
     """Commit on top of the snapshot that `table` was loaded with; the table is of no use afterwards.
 
     `before`: the progress in that snapshot; None if it has none. UnavailableError: nothing was committed.
@@ -113,11 +113,11 @@ def append(table: Table, before: Progress | None, add: Append) -> Appended:
     except (CommitFailedException, ValidationException) as error:
         logger.info("table has another snapshot: table=%s base=%s error=%s", name_of(table), base_id, error)
         files.remove()
-        return Appended(Outcome.CONFLICT, base_id, files)
+        return Appended(CommitOutcome.CONFLICT, base_id, files)
     except Exception as error:
         logger.warning("commit without an answer: table=%s base=%s error=%r", name_of(table), base_id, error)
-        return Appended(Outcome.UNKNOWN, base_id, files)
-    return Appended(Outcome.COMMITTED, base_id, files)
+        return Appended(CommitOutcome.UNKNOWN, base_id, files)
+    return Appended(CommitOutcome.COMMITTED, base_id, files)
 
 
 def name_of(table: Table) -> str:
@@ -125,7 +125,7 @@ def name_of(table: Table) -> str:
     return ".".join(table.name())
 
 
-def _staged(table: Table, before: Progress | None, add: Append) -> Transaction:
+def _staged(table: Table, before: TableProgress | None, add: Append) -> Transaction:
     """The commit with its files written, and nothing sent to the catalog.
 
     The first requirement of its kind stays, so the snapshot that is asserted is the one that the table was loaded with.
@@ -142,6 +142,6 @@ def _staged(table: Table, before: Progress | None, add: Append) -> Transaction:
     assert snapshot is not None, "an append adds a snapshot"
     gaps = (*(before.gaps if before else ()), *add.gaps)[-GAPS_KEPT:]
     records = snapshot_view(snapshot).records
-    progress = Progress(dict(add.positions), snapshot.snapshot_id, records, gaps)
+    progress = TableProgress(dict(add.positions), snapshot.snapshot_id, records, gaps)
     change.set_properties({PROGRESS: progress.text()})
     return change

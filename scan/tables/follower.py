@@ -13,9 +13,9 @@ import logging
 import random
 from dataclasses import dataclass, field
 
-from headrace.scan.tables.appending import Outcome
+from headrace.scan.tables.appending import CommitOutcome
 from headrace.scan.tables.metrics import TableMetrics
-from headrace.scan.tables.worker import Condition, Round, TableWorker
+from headrace.scan.tables.worker import Condition, TableRound, TableWorker
 from headrace.storage.clock import Clock
 from headrace.storage.errors import NotFoundError
 from headrace.storage.supervision import Supervisor
@@ -36,7 +36,7 @@ class TableFollower:
     clock: Clock
     rng: random.Random
     interval_ms: int
-    last: dict[str, Round] = field(default_factory=dict)
+    last: dict[str, TableRound] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Keep every table of the namespace. Errors of the catalog end it: the supervisor starts it again."""
@@ -65,12 +65,12 @@ class TableFollower:
             except NotFoundError:
                 return  # dropped meanwhile
             self._note(name, done)
-            if done.outcome is Outcome.CONFLICT:
+            if done.outcome is CommitOutcome.CONFLICT:
                 await self.clock.sleep(self.rng.random() * self.interval_ms / 1_000)
             if not done.has_more:
                 return
 
-    def _note(self, name: str, done: Round) -> None:
+    def _note(self, name: str, done: TableRound) -> None:
         before = self.last.get(name)
         if done.condition is Condition.STOPPED and (before is None or before.reason != done.reason):
             logger.error("table is stopped: table=%s reason=%s", name, done.reason)

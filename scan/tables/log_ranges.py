@@ -15,8 +15,8 @@ from headrace.metastore.log.image import TopicImage
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import DataLossError, OptionError
 from headrace.scan.partitions import ScanPartition
-from headrace.scan.tables.policy import LogRange
-from headrace.scan.tables.state import UNKNOWN_EPOCH, Position
+from headrace.scan.tables.policy import LogBounds
+from headrace.scan.tables.state import UNKNOWN_EPOCH, TablePosition
 from headrace.scan.timestamps import first_offset_since
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -24,8 +24,8 @@ _KINDS = (int(OffsetKind.EARLIEST), int(OffsetKind.LAST_STABLE), int(OffsetKind.
 
 
 async def log_ranges(
-    metastore: Metastore, topic: TopicImage, positions: Mapping[int, Position]
-) -> tuple[dict[int, ScanPartition], dict[int, LogRange]]:
+    metastore: Metastore, topic: TopicImage, positions: Mapping[int, TablePosition]
+) -> tuple[dict[int, ScanPartition], dict[int, LogBounds]]:
     """The partitions that exist, and the log of each. DataLossError if the topic is deleted meanwhile."""
     partitions = partitions_of(topic)
     offsets = await _special_offsets(metastore, partitions)
@@ -36,7 +36,7 @@ async def log_ranges(
     }
     ends = await metastore.find_epoch_ends([EpochQuery(partitions[p].key, epoch) for p, epoch in epochs.items()])
     kept = {p: end.end_offset for p, end in zip(epochs, ends, strict=True) if end.known and end.end_offset >= 0}
-    return partitions, {p: LogRange(*offsets[p], kept.get(p)) for p in partitions}
+    return partitions, {p: LogBounds(*offsets[p], kept.get(p)) for p in partitions}
 
 
 def partitions_of(topic: TopicImage) -> dict[int, ScanPartition]:
@@ -49,21 +49,21 @@ def partitions_of(topic: TopicImage) -> dict[int, ScanPartition]:
     return found
 
 
-async def start_positions(cluster: ScannedCluster, topic: TopicImage, start: str) -> dict[int, Position]:
+async def start_positions(cluster: ScannedCluster, topic: TopicImage, start: str) -> dict[int, TablePosition]:
     """Where a new table begins: `earliest`, `latest`, or the first record that is not older than so many ms."""
     partitions = partitions_of(topic)
     offsets = await _special_offsets(cluster.metastore, partitions)
     epochs = topic.leader_epochs
     if start == EARLIEST:
-        return {p: Position(first, epochs[p]) for p, (first, _, _) in offsets.items()}
+        return {p: TablePosition(first, epochs[p]) for p, (first, _, _) in offsets.items()}
     if start == LATEST:
-        return {p: Position(stable, epochs[p]) for p, (_, stable, _) in offsets.items()}
+        return {p: TablePosition(stable, epochs[p]) for p, (_, stable, _) in offsets.items()}
     found = {}
     for index, partition in partitions.items():
         offset = await first_offset_since(
             cluster.metastore, cluster.store, partition, start_timestamp(start), committed=True
         )
-        found[index] = Position(offsets[index][1] if offset is None else offset, epochs[index])
+        found[index] = TablePosition(offsets[index][1] if offset is None else offset, epochs[index])
     return found
 
 

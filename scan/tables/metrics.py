@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from headrace.scan.tables.worker import Condition, Round
+from headrace.scan.tables.worker import Condition, TableRound
 
 
 class TableMetrics:
@@ -53,7 +53,7 @@ class TableMetrics:
             registry=registry,
         )
 
-    def done(self, table: str, done: Round) -> None:
+    def done(self, table: str, done: TableRound) -> None:
         """Show one round."""
         self._following.labels(table).set(done.condition is Condition.FOLLOWING)
         if done.outcome is not None:

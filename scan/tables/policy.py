@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.scan.plan import WantedOffsets
-from headrace.scan.tables.state import Gap, Position
+from headrace.scan.tables.state import OffsetGap, TablePosition
 
 
-class LogRange(NamedTuple):
+class LogBounds(NamedTuple):
     """A partition's log: its start, its end for readers of committed records, and its high watermark.
 
     `kept`: up to where the log has what it had under the leader epoch of the table's position; None if that epoch is
@@ -40,11 +40,11 @@ class Ahead(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AppendStep:
     """What is to be appended, by partition; what is missing; what is wrong."""
 
     wanted: dict[int, WantedOffsets]
-    gaps: tuple[Gap, ...]
+    gaps: tuple[OffsetGap, ...]
     ahead: tuple[Ahead, ...]
 
     @property
@@ -52,34 +52,34 @@ class Step:
         return sum(end - start for start, end in self.wanted.values())
 
 
-def next_step(positions: Mapping[int, Position], log: Mapping[int, LogRange]) -> Step:
+def next_step(positions: Mapping[int, TablePosition], log: Mapping[int, LogBounds]) -> AppendStep:
     """The step for a table with these positions. A partition without one is new: it is read from offset 0 on."""
     wanted, gaps, ahead = {}, [], []
     for partition, each in sorted(log.items()):
-        offset = positions.get(partition, Position(0)).offset
+        offset = positions.get(partition, TablePosition(0)).offset
         log_end = each.high_watermark if each.kept is None else min(each.kept, each.high_watermark)
         if offset > log_end:
             ahead.append(Ahead(partition, offset, log_end))
             continue
         begin = max(offset, each.start)
         if begin > offset:
-            gaps.append(Gap(partition, offset, begin))
+            gaps.append(OffsetGap(partition, offset, begin))
         if begin < each.stable_end:
             wanted[partition] = WantedOffsets(begin, each.stable_end)
     if ahead:
-        return Step({}, (), tuple(ahead))
-    return Step(wanted, tuple(gaps), ())
+        return AppendStep({}, (), tuple(ahead))
+    return AppendStep(wanted, tuple(gaps), ())
 
 
 def after(
-    positions: Mapping[int, Position], step: Step, reached: Mapping[int, Position]
-) -> tuple[dict[int, Position], tuple[Gap, ...]]:
+    positions: Mapping[int, TablePosition], step: AppendStep, reached: Mapping[int, TablePosition]
+) -> tuple[dict[int, TablePosition], tuple[OffsetGap, ...]]:
     """The positions and the gaps of a commit that appends up to `reached`.
 
     A gap counts once its partition moves beyond it, and also if nothing is left to append there.
     """
     moved = dict(positions)
     for gap in step.gaps:
-        moved[gap.partition] = Position(gap.end)
+        moved[gap.partition] = TablePosition(gap.end)
     moved |= reached
     return moved, step.gaps

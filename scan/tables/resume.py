@@ -14,10 +14,10 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from headrace.scan.errors import OptionError
-from headrace.scan.tables.appending import Append, Outcome, append, name_of
+from headrace.scan.tables.appending import Append, CommitOutcome, append, name_of
 from headrace.scan.tables.catalog import translated, view_of
 from headrace.scan.tables.policy import Ahead
-from headrace.scan.tables.state import Broken, Follows, NotBegun, Position, Progress, standing_of
+from headrace.scan.tables.state import Broken, Follows, NotBegun, TablePosition, TableProgress, standing_of
 from headrace.storage.errors import UnavailableError
 
 
@@ -32,7 +32,7 @@ class Choice(enum.Enum):
     """Where the log ends: rows that the log does not have (any more) are deleted."""
 
 
-def decide(table: Table, choice: Choice) -> dict[int, Position]:
+def decide(table: Table, choice: Choice) -> dict[int, TablePosition]:
     """Commit the choice for a table that was rolled back; the positions at which it continues. OptionError if there is
     nothing to decide, or not this way. UnavailableError: try again.
     """
@@ -48,7 +48,7 @@ def decide(table: Table, choice: Choice) -> dict[int, Position]:
     return dict(positions)
 
 
-def follow_log(table: Table, ahead: Mapping[int, Ahead]) -> dict[int, Position]:
+def follow_log(table: Table, ahead: Mapping[int, Ahead]) -> dict[int, TablePosition]:
     """Delete the rows that the log does not have, and continue at its end; the positions there. Errors as `decide`."""
     standing = standing_of(view_of(table))
     if isinstance(standing, (Broken, NotBegun)):
@@ -61,12 +61,12 @@ def follow_log(table: Table, ahead: Mapping[int, Ahead]) -> dict[int, Position]:
                 table.delete(lost)
             except CommitFailedException as error:
                 raise UnavailableError(f"the table changed meanwhile: {name_of(table)}") from error
-        positions[each.partition] = Position(each.log_end)
+        positions[each.partition] = TablePosition(each.log_end)
     _commit(table, standing.progress, positions)
     return positions
 
 
-def _commit(table: Table, before: Progress | None, positions: Mapping[int, Position]) -> None:
+def _commit(table: Table, before: TableProgress | None, positions: Mapping[int, TablePosition]) -> None:
     made = append(table, before, Append(None, positions))
-    if made.outcome is not Outcome.COMMITTED:
+    if made.outcome is not CommitOutcome.COMMITTED:
         raise UnavailableError(f"the table changed meanwhile, or the catalog did not answer: {name_of(table)}")

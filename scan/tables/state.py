@@ -32,14 +32,14 @@ GAPS_KEPT = 100
 """The newest gaps in the property."""
 
 
-class Position(NamedTuple):
+class TablePosition(NamedTuple):
     """The next offset of a partition that the table lacks, and the leader epoch of the record before it."""
 
     offset: int
     leader_epoch: int = UNKNOWN_EPOCH
 
 
-class Gap(msgspec.Struct, frozen=True):
+class OffsetGap(msgspec.Struct, frozen=True):
     """Offsets [start, end) that were removed from the log before they were appended."""
 
     partition: int
@@ -47,22 +47,22 @@ class Gap(msgspec.Struct, frozen=True):
     end: int
 
 
-class Progress(msgspec.Struct, frozen=True):
+class TableProgress(msgspec.Struct, frozen=True):
     """How far a table is. Stored as JSON; partitions by index."""
 
-    positions: dict[int, Position]
+    positions: dict[int, TablePosition]
     snapshot_id: int = 0
     """The snapshot that got it there."""
     records: int = 0
     """Records in the table as of that snapshot; -1 if its summary did not say."""
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[OffsetGap, ...] = ()
     """Newest last, at most GAPS_KEPT."""
 
     def text(self) -> str:
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def of(cls, text: str) -> Progress:
+    def of(cls, text: str) -> TableProgress:
         """Parse what `text` made. TableError if it is something else."""
         try:
             return msgspec.json.decode(text, type=cls)
@@ -70,15 +70,15 @@ class Progress(msgspec.Struct, frozen=True):
             raise TableError(f"{PROGRESS} of the table is not Headrace's: {error}") from error
 
 
-def offsets_text(positions: Mapping[int, Position]) -> str:
+def offsets_text(positions: Mapping[int, TablePosition]) -> str:
     """Return the offsets for a snapshot's summary."""
     return msgspec.json.encode(dict(positions)).decode()
 
 
-def offsets_of(text: str) -> dict[int, Position]:
+def offsets_of(text: str) -> dict[int, TablePosition]:
     """Return what `offsets_text` made. TableError if it is something else."""
     try:
-        return msgspec.json.decode(text, type=dict[int, Position])
+        return msgspec.json.decode(text, type=dict[int, TablePosition])
     except msgspec.DecodeError as error:
         raise TableError(f"{OFFSETS} of a snapshot is not Headrace's: {error}") from error
 
@@ -148,15 +148,15 @@ class NotBegun(NamedTuple):
 class Follows(NamedTuple):
     """The table has each record below these offsets."""
 
-    progress: Progress
+    progress: TableProgress
 
 
 class Broken(NamedTuple):
     """The table is not what Headrace made of it. `in_table`: what the current snapshot's nearest commit of ours had."""
 
     reason: str
-    progress: Progress | None
-    in_table: dict[int, Position] | None
+    progress: TableProgress | None
+    in_table: dict[int, TablePosition] | None
 
 
 Standing = NotBegun | Follows | Broken
@@ -171,7 +171,7 @@ def standing_of(view: TableView) -> Standing:
         if view.current_id is None:
             return NotBegun()
         return Broken(f"the table has snapshots, but no property {PROGRESS}", None, own)
-    progress = Progress.of(text)
+    progress = TableProgress.of(text)
     if any(progress.snapshot_id in (each.snapshot_id, each.parent_id) for each in lineage):
         return Follows(progress)
     if not lineage:

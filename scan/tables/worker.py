@@ -30,12 +30,12 @@ from headrace.scan.options import READ_PIN_MS
 from headrace.scan.partitions import ScanPartition, TopicCatalog
 from headrace.scan.plan import WantedOffsets, pin, plan
 from headrace.scan.read import SplitReader
-from headrace.scan.tables.appending import Append, Appended, Outcome, append
+from headrace.scan.tables.appending import Append, Appended, CommitOutcome, append
 from headrace.scan.tables.catalog import TableCatalog, view_of
 from headrace.scan.tables.log_ranges import log_ranges, start_positions
-from headrace.scan.tables.policy import Step, after, next_step
+from headrace.scan.tables.policy import AppendStep, after, next_step
 from headrace.scan.tables.rows import COLUMNS, table_of
-from headrace.scan.tables.state import Broken, Definition, Follows, Position, Progress, standing_of
+from headrace.scan.tables.state import Broken, Definition, Follows, TablePosition, TableProgress, standing_of
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +53,12 @@ class Condition(enum.Enum):
     """It cannot be continued without a user's decision: the reason says why."""
 
 
-class Round(NamedTuple):
+class TableRound(NamedTuple):
     """What one round found and did. `lag`: offsets that are committed and not in the table, by partition."""
 
     condition: Condition
     reason: str = ""
-    outcome: Outcome | None = None
+    outcome: CommitOutcome | None = None
     """None: there was nothing to append."""
     rows: int = 0
     missing: int = 0
@@ -79,9 +79,9 @@ class Look:
     table: Table
     definition: Definition
     topic: TopicImage | None = None
-    progress: Progress | None = None
+    progress: TableProgress | None = None
     partitions: Mapping[int, ScanPartition] = field(default_factory=dict)
-    step: Step | None = None
+    step: AppendStep | None = None
 
     @property
     def lag(self) -> dict[int, int]:
@@ -126,7 +126,7 @@ class TableReader:
         )
         return found if progress is None else await self._next_to_the_log(found, topic, progress)
 
-    async def _next_to_the_log(self, found: Look, topic: TopicImage, progress: Progress) -> Look:
+    async def _next_to_the_log(self, found: Look, topic: TopicImage, progress: TableProgress) -> Look:
         partitions, log = await log_ranges(self.cluster.metastore, topic, progress.positions)
         step = next_step(progress.positions, log)
         found = replace(found, partitions=partitions, step=step)
@@ -151,32 +151,32 @@ class TableWorker:
     def _metastore(self) -> Metastore:
         return self.tables.cluster.metastore
 
-    async def keep(self, name: str) -> Round:
+    async def keep(self, name: str) -> TableRound:
         """One round: at most one commit. Errors of catalog, bucket and metastore; nothing is lost by them."""
         look = await self.tables.look(name)
         if look.condition is not Condition.FOLLOWING:
-            return Round(look.condition, look.reason, lag=look.lag)
+            return TableRound(look.condition, look.reason, lag=look.lag)
         assert look.topic is not None, "a table that follows has a topic"
         if look.step is None or look.progress is None:
             positions = await start_positions(self.tables.cluster, look.topic, look.definition.start)
             made = await asyncio.to_thread(append, look.table, None, Append(None, positions))
             self._settle(name, made)
-            return Round(Condition.FOLLOWING, outcome=made.outcome, has_more=True)
+            return TableRound(Condition.FOLLOWING, outcome=made.outcome, has_more=True)
         if not look.step.wanted and not look.step.gaps:
-            return Round(Condition.FOLLOWING, lag=look.lag)
+            return TableRound(Condition.FOLLOWING, lag=look.lag)
         return await self._advance(name, look, look.step, look.progress)
 
-    async def _advance(self, name: str, look: Look, step: Step, progress: Progress) -> Round:
+    async def _advance(self, name: str, look: Look, step: AppendStep, progress: TableProgress) -> TableRound:
         try:
             reached, rows = await self._read(step, look.partitions)
         except DataLossError as error:  # the log start moved meanwhile: the next round names the gap
             logger.info("log changed during a round: table=%s error=%s", name, error)
-            return Round(Condition.FOLLOWING, lag=look.lag, has_more=True)
+            return TableRound(Condition.FOLLOWING, lag=look.lag, has_more=True)
         moved, gaps = after(progress.positions, step, reached)
         made = await asyncio.to_thread(append, look.table, progress, Append(rows, moved, gaps))
         self._settle(name, made)
-        if made.outcome is not Outcome.COMMITTED:
-            return Round(Condition.FOLLOWING, outcome=made.outcome, lag=look.lag, has_more=True)
+        if made.outcome is not CommitOutcome.COMMITTED:
+            return TableRound(Condition.FOLLOWING, outcome=made.outcome, lag=look.lag, has_more=True)
         for gap in gaps:
             logger.warning(
                 "offsets were removed before the table had them: table=%s topic=%s partition=%d offsets=%d-%d",
@@ -184,9 +184,11 @@ class TableWorker:
             )
         left = look.lag | {p: wanted.end - max(wanted.start, moved[p].offset) for p, wanted in step.wanted.items()}
         missing = sum(gap.end - gap.start for gap in gaps)
-        return Round(Condition.FOLLOWING, "", made.outcome, rows.num_rows, missing, left, any(left.values()))
+        return TableRound(Condition.FOLLOWING, "", made.outcome, rows.num_rows, missing, left, any(left.values()))
 
-    async def _read(self, step: Step, partitions: Mapping[int, ScanPartition]) -> tuple[dict[int, Position], pa.Table]:
+    async def _read(
+        self, step: AppendStep, partitions: Mapping[int, ScanPartition]
+    ) -> tuple[dict[int, TablePosition], pa.Table]:
         """The rows of about `chunk_bytes`, and how far they reach. DataLossError."""
         metastore = self._metastore
         pinned = await pin(metastore, "tables", READ_PIN_MS)
@@ -206,7 +208,7 @@ class TableWorker:
             await metastore.release_pins([pinned])
         return reached, rows
 
-    async def _reach(self, step: Step, partitions: Mapping[int, ScanPartition]) -> dict[int, Position]:
+    async def _reach(self, step: AppendStep, partitions: Mapping[int, ScanPartition]) -> dict[int, TablePosition]:
         """Where one commit may get: the ends of the extents that have about `chunk_bytes` together."""
         order = list(step.wanted)
         self.tables.cluster.rng.shuffle(order)  # each of very many partitions gets its turn
@@ -216,14 +218,16 @@ class TableWorker:
         for partition, answer in zip(order, answers, strict=True):
             if answer.extents:
                 last = answer.extents[-1]
-                reached[partition] = Position(min(last.last_offset + 1, step.wanted[partition].end), last.leader_epoch)
+                reached[partition] = TablePosition(
+                    min(last.last_offset + 1, step.wanted[partition].end), last.leader_epoch
+                )
         return dict(sorted(reached.items()))
 
     def _settle(self, name: str, made: Appended) -> None:
         """Remove the files of unanswered commits that can no longer happen: another one continued their snapshot."""
-        if made.outcome is Outcome.UNKNOWN:
+        if made.outcome is CommitOutcome.UNKNOWN:
             self._unanswered.setdefault(name, []).append(made)
         else:
             for each in self._unanswered.pop(name, ()):
-                if made.outcome is Outcome.COMMITTED and each.base_id == made.base_id:
+                if made.outcome is CommitOutcome.COMMITTED and each.base_id == made.base_id:
                     each.files.remove()

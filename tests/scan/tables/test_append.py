@@ -11,7 +11,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from headrace.metastore.log.loading import load_image
 from headrace.scan.errors import OptionError, TableError
-from headrace.scan.tables.appending import Outcome
+from headrace.scan.tables.appending import CommitOutcome
 from headrace.scan.tables.catalog import RETRIES, view_of
 from headrace.scan.tables.resume import Choice, decide
 from headrace.scan.tables.state import PROGRESS, Follows, standing_of
@@ -175,7 +175,7 @@ async def test_files_of_a_failed_commit_are_removed(world: ScanWorld, tables: Ta
     other = Tables(world, tables.folder)
     loop = asyncio.get_running_loop()
     tables.failing.before_commit = lambda: asyncio.run_coroutine_threadsafe(other.round(), loop).result()
-    assert (await tables.round()).outcome is Outcome.CONFLICT
+    assert (await tables.round()).outcome is CommitOutcome.CONFLICT
     assert len(tables.files()) == 1
     await tables.check()
 
@@ -189,13 +189,13 @@ async def test_files_of_a_commit_without_an_answer_are_removed_once_it_cannot_ha
     await world.write(key, 1)
     async with tables.worker() as worker:
         tables.failing.next_failure = "away"
-        assert (await worker.keep("orders")).outcome is Outcome.UNKNOWN
+        assert (await worker.keep("orders")).outcome is CommitOutcome.UNKNOWN
         assert len(tables.files()) == 1, "it may still happen"
-        assert (await worker.keep("orders")).outcome is Outcome.COMMITTED
+        assert (await worker.keep("orders")).outcome is CommitOutcome.COMMITTED
         assert len(tables.files()) == 1
         await world.write(key, 2)
         tables.failing.next_failure = "lost"
-        assert (await worker.keep("orders")).outcome is Outcome.UNKNOWN
+        assert (await worker.keep("orders")).outcome is CommitOutcome.UNKNOWN
         assert (await worker.keep("orders")).outcome is None, "it did happen"
         await world.write(key, 3)
         await worker.keep("orders")
@@ -212,7 +212,7 @@ async def test_the_retry_stays_off_if_a_user_sets_it(world: ScanWorld, tables: T
     other = Tables(world, tables.folder)
     loop = asyncio.get_running_loop()
     tables.failing.before_commit = lambda: asyncio.run_coroutine_threadsafe(other.round(), loop).result()
-    assert (await tables.round()).outcome is Outcome.CONFLICT
+    assert (await tables.round()).outcome is CommitOutcome.CONFLICT
     await tables.check()
 
 

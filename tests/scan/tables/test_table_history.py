@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.scan.tables import appending, worker
-from headrace.scan.tables.state import Follows, NotBegun, Progress, TableView, offsets_of
+from headrace.scan.tables.state import Follows, NotBegun, TableProgress, TableView, offsets_of
 from headrace.storage.cluster_properties import write_cluster_id
 from tests.metastore.sql_sources import Throwaway
 from tests.planted import PlantedBugs, Report, Trial
@@ -37,7 +37,7 @@ def _offsets_of_the_newest_snapshot(view: TableView) -> Any:
     current = view.snapshots.get(view.current_id) if view.current_id is not None else None
     if current is None or current.offsets is None:
         return NotBegun()
-    return Follows(Progress(offsets_of(current.offsets), current.snapshot_id))
+    return Follows(TableProgress(offsets_of(current.offsets), current.snapshot_id))
 
 
 def _bound_to_the_newest(table: Table, before: Any, add: Any) -> Any:
@@ -53,7 +53,7 @@ def _bound_to_the_newest(table: Table, before: Any, add: Any) -> Any:
 def _lost_is_committed_again(*args: Any) -> Any:
     """What had no answer is sent once more."""
     made = _append(*args)
-    if made.outcome is appending.Outcome.UNKNOWN:
+    if made.outcome is appending.CommitOutcome.UNKNOWN:
         table, before, add = args
         table.refresh()
         return _append(table, before, add)

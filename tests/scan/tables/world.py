@@ -22,7 +22,7 @@ from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.catalog import TableCatalog
 from headrace.scan.tables.state import Definition
-from headrace.scan.tables.worker import Condition, Round, TableReader, TableWorker
+from headrace.scan.tables.worker import Condition, TableReader, TableRound, TableWorker
 from tests.spark.world import ScanWorld, SeenRow
 
 NAMESPACE = "headrace"
@@ -82,7 +82,7 @@ class Tables:
         definition = Definition(self.world.postgres.cluster_id, topic, image.topics_by_name[topic].topic_id, start, "")
         await asyncio.to_thread(self.catalog.create, name or topic, definition, layout, properties)
 
-    async def round(self, name: str = "orders", chunk_bytes: int = 1 << 26) -> Round:
+    async def round(self, name: str = "orders", chunk_bytes: int = 1 << 26) -> TableRound:
         """One round of a new worker's process."""
         async with self.worker(chunk_bytes) as worker:
             return await worker.keep(name)
@@ -99,7 +99,7 @@ class Tables:
         finally:
             await asyncio.to_thread(reader._loop.close)
 
-    async def follow(self, name: str = "orders", chunk_bytes: int = 1 << 26) -> Round:
+    async def follow(self, name: str = "orders", chunk_bytes: int = 1 << 26) -> TableRound:
         """Rounds until nothing is left."""
         while True:
             done = await self.round(name, chunk_bytes)
