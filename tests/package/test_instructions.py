@@ -29,7 +29,7 @@ NOT_RUN = {
     "headrace cluster unregister": "an agent that is gone",
     **dict.fromkeys(("headrace groups d", "headrace groups r"), "a group with members"),
     **dict.fromkeys(("headrace segments s", "headrace segments h", "headrace segments m"), "merged files"),
-    "headrace export": "an extra",
+    **dict.fromkeys(("headrace export", "headrace tables"), "an extra"),
     **dict.fromkeys(("headrace dump-log --files", "headrace dump-log --cluster-metadata-decoder --f"), "files"),
     "headrace dump-log --remote": "[--audit] is a choice",
     **dict.fromkeys(
