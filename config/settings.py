@@ -412,7 +412,12 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         str, Meta(description="Where the files of new tables are. Empty: as the catalog or its configuration says.")
     ] = field(default="", name="tables.warehouse")
     tables_namespace: Annotated[
-        str, Meta(pattern="^[^.]+([.][^.]+)*$", description="The catalog's namespace that has the tables.")
+        str,
+        Meta(
+            pattern="^[^.]+([.][^.]+)*$",
+            description="The catalog's namespace that has the tables.",
+            extra_json_schema={"accepted": "names, separated by dots"},
+        ),
     ] = field(default="headrace", name="tables.namespace")
     tables_commit_interval_ms: Annotated[
         PositiveInt,
