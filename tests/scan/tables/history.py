@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import random
+from collections.abc import Callable
 from unittest import mock
 
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
@@ -20,7 +21,7 @@ from pyiceberg.table.update import snapshot as snapshots
 
 from headrace.scan.tables.catalog import view_of
 from headrace.scan.tables.state import Follows, standing_of
-from headrace.scan.tables.worker import Condition
+from headrace.scan.tables.worker import Condition, TableRound
 from tests.scan.tables.world import Killed, Tables
 from tests.spark.world import ScanWorld
 from tests.transactional_world import SeenRecord, Truth, some_history
@@ -59,7 +60,7 @@ class TableHistory:
             await self.tables.round(self.name, rng.choice([1, 200, 1 << 26]))
         catalog.next_failure, catalog.before_commit = "", None
 
-    def _other_worker(self, loop: asyncio.AbstractEventLoop) -> object:
+    def _other_worker(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
         """A worker of another process gets to commit first; more records have arrived for it, or none."""
         other, more = Tables(self.world, self.tables.folder), self.rng.random() < 0.5
 
@@ -83,7 +84,7 @@ class TableHistory:
             key = self.rng.choice(self.keys)
             await self.world.delete_records(key, self.rng.randint(0, 4))
 
-    async def _follow(self) -> object:
+    async def _follow(self) -> TableRound:
         return await self.tables.round(self.name)
 
     async def check(self) -> None:
@@ -101,7 +102,11 @@ class TableHistory:
                 if not any(gap.start <= record.offset < gap.end for gap in lost)
             ]  # fmt: skip
             found = [
-                SeenRecord(row.offset, row.key and row.key.decode(), None if row.value is None else row.value.decode())
+                SeenRecord(
+                    row.offset,
+                    None if row.key is None else row.key.decode(),
+                    None if row.value is None else row.value.decode(),
+                )
                 for row in rows
                 if row.partition == index
             ]
@@ -126,7 +131,7 @@ def rewrite(table: Table) -> None:
     change.commit_transaction()
 
 
-_update_snapshot_summaries = snapshots.update_snapshot_summaries
+_update_snapshot_summaries = snapshots.update_snapshot_summaries  # type: ignore[attr-defined]
 
 
 def _as_replace(summary: object, previous_summary: object = None) -> object:
