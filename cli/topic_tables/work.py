@@ -80,7 +80,9 @@ class OpenTables:
         """Everything about a table, with the lines that read it."""
         look = await self._look(name)
         identifier = f"{self.catalog.namespace}.{name}"
-        address = TableAddress(self.address.name, self.address.properties, identifier, look.table.metadata_location)
+        address = TableAddress(
+            self.address.name, shown(self.address.properties), identifier, look.table.metadata_location
+        )
         progress = look.progress
         positions = {} if progress is None else progress.positions
         return _row(name, look) | {

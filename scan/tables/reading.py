@@ -68,6 +68,8 @@ def spark_lines(address: TableAddress) -> str:
 
 def _jdbc(uri: str) -> str:
     """Return the address as Java's drivers write it: one slash less for a file of SQLite, no driver of Python."""
+    if not uri:
+        return "URI"  # it has a password
     scheme, _, rest = uri.partition("://")
     base = scheme.partition("+")[0]
     return f"jdbc:sqlite:{rest.removeprefix('/')}" if base == "sqlite" else f"jdbc:{base}://{rest}"
