@@ -94,6 +94,7 @@ docs: setup ## write the generated pages
 	@$(BIN)/python -m headrace.protocol.api_table docs/start/COMPATIBILITY.md
 	@$(BIN)/python -m headrace.agent.serve.acl_table docs/operate/ACLS.md
 	@$(BIN)/python -m headrace.scan.docs docs/start/SPARK.md
+	@$(BIN)/python -m headrace.cli.main cluster schema > docs/operate/cluster-file.schema.json
 	@$(BIN)/python -m tests.spark.versions --page
 	@$(BIN)/python deploy/licences.py > THIRD_PARTY_LICENSES.md
 	@$(BIN)/python -m tests.deploy.chart_pages

@@ -1,6 +1,6 @@
 """`headrace cluster`: cluster-id and unregister, over the Kafka protocol; Kafka's kafka-cluster.sh.
 
-Place: a Kafka client for a running cluster.
+Place: a Kafka client for a running cluster. described/ has plan, apply, export and schema.
 Invariant: an unknown node id is an error; unregistering can be repeated safely.
 Source: KIP-631, kafka-cluster.sh.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cli.client.cluster import KafkaCluster, require
+from headrace.cli.described.command import add_commands
 from headrace.cli.numbers import INT32_MAX, whole
 from headrace.cli.tables import open_cluster
 from headrace.protocol.api_keys import ApiKey
@@ -21,16 +22,23 @@ TELLS_OF_FENCED_BROKERS = 2
 """The first version of DescribeCluster with a response that can list every registered broker."""
 
 DESCRIPTION = """\
-A running cluster: show its id, or unregister an agent.
+A running cluster: show its id, unregister an agent, or make it what files describe.
 
   headrace cluster cluster-id -b 127.0.0.1:9092
+  headrace cluster export -b 127.0.0.1:9092 > cluster.yaml
+  headrace cluster plan -f cluster.yaml -b 127.0.0.1:9092
+  headrace cluster apply -f cluster.yaml -b 127.0.0.1:9092
+  headrace cluster schema > cluster-file.schema.json
   headrace cluster unregister -i 3 -b 127.0.0.1:9092      an agent that will not return
 """
 
 
+ACTIONS = "{cluster-id,unregister,plan,apply,export,schema}"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    commands = parser.add_subparsers(title="commands", metavar="{cluster-id,unregister}", required=True)
+    commands = parser.add_subparsers(title="commands", metavar=ACTIONS, required=True)
     showing = commands.add_parser("cluster-id", help="print the cluster's id")
     showing.set_defaults(run=run_cluster_id)
     leaving = commands.add_parser("unregister", help="remove the registration of an agent")
@@ -39,7 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     leaving.set_defaults(run=run_unregister)
     for command in (showing, leaving):
         command.add_argument("--bootstrap-server", "-b", metavar="SERVERS", help="host:port pairs, comma-separated")
-        command.add_argument("--config", "-c", type=Path, metavar="FILE", help="properties file of the admin client")
+        command.add_argument(
+            "--config", "--command-config", "-c", type=Path, metavar="FILE", help="properties file of the admin client"
+        )
+    add_commands(commands)
 
 
 def run_cluster_id(args: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from headrace.storage.errors import InvalidError, NotFoundError
 
 TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 SET, DELETE = 0, 1
+TOPICS_AT_ONCE = 200
 DESCRIPTION = """\
 Configs of topics, brokers and groups of a running cluster, and brokers' log levels.
 
@@ -112,17 +113,33 @@ def _change(args: argparse.Namespace, changes: Sequence[Change]) -> int:
 
 def describe_configs(cluster: KafkaCluster, resource: ResourceName, keys: Iterable[str] = ()) -> list[Any]:
     """A resource's configs as in DescribeConfigsResponse; without keys, all of them."""
-    m = cluster.message(ApiKey.DESCRIBE_CONFIGS)
-    wanted = m.make(
-        "DescribeConfigsResource",
-        resource_type=resource[0],
-        resource_name=resource[1],
-        configuration_keys=tuple(keys) or None,
-    )
-    request = m.request(resources=(wanted,), include_synonyms=True, include_documentation=True)
-    (answer,) = cluster.ask(ApiKey.DESCRIBE_CONFIGS, request, _whom_to_ask(cluster, resource)).results
-    require(answer.error_code, answer.error_message, resource[1])
+    (answer,) = _describe(cluster, [resource], keys, _whom_to_ask(cluster, resource))
     return list(answer.configs)
+
+
+def describe_topics(cluster: KafkaCluster, topics: Sequence[str]) -> dict[str, list[Any]]:
+    """The configs of each topic, as `describe_configs`, by requests for TOPICS_AT_ONCE topics each."""
+    found: dict[str, list[Any]] = {}
+    for first in range(0, len(topics), TOPICS_AT_ONCE):
+        some = [(TOPIC, topic) for topic in topics[first : first + TOPICS_AT_ONCE]]
+        found |= {str(each.resource_name): list(each.configs) for each in _describe(cluster, some, (), ANY)}
+    return found
+
+
+def _describe(cluster: KafkaCluster, resources: Sequence[ResourceName], keys: Iterable[str], node_id: int) -> list[Any]:
+    m = cluster.message(ApiKey.DESCRIBE_CONFIGS)
+    wanted = tuple(
+        m.make(
+            "DescribeConfigsResource", resource_type=kind, resource_name=name, configuration_keys=tuple(keys) or None
+        )
+        for kind, name in resources
+    )
+    has_documentation = len(resources) == 1
+    request = m.request(resources=wanted, include_synonyms=True, include_documentation=has_documentation)
+    results = list(cluster.ask(ApiKey.DESCRIBE_CONFIGS, request, node_id).results)
+    for each in results:
+        require(each.error_code, each.error_message, each.resource_name)
+    return results
 
 
 def shown(configs: Iterable[Any], only_own_of: int | None) -> list[Row]:

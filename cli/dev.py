@@ -48,7 +48,8 @@ cleanly on SIGTERM or Ctrl-C. A restart on the same directory finds all data.
   headrace dev --tables
 
 With --metastore-url no Postgres is started: the metadata is in that database, which has to be empty or
-of an earlier run on the same directory.
+of an earlier run on the same directory. With --bucket the files are there instead of in the directory,
+on this run and on later ones.
 """
 NEXT_STEPS = """\
   try it:   headrace topics create hello -b {address}
@@ -56,8 +57,10 @@ NEXT_STEPS = """\
             headrace records consume hello -b {address}
   console:  headrace console -b {address}     (topics, records, groups and agents in a browser)
   Kafka clients connect to {addresses}; Ctrl-C stops everything and keeps the data in {data_dir}"""
-SHOWN = ("listeners", "http.port", "metastore.url", "linger.ms", "log.level")
+SHOWN = ("listeners", "http.port", "metastore.url", "bucket", "linger.ms", "log.level")
 AGENT_START_SECONDS = 180
+REMEMBERED = "bucket.url"
+"""File of the data directory: the bucket of its first run."""
 PRIVATE = "INTERNAL"
 """The listener that agents use between each other, if clients use one address for all."""
 
@@ -96,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_from(args)
     data_dir: Path = args.data_dir.absolute()
     _make(data_dir)
+    settings = msgspec.structs.replace(settings, bucket=_bucket(settings.bucket, data_dir))
     passed_on = {key.removeprefix(PREFIX): str(v) for key, v in vars(args).items() if key.startswith(PREFIX) and v}
     passed_on.pop("listeners", None)  # see _agent
     if args.behind_one_address:
@@ -111,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         passed_on |= _own_catalog(settings, data_dir)
     if settings.metastore_url:
         url = url_with_password(settings)
-        asyncio.run(_refuse_foreign(settings, url, data_dir))
+        asyncio.run(_refuse_foreign(settings, url))
         return _serve(settings, url, data_dir, args.agents, passed_on)
     with EmbeddedPostgres(data_dir / "postgres") as url:
         return _serve(settings, url, data_dir, args.agents, passed_on)
@@ -129,6 +133,19 @@ def _make(data_dir: Path) -> None:
                 f"the data directory belongs to another user: {part} user={_owner(part)};"
                 " name another one by --data-dir"
             )
+
+
+def _bucket(named: str, data_dir: Path) -> str:
+    """Return the bucket of this directory's cluster; InvalidError if `named` (empty: not named) is another one."""
+    own, file = (data_dir / "bucket").as_uri(), data_dir / REMEMBERED
+    if not file.exists() and named not in ("", own):
+        if (data_dir / "postgres").exists():
+            raise InvalidError(f"the files of this cluster are in {own}; name another --data-dir for bucket {named}")
+        return named
+    kept = file.read_text().strip() if file.exists() else own
+    if named not in ("", kept):
+        raise InvalidError(f"the files of this cluster are in {kept}; name another --data-dir for bucket {named}")
+    return kept
 
 
 def _owner(path: Path) -> str:
@@ -151,10 +168,10 @@ def _own_catalog(settings: Settings, data_dir: Path) -> dict[str, str]:
     }
 
 
-async def _refuse_foreign(settings: Settings, url: str, data_dir: Path) -> None:
+async def _refuse_foreign(settings: Settings, url: str) -> None:
     """InvalidError if the database has a cluster that keeps its files elsewhere."""
     in_metastore = await asyncio.to_thread(formatted_cluster_id, url)
-    _, bucket = await look(_with_bucket(settings, url, data_dir))
+    _, bucket = await look(msgspec.structs.replace(settings, metastore_url=url))
     if in_metastore is not None and bucket.cluster_id is None:
         raise InvalidError(
             f"the database has a cluster that keeps its files elsewhere: cluster_id={in_metastore}"
@@ -163,11 +180,8 @@ async def _refuse_foreign(settings: Settings, url: str, data_dir: Path) -> None:
         )
 
 
-def _with_bucket(settings: Settings, url: str, data_dir: Path) -> Settings:
-    return msgspec.structs.replace(settings, metastore_url=url, bucket=(data_dir / "bucket").as_uri())
-
-
 def _serve(settings: Settings, url: str, data_dir: Path, count: int, passed_on: dict[str, str]) -> int:
+    (data_dir / REMEMBERED).write_text(settings.bucket + "\n")
     values = proposed(settings)  # of a new cluster: an old one keeps what it has
     cluster_id = migrate(url, commit_shards=settings.commit_shards, values=values).cluster_id
     return asyncio.run(_supervise(settings, url, data_dir, cluster_id, count, passed_on))
@@ -182,11 +196,9 @@ async def _supervise(
         loop.add_signal_handler(number, stopping.set)
     if not settings.metastore_url:
         await _forget_dead_agents(url, settings)
-    stored = _with_bucket(settings, url, data_dir)
-    await format_bucket(stored, cluster_id)
-    bucket = stored.bucket
-    agents = [_agent(settings, index, url, bucket, passed_on) for index in range(count)]
-    beside = [_tables(settings, url, bucket, passed_on)] if "tables.catalog.name" in passed_on else []
+    await format_bucket(msgspec.structs.replace(settings, metastore_url=url), cluster_id)
+    agents = [_agent(settings, index, url, passed_on) for index in range(count)]
+    beside = [_tables(settings, url, passed_on)] if "tables.catalog.name" in passed_on else []
     try:
         async with asyncio.timeout(AGENT_START_SECONDS):
             ready = await asyncio.gather(*(agent.start() for agent in (*agents, *beside)))
@@ -194,7 +206,7 @@ async def _supervise(
             print(f"  {line}", flush=True)
         addresses = ",".join(agent.kafka_address for agent in agents)
         metastore = shown_address(url) if settings.metastore_url else url
-        ready_line = f"ready bootstrap={addresses} metastore={metastore} bucket={bucket}"
+        ready_line = f"ready bootstrap={addresses} metastore={metastore} bucket={settings.bucket}"
         steps = NEXT_STEPS.format(address=agents[0].kafka_address, addresses=addresses, data_dir=data_dir)
         print(f"{ready_line}\n{steps}", flush=True)  # in one write: a reader may go after the first line
         return await _watch([*agents, *beside], stopping)
@@ -206,11 +218,11 @@ async def _supervise(
         await asyncio.gather(*(agent.stop() for agent in (*agents, *beside)))
 
 
-def _agent(settings: Settings, index: int, url: str, bucket: str, passed_on: dict[str, str]) -> AgentProcess:
+def _agent(settings: Settings, index: int, url: str, passed_on: dict[str, str]) -> AgentProcess:
     own = {
         "process.roles": ",".join(sorted(roles(settings) | {COMPACTOR})),
         "metastore.url": settings.metastore_url or url,
-        "bucket": bucket,
+        "bucket": settings.bucket,
         "node.id": str((1 if settings.node_id is None else settings.node_id) + index),
         "listeners": _listeners(settings, index, private="inter.broker.listener.name" in passed_on),
         "http.port": str(http_port(settings) + index if http_port(settings) else 0),
@@ -218,9 +230,14 @@ def _agent(settings: Settings, index: int, url: str, bucket: str, passed_on: dic
     return AgentProcess(passed_on | own)
 
 
-def _tables(settings: Settings, url: str, bucket: str, passed_on: dict[str, str]) -> AgentProcess:
+def _tables(settings: Settings, url: str, passed_on: dict[str, str]) -> AgentProcess:
     """The process that keeps the tables."""
-    own = {"process.roles": TABLES, "metastore.url": settings.metastore_url or url, "bucket": bucket, "http.port": "0"}
+    own = {
+        "process.roles": TABLES,
+        "metastore.url": settings.metastore_url or url,
+        "bucket": settings.bucket,
+        "http.port": "0",
+    }
     names = ("config", "log.level", "s3.", "store.", "tables.")
     return AgentProcess({key: value for key, value in passed_on.items() if key.startswith(names)} | own)
 

@@ -1,5 +1,5 @@
 """`headrace storage`: info, format, random-uuid; Kafka's kafka-storage.sh for a metastore and a bucket. And
-rotate-zone-secret, seal-secrets.
+rotate-zone-secret, seal-secrets, grow-commit-shards.
 
 Place: before the first agent of a cluster starts; agents refuse storage that is not formatted.
 Invariant: formatting never replaces anything: a part that belongs to a cluster keeps its id. If the command is
@@ -16,6 +16,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headrace.cli.commit_shards import grow_commit_shards
 from headrace.cli.first_users import add_users, parse_user
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.sealed_secrets import seal_secrets
@@ -80,6 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sealing = commands.add_parser("seal-secrets", help="seal the metastore's secrets under metadata.secret.keys")
     add_settings(sealing, ("metastore.url",), every=False)
     sealing.set_defaults(run=run_seal)
+    growing = commands.add_parser("grow-commit-shards", help="give a running cluster more commit shards")
+    growing.add_argument(
+        "--to", type=int, required=True, metavar="COUNT", help="the count that there is, doubled once or more"
+    )
+    add_settings(growing, ("metastore.url",), every=False)
+    growing.set_defaults(run=run_grow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,12 @@ def run_seal(args: argparse.Namespace) -> int:
     """Seal what is in clear, or under another key than the first, and print what was done."""
     for line in asyncio.run(seal_secrets(_with_metastore(settings_from(args)))):
         print(line)
+    return 0
+
+
+def run_grow(args: argparse.Namespace) -> int:
+    """Print the count before and after."""
+    print(asyncio.run(grow_commit_shards(_with_metastore(settings_from(args)), args.to)))
     return 0
 
 

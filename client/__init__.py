@@ -3,11 +3,11 @@
 Place: for applications; needs a cluster of Headrace, and nothing else of this project at run time but the wire format,
 the record codec and the rules of metastore/partitions. aiokafka opens the connections (TLS, SASL).
 
-    producer.py          records -> topic_queue.py (places, batches, sequences) -> produce_wire.py
+    producer.py          records -> topic_queue.py (places, batches, sequences) -> sending.py
       old_values.py      nulls to the partitions that had a key before, on compacted topics
     consumer.py          getmany: rebalances, reports, delivery, in this order
       membership.py      KIP-848: the server assigns; ownership.py: what is taken and given back, with the callbacks
-      fetching.py        a long poll per agent -> fetch_wire.py; order.py decides what may be delivered
+      fetching.py        a long poll per agent; order.py decides what may be delivered
       group_positions.py reports to the group's coordinator, and its answers
     cluster.py           connections, topics with their counts, coordinators; metadata_wire.py, frame.py, messages.py
     offsets.py           questions about offsets, epochs and what a partition was created from

@@ -3,7 +3,9 @@
 Place: between producer.py and cluster.py; topic_queue.py decides what is sent next.
 Invariant: a batch with an unknown outcome is sent again with the same bytes, so the commit recognises it. A refusal
 for the partition count makes the sender wait for its other batches, ask for metadata, and place all records again.
-Each topic has a producer id, so that it can get a new one without waiting for other topics.
+Each topic has a producer id, so that it can get a new one without waiting for other topics. A Produce request has one
+batch for one partition, with the partition count by which it was chosen.
+Source: Kafka's ProduceRequest.json and ProduceResponse.json, version 12; protocol/partition_counts.py.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import asyncio
 import contextlib
 import datetime
 import logging
+import struct
 from collections.abc import Awaitable, Callable, Iterable
 from typing import NamedTuple
 
@@ -20,10 +23,11 @@ from kio.schema.errors import ErrorCode
 from headrace.client.cluster import ClientCluster
 from headrace.client.frame import Frame
 from headrace.client.messages import message
-from headrace.client.produce_wire import VERSION, ProducedBatch, decode_produce_response, encode_produce_request
 from headrace.client.topic_queue import QueuedRecord, ReadyBatch, TopicQueue
+from headrace.protocol import wire
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.errors import INVALID_PARTITION_METADATA
+from headrace.protocol.partition_counts import count_tags
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
 from headrace.storage.records.codec import encode_batch
@@ -38,6 +42,9 @@ _NEW_PRODUCER = (
     ErrorCode.invalid_producer_epoch,
     ErrorCode.unknown_producer_id,
 )
+VERSION = 12
+ACKS_ALL = -1
+_ANSWER = struct.Struct(">ihqqq")
 
 
 class StoredRecord(NamedTuple):
@@ -210,3 +217,35 @@ def _fail(records: Iterable[QueuedRecord[Ticket]], error: HeadraceError) -> None
     for each in records:
         if each.ticket is not None and not each.ticket.done():
             each.ticket.set_exception(error)
+
+
+class ProducedBatch(NamedTuple):
+    """`base_offset` and `log_append_time_ms` are -1 if there is an error."""
+
+    error_code: int
+    base_offset: int
+    log_append_time_ms: int
+    message: str | None
+
+
+def encode_produce_request(topic: str, partition: int, batch: bytes, count: int, timeout_ms: int) -> bytes:
+    """The body."""
+    row = struct.pack(">i", partition) + wire.size_prefix(len(batch), True) + batch + wire.EMPTY_TAGS
+    name = wire.string(topic, True)
+    rows = wire.size_prefix(1, True) + row + count_tags(count)
+    return b"\0" + struct.pack(">hi", ACKS_ALL, timeout_ms) + wire.size_prefix(1, True) + name + rows + wire.EMPTY_TAGS
+
+
+def decode_produce_response(body: memoryview) -> ProducedBatch:
+    """Decode the response of a request for one partition; one of wire.MALFORMED for other bytes."""
+    _, position = wire.read_count(body, 0, True)
+    _, position = wire.read_string(body, position, True)
+    _, position = wire.read_count(body, position, True)
+    _, code, offset, append_time_ms, _ = _ANSWER.unpack_from(body, position)
+    position += _ANSWER.size
+    errors, position = wire.read_count(body, position, True)
+    for _ in range(errors):
+        _, position = wire.read_string_or_null(body, position + 4, True)
+        _, position = wire.read_tags(body, position)
+    text, _ = wire.read_string_or_null(body, position, True)
+    return ProducedBatch(code, offset, append_time_ms, text)

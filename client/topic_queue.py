@@ -30,7 +30,7 @@ class QueuedRecord(NamedTuple, Generic[T]):
     record: Record
     hashed: int
     ticket: T
-    pinned: int | None = None
+    pinned: int | None
 
     @property
     def size(self) -> int:

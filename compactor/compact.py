@@ -30,7 +30,7 @@ from headrace.storage.objects.store import ObjectStore
 
 KIND = "compact"
 LARGE_KIND = "compact-large"
-"""The job kind for Spark (spark/handler.py); the policy selects large jobs, the planner limits how long Spark may
+"""The job kind for Spark (spark/source.py); the policy selects large jobs, the planner limits how long Spark may
 take.
 """
 

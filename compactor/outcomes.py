@@ -1,27 +1,164 @@
 """Job kind `record-outcomes`: writes to the bucket how transactions ended and which bulk writes were decided.
 
-Place: run by the job loop every few seconds; recorder.py has the steps.
-Invariant: an outcome is in use as long as its marker is in the log: an end that is not there any more was undone, or
-nothing of its transaction is left.
+Place: run by the job loop every few seconds; metastore/recorded_objects.py has the objects.
+Invariant: an entry leaves the metastore only after an object has it, and an object goes only after another one has all
+of it that is still in use. So after a crash at any step an entry may be there twice, and none is missing. Objects of an
+earlier life of the metastore are written again without what that life lost: what is not in use any more was undone. An
+object of which half is not in use any more is written again, of any size. An outcome is in use as long as its marker is
+in the log: an end that is not there any more was undone, or nothing of its transaction is left.
+Cost: one PUT per run with new entries; an entry is written again once for each factor of JOIN_AT objects, and read once
+for CHECKS_PER_ENTRY entries that are written. The bucket is listed at the start, in a new life, and once a day: another
+worker may have run the job meanwhile. So its objects may be gone, or not known here yet.
 """
 
 from __future__ import annotations
 
+import abc
 import random
 import uuid
-from collections.abc import Sequence
-from typing import Protocol
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from headrace.compactor.lease import Lease
-from headrace.compactor.recorder import Recorder
 from headrace.metastore import bulk_records
 from headrace.metastore.api.bulk import BulkRecordApi
 from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.outcomes import RECORD_OUTCOMES, EndedTransaction, OutcomeApi, TransactionOutcome
+from headrace.metastore.recorded_objects import RecordedObject, list_recorded, read_entries, write_entries
 from headrace.metastore.transactions.outcomes import PREFIX
+from headrace.storage.errors import NotFoundError
 from headrace.storage.objects.store import ObjectStore
 
 KIND = RECORD_OUTCOMES.kind
+Waiting = TypeVar("Waiting")
+"""A row of the metastore."""
+Entry = TypeVar("Entry")
+"""What an object has of it."""
+
+ENTRIES_PER_OBJECT = 20_000
+JOIN_AT = 16
+"""Number of objects of similar size that become one."""
+PROBES_PER_CALL = 2_000
+CHECKS_PER_ENTRY = 4
+"""Number of stored entries that are looked up for each new one."""
+CHECKS_PER_RUN = 200
+"""Number of entries that are looked up in each run, also if there is no new one."""
+RUNS_PER_LIST = 8_640
+
+
+class Recorder(abc.ABC, Generic[Waiting, Entry]):
+    """One kind of entry. Subclasses say where it is kept, and what is still in use."""
+
+    prefix: ClassVar[str]
+    """The prefix of the objects."""
+    kind: ClassVar[Any]
+    """The type of an entry."""
+
+    def __init__(self, store: ObjectStore, rng: random.Random) -> None:
+        self._store, self._rng = store, rng
+        self._life = -1
+        self._objects: dict[str, RecordedObject] = {}
+        """By key; first those that were not checked for the longest time."""
+        self._runs = self._checks = 0
+        """Since the last list; how many entries may be checked."""
+
+    @abc.abstractmethod
+    async def waiting(self, most: int) -> Sequence[Waiting]:
+        """Return at most so many rows that the bucket does not have yet."""
+
+    @abc.abstractmethod
+    def entries(self, waiting: Sequence[Waiting]) -> list[Entry]:
+        """Return what an object gets of them."""
+
+    @abc.abstractmethod
+    async def forget(self, token: JobToken, waiting: Sequence[Waiting]) -> None:
+        """The bucket has them."""
+
+    @abc.abstractmethod
+    async def in_use(self, entries: Sequence[Entry]) -> list[bool]:
+        """Return whether a rebuild would need each of them."""
+
+    async def record(self, life: int, lease: Lease) -> None:
+        """Move what waits. FencedError if the lease is lost; else as metastore and store."""
+        if life != self._life or self._runs >= RUNS_PER_LIST:
+            self._objects = {found.key: found for found in await list_recorded(self._store, self.prefix)}
+            self._life, self._runs = life, 0
+        self._runs += 1
+        self._checks += CHECKS_PER_RUN
+        while waiting := await self.waiting(ENTRIES_PER_OBJECT):
+            await self._write(self.entries(waiting))
+            self._checks += CHECKS_PER_ENTRY * len(waiting)
+            await self.forget(lease.token, waiting)
+        for group in joined(list(self._objects.values()), life):
+            await self._join(group)
+            await lease.save_progress(f"life={life} joined={len(group)}")
+        await self._check(lease)
+
+    async def _check(self, lease: Lease) -> None:
+        """Write objects again of which half is not in use any more, in turn."""
+        for found in list(self._objects.values()):
+            if found.entries > self._checks:
+                return
+            self._checks -= found.entries
+            stored = await self._read(found)
+            kept = await self._used(_ordered(stored))
+            if 2 * len(kept) <= len(stored):
+                await self._replace([found], kept)
+                await lease.save_progress(f"life={self._life} checked={len(stored)} kept={len(kept)}")
+            else:
+                self._objects[found.key] = self._objects.pop(found.key)
+        self._checks = 0  # all are checked
+
+    async def _join(self, group: Sequence[RecordedObject]) -> None:
+        """One object instead of these, with what is still in use."""
+        entries = {one for found in group for one in await self._read(found)}
+        await self._replace(group, await self._used(_ordered(entries)))
+
+    async def _replace(self, group: Sequence[RecordedObject], kept: Sequence[Entry]) -> None:
+        await self._write(kept)
+        await self._store.delete_many([found.key for found in group])
+        for found in group:
+            self._objects.pop(found.key, None)
+
+    async def _write(self, entries: Sequence[Entry]) -> None:
+        for start in range(0, len(entries), ENTRIES_PER_OBJECT):
+            some = entries[start : start + ENTRIES_PER_OBJECT]
+            written = await write_entries(self._store, self.prefix, self._life, self._name(), some)
+            self._objects[written.key] = written
+
+    async def _read(self, found: RecordedObject) -> list[Entry]:
+        """Nothing of an object that is gone: another worker has written its entries again."""
+        try:
+            return await read_entries(self._store, found.key, self.kind)
+        except NotFoundError:
+            return []
+
+    async def _used(self, entries: Sequence[Entry]) -> list[Entry]:
+        kept: list[Entry] = []
+        for start in range(0, len(entries), PROBES_PER_CALL):
+            some = entries[start : start + PROBES_PER_CALL]
+            kept += [one for one, is_there in zip(some, await self.in_use(some), strict=True) if is_there]
+        return kept
+
+    def _name(self) -> uuid.UUID:
+        return uuid.UUID(int=self._rng.getrandbits(128), version=4)
+
+
+def _ordered(entries: Iterable[Any]) -> list[Any]:
+    """Entries of each kind can be compared."""
+    return sorted(entries)
+
+
+def joined(objects: Sequence[RecordedObject], life: int) -> list[list[RecordedObject]]:
+    """Return which objects become one: all that an earlier life wrote, and JOIN_AT of one size class. Pure."""
+    older = [found for found in objects if found.life < life]
+    classes: dict[int, list[RecordedObject]] = defaultdict(list)
+    for found in objects:
+        if found.life == life and found.entries < ENTRIES_PER_OBJECT:
+            classes[found.entries.bit_length() // 4].append(found)
+    full = [some for some in classes.values() if len(some) >= JOIN_AT]
+    return [group for group in (older, *full) if group]
 
 
 class OutcomeRecorder(Recorder[EndedTransaction, TransactionOutcome]):
@@ -87,7 +224,7 @@ class BulkDecisionRecorder(Recorder[uuid.UUID, uuid.UUID]):
         await self._api.forget_decided_bulk_files(token, waiting)
 
     async def in_use(self, entries: Sequence[uuid.UUID]) -> list[bool]:
-        """Whether the index has each file: the life that decided for it may have been lost."""
+        """Return whether the index has each file: the life that decided for it may have been lost."""
         return await self._api.bulk_files_in_index(entries)
 
 

@@ -2,36 +2,40 @@
 
 Place: `headrace audit --rebuild-index`, on an empty metastore, while no agent runs.
 Invariant: every batch of a readable file is readable again, once, unless it is of a transaction that is not known to be
-committed (rebuild_transactions.py), or of an attempt of a bulk write that was not decided (rebuild_bulk.py): at the
-offset that a merged file contains, else at an estimated offset, which is counted (rebuild_place.py); LOST lists what
-cannot be recovered. The bucket is not changed. Every byte is read once, and about 400 bytes per batch stay in memory.
-If the process crashes, format a new metastore and run it again.
+committed (aborted, open, or ended just before the metastore was lost), or of an attempt of a bulk write that was not
+decided (Spark stores files of attempts that fail, too; a bucket of a version that recorded no decisions shows all of
+them, as counted): at the offset that a merged file contains, else at an estimated offset, which is counted
+(rebuild_place.py); LOST lists what cannot be recovered. The bucket is not changed. Every byte is read once, and about
+400 bytes per batch stay in memory. Markers are placed at their offsets, which are known exactly, so that what is
+written next to them keeps its offsets too. If the process crashes, format a new metastore and run it again.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.compactor.audit import OnProgress
-from headrace.compactor.rebuild_bulk import bulk_files, records_in
-from headrace.compactor.rebuild_place import Placement, guess, settle
+from headrace.compactor.rebuild_place import Placement, ScannedBatch, guess, settle
 from headrace.compactor.rebuild_scan import Scan, recognise_records, scan
-from headrace.compactor.rebuild_transactions import NONE_KNOWN, all_outcomes, visible
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.files import FileApi, FoundFile, RebuildApi
+from headrace.metastore.api.outcomes import TransactionOutcome
 from headrace.metastore.api.read import Extent
-from headrace.metastore.api.reports import FileReports
+from headrace.metastore.api.reports import FileReports, PartitionName
 from headrace.metastore.api.topics import NewTopic
+from headrace.metastore.bulk_records import PREFIX, are_recorded
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.transactions.markers import marker_of
+from headrace.metastore.recorded_objects import list_recorded, read_entries
+from headrace.metastore.transactions.markers import MARKER_BYTES, Marker, marker_file_id, marker_of
+from headrace.metastore.transactions.outcomes import PartitionOutcomes, list_outcomes, read_outcomes
 from headrace.storage.errors import InvalidError
-from headrace.storage.file_id import level_of
+from headrace.storage.file_id import level_of, term_ms
 from headrace.storage.objects.store import ObjectStore
 
 ROWS_PER_CALL = 2_000
@@ -56,6 +60,7 @@ LOST = (
     "ACLs, quotas, SCRAM credentials",
 )
 """Information that is not in the files."""
+NONE_KNOWN = PartitionOutcomes()
 
 
 class RebuildMetastore(RebuildApi, FileReports, ClusterApi, FileApi, Protocol):
@@ -198,3 +203,79 @@ async def _name(metastore: RebuildMetastore, read: Scan, extents: list[Extent]) 
         await metastore.rebuild_files(files[start : start + ROWS_PER_CALL])
     for start in range(0, len(extents), ROWS_PER_CALL):
         await metastore.rebuild_extents(extents[start : start + ROWS_PER_CALL])
+
+
+class BulkFiles(NamedTuple):
+    """Indexes of files in the scan. `unsure`: shown, but it is not known whether their attempt was decided."""
+
+    undecided: Container[int]
+    unsure: Container[int]
+
+
+async def bulk_files(store: ObjectStore, found: Scan) -> BulkFiles:
+    """Return what the bucket says. CorruptError if an object is damaged."""
+    of_writes = {number: file.file_id for number, file in enumerate(found.files) if term_ms(file.file_id)}
+    if not of_writes:
+        return BulkFiles((), ())
+    if not await are_recorded(store):
+        return BulkFiles((), of_writes.keys())
+    decided: set[uuid.UUID] = set()
+    for one in await list_recorded(store, PREFIX):
+        decided.update(await read_entries(store, one.key, uuid.UUID))
+    return BulkFiles({number for number, file_id in of_writes.items() if file_id not in decided}, ())
+
+
+def records_in(batches: Sequence[ScannedBatch], files: Container[int]) -> int:
+    """Return how many records of these files are among the batches."""
+    return sum(batch.records for batch in batches if batch.file in files)
+
+
+class Visible(NamedTuple):
+    """`batches`: what may be placed, markers too. The others in records."""
+
+    batches: list[ScannedBatch]
+    aborted: int
+    unknown: int
+
+
+async def all_outcomes(store: ObjectStore) -> dict[PartitionName, PartitionOutcomes]:
+    """Return what the bucket says, by partition. CorruptError if an object is damaged."""
+    found: dict[PartitionName, list[TransactionOutcome]] = defaultdict(list)
+    for one in await list_outcomes(store):
+        for outcome in await read_outcomes(store, one.key):
+            found[PartitionName(outcome.topic_id, outcome.partition_index)].append(outcome)
+    return {name: PartitionOutcomes(outcomes) for name, outcomes in found.items()}
+
+
+def visible(batches: Sequence[ScannedBatch], ended: PartitionOutcomes) -> Visible:
+    """Return what a rebuild may show of a partition."""
+    kept: list[ScannedBatch] = []
+    records = {False: 0, None: 0}
+    for batch in batches:
+        committed = True if batch.owner is None else ended.committed(batch.owner)
+        if committed:
+            kept.append(batch)
+        else:
+            records[committed] += batch.records
+    if kept:
+        kept += map(_marker, ended.outcomes)
+    return Visible(kept, records[False], records[None])
+
+
+def _marker(outcome: TransactionOutcome) -> ScannedBatch:
+    """Place a marker as a batch of a merged file: its offset is known."""
+    marker = marker_file_id(Marker(outcome.producer_id, outcome.epoch, outcome.commits))
+    content = marker.bytes + outcome.marker_offset.to_bytes(8, "big")
+    return ScannedBatch(
+        file=-1,
+        position=outcome.ended_ms,
+        length=MARKER_BYTES,
+        level=1,
+        born_ms=outcome.ended_ms,
+        base_offset=outcome.marker_offset,
+        records=1,
+        max_timestamp=outcome.ended_ms,
+        is_idempotent=False,
+        content=content,
+        marker=marker,
+    )

@@ -163,11 +163,10 @@ class JobRunner:
         bug = None if isinstance(error, HeadraceError) else error
         logger.log(
             logging.ERROR if bug else logging.WARNING,
-            "job failed: kind=%s key=%s attempt=%d error=%r",
-            *(job.kind, job.key, job.attempts, error),
+            "job failed: kind=%s key=%s attempt=%d error=%s",
+            *(job.kind, job.key, job.attempts, problem := f"{type(error).__name__}: {error}"),
             exc_info=bug,
         )
-        problem = f"{type(error).__name__}: {error}"
         retry_ms = None if isinstance(error, InvalidError) else self._retry_ms(job.attempts)
         return await self._settle(lease, "failed", lambda: self._api.fail_job(job.token, problem, retry_ms))
 

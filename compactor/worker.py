@@ -4,6 +4,9 @@ Place: composed by cli: alone (`headrace compactor`) or in the same process as a
 Invariant: it has a separate, throttled connection to the bucket, and separate connections to the metastore, so
 that background work takes no connection that producers or readers wait for. `stop` gives jobs the grace period
 to finish, then returns them to the queue. If the process crashes, its leases expire and other workers continue.
+All steps that a merge moves to a thread (opening, checking, merging and compressing records, laying files out) run on
+CpuShare: a step that used t seconds of CPU is followed by a pause of t x (100 / percent - 1) seconds before its result
+is returned, so each job uses about `percent` of one core, and all results are the same.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ import asyncio
 import os
 import random
 import socket
+import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -26,7 +31,6 @@ from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.planner import CleaningPlanner
 from headrace.compactor.cleaning.policy import SparkLimits
 from headrace.compactor.compact import Compactor
-from headrace.compactor.cpu_share import CpuShare
 from headrace.compactor.janitor import Janitor
 from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.job_metrics import JobMetrics
@@ -64,6 +68,8 @@ REQUESTS_PER_S = 500
 ALL_OF_A_CORE = 100
 SPARE_CONNECTIONS = 2
 """Metastore connections in addition to one per job: heartbeats must not wait for a swap."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def with_worker_pool(settings: Settings) -> Settings:
@@ -219,3 +225,29 @@ class Worker:
         self._cleaner.buffer_bytes = settings.log_cleaner_dedupe_buffer_size
         self._cleaner.has_spark = settings.compaction_spark_min_bytes > 0
         await self._cleaner.handle(job, lease)
+
+
+class CpuShare(ThreadPoolExecutor):
+    """Limits the CPU time of background work. `cpu_seconds`: of the calling thread so far; `rest` blocks it."""
+
+    def __init__(
+        self,
+        percent: int,
+        *,
+        cpu_seconds: Callable[[], float] = time.thread_time,
+        rest: Callable[[float], Any] = time.sleep,
+    ) -> None:
+        super().__init__(thread_name_prefix="paced")
+        self._rest_per_second = 100 / percent - 1
+        self._cpu_seconds, self._rest = cpu_seconds, rest
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Submit as Executor does."""
+        return super().submit(self._step, fn, *args, **kwargs)
+
+    def _step(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        began = self._cpu_seconds()
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            self._rest((self._cpu_seconds() - began) * self._rest_per_second)

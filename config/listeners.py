@@ -64,7 +64,7 @@ class Listeners:
     controller: Endpoint | None
     advertised: tuple[Endpoint, ...]
     """The advertised endpoints in the order of `serving`, with the same names."""
-    inter_broker: str | None = None
+    inter_broker: str | None
     """Name of the listener that other agents use; None: the first one."""
     proxied: frozenset[str] = frozenset()
     """Names of the listeners with PROXY protocol."""

@@ -27,6 +27,8 @@ TLS_CONNECTION_BYTES = 28 * 1024
 TLS_HANDSHAKE_BYTES = 48 * 1024
 """One with a handshake in progress: OpenSSL has more for it; 600 unfinished ones took 48 KiB each. A silent one has no
 TLS yet."""
+READ_AHEAD_BYTES = 96 * MIB
+"""What an agent on S3 loads ahead for readers behind the tail (agent/fetch/files/read_ahead.py)."""
 SESSION_PARTITION_BYTES = 512
 """A partition of a fetch session."""
 REFUSED_SEQUENCES_BYTES = 8 * MIB
@@ -60,6 +62,7 @@ def memory_budget(settings: Settings) -> Mapping[str, int]:
             "requests": settings.request_memory_bytes,
             "replies": settings.reply_memory_bytes,
             "fetch_cache": settings.cache_bytes,
+            "read_ahead": READ_AHEAD_BYTES if settings.bucket.startswith("s3://") else 0,
             "extents": EXTENTS_MAX * EXTENT_BYTES,
             "fetch_sessions": settings.fetch_session_max_partitions * SESSION_PARTITION_BYTES,
             "groups": settings.group_memory_bytes,

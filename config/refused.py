@@ -142,6 +142,7 @@ _REFUSED = {
     "ssl.allow.": _NO_ENGINE,
     "ssl.keystore.": _NO_STORE,
     "ssl.truststore.": _NO_STORE,
+    "store.hedge.after.ms": "replaced by store.hedge.percent: slow PUTs of flushed files are sent twice by default",
     "telemetry.": "client telemetry is not supported",
     "transaction.partition.verification.enable": _ALWAYS_VERIFIED,
     "transaction.state.log.": _NO_STATE_TOPIC,

@@ -204,8 +204,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         Meta(
             ge=1,
             le=1024,
-            description="Commit shards of a new cluster; fixed by its first migration. At least as many as a zone will"
-            " have agents: those of one shard wait for each other.",
+            description="Commit shards of a new cluster: four times as many as a zone will have agents, as those of one"
+            " shard wait for each other. `headrace storage grow-commit-shards` adds more.",
         ),
     ] = field(default=8, name="commit.shards")
     bucket: Annotated[
@@ -246,7 +246,11 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         ),
     ] = field(default="", name="s3.expected.bucket.owner")
     s3_max_connections: Annotated[
-        PositiveInt, Meta(description="Maximum number of connections to the object store.")
+        PositiveInt,
+        Meta(
+            description="Maximum number of connections to the object store. Reads of 256 KiB and more have their own,"
+            " half as many, so that they leave all others to uploads."
+        ),
     ] = field(default=64, name="s3.max.connections")
     s3_request_timeout_ms: Annotated[PositiveInt, Meta(description="Timeout of one object store request.")] = field(
         default=10_000, name="s3.request.timeout.ms"
@@ -254,13 +258,15 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     store_retries: Annotated[
         NonNegativeInt, Meta(description="Number of retries of a retryable object store request.")
     ] = field(default=5, name="store.retries")
-    store_hedge_after_ms: Annotated[
-        NonNegativeInt,
+    store_hedge_percent: Annotated[
+        int,
         Meta(
-            description="Send a second, identical request if the first takes longer than this; of writes, only those of"
-            " segment files, which are never overwritten. 0: never."
+            ge=0,
+            le=100,
+            description="PUTs to S3 of flushed files up to 4 MiB that get a second, identical request while they are"
+            " slower than 95 of 100, in percent of these PUTs. 0: none.",
         ),
-    ] = field(default=0, name="store.hedge.after.ms")
+    ] = field(default=5, name="store.hedge.percent")
 
     # -- write path
     linger_ms: Annotated[
@@ -452,6 +458,14 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$", description="Minimum log level.")] = field(
         default="info", name="log.level"
     )
+    slow_request_ms: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="A request that takes at least so long gets a log line with its API, client id, principal and"
+            " where the time went; what a Fetch asked to wait for does not count. At most five lines a minute and API."
+            " 0: none."
+        ),
+    ] = field(default=5_000, name="slow.request.ms")
     otel_enable: Annotated[
         bool,
         Meta(

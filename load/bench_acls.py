@@ -102,6 +102,7 @@ async def _write_path(authorizer: Authorizer | None) -> tuple[ProducePipeline, K
         Callbacks(database_now_ms=clock.wall_ms),
         registry,
         authorizer=authorizer,
+        seen=None,
     )
     await pipeline.start()
     dispatcher = Dispatcher()

@@ -161,7 +161,7 @@ async def measure_answer() -> None:
         return min(figures)
 
     def handler() -> Metadata:
-        return Metadata(cluster, creation, lambda: False)
+        return Metadata(cluster, creation, lambda: False, shared=None, counts=None)
 
     warm = handler()
     cold_s = await cost(lambda: handler()(request))

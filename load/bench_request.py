@@ -102,6 +102,8 @@ async def bench(request_bytes: int, observer: ProduceObserver | None = None) -> 
         Callbacks(database_now_ms=clock.wall_ms),
         registry,
         observer=observer,
+        seen=None,
+        authorizer=None,
     )
     await pipeline.start()
     dispatcher = Dispatcher()

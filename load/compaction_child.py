@@ -83,7 +83,7 @@ def spark(metastore: PostgresMetastore, part_bytes: int, registry: CollectorRegi
     from pyspark.sql import SparkSession
 
     from headrace.compactor.spark.cleaning import SparkCleaner
-    from headrace.compactor.spark.handler import SparkCompactor
+    from headrace.compactor.spark.source import SparkCompactor
 
     builder = SparkSession.builder.master("local[2]").appName("headrace-bench")
     for name, value in SPARK_CONF.items():

@@ -1,4 +1,5 @@
 """A server that swallows PUTs and answers GETs with zeros, as fast as Python can: the far end of a measurement.
+A range that is asked for is taken for the whole object.
 
 Place: run as a separate process (`python -m load.http_sink [certificate key]`) by load/bench_store.py, so
 that the measured process pays for its own half only. It prints its port, on 127.0.0.1, and serves
@@ -27,6 +28,7 @@ class Sink(asyncio.BufferedProtocol):
         self._left = 0  # bytes of the body still to come; -1: chunked, until _CHUNKED_END
         self._tail = b""
         self._is_get = False
+        self._range = ""
         self._checksum = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -52,6 +54,7 @@ class Sink(asyncio.BufferedProtocol):
         request, *lines = head.split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         self._is_get = request.startswith("GET")
+        self._range = headers.get("range", "").removeprefix("bytes=")
         checksum = headers.get("x-amz-checksum-crc32c")
         self._checksum = f"x-amz-checksum-crc32c: {checksum}\r\n" if checksum else ""
         self._left = -1 if "transfer-encoding" in headers else int(headers.get("content-length", "0"))
@@ -66,7 +69,9 @@ class Sink(asyncio.BufferedProtocol):
             self._left -= len(data)
         if self._left == 0:
             body = _ZEROS if self._is_get else b""
-            head = f'HTTP/1.1 200 OK\r\nETag: "sink"\r\n{self._checksum}Content-Length: {len(body)}\r\n\r\n'
+            part = f"Content-Range: bytes {self._range}/{len(body)}\r\n" if self._range else ""
+            status = "206 Partial Content" if part else "200 OK"
+            head = f'HTTP/1.1 {status}\r\nETag: "sink"\r\n{self._checksum}{part}Content-Length: {len(body)}\r\n\r\n'
             self._transport.write(head.encode())
             self._transport.write(body)
 

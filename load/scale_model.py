@@ -114,6 +114,7 @@ def tables(steps: Sequence[ClusterSize]) -> str:
     """Two tables in Markdown: what each size needs, and how full each part is."""
     rows: list[tuple[str, Callable[[ClusterSize], str]]] = [
         ("agents, one core each", lambda one: f"{one.need.agents:,}"),
+        ("commit shards", lambda one: f"{one.need.commit_shards:,}"),
         ("files, commits per second", lambda one: f"{one.files_s:,.0f}"),
         ("extents per second", lambda one: f"{one.extents_s:,.0f}"),
         ("PUTs per second", lambda one: f"{one.need.puts_s:,.0f}"),

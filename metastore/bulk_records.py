@@ -1,7 +1,7 @@
 """The bucket's record of decided bulk writes: the files of their attempts, so that a rebuild shows no others.
 
 Place: written by Spark's driver before the first chunk (scan/bulk/commit.py), and by a job for what a killed driver
-left (compactor/outcomes.py); read by a rebuild (compactor/rebuild_bulk.py).
+left (compactor/outcomes.py); read by a rebuild (compactor/rebuild.py).
 Invariant: once the object RECORDED is there, each file of an attempt that was decided is in the metastore or in an
 object, as long as the index has it. Files of attempts that were never decided are in none.
 Layout: objects of recorded_objects.py; an entry is a file id.

@@ -1,6 +1,6 @@
 """Objects with what only the metastore knows otherwise: how transactions ended, which bulk writes were decided.
 
-Place: written by a job of the compactors (compactor/recorder.py) while the cluster runs; read by a rebuild, when
+Place: written by a job of the compactors (compactor/outcomes.py) while the cluster runs; read by a rebuild, when
 nothing else is left.
 Invariant: an object is written once.
 Layout: a prefix + the life of the metastore + `/` + the number of entries + a random name, JSON: a list of entries.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.metastore.api.agents import KAFKA_FEATURES, OPTIONAL_FEATURES, SUPPORTED_FEATURES
+from headrace.metastore.api.agents import CHOSEN_FEATURES, KAFKA_FEATURES, OPTIONAL_FEATURES, SUPPORTED_FEATURES
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.request import Request, Response
@@ -162,8 +162,8 @@ class ApiVersionsHandler:
         if answer.version < 3:
             return {}
         image = self._image()
-        sealed = {name: levels for name, levels in OPTIONAL_FEATURES.items() if name in image.features}
-        known = {**KAFKA_FEATURES, **SUPPORTED_FEATURES, **sealed}
+        own = {name: image.features[name] for name in OPTIONAL_FEATURES if name in image.features}
+        known = {**KAFKA_FEATURES, **SUPPORTED_FEATURES, **CHOSEN_FEATURES, **own}
         supported = {name: levels for name, levels in known.items() if answer.version > 3 or levels[0] > 0}
         return {
             "supported_features": tuple(

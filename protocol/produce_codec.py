@@ -69,7 +69,7 @@ class RecordError:
     """A record that made its batch fail (version 8 and newer). `batch_index` is its index in the batch."""
 
     batch_index: int
-    message: str | None = None
+    message: str | None
 
 
 @dataclass(slots=True)

@@ -73,7 +73,7 @@ class ClientConnection:
     produce_unanswered: int = 0
     """Produce requests with acks other than 0 that are in a file and not answered."""
     produce_depth: int = 0
-    """The most of them at once, seen lately (agent/produce/client_activity.py)."""
+    """The most of them at once, seen lately (agent/produce/flusher.py)."""
     produce_below_depth: int = 0
     """Requests since it had as many."""
     request_elements_max: int = REQUEST_ELEMENTS_MAX

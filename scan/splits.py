@@ -18,7 +18,7 @@ SMALLEST = 8
 Split = tuple[PlannedPartition, ...]
 
 
-def make_splits(planned: Sequence[PlannedPartition], split_bytes: int, min_splits: int | None = None) -> list[Split]:
+def make_splits(planned: Sequence[PlannedPartition], split_bytes: int, min_splits: int | None) -> list[Split]:
     """The splits, in the plan's order."""
     total = sum(each.share_bytes for partition in planned for each in partition.slices)
     if min_splits is None:

@@ -6,15 +6,19 @@
 Place: made by source.py. Spark writes the end of a batch to its checkpoint before it asks for the batch's partitions.
 Invariant: a batch is its start and end: planned again after a restart, it returns the same rows. An end is an offset
 that was committed when it was returned. Each plan has a read pin; pins end when Spark has finished the batch, or with
-their term if the driver was killed.
+their term if the driver was killed. Offsets belong to one incarnation of a topic: a topic that was deleted and created
+again has another id, so its records are neither skipped nor taken for the old ones. Stored in the checkpoint: fields
+may be added, none changes its meaning.
+    {"orders": {"topicId": "018f…", "offsets": {"0": 23, "1": 7}}}
 """
 
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -34,7 +38,6 @@ from headrace.scan.plan import WantedOffsets, pin, plan
 from headrace.scan.splits import make_splits
 from headrace.spark.batch import SplitPartition, holder, pin_hint, read_split
 from headrace.spark.short_errors import short_errors
-from headrace.spark.stream_offsets import StreamOffsets, StreamPartition, from_json, to_json
 from headrace.storage.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -46,6 +49,38 @@ else:
 
         class SupportsTriggerAvailableNow:
             """Empty: this PySpark has none."""
+
+
+class StreamPartition(NamedTuple):
+    """A partition as the checkpoint names it."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+StreamOffsets = dict[StreamPartition, int]
+
+
+def to_json(offsets: Mapping[StreamPartition, int]) -> dict[str, Any]:
+    """Return the JSON that Spark stores; equal offsets give equal JSON."""
+    found: dict[str, Any] = {}
+    for partition, offset in sorted(offsets.items()):
+        topic = found.setdefault(partition.topic, {"topicId": str(partition.topic_id), "offsets": {}})
+        topic["offsets"][str(partition.partition)] = offset
+    return found
+
+
+def from_json(document: Mapping[str, Any]) -> StreamOffsets:
+    """Return what `to_json` made."""
+    return {
+        StreamPartition(name, uuid.UUID(topic["topicId"]), int(index)): offset
+        for name, topic in document.items()
+        for index, offset in topic["offsets"].items()
+    }
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

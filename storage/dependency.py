@@ -9,7 +9,9 @@ only one in progress, so a dependency that does not answer costs one connection.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
@@ -19,6 +21,25 @@ PATIENCE_SECONDS = 2.0
 """How long a probe may take before the dependency counts as failing."""
 RETRY_SECONDS = 1.0
 """Pause between probes while they fail."""
+
+
+class NotReady(NamedTuple):
+    """Why a role takes no work.
+
+    `waits_for`: the dependency that must answer before that can change; empty if the role is not ready for
+    another reason.
+    """
+
+    reason: str
+    waits_for: str = ""
+
+
+class Reported(NamedTuple):
+    """What other agents said when they were asked. `is_heard`: at least one answered, or there is no other agent."""
+
+    reached: frozenset[str]
+    """The dependencies that at least one of them reaches."""
+    is_heard: bool
 
 
 class DependencyWatch:
@@ -31,9 +52,12 @@ class DependencyWatch:
         interval_seconds: float,
         clock: Clock,
         answers_so_far: Callable[[], int] = lambda: 0,
+        refusal: Callable[[], str | None] = lambda: None,
     ) -> None:
         """`probe` raises HeadraceError if the dependency does not work. `answers_so_far`: calls of this process that
-        the dependency answered; a probe is left out if there were any since the last look."""
+        the dependency answered; a probe is left out if there were any since the last look. `refusal`: why it answers
+        and does not do its work, for any process."""
+        self.refusal = refusal
         self.name = name
         self._probe = probe
         self._interval_seconds = interval_seconds
@@ -43,6 +67,8 @@ class DependencyWatch:
         self._error: str | None = None
         self._answered = False
         self._asked_at: float | None = None
+        self._looked_at = clock.monotonic()
+        self._is_wanted = asyncio.Event()
 
     def failure(self) -> str | None:
         """Return why it counts as failing now; None if the last probe was answered, and before the first one."""
@@ -56,14 +82,31 @@ class DependencyWatch:
         """Whether the last probe was answered, and none hangs."""
         return self._answered and self.failure() is None
 
+    def look_again(self) -> None:
+        """Another agent asks: probe at once, unless the last look is as new as one gets."""
+        if self._asked_at is None and self._clock.monotonic() - self._looked_at >= RETRY_SECONDS:
+            self._is_wanted.set()
+
     async def run(self) -> None:
         """Probe until cancelled."""
         while True:
             await self.check()
-            await self._clock.sleep(self._interval_seconds if self._error is None else RETRY_SECONDS)
+            await self._pause(self._interval_seconds if self._error is None else RETRY_SECONDS)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, or wake up early for `look_again`."""
+        timer = asyncio.ensure_future(self._clock.sleep(seconds))
+        wanted = asyncio.ensure_future(self._is_wanted.wait())
+        try:
+            await asyncio.wait((timer, wanted), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            wanted.cancel()
+        self._is_wanted.clear()
 
     async def check(self) -> None:
         """One probe, for as long as it takes; none if other calls were answered meanwhile."""
+        self._looked_at = self._clock.monotonic()
         seen, self._answers_seen = self._answers_seen, self._answers_so_far()
         if self._answers_seen != seen:
             self._error, self._answered = None, True

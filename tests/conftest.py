@@ -130,7 +130,7 @@ def module_metastore_url(postgres_server: EmbeddedPostgres, metastore_template: 
 @contextmanager
 def _copy(server: EmbeddedPostgres, template: str) -> Iterator[str]:
     name = f"test_{next(_numbers)}"
-    _run(server, f"CREATE DATABASE {name} TEMPLATE {template}")
+    _run(server, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
     yield server.url(name)
     _run(server, f"DROP DATABASE {name} WITH (FORCE)")
 

@@ -19,10 +19,14 @@ class Cluster:
 
     def __init__(self, cluster_id: str, commit_shards: int, follower: MetadataFollower, membership: Membership) -> None:
         self.cluster_id = cluster_id
-        self.commit_shards = commit_shards
+        self._opened_with = commit_shards
         self.follower = follower
         self.membership = membership
-        self._routes = Routes(follower.image, commit_shards)
+        self._routes = Routes(follower.image, self.commit_shards)
+
+    @property
+    def commit_shards(self) -> int:
+        return self.image.commit_shards(self._opened_with)
 
     @property
     def node_id(self) -> int:
@@ -69,5 +73,5 @@ class Cluster:
 
     def _current_routes(self) -> Routes:
         if self._routes.image is not self.follower.image:
-            self._routes = Routes(self.follower.image, self.commit_shards)
+            self._routes = Routes(self.follower.image, self.commit_shards, self._routes)
         return self._routes

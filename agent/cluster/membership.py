@@ -31,6 +31,7 @@ from headrace.metastore.api.agents import AGENT_FEATURES, AgentRegistration, Fea
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.storage.clock import Clock
+from headrace.storage.dependency import METASTORE, NotReady
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError, OutcomeUnknownError, RetryableError
 from headrace.storage.supervision import Supervisor
 
@@ -46,6 +47,7 @@ an outage, and no node id is freed.
 """
 LEAVE_RETRY_SECONDS = 0.1
 SILENT_BEATS = 2
+NOT_A_MEMBER = "not a running member of the cluster"
 BEATS_PER_LEASE = 3
 """Least number of heartbeats in a lease, if broker.heartbeat.interval.ms is long for the lease that is granted."""
 _PASSING = (RetryableError, OutcomeUnknownError)
@@ -110,6 +112,7 @@ class Membership:
         self._rng = rng
         self._incarnation_id = uuid.UUID(int=0)
         self._lease_until = 0.0
+        self._is_fenced = False
         self._failed_joins = 0
         self._granted_seconds = session_timeout_ms() / 1000
         self._heartbeats: asyncio.Task[None] | None = None
@@ -202,11 +205,15 @@ class Membership:
         member = self.state in (BrokerState.RUNNING, BrokerState.PENDING_CONTROLLED_SHUTDOWN)
         return member and self._clock.monotonic() < self._lease_until
 
-    def not_ready_reason(self) -> str | None:
-        """Return None while it is a running member that cannot have been fenced."""
+    def not_ready(self) -> NotReady | None:
+        """Return None while it is a running member that cannot have been fenced. A lease that ran out waits for the
+        metastore: a heartbeat that is answered renews it, or says that this agent was fenced.
+        """
         if self.state is not BrokerState.RUNNING:
-            return "not a running member of the cluster"
-        return None if self.holds_lease() else "fenced, or its lease ran out"
+            return NotReady(NOT_A_MEMBER)
+        if self.holds_lease():
+            return None
+        return NotReady("fenced") if self._is_fenced else NotReady("its lease ran out", METASTORE)
 
     async def _beat(self) -> None:
         while True:
@@ -302,6 +309,7 @@ class Membership:
         self.known_head = answer.metadata_head
         self._controller.observe(answer.controller_id)
         self._granted_seconds = answer.session_timeout_ms / 1000
+        self._is_fenced = answer.is_fenced
         self._lease_until = 0.0 if answer.is_fenced else sent_at + self._granted_seconds
         if not answer.is_fenced and self.state is BrokerState.RECOVERY:
             self._become(BrokerState.RUNNING)

@@ -20,6 +20,7 @@ from typing import NamedTuple, TypeVar
 from headrace.agent.fetch.files.assemble import NO_END, Batches
 from headrace.agent.fetch.files.cache import ChunkCache
 from headrace.agent.fetch.files.read import RangeReader
+from headrace.agent.fetch.files.read_ahead import ReadAhead, ReadTo
 from headrace.agent.fetch.files.seek import Seeker
 from headrace.agent.fetch.files.walk import BatchStart, first_size, start_of
 from headrace.agent.fetch.locate import Locator
@@ -86,8 +87,12 @@ class Delivery:
         rng: random.Random,
         metrics: FetchMetrics,
         count_sent: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
+        ahead: ReadAhead | None = None,
     ) -> None:
-        """`count_sent`: gets the bytes and records of each partition of an answer (agent/cluster/topic_traffic.py)."""
+        """`count_sent`: gets the bytes and records of each partition of an answer (agent/cluster/topic_traffic.py).
+        `ahead`: None if nothing is read ahead.
+        """
+        self._ahead = ahead
         self._count_sent = count_sent
         self._locator = locator
         self._reader = reader
@@ -129,6 +134,8 @@ class Delivery:
             left = max_bytes - sum(batches.size_bytes for batches in outcomes.values() if isinstance(batches, Batches))
             outcomes |= await self._attempt(partitions, left, at_least_one=left == max_bytes, committed=committed)
         self._report(queries, outcomes)
+        if self._ahead is not None and partitions:
+            self._ahead.follow(_progress(queries, outcomes), sum(1 for lookup in lookups if lookup.extents))
         return [(lookup, outcomes.get(i) or Batches()) for i, lookup in enumerate(lookups)]
 
     def _rotated(self, partitions: list[PartitionRead]) -> list[PartitionRead]:
@@ -141,7 +148,7 @@ class Delivery:
         """Return what the primary says now about partitions with missing or corrupt files, by number."""
         for partition in lost:
             for extent in partition.lookup.extents:
-                self._cache.forget(extent.file_id)
+                self._reader.forget(extent.file_id)
         lookups = await self._locator.locate_at_primary([partition.query for partition in lost])
         if committed:
             lookups = [stable_part(one.query, lookup) for one, lookup in zip(lost, lookups, strict=True)]
@@ -300,6 +307,15 @@ def available_bytes(query: ExtentQuery, lookup: Lookup) -> int:
     first = lookup.extents[0]
     skipped = max(query.offset - first.base_offset, 0) * first.length // (first.last_offset - first.base_offset + 1)
     return min(sum(extent.length for extent in lookup.extents) - skipped, query.max_bytes)
+
+
+def _progress(queries: Sequence[ExtentQuery], outcomes: Mapping[int, DeliveryOutcome]) -> list[ReadTo]:
+    """Where the reader continues in the partitions of which it gets batches."""
+    return [
+        ReadTo(queries[number].partition_key, queries[number].offset, batches.next.offset, batches.next.position)
+        for number, batches in outcomes.items()
+        if isinstance(batches, Batches) and batches.next is not None
+    ]
 
 
 def _marker_body(extent: Extent) -> RangeBytes | None:

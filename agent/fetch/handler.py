@@ -69,13 +69,13 @@ class FetchHandler:
         clock: Clock,
         *,
         max_bytes: int,
-        acknowledged: AcknowledgedEnds | None = None,
+        acknowledged: AcknowledgedEnds | None,
         catch_up: Callable[[], Awaitable[None]] = _nothing_to_catch_up_with,
         follows: Callable[[], AbstractContextManager[None]] = nullcontext,
-        rendered: RenderedTopics | None = None,
+        rendered: RenderedTopics | None,
         on_sent: Callable[[str | None, int], None] = lambda zone, size_bytes: None,
         is_shared: Callable[[str], bool] = lambda listener: False,
-        allowed: AllowedTopics | None = None,
+        allowed: AllowedTopics | None,
     ) -> None:
         """`acknowledged`: None for an agent that serves no producers.
 

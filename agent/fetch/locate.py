@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from headrace.agent.fetch.index.index import TailIndex, up_to
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.metastore.api.read import ALL_BYTES, EXTENTS_PER_CALL, ExtentQuery, PartitionExtents, ReadApi
+from headrace.metastore.api.read import ALL_BYTES, EXTENTS_PER_CALL, Extent, ExtentQuery, PartitionExtents, ReadApi
 from headrace.storage.errors import HeadraceError
 
 log = logging.getLogger(__name__)
@@ -51,6 +51,13 @@ class Locator:
             return [answer for answer in answers if answer is not None]
         asked = iter(await self.locate_at_primary(unknown, max_bytes))
         return [next(asked) if answer is None else answer for answer in answers]
+
+    def known(self, key: int, offset: int, max_bytes: int) -> tuple[Sequence[Extent], bool]:
+        """The extents from `offset` on that are known without the primary, and whether they are recent."""
+        found = self._index.look(key, offset, max_bytes)
+        if found is not None:
+            return found.extents, found.recent
+        return up_to(self._index.history.from_offset(key, offset), 0, max_bytes), False
 
     async def locate_at_primary(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[Lookup]:
         """The same from the primary, without the index."""

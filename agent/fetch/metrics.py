@@ -48,6 +48,11 @@ class FetchMetrics:
         self.read_from_memory = by_source.labels("memory")
         self.read_from_zone = by_source.labels("zone")
         self.read_from_store = by_source.labels("store")
+        self.read_ahead = Counter(
+            "headrace_fetch_read_ahead_bytes_total",
+            "Bytes that were loaded before a sequential reader asked for them",
+            registry=registry,
+        )
         self.cache_bytes = Gauge("headrace_fetch_cache_bytes", "Bytes of segment files in the cache", registry=registry)
         polls = Counter("headrace_fetch_feed_polls_total", "Polls of the commit feed", ["result"], registry=registry)
         self.feed_polls = from_zero(polls, ("ok", "failed"))

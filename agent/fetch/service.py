@@ -22,6 +22,8 @@ from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.files.cache import ChunkCache
 from headrace.agent.fetch.files.file_index import FileIndex
 from headrace.agent.fetch.files.read import RangeReader
+from headrace.agent.fetch.files.read_ahead import read_ahead
+from headrace.agent.fetch.files.read_turns import ReadTurns
 from headrace.agent.fetch.files.resume import ResumeHints
 from headrace.agent.fetch.files.seek import Seeker
 from headrace.agent.fetch.forgotten import ForgottenExtents
@@ -39,7 +41,7 @@ from headrace.agent.fetch.waiters import Waiters
 from headrace.agent.fetch.zone_cache.service import ZoneCache
 from headrace.agent.peers.connection import Connect, open_connection
 from headrace.config.listeners import listeners
-from headrace.config.memory_budget import EXTENT_BYTES, SESSION_PARTITION_BYTES
+from headrace.config.memory_budget import EXTENT_BYTES, READ_AHEAD_BYTES, SESSION_PARTITION_BYTES
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.metastore.api.read import ReadApi
@@ -76,12 +78,11 @@ class FetchService:
         count_sent: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
         steps: FetchSteps = UNTRACED,
         supervisor: Supervisor | None = None,
+        uploading: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`connect`: to other agents. `authorizer`: None if ACLs are not enforced. `count_sent`: as in deliver.py."""
+        """`authorizer`: None if ACLs are not enforced. `count_sent`: see deliver.py. `uploading`: see read_turns.py."""
         store = steps.store(store)
-        self._connect = connect
-        self._view = view
-        self._on_metadata_moved = on_metadata_moved
+        self._connect, self._view, self._on_metadata_moved = connect, view, on_metadata_moved
         metrics = FetchMetrics(registry)
         self._cache = ChunkCache(store, metrics, capacity_bytes=settings.cache_bytes)
         self._index = index = TailIndex(view.commit_shards)
@@ -100,10 +101,14 @@ class FetchService:
         if zone_secret is not None and settings.zone_cache_timeout_ms:
             self.zone_cache = self._make_zone_cache(zone_secret, settings, clock, traffic, metrics, registry)
         shared = None if self.zone_cache is None else self.zone_cache.shared
-        reader = RangeReader(store, self._cache, index.live_end, metrics, shared)
+        self._replays = replays = _replays(store, settings, metrics)
+        self._reader = reader = RangeReader(
+            *(store, self._cache, index.live_end, metrics, shared, replays, ReadTurns(uploading))
+        )
         seeker = Seeker(reader, ResumeHints(), FileIndex(store))
         locator = steps.locator(index, metastore, rng, metrics)
-        delivery = steps.delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent)
+        ahead = replays and read_ahead(locator, reader, self._cache, replays, clock)
+        delivery = steps.delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent, ahead)
         self._sessions = sessions = FetchSessions(
             clock, rng, metrics, partitions_max=settings.fetch_session_max_partitions
         )
@@ -150,6 +155,7 @@ class FetchService:
         """Bytes by part of the memory budget."""
         return {
             "fetch_cache": lambda: self._cache.held_bytes,
+            "read_ahead": lambda: 0 if self._replays is None else self._replays.held_bytes,
             "extents": lambda: self._index.held_extents * EXTENT_BYTES,
             "fetch_sessions": lambda: self._sessions.partitions * SESSION_PARTITION_BYTES,
         }
@@ -212,8 +218,15 @@ class FetchService:
         await self._forgotten.close()
         if self.zone_cache is not None:
             await self.zone_cache.close()
-        await self._cache.close()
+        await self._reader.close()
 
     def _on_metadata(self, metadata_offset: int) -> None:
         if metadata_offset != self._view.image.offset:
             self._on_metadata_moved(metadata_offset)
+
+
+def _replays(store: ObjectStore, settings: Settings, metrics: FetchMetrics) -> ChunkCache | None:
+    """Return the cache of what is read ahead of replays; None on a directory, which has long runs in memory."""
+    if not settings.bucket.startswith("s3://"):
+        return None
+    return ChunkCache(store, metrics, capacity_bytes=READ_AHEAD_BYTES, is_counted=False)

@@ -81,8 +81,8 @@ class HeldGroups:
         restore: Mapping[GroupKind | None, Restore],
         metrics: GroupMetrics,
         memory: GroupMemory,
-        supervisor: Supervisor | None = None,
-        rows: RowLimits | None = None,
+        supervisor: Supervisor | None,
+        rows: RowLimits | None,
     ) -> None:
         """`restore` by the kind that was saved; None for a group of which nothing was. `supervisor`: the process's;
         None: a separate one. `rows`: limits on what is stored; None: there are none."""

@@ -3,7 +3,7 @@
 Place: under the Kafka listener and the HTTP port.
 Definitions: `::` means every address of the machine, IPv4 too, as for Kafka; 0.0.0.0 means every IPv4 address. A name
 means all its addresses, so `localhost` can be 127.0.0.1 and ::1.
-Invariant: all sockets of an address have the same port.
+Invariant: all sockets of an address have the same port, and their connections send without delay (TCP_NODELAY).
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def why_unbound(host: str, port: int, error: OSError) -> str:
 
 
 def _bound(family: int, address: tuple[object, ...], backlog: int, *, is_dual: bool = False) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sets TCP_NODELAY for connections of a socket that names the protocol: answers would wait for the client's
+    # acknowledgement otherwise
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:

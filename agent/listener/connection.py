@@ -24,6 +24,7 @@ from headrace.agent.listener.frame_memory import FrameMemory
 from headrace.agent.listener.host import ConnectionHost, Entrance
 from headrace.agent.listener.muting import Muting
 from headrace.agent.listener.replies import ReplyQueue, Slot
+from headrace.agent.listener.slow_requests import asked_wait_seconds
 from headrace.agent.listener.writer import ReplyWriter
 from headrace.config.addresses import counted_address
 from headrace.protocol.api_keys import ApiKey
@@ -90,8 +91,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._writer = ReplyWriter(transport)
-        self._replies = ReplyQueue(self._writer, self._host.metrics, self._host.replies)
-        self._writer.begin()
         self._client = ClientConnection(
             self._host.next_connection_id(),
             self._accepted.peer,
@@ -99,6 +98,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             replies=self._host.replies,
             listener=self._entrance.name,
         )
+        slow = self._host.slow
+        self._replies = ReplyQueue(
+            *(self._writer, self._host.metrics, self._host.replies, slow.seconds), partial(slow.report, self._client)
+        )
+        self._writer.begin()
         self._memory.address = counted_address(self._accepted.client[0])
         self._accepted.served()
         self._host.connections.add(self)
@@ -262,6 +266,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._replies.append(slot)
         if api_key == ApiKey.FETCH:
             self._memory.fetch_started()
+            slot.asked_wait_seconds = asked_wait_seconds(version, frame[body_start:])
         elif api_key in ALONE:
             self._alone = slot
         self._host.metrics.requests.received(api_key, version)

@@ -22,6 +22,7 @@ from headrace.agent.listener.newcomers import Newcomers
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.listener.replies import Slot
 from headrace.agent.listener.reply_memory import ReplyMemory
+from headrace.agent.listener.slow_requests import SlowRequests
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
@@ -67,6 +68,7 @@ class Limits:
     max_connection_creation_rate: int = 2**31 - 1
     max_unauthenticated_connections: int = 500
     unauthenticated_connections_max_ms: int = 60_000
+    slow_request_ms: int = 0
     local_connections: int = 0
     """Connections beyond the limit that are left to this machine."""
 
@@ -86,6 +88,7 @@ class Limits:
             max_connection_creation_rate=settings.max_connection_creation_rate,
             max_unauthenticated_connections=settings.max_unauthenticated_connections,
             unauthenticated_connections_max_ms=settings.unauthenticated_connections_max_ms,
+            slow_request_ms=settings.slow_request_ms,
             local_connections=LOCAL_EXTRA,
         )
 
@@ -109,7 +112,7 @@ class Entrance:
     name: str
     admission: Admission
     newcomers: Newcomers
-    security: ListenerSecurity | None = None
+    security: ListenerSecurity | None
 
 
 RefusedCertificate = Callable[[ClientConnection, str | None, str, object], None]
@@ -130,6 +133,7 @@ class ConnectionHost:
         """`max_connections` is called for each new connection; None: the value in the limits."""
         self.handle = handle
         self.limits = limits
+        self.slow = SlowRequests(limits.slow_request_ms)
         self.admission = Admission(
             max_connections or (lambda: limits.max_connections),
             clock,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.agent.access.quotas.enforcement import RequestUse
@@ -46,6 +47,10 @@ class Slot:
     use: RequestUse | None = None
     """The use of quotas, if any apply to the request."""
     throttle_seconds: float = 0.0
+    made_at: float = math.nan
+    """When the reply was made; until it is sent it waits for earlier ones and for the client."""
+    asked_wait_seconds: float = 0.0
+    """How long the client asked to wait for records."""
 
     def take(self, response: Response) -> None:
         """Keep the reply, with the memory that its handler reserved for it."""
@@ -65,7 +70,16 @@ class Slot:
 class ReplyQueue:
     """Slots in arrival order, and the writer behind them."""
 
-    def __init__(self, writer: ReplyWriter, metrics: ListenerMetrics, memory: ReplyMemory) -> None:
+    def __init__(
+        self,
+        writer: ReplyWriter,
+        metrics: ListenerMetrics,
+        memory: ReplyMemory,
+        slow_seconds: float = math.inf,
+        on_slow: Callable[[Slot, float], None] = lambda slot, now: None,
+    ) -> None:
+        """`on_slow`: called before a reply is sent that took `slow_seconds` or longer."""
+        self._slow_seconds, self._on_slow = slow_seconds, on_slow
         self._writer = writer
         self._metrics = metrics
         self._memory = memory
@@ -95,6 +109,7 @@ class ReplyQueue:
 
     def made(self, slot: Slot, now: float) -> None:
         """The slot is done: count what its reply takes, instead of what was reserved for it."""
+        slot.made_at = now
         size = sum(map(len, slot.buffers)) if slot.buffers is not None and not slot.fatal and not self._closed else 0
         if size > slot.reply_bytes:
             self._memory.charge(size - slot.reply_bytes)
@@ -120,7 +135,9 @@ class ReplyQueue:
             if slot.fatal:
                 self._metrics.requests.left_unanswered(slot.header.api_key)
                 break
-            self._metrics.requests.answered(slot.header.api_key, now - slot.received_at)
+            self._metrics.requests.answered(slot.header.api_key, seconds := now - slot.received_at)
+            if seconds >= self._slow_seconds:
+                self._on_slow(slot, now)
             if slot.buffers is not None:
                 sent_bytes += self._writer.add(slot.buffers)
                 self._written_bytes += slot.reply_bytes
@@ -138,7 +155,9 @@ class ReplyQueue:
             if slot.fatal:
                 self._metrics.requests.left_unanswered(slot.header.api_key)
                 continue
-            self._metrics.requests.answered(slot.header.api_key, now - slot.received_at)
+            self._metrics.requests.answered(slot.header.api_key, seconds := now - slot.received_at)
+            if seconds >= self._slow_seconds:
+                self._on_slow(slot, now)
             if slot.buffers is not None:
                 sent_bytes += self._writer.add(slot.buffers)
                 self._written_bytes += slot.reply_bytes

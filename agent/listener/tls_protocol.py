@@ -1,6 +1,6 @@
 """asyncio's TLS with one receive buffer for all connections of an event loop.
 
-Place: under every listener with TLS: arrival.py, cli/process/http_handshakes.py. asyncio.sslproto is what
+Place: under every listener with TLS: arrival.py, cli/process/http_security.py. asyncio.sslproto is what
 `create_server(ssl=...)` uses; it is used directly because each connection gets the newest certificates, is judged
 before its handshake, and may have a PROXY header before it.
 Invariant: a buffer is filled and emptied within one callback of the loop, so that one is enough. asyncio's own is

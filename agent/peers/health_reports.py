@@ -2,8 +2,10 @@
 
 Place: asked by cli/process/readiness.py while this process's own probes fail; the answer is a handler of the Kafka
 listener.
-Invariant: one round asks at most PEERS_ASKED agents and ends within TIMEOUT_SECONDS, regardless of them. An agent
-that does not answer reports nothing. Nothing is answered without the cluster's secret: the connection is closed.
+Invariant: one round asks at most PEERS_ASKED agents and ends within TIMEOUT_SECONDS, regardless of them. An agent that
+does not answer reports nothing. Nothing is answered without the cluster's secret: the connection is closed. Question
+and answer carry an HMAC with that secret, verified before anything else is used; the answer's covers the question's, so
+it belongs to this question only. The API key is private and not advertised.
 """
 
 from __future__ import annotations
@@ -11,30 +13,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import struct
 from collections.abc import Callable
+from typing import NamedTuple
 
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.peers.channel import PEER_HEALTH
+from headrace.agent.peers.channel import NOT_OURS, PEER_HEALTH, PEER_HEALTH_KEY, SEAL_BYTES, framed, seal
 from headrace.agent.peers.connection import Connect, PeerConnection, open_connection
-from headrace.agent.peers.health_wire import (
-    ANSWER_BYTES,
-    VERSION,
-    Question,
-    decode_answer,
-    decode_question,
-    encode_answer,
-    encode_question,
-)
 from headrace.metastore.api.zone_secret import opened_with
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
-from headrace.storage.errors import HeadraceError
+from headrace.storage.dependency import BUCKET, METASTORE, Reported
+from headrace.storage.errors import CorruptError, HeadraceError, InvalidError
 
 logger = logging.getLogger(__name__)
 
 PEERS_ASKED = 3
 TIMEOUT_SECONDS = 1.0
+VERSION = 0
+DEPENDENCIES = (METASTORE, BUCKET)
+"""Dependencies by their bit in the answer."""
+
+_QUESTION = struct.Struct(">qii")
+_ANSWER = struct.Struct(">i32sB")
+ANSWER_BYTES = _ANSWER.size
 
 
 class AgentReports:
@@ -48,7 +51,7 @@ class AgentReports:
         now_ms: Callable[[], int],
         clock: Clock,
         rng: random.Random,
-        listener: str | None = None,
+        listener: str | None,
         connect: Connect = open_connection,
     ) -> None:
         """`own_reached`: the dependencies that this process reaches now. `listener`: inter.broker.listener.name."""
@@ -61,8 +64,8 @@ class AgentReports:
         self._rng = rng
         self._listener = listener
 
-    async def reached(self) -> frozenset[str]:
-        """The dependencies that at least one of the agents asked reaches now."""
+    async def reported(self) -> Reported:
+        """Return what the agents asked reach now, and whether any of them answered."""
         others = [agent for agent in self._view.image.live_agents() if agent.node_id != self._view.node_id]
         chosen = self._rng.sample(others, min(PEERS_ASKED, len(others)))
         questions = [asyncio.ensure_future(self._ask(agent)) for agent in chosen]
@@ -73,7 +76,8 @@ class AgentReports:
             task.cancel()
         answers = await asyncio.gather(*questions, return_exceptions=True)
         await asyncio.gather(everything, return_exceptions=True)
-        return frozenset().union(*(answer for answer in answers if isinstance(answer, frozenset)))
+        heard = [answer for answer in answers if isinstance(answer, frozenset)]
+        return Reported(frozenset().union(*heard), bool(heard) or not others)
 
     async def handle(self, request: Request) -> Response:
         """Return what this process reaches. CloseConnection for an unauthorized, stale or misdirected question."""
@@ -83,7 +87,8 @@ class AgentReports:
         request.connection.is_agent = True
         return Response([encode_answer(request.correlation_id, secret, mac, self._own_reached())])
 
-    async def _ask(self, agent: AgentImage) -> frozenset[str]:
+    async def _ask(self, agent: AgentImage) -> frozenset[str] | None:
+        """None: it did not answer."""
         connection: PeerConnection | None = None
         try:
             address = agent.endpoint(self._listener)
@@ -95,7 +100,45 @@ class AgentReports:
             return decode_answer(answer, self._secret, mac)
         except HeadraceError as error:
             logger.info("an agent did not say what it reaches: node_id=%d error=%s", agent.node_id, error)
-            return frozenset()
+            return None
         finally:
             if connection is not None:
                 connection.close()
+
+
+class Question(NamedTuple):
+    """`asker` and `asked` are node ids; `sent_ms` on the database's clock."""
+
+    sent_ms: int
+    asker: int
+    asked: int
+
+
+def encode_question(question: Question, secret: bytes, correlation_id: int) -> tuple[bytes, bytes]:
+    """(the request frame with its length, the question's MAC, which verifies the answer)."""
+    body = _QUESTION.pack(*question)
+    mac = seal(secret, body)
+    return framed(PEER_HEALTH_KEY, VERSION, correlation_id, mac + body), mac
+
+
+def decode_question(body: memoryview, secret: bytes) -> tuple[Question, bytes]:
+    """(question, its MAC). InvalidError if it is malformed or not from an agent of this cluster."""
+    if len(body) != SEAL_BYTES + _QUESTION.size:
+        raise PEER_HEALTH.error(InvalidError, f"malformed question: bytes={len(body)}")
+    rest, mac = PEER_HEALTH.unsealed(body, secret, refusal=NOT_OURS)
+    return Question(*_QUESTION.unpack(rest)), mac
+
+
+def encode_answer(correlation_id: int, secret: bytes, question_mac: bytes, reached: frozenset[str]) -> bytes:
+    """The response frame after its length."""
+    bits = sum(1 << bit for bit, name in enumerate(DEPENDENCIES) if name in reached)
+    return _ANSWER.pack(correlation_id, seal(secret, question_mac, bytes((bits,))), bits)
+
+
+def decode_answer(frame: memoryview, secret: bytes, question_mac: bytes) -> frozenset[str]:
+    """The dependencies that the answering agent reaches. CorruptError unless it answers this question."""
+    if len(frame) != ANSWER_BYTES:
+        raise PEER_HEALTH.error(CorruptError, f"malformed answer: bytes={len(frame)}")
+    _, mac, bits = _ANSWER.unpack(frame)
+    PEER_HEALTH.check_answer(mac, secret, question_mac, bytes((bits,)), refusal=f"answer is {NOT_OURS}")
+    return frozenset(name for bit, name in enumerate(DEPENDENCIES) if bits >> bit & 1)

@@ -14,6 +14,7 @@ producer (refused_sequences.py): it is "not stored", too, and is accepted once t
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence, Set
 
 from kio.schema.errors import ErrorCode
@@ -25,11 +26,16 @@ from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.pending import Refusal, not_stored
 from headrace.agent.produce.refused_sequences import RefusedSequences
 from headrace.agent.produce.stages import CommittingFile
+from headrace.agent.produce.trace import FileTrace
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome
 from headrace.protocol.errors import SENT_AGAIN, batch_error
 from headrace.storage.clock import Clock
+from headrace.storage.repetition import LIMITED, Repetitions
 
 log = logging.getLogger(__name__)
+
+SLOW_LINES = 5
+"""Lines about slow files per minute."""
 
 ABANDON_AFTER_S = 5.0
 """A file that is delayed this long, and that no request waits for any more, is not stored or committed."""
@@ -58,8 +64,13 @@ class Acknowledger:
         log_start_offset: Callable[[int], int],
         topic_name: Callable[[int], str],
         count_received: Callable[[int, int, int], None],
+        slow_ms: int = 0,
     ) -> None:
-        """All by partition key. `count_received`: gets the bytes and records of each batch that was appended."""
+        """All by partition key. `count_received`: gets the bytes and records of each batch that was appended.
+        `slow_ms`: slow.request.ms.
+        """
+        self._slow_seconds = slow_ms / 1000 if slow_ms else math.inf
+        self._slow_files = Repetitions(lines=SLOW_LINES)
         self._queue = queue
         self._buffer = buffer
         self._clock = clock
@@ -195,8 +206,31 @@ class Acknowledger:
             self._refuse(self._buffer.file.drop(fallen), refusal)
 
     def _settle(self, file: FlushedFile) -> None:
-        file.trace.settled_at = self._clock.monotonic()
+        trace = file.trace
+        trace.settled_at = self._clock.monotonic()
         self._queue.settle(file)
+        if trace.settled_at - trace.opened_at >= self._slow_seconds:
+            self._report_slow(trace)
+
+    def _report_slow(self, trace: FileTrace) -> None:
+        """Say where the time of a file's requests went; a step that did not happen has no time (nan)."""
+        left_out = self._slow_files.left_out("", trace.settled_at)
+        if left_out is not None:
+            log.warning(
+                "slow file: seconds=%.1f buffer_seconds=%.1f put_seconds=%.1f wait_for_commit_seconds=%.1f"
+                " commit_seconds=%.1f commit_calls=%d committed=%s batches=%d bytes=%d left_out=%d",
+                trace.settled_at - trace.opened_at,
+                trace.closed_at - trace.opened_at,
+                trace.stored_at - trace.put_started_at,
+                trace.commit_started_at - trace.stored_at,
+                trace.committed_at - trace.commit_started_at,
+                trace.commit_calls,
+                trace.is_committed,
+                trace.batch_count,
+                trace.size_bytes,
+                left_out,
+                extra=LIMITED,
+            )
 
 
 def _refusal_of(outcome: BatchOutcome, entry: PlacedBatch) -> Refusal:

@@ -2,13 +2,13 @@
 
 Place: first half of the upload. Pure.
 Invariant: partitions are laid out by topic id, then index; the batches of a partition keep their order
-of arrival, merged or not (merge.py).
+of arrival, joined or not (join.py).
 """
 
 from __future__ import annotations
 
 from headrace.agent.produce.batches import Arrival, PlacedBatch
-from headrace.agent.produce.merge import Laid, merge
+from headrace.agent.produce.join import Laid, join
 from headrace.agent.produce.stages import Runs
 from headrace.metastore.api.commit import StagedBatch
 from headrace.storage.segment.writer import SegmentWriter
@@ -20,12 +20,12 @@ NO_PRODUCER = (-1, -1, -1)
 def lay_out(runs: Runs, merge_max_bytes: int = 0) -> tuple[bytes, list[PlacedBatch]]:
     """The file's bytes, and its batches by their byte positions.
 
-    Small neighbours are merged up to `merge_max_bytes`; 0 merges nothing.
+    Small neighbours are joined up to `merge_max_bytes`; 0 joins nothing.
     """
     writer = SegmentWriter()
     placed: list[PlacedBatch] = []
     for run in sorted(runs.values(), key=_partition_of):
-        for laid in merge(run, merge_max_bytes):
+        for laid in join(run, merge_max_bytes):
             placed += _place(writer, laid, run[0].leader_epoch)
     return writer.finish(), placed
 

@@ -118,16 +118,15 @@ class ProducePipeline:
         rng: random.Random,
         callbacks: Callbacks,
         registry: CollectorRegistry,
-        seen: ProduceBytes | None = None,
-        authorizer: Authorizer | None = None,
+        seen: ProduceBytes | None,
+        authorizer: Authorizer | None,
         count_received: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
         observer: ProduceObserver | None = None,
     ) -> None:
         """`seen`: what the listener sees of requests before they are whole; None without a listener. `authorizer`:
         None if ACLs are not enforced. `count_received`: gets each committed batch (agent/cluster/topic_traffic.py).
         `observer`: None if nothing is traced."""
-        self._clock, self._observer = clock, observer
-        self._metrics = ProduceMetrics(registry)
+        self._clock, self._observer, self._metrics = clock, observer, ProduceMetrics(registry)
         self._buffer = ActiveBuffer(flush_bytes=settings.flush_bytes)
         self._queue = FlushQueue(self._settled)
         policy = self._new_policy(settings, clock)
@@ -162,6 +161,7 @@ class ProducePipeline:
             log_start_offset=callbacks.log_start_offset,
             topic_name=lambda key: _topic_name(view, key),
             count_received=count_received,
+            slow_ms=settings.slow_request_ms,
         )
         self._committer = Committer(
             metastore,
@@ -205,6 +205,11 @@ class ProducePipeline:
             "producer_names": lambda: self._names.in_use_bytes,
             "uploads": lambda: self._uploader.in_flight_bytes,
         }
+
+    @property
+    def is_uploading(self) -> bool:
+        """Whether flush files are being uploaded, or were a moment ago."""
+        return self._uploader.is_active
 
     def life_begins(self) -> None:
         """A life of the metastore begins for this process."""

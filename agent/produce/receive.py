@@ -107,8 +107,8 @@ class Receiver:
         *,
         on_refused: Callable[[Refusal], None],
         names: ProducerNames,
-        authorizer: Authorizer | None = None,
-        new_pending: NewPending | None = None,
+        authorizer: Authorizer | None,
+        new_pending: NewPending | None,
     ) -> None:
         """`authorizer`: None if ACLs are not enforced. `new_pending`: makes a request's answer; None: as usual."""
         self._pending = new_pending or self._new_pending
@@ -355,7 +355,7 @@ def _has_all(topics: Topics, produce: ProduceRequest) -> bool:
 
 
 def _keys_may_move(arrival: Arrival) -> bool:
-    """Whether neither the client's count nor an alias says to which partition the batch's keys belong."""
+    """Return whether neither the client's count nor an alias says to which partition the batch's keys belong."""
     return arrival.partition_count == NO_COUNT and arrival.alias == NO_ALIAS
 
 

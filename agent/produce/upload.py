@@ -23,6 +23,9 @@ from headrace.storage.errors import CorruptError
 from headrace.storage.file_id import new_file_id, object_key
 from headrace.storage.objects.store import ObjectStore
 
+UPLOADS_SPAN_S = 1.0
+"""How long after an upload the next one is expected."""
+
 
 class Uploader:
     """Run at most `parallelism` uploads side by side; files that wait for a place are not laid out yet."""
@@ -49,6 +52,12 @@ class Uploader:
         self._on_flushed = on_flushed
         self.in_flight_bytes = 0
         """Of files that are laid out and not stored yet."""
+        self._ended_at = -UPLOADS_SPAN_S
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a file is being uploaded, or was within UPLOADS_SPAN_S."""
+        return self.in_flight_bytes > 0 or self._clock.monotonic() - self._ended_at < UPLOADS_SPAN_S
 
     async def upload(self, file: FlushedFile, is_unwanted: Callable[[FlushedFile], bool]) -> None:
         """Store the file, unless it is unwanted by the time it has a place. Raises what the store raises.
@@ -68,6 +77,7 @@ class Uploader:
                 stored = await self._store.put(object_key(file_id), body)
             finally:
                 self.in_flight_bytes -= len(body)
+                self._ended_at = self._clock.monotonic()
             if stored.size != len(body):
                 raise CorruptError(f"stored length differs: key={stored.key} sent={len(body)} stored={stored.size}")
         file.trace.stored_at = self._clock.monotonic()

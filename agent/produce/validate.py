@@ -2,7 +2,7 @@
 
 Place: between receive and buffer. What storage/records/check.py and check_records.py refuse is refused here with it.
 Invariant: a batch that passes continues byte for byte as it came, but for the time of append that
-LogAppendTime topics stamp on a private copy (merge.py may join small ones later). The records of every batch are
+LogAppendTime topics stamp on a private copy (join.py may join small ones later). The records of every batch are
 checked, as Kafka does; what a request has beyond LoopWork is checked off the loop. Only topics that are compacted,
 or that refuse old records, have records opened, off the loop too.
 Source: Kafka's ProduceRequest.validateRecords and LogValidator; KIP-32, KIP-98, KIP-110.

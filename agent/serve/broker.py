@@ -22,7 +22,7 @@ from headrace.agent.access.listener_security import ListenerSecurity
 from headrace.agent.access.quotas.service import QuotaService
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.compose import compose_cluster
-from headrace.agent.cluster.membership import BrokerState
+from headrace.agent.cluster.membership import NOT_A_MEMBER, BrokerState
 from headrace.agent.cluster.metadata_metrics import MetadataMetrics
 from headrace.agent.fetch.steps import UNTRACED, FetchSteps
 from headrace.agent.listener.descriptors import connections_possible
@@ -44,6 +44,7 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.sealing import Sealing
 from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock
+from headrace.storage.dependency import NotReady, Reported
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.supervision import Supervisor
 
@@ -199,17 +200,17 @@ class Broker:
         first = self._advertised[0]
         return f"node={self.cluster.node_id} kafka={address_text(first.host, first.port)}"
 
-    def not_ready_reason(self) -> str | None:
+    def not_ready(self) -> NotReady | None:
         """Return None while it is a running member and can produce."""
         if self.cluster is None or self._paths is None:
-            return "not a running member of the cluster"
-        if (reason := self.cluster.membership.not_ready_reason()) is not None:
-            return reason
-        return f"produce is stopped: {stopped}" if (stopped := self._paths.produce.stopped) else None
+            return NotReady(NOT_A_MEMBER)
+        if stopped := self._paths.produce.stopped:
+            return NotReady(f"produce is stopped: {stopped}")
+        return self.cluster.membership.not_ready()
 
-    async def reached(self) -> frozenset[str]:
-        """The dependencies that at least one other agent reaches now, if this one can ask."""
-        return frozenset() if self._paths is None else await self._paths.reports.reached()
+    async def reported(self) -> Reported:
+        """Return what the other agents reach now; none is heard while this one cannot ask."""
+        return Reported(frozenset(), False) if self._paths is None else await self._paths.reports.reported()
 
     async def status(self) -> dict[str, Any]:
         """Identity and image, for people."""

@@ -171,6 +171,7 @@ class RequestPaths:
             count_sent=self._by_topic.sent,
             steps=base.fetch_steps,
             supervisor=base.supervisor,
+            uploading=lambda: self.produce.is_uploading,
         )
 
     def _compose_produce(self) -> ProducePipeline:

@@ -35,7 +35,7 @@ class DescribeLogDirs:
     """The handler. `log_dir`: the location of segment files, for people."""
 
     def __init__(
-        self, cluster: ClusterView, metastore: PartitionReports, log_dir: str, shared: SharedAddress | None = None
+        self, cluster: ClusterView, metastore: PartitionReports, log_dir: str, shared: SharedAddress | None
     ) -> None:
         self._cluster = cluster
         self._shared = shared

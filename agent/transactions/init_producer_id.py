@@ -18,7 +18,6 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.limits.client_rows import PRODUCER_STATES, TRANSACTIONAL_IDS, RowLimits
 from headrace.agent.limits.refusal_log import OnRefused, unheard
-from headrace.agent.transactions.names import is_legal_transactional_id
 from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch
 from headrace.metastore.api.transactions import TransactionApi
@@ -34,6 +33,8 @@ _FIRST_WITH_FENCED = 4
 
 Given = tuple[int, ProducerEpoch]
 """An error code, and the producer's identity if it is none."""
+TRANSACTIONAL_ID_BYTES_MAX = 2_000
+"""Most bytes of a transactional id in UTF-8. Kafka takes 32,767; a key of an index in Postgres is shorter."""
 
 
 class InitProducerId:
@@ -127,3 +128,8 @@ class InitProducerId:
 
 def _milliseconds(timeout: datetime.timedelta) -> int:
     return timeout // datetime.timedelta(milliseconds=1)
+
+
+def is_legal_transactional_id(transactional_id: str) -> bool:
+    """Not empty, not too long, and without NUL, which Postgres does not store."""
+    return 0 < len(transactional_id.encode()) <= TRANSACTIONAL_ID_BYTES_MAX and "\0" not in transactional_id

@@ -52,7 +52,7 @@ class ListTransactions:
         cluster: ClusterView,
         transactions: TransactionApi,
         now_ms: Callable[[], int],
-        shared: SharedAddress | None = None,
+        shared: SharedAddress | None,
     ) -> None:
         """`now_ms`: the database's clock."""
         self._cluster = cluster
@@ -115,9 +115,7 @@ def _passes(found: Transaction, entity: Any, pattern: re2._Regexp, now_ms: int) 
 class DescribeTransactions:
     """Describe transactions by transactional id."""
 
-    def __init__(
-        self, cluster: ClusterView, transactions: TransactionApi, authorizer: Authorizer | None = None
-    ) -> None:
+    def __init__(self, cluster: ClusterView, transactions: TransactionApi, authorizer: Authorizer | None) -> None:
         """`authorizer`: None if ACLs are not enforced."""
         self._cluster = cluster
         self._transactions = transactions

@@ -1,6 +1,6 @@
 """How the HTTP pages of a running cluster are read: encrypted or not, with or without a token.
 
-Place: made of a target's settings by targets.py, used by store_counts.py.
+Place: made of a target's settings by targets.py, used by window.py.
 """
 
 from __future__ import annotations

@@ -2,20 +2,22 @@
 
 Place: between command.py and loads.py.
 Invariant: within a round each row is run on every target, one directly after the other, so that a ratio compares
-minutes of the same machine. A run that fails is reported and left out; the others continue.
+minutes of the same machine. A run that fails is reported and left out; the others continue. Before
+each run the targets do what earlier runs left to them (deletions, merges, collections of garbage): one that is never
+idle is measured after PATIENCE_SECONDS as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from headrace.cli.bench.idle import until_idle
 from headrace.cli.bench.loads import run_row
 from headrace.cli.bench.measurement import Measurement
+from headrace.cli.bench.process_usage import ProcessUsage
 from headrace.cli.bench.rows import IDEMPOTENT, MEGABYTE_BATCHES, Produce, Row
 from headrace.cli.bench.target_bench import Bounds, TargetBench
 from headrace.cli.bench.target_spec import TargetSpec
@@ -26,6 +28,10 @@ from headrace.storage.errors import HeadraceError
 
 WARM_UP = Row("warm-up", "", Produce(1_000, IDEMPOTENT | MEGABYTE_BATCHES))
 WARM_UP_SECONDS = 1.0
+IDLE_CORES = 0.15
+"""What all targets together may use: an idle one uses a few hundredths of a core."""
+LOOK_SECONDS = 0.25
+PATIENCE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,7 @@ class BenchPlan:
     bounds: Bounds
     folder: Path
     """Empty; data of the targets that are started."""
-    jars: Path | None = None
+    jars: Path | None
     steady: bool = True
     """Warm up until throughput is steady; else with one short load."""
 
@@ -115,3 +121,26 @@ async def _try(run: Run, outcome: Outcome) -> Measurement | str:
         return str(error)
     outcome.runs.append(measurement)
     return measurement
+
+
+async def until_idle(
+    roots: Sequence[Mapping[str, Iterable[int]]],
+    clock: Clock,
+    usage_of: Callable[[Mapping[str, Iterable[int]]], ProcessUsage] = ProcessUsage,
+) -> None:
+    """Return once the process trees of all targets use less than IDLE_CORES, or patience is over."""
+    usages = [usage_of(each) for each in roots if each]
+    if not usages:
+        return
+    began = now = clock.monotonic()
+    spent = _spent(usages)
+    while now - began < PATIENCE_SECONDS:
+        await clock.sleep(LOOK_SECONDS)
+        before, spent_before = now, spent
+        now, spent = clock.monotonic(), _spent(usages)
+        if spent - spent_before < IDLE_CORES * (now - before):
+            return
+
+
+def _spent(usages: Sequence[ProcessUsage]) -> float:
+    return sum(sum(usage.cpu_seconds().values()) for usage in usages)

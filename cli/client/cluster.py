@@ -32,6 +32,8 @@ from headrace.storage.errors import CorruptError, InvalidError, NotFoundError, R
 T = TypeVar("T")
 ANY = -1
 """Node id for: any broker, the first that answered."""
+GROUP, TRANSACTIONAL_ID = 0, 1
+"""What has a coordinator."""
 TRIES = 10
 PAUSE_SECONDS = 0.5
 _LOOK_AGAIN = frozenset(
@@ -58,7 +60,7 @@ _REASONS = {
 
 
 class WrongBrokerError(RetryableError):
-    """The broker did nothing: another broker is the leader, coordinator or controller now."""
+    """The broker did nothing: another broker is the leader, coordinator or controller now, or it is not ready yet."""
 
 
 class KafkaCluster:
@@ -188,10 +190,10 @@ class KafkaCluster:
         self._metadata(())
         return sorted(self._addresses)
 
-    def coordinator(self, group_id: str) -> int:
-        """The node that coordinates a group."""
+    def coordinator(self, key: str, key_type: int = GROUP) -> int:
+        """The node that coordinates a group, or a transactional id."""
         m = self.message(ApiKey.FIND_COORDINATOR)
-        answer = self.ask(ApiKey.FIND_COORDINATOR, m.request(key=group_id, key_type=0))
+        answer = self.ask(ApiKey.FIND_COORDINATOR, m.request(key=key, key_type=key_type))
         require(answer.error_code, answer.error_message)
         self._addresses[answer.node_id] = (answer.host, answer.port)
         return int(answer.node_id)

@@ -15,6 +15,7 @@ from typing import Any
 
 from kio.schema.index import api_key_map
 
+from headrace.cli.client.described_transactions import DescribedTransactions
 from headrace.protocol.api_keys import ApiKey
 
 VERSIONS: dict[int, tuple[int, int]] = {
@@ -40,8 +41,22 @@ VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.DESCRIBE_CLUSTER: (0, 2),
     ApiKey.UNREGISTER_BROKER: (0, 0),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (0, 1),
+    ApiKey.DESCRIBE_ACLS: (1, 3),
+    ApiKey.CREATE_ACLS: (1, 3),
+    ApiKey.DELETE_ACLS: (1, 3),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: (0, 1),
+    ApiKey.ALTER_CLIENT_QUOTAS: (0, 1),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (0, 0),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (0, 0),
+    ApiKey.UPDATE_FEATURES: (0, 2),
+    ApiKey.LIST_TRANSACTIONS: (0, 2),
+    ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
+    ApiKey.DESCRIBE_PRODUCERS: (0, 0),
+    ApiKey.WRITE_TXN_MARKERS: (1, 1),
 }
 """The versions of each API that the tools support: lowest and highest."""
+_RESPONSES: dict[int, type[Any]] = {ApiKey.DESCRIBE_TRANSACTIONS: DescribedTransactions}
+"""Response classes that replace the generated ones."""
 
 
 class Message:
@@ -54,7 +69,7 @@ class Message:
         camel = "".join(part.capitalize() for part in package.split("_"))
         self._request = f"{camel}Request"
         self.version = version
-        self.response_type = getattr(responses, f"{camel}Response")
+        self.response_type = _RESPONSES.get(api_key) or getattr(responses, f"{camel}Response")
 
     def make(self, name: str, /, **values: Any) -> Any:
         """An instance of the request module's class `name`; values that this version does not have are dropped."""

@@ -1,6 +1,7 @@
 """`headrace console`: pages about a running cluster, for people with a browser.
 
-Place: a Kafka client, as the other tools; with metastore.url it also reads what only Postgres knows.
+Place: a Kafka client, as the other tools; with metastore.url it also reads what only Postgres knows, and with bucket
+its alarms say whether both belong together, and how old the backup of Postgres is.
 Invariant: it reads only, unless --allow-changes is given. `--help` imports no service.
 """
 
@@ -18,7 +19,13 @@ from headrace.config.errors import ConfigError
 from headrace.storage.clock import SystemClock
 
 DEFAULT_LISTEN = "127.0.0.1:9646"
-SHOWN = ("metastore.url", "http.ssl.keystore.location", "http.ssl.truststore.location", "http.bearer.token.location")
+SHOWN = (
+    "metastore.url",
+    "bucket",
+    "http.ssl.keystore.location",
+    "http.ssl.truststore.location",
+    "http.bearer.token.location",
+)
 DESCRIPTION = """\
 Show a running cluster in a browser: agents, topics, records, groups, files, configs, charts.
 

@@ -8,6 +8,7 @@ Postgres that is away is UnavailableError; the next request after that tries aga
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -26,6 +27,8 @@ from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, UnavailableError
+from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.storage.objects.store import ObjectStore
 
 T = TypeVar("T")
 KEPT_SECONDS = 4.0
@@ -126,10 +129,21 @@ class MetastoreLink:
 
     async def _findings(self) -> list[Finding]:
         found = await doctor_postgres.examine(self._settings, self._clock)
+        store = self._opened_store()
         try:
-            return [*found, *await doctor_cluster.examine(self._settings, None)]
+            return [*found, *await doctor_cluster.examine(self._settings, store, self._clock)]
         except HeadraceError as error:
-            return [*found, doctor_cluster.AREA.bad("read", str(error), "see postgres")]
+            return [*found, doctor_cluster.AREA.bad("read", str(error), "see postgres and bucket")]
+        finally:
+            if store is not None:
+                await store.close()
+
+    def _opened_store(self) -> ObjectStore | None:
+        """None without a setting `bucket`: then the bucket's part of the findings is missing."""
+        if not self._settings.bucket:
+            return None
+        options = StoreOptions.of(msgspec.structs.replace(self._settings, store_retries=0, store_hedge_after_ms=0))
+        return open_store(self._settings.bucket, options, clock=self._clock, rng=random.Random())
 
     async def _close(self) -> None:
         if self._metastore is not None:

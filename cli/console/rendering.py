@@ -2,11 +2,13 @@
 
 Place: under every page; templates/ has one file for each, layout.html around them.
 Invariant: every value is escaped, and a name that a page did not give is an error. No template has a script, a style
-or an event handler in it: the browser would refuse them (headers.py).
+or an event handler in it: the browser would refuse them (headers.py). A time is UTC, and says so; a number that is not
+known is a dash.
 """
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,8 +16,10 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from headrace import __version__
-from headrace.cli.console.numbers_shown import DASH, grouped, in_bytes, lasted, utc
 from headrace.cli.console.shown_bytes import visible
+
+DASH = "–"  # noqa: RUF001
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 class Pages:
@@ -49,3 +53,41 @@ def link(path: str, **query: Any) -> str:
     """A path with a query; values of None and empty texts are left out."""
     given = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(given)}" if given else path
+
+
+def grouped(value: float | None) -> str:
+    """12,345; with one digit after the point if it is small and not whole."""
+    if value is None:
+        return DASH
+    return f"{value:,.1f}" if value != int(value) and abs(value) < 100 else f"{value:,.0f}"
+
+
+def in_bytes(value: float | None) -> str:
+    """1.5 MiB."""
+    if value is None:
+        return DASH
+    size, unit = float(value), 0
+    while abs(size) >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:,.0f} {_UNITS[unit]}" if unit == 0 or size >= 100 else f"{size:,.1f} {_UNITS[unit]}"
+
+
+def utc(at_ms: int | None) -> str:
+    """2026-01-31 12:00:00.250 UTC; a dash for None and negative times."""
+    if at_ms is None or at_ms < 0:
+        return DASH
+    try:
+        at = datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC)
+    except (ValueError, OverflowError, OSError):  # a producer may write any time
+        return f"{at_ms} ms"
+    return f"{at:%Y-%m-%d %H:%M:%S}.{at_ms % 1000:03d} UTC"
+
+
+def lasted(milliseconds: float | None) -> str:
+    """350 ms, 12 s, 5 min, 3 h, 2 d."""
+    if milliseconds is None:
+        return DASH
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
+        if abs(milliseconds) >= size * (2 if unit != "s" else 1):
+            return f"{milliseconds / size:,.0f} {unit}"
+    return f"{milliseconds:,.0f} ms"

@@ -2,27 +2,33 @@
 
 Place: started by command.py, and by tests.
 Invariant: others than this machine need a token or a certificate; without them only a loopback address is listened on.
+What needs no session is the page on which a browser gives its token, and the health of the process: the second
+application of access.py, only if tokens are used. A token is accepted only by POST, and is never in a URL. The page
+says nothing about the cluster, neither its servers nor the version; a token that no file can have is refused without an
+error of the server.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import RedirectResponse
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.cli.client.transport import ClientConfig
-from headrace.cli.console.access import Sessions, is_loopback, only_local_names, with_sessions
+from headrace.cli.console.access import SESSION, SIGN_IN, Sessions, is_loopback, only_local_names, with_sessions
 from headrace.cli.console.agent_metrics import AgentPages
 from headrace.cli.console.app import make_app
 from headrace.cli.console.cluster_link import ClusterLink
-from headrace.cli.console.form_tokens import FormTokens
+from headrace.cli.console.form_tokens import FormTokens, read_form
 from headrace.cli.console.headers import with_headers
 from headrace.cli.console.metastore_link import MetastoreLink
 from headrace.cli.console.parts import ConsoleParts
 from headrace.cli.console.rendering import Pages
 from headrace.cli.console.sampler import Sampler
-from headrace.cli.console.sign_in import add_sign_in
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_security import HttpSecurity
 from headrace.cli.process.http_server import HttpServer
@@ -100,3 +106,24 @@ def _server(console: ConsoleParts, security: HttpSecurity, settings: Settings, a
         app = only_local_names(app)
     connection = bounded(settings.http_max_connections, limits_reached(CollectorRegistry()))
     return HttpServer(with_headers(app), *address, security.encrypted(connection))
+
+
+def add_sign_in(app: FastAPI, pages: Pages, sessions: Sessions, accepts: Callable[[str], bool]) -> None:
+    """/sign-in"""
+
+    @app.get(SIGN_IN)
+    def form() -> Response:
+        return pages.render("sign_in", error="", is_open=True)
+
+    @app.post(SIGN_IN)
+    async def check(request: Request) -> Response:
+        token = (await read_form(request)).get("token", "")
+        if not token.isascii():
+            return pages.render("sign_in", 400, error="a token has ASCII characters only", is_open=True)
+        if not accepts(token):
+            return pages.render("sign_in", 401, error="this token is not accepted", is_open=True)
+        answer = RedirectResponse("/", 303)
+        is_secure = request.url.scheme == "https"
+        session = sessions.open(token.strip())
+        answer.set_cookie(SESSION, session, httponly=True, samesite="strict", secure=is_secure, path="/")
+        return answer

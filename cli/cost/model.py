@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from headrace.agent.produce.flush_budget import EARLY_PER_SECOND_S3
 from headrace.agent.produce.flush_price import MONTH_HOURS, MONTH_SECONDS, dollars_per_month
 from headrace.cli.cost.data import Constants, Prices
+from headrace.metastore.api.agents import COMMIT_SHARDS_MAX
 
 MIB, GB = 2**20, 1e9
 DAY_SECONDS = 86_400
@@ -28,6 +29,8 @@ DISK_SHARE = 0.7
 KAFKA_COPIES = 3
 WAL_HOURS = 24
 """How much WAL Postgres' disk holds, for a backup or a standby that comes back."""
+FIRST_SHARDS, SHARDS_PER_AGENT = 8, 4
+"""Commit shards of a new cluster, and how many the agents of a zone want (decisions/0077)."""
 LEVEL0_SECONDS = 75 * 60
 """How long a flushed file stays although its records are merged."""
 
@@ -63,6 +66,7 @@ class Needs:
     """Needs of Headrace. Rates per second; cores are those that are busy, without reserve."""
 
     agents: int
+    commit_shards: int
     agent_cores: float
     compactor_cores: float
     puts_s: float
@@ -105,13 +109,17 @@ def needs(workload: Workload, measured: Constants) -> Needs:
 
     stored = workload.write_mib_s * MIB * (workload.retention_days * DAY_SECONDS + 2 * LEVEL0_SECONDS)
     commit_s = measured.line("postgres_us_per_commit", extents, "extents", "us") / 1e6
-    poll_s = measured.value("postgres_us_per_feed_poll") / 1e6 * agents * 1000 / workload.feed_poll_ms
+    shards = commit_shards(agents, workload.zones)
+    poll_us = measured.value("postgres_us_per_feed_poll")
+    poll_us += (shards - FIRST_SHARDS) * measured.value("postgres_us_per_polled_shard")
+    poll_s = poll_us / 1e6 * agents * 1000 / workload.feed_poll_ms
     reads_s = measured.value("postgres_fetch_s_per_gb") * workload.write_gb_s * workload.fanout
     wal = files_s * measured.line("postgres_wal_bytes_per_commit", extents, "extents", "bytes")
     files = stored / measured.value("merged_file_bytes")
     rows = files * measured.value("merged_rows_per_file") + files_s * LEVEL0_SECONDS * (extents + 1)
     return Needs(
         agents=agents,
+        commit_shards=shards,
         agent_cores=agent_cores,
         compactor_cores=workload.write_gb_s * compaction_s_per_gb(workload, measured),
         puts_s=files_s + 2 * merged_s,
@@ -124,6 +132,14 @@ def needs(workload: Workload, measured: Constants) -> Needs:
         wal_bytes_s=wal,
         metastore_bytes=rows * measured.value("metastore_row_bytes") + wal * WAL_HOURS * 3600,
     )
+
+
+def commit_shards(agents: int, zones: int) -> int:
+    """Return how many a cluster of this size wants: those of a new one, doubled until they are enough for a zone."""
+    shards = FIRST_SHARDS
+    while shards < min(SHARDS_PER_AGENT * math.ceil(agents / zones), COMMIT_SHARDS_MAX):
+        shards *= 2
+    return shards
 
 
 def compaction_s_per_gb(workload: Workload, measured: Constants) -> float:

@@ -42,7 +42,7 @@ FREE_WARN = 0.10
 
 async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[Finding]:
     """Every finding about the bucket."""
-    options = StoreOptions.of(msgspec.structs.replace(settings, store_retries=0, store_hedge_after_ms=0))
+    options = StoreOptions.of(msgspec.structs.replace(settings, store_retries=0, store_hedge_percent=0))
     try:
         store = open_store(settings.bucket, options, clock=clock, rng=rng)
     except HeadraceError as error:

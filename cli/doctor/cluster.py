@@ -7,19 +7,24 @@ Invariant: reads only; a connection to an advertised address is closed before a 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from headrace.agent.limits.client_rows import RowUse, row_use
+from headrace.cli.doctor.backups import judge_backup
 from headrace.cli.doctor.findings import Area, Finding
+from headrace.cli.doctor.running import judge_jobs, judge_life, judge_roles, life_verdict
 from headrace.config.addresses import address_text
 from headrace.config.settings import Settings
-from headrace.metastore.api.agents import METADATA_FORMAT, SUPPORTED_FEATURES
+from headrace.metastore.api.agents import COMMIT_SHARDS, COMMIT_SHARDS_MAX, METADATA_FORMAT, SUPPORTED_FEATURES
+from headrace.metastore.backups import read_backup
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import Clock
 from headrace.storage.cluster_properties import read_cluster_id
 from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.store import ObjectStore
@@ -31,8 +36,8 @@ _Address = tuple[str, str, int]
 """Listener, host, port."""
 
 
-async def examine(settings: Settings, store: ObjectStore | None) -> list[Finding]:
-    """Every finding about the cluster. `store` None: the bucket was found to be unusable."""
+async def examine(settings: Settings, store: ObjectStore | None, clock: Clock) -> list[Finding]:
+    """Every finding about the cluster. `store` None: the bucket is unknown, or was found to be unusable."""
     try:
         metastore = await PostgresMetastore.open(
             settings.metastore_url, msgspec.structs.replace(settings, metastore_pool_size=1)
@@ -42,11 +47,12 @@ async def examine(settings: Settings, store: ObjectStore | None) -> list[Finding
     try:
         image = await load_image(metastore)
         in_force = SettingsInForce(settings, lambda: image).current()
-        found = [*judge_agents(image), *judge_rows(row_use(await metastore.client_rows(), in_force))]
-        if store is not None and (bucket_id := await read_cluster_id(store)) not in (None, metastore.cluster_id):
-            to_do = "correct bucket or metastore.url"
-            ids = f"the bucket belongs to {bucket_id}, the database to {metastore.cluster_id}"
-            found.append(AREA.bad("one cluster", ids, to_do))
+        found = [*judge_agents(image), *judge_shards(image, metastore.commit_shards)]
+        found += judge_rows(row_use(await metastore.client_rows(), in_force))
+        found.append(judge_roles((await metastore.setting_proposals()).role_counts))
+        found += judge_jobs(await metastore.count_jobs())
+        if store is not None:
+            found += await _beside(metastore, store, in_force, clock)
     except HeadraceError as error:
         return [AREA.bad("read", str(error), "see postgres and bucket above")]
     finally:
@@ -54,6 +60,19 @@ async def examine(settings: Settings, store: ObjectStore | None) -> list[Finding
     addresses = [(agent, address) for agent in image.live_agents() for address in _addresses(agent)]
     reasons = await asyncio.gather(*(_why_unreachable(host, port) for _, (_, host, port) in addresses))
     return [*found, *judge_addresses(dict(zip([(a.node_id, at) for a, at in addresses], reasons, strict=True)))]
+
+
+async def _beside(metastore: PostgresMetastore, store: ObjectStore, in_force: Settings, clock: Clock) -> list[Finding]:
+    """Return what bucket and database say of each other."""
+    if (bucket_id := await read_cluster_id(store)) not in (None, metastore.cluster_id):
+        to_do = "correct bucket or metastore.url"
+        return [
+            AREA.bad("one cluster", f"the bucket belongs to {bucket_id}, the database to {metastore.cluster_id}", to_do)
+        ]
+    backup = judge_backup(
+        await read_backup(store), await metastore.wal_archive(), clock.wall_ms(), in_force.file_delete_delay_ms
+    )
+    return [judge_life(await life_verdict(metastore, store)), backup]
 
 
 def judge_agents(image: MetadataImage) -> Iterator[Finding]:
@@ -72,6 +91,17 @@ def judge_agents(image: MetadataImage) -> Iterator[Finding]:
     else:
         yield AREA.ok("agents", found)
     yield _versions(image, live)
+
+
+def judge_shards(image: MetadataImage, shards: int) -> Iterator[Finding]:
+    """Return whether the largest zone has agents that may lead nothing: less than two commit shards for each."""
+    agents = max(Counter(agent.rack for agent in image.live_agents()).values(), default=0)
+    wanted = shards
+    while wanted < 4 * agents and 2 * wanted <= COMMIT_SHARDS_MAX:
+        wanted *= 2
+    if 2 * agents > shards < wanted:
+        found = f"{shards} for {agents} agents of a zone: some lead few partitions or none"
+        yield AREA.warn(COMMIT_SHARDS, found, f"headrace storage grow-commit-shards --to {wanted}")
 
 
 def judge_rows(uses: Iterable[RowUse]) -> Iterator[Finding]:

@@ -64,7 +64,7 @@ async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[
     readable = all(f.level is not Level.BAD for f in of_bucket)
     store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng) if readable else None
     try:
-        return [*found, *await cluster.examine(settings, store)]
+        return [*found, *await cluster.examine(settings, store, clock)]
     finally:
         if store is not None:
             await store.close()

@@ -23,14 +23,16 @@ from headrace.metastore.postgres.diagnosis.diagnosis import (
     TableState,
     left_aside,
     server_state,
+    spill,
     table_states,
 )
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migration_plan import plan_migration
 from headrace.metastore.postgres.pool import open_pool
 from headrace.metastore.postgres.server_check import check_encoding
+from headrace.metastore.postgres.statement import Pool
 from headrace.storage.clock import Clock
-from headrace.storage.errors import HeadraceError, InvalidError
+from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
 
 AREA = Area("postgres")
 CLOCK_WARN_S, CLOCK_BAD_S = 1.0, 30.0
@@ -66,6 +68,7 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         tables = await table_states(pool)
         aside = await left_aside(pool) if schema.level is Level.OK else []
         waits_s = await oldest_bulk_write(pool) if schema.level is Level.OK else 0.0
+        refusal = await _why_not_spilled(pool)
     except HeadraceError as error:
         return [AREA.bad("ask", f"{address_of(settings)}: {error}", "look into the server's log")]
     finally:
@@ -74,6 +77,7 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         judge_round_trip(address_of(settings), round_trip_ms),
         *judge_server(state, settings),
         judge_clock(ahead_s),
+        judge_disk(refusal),
         *judge_tables(tables),
         schema,
         *judge_left_aside(aside),
@@ -170,6 +174,22 @@ def judge_clock(ahead_s: float) -> Finding:
         judge = AREA.bad if abs(ahead_s) > CLOCK_BAD_S else AREA.warn
         return judge("clock", found, "run NTP on both: timestamps of records and retention depend on it")
     return AREA.ok("clock", found)
+
+
+async def _why_not_spilled(pool: Pool) -> str:
+    """Empty if the server could write a temporary file."""
+    try:
+        await spill(pool)
+    except UnavailableError as error:
+        return str(error)
+    return ""
+
+
+def judge_disk(refusal: str) -> Finding:
+    """`refusal`: of a query that writes a temporary file; Postgres tells no free space."""
+    if refusal:
+        return AREA.bad("disk", f"a temporary file of 3 MB was refused: {refusal}", "make room on Postgres' disk")
+    return AREA.ok("disk", "a temporary file of 3 MB could be written")
 
 
 def judge_tables(tables: Sequence[TableState]) -> Iterator[Finding]:

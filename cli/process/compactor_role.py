@@ -38,7 +38,7 @@ class CompactorRole:
     def ready_fields(self) -> str:
         return f"compactor={self._worker.name}"
 
-    def not_ready_reason(self) -> str | None:
+    def not_ready(self) -> None:
         return None
 
     async def status(self) -> dict[str, Any]:

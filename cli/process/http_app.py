@@ -4,11 +4,14 @@ Place: separate from the Kafka listener, on another thread and loop (http_server
 cannot delay a produce request.
 Invariant: read-only. /healthz says that the process is running, /readyz whether it should get connections
 (readiness.py); both answer from known state, also while the main loop is blocked. To a client that may not read the
-other pages (http_security.py) they say nothing else.
+other pages (http_security.py) they say nothing else. A page
+of metrics is made after its request arrived, never before, once for all requests that wait for it: many requests for
+this page, which takes some milliseconds, do not keep a health probe waiting.
 """
 
 from __future__ import annotations
 
+import asyncio
 import platform
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -19,12 +22,33 @@ from prometheus_client import (
     CollectorRegistry,
     Gauge,
     disable_created_metrics,
+    generate_latest,
 )
 
 from headrace import __version__
 from headrace.cli.process.http_security import MAY_READ
-from headrace.cli.process.metrics_page import MetricsPage
 from headrace.cli.process.readiness import Part
+
+
+class MetricsPage:
+    """The page of metrics, for one event loop."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._turn = asyncio.Lock()
+        self._begun = 0
+        """How many pages were begun."""
+        self._page = b""
+
+    async def read(self) -> bytes:
+        """The page."""
+        begun = self._begun
+        async with self._turn:
+            if self._begun == begun:
+                await asyncio.sleep(0)  # requests that have arrived meanwhile wait for this page
+                self._begun += 1
+                self._page = generate_latest(self._registry)
+            return self._page
 
 
 class Probe(Protocol):

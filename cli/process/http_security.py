@@ -1,8 +1,11 @@
 """Decide who may read the pages of the HTTP listener, and its encryption.
 
-Place: around the application of http_app.py; http_handshakes.py is what encrypts.
+Place: around the application of http_app.py; uvicorn calls HttpHandshakes for each connection, in place of the class of
+http_connection.py, which has the limits.
 Invariant: with authentication every path but OPEN_PATHS needs a token of the file, or a certificate that the trust
 store's sign; a path that is added later needs one, too. A request is judged before any of its pages runs.
+Each connection gets the newest certificates, and open ones are not touched. A connection waits for its client until its
+handshake is complete, among the others that do.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import hmac
 import logging
 import ssl
 from collections.abc import Callable
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
@@ -19,8 +23,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.agent.access.file_watch import FileWatch
 from headrace.agent.access.tls import ReloadedContext, server_context
-from headrace.cli.process.http_connection import HAS_CERTIFICATE, BoundedConnection
-from headrace.cli.process.http_handshakes import HttpHandshakes
+from headrace.agent.listener.tls_protocol import TlsProtocol
+from headrace.cli.process.http_connection import HAS_CERTIFICATE, BoundedConnection, HttpWait
 from headrace.config.errors import ConfigError
 from headrace.config.security_settings import SecuritySettings
 from headrace.config.settings import Settings
@@ -32,6 +36,8 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Paths for probes, which show neither token nor certificate: the answer to them is yes or no, without details."""
 MAY_READ = "may_read"
 """Entry of a request's state."""
+_BEYOND_SECONDS = 60
+"""asyncio's own limit of a handshake, behind that of a wait."""
 
 
 class BearerTokens:
@@ -136,3 +142,39 @@ def _context(settings: SecuritySettings) -> ssl.SSLContext:
         return server_context(settings)
     except ConfigError as error:
         raise ConfigError(f"http.{error}") from error
+
+
+class HttpHandshakes:
+    """Connections in their handshake, for one event loop."""
+
+    def __init__(self, connection: type[BoundedConnection], context: ReloadedContext) -> None:
+        self._connection, self._context = connection, context
+
+    def __call__(self, **given: Any) -> asyncio.BaseProtocol:
+        """Make the protocol of a new connection; `given` is uvicorn's."""
+        return _Handshake(self._connection, self._context, given)
+
+
+class _Handshake(asyncio.Protocol):
+    """A connection that was just accepted: TLS allocates nothing for it before it is among those that wait."""
+
+    def __init__(self, connection: type[BoundedConnection], context: ReloadedContext, given: dict[str, Any]) -> None:
+        self._connection, self._context, self._given = connection, context, given
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        wait: HttpWait = self._connection.room.wait(transport)
+        if transport.is_closing():
+            return
+        inner = self._connection(**self._given)
+        inner.wait = wait
+        encrypted = TlsProtocol(inner, self._context.current(), _BEYOND_SECONDS, wait.end)
+        encrypted.handshake.add_done_callback(_log_failure)
+        transport.set_protocol(encrypted)
+        encrypted.connection_made(transport)
+
+
+def _log_failure(done: asyncio.Future[None]) -> None:
+    error = None if done.cancelled() else done.exception()
+    if error is not None:
+        logger.debug("tls handshake failed: listener=http reason=%s", error)

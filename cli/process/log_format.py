@@ -1,9 +1,9 @@
 """Log lines that clients' values cannot forge, for people or for programs.
 
 Place: the formatters of every process that serve.py runs; `log.format` chooses one.
-Invariant: only the formatter begins a line. On the console, control characters in a message appear escaped, and each
-further line of a traceback is indented. In JSON each record is one line. If several agents write to one stream, each
-line names its agent.
+Invariant: only the formatter begins a line, and its time has a zone. On the console, control characters in a message
+appear escaped, and each further line of a traceback is indented. In JSON each record is one line. If several agents
+write to one stream, each line names its agent.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ class OneLineFormatter(logging.Formatter):
     def __init__(self, writer: Writer = dict) -> None:
         super().__init__(FORMAT)
         self._writer = writer
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """Local time with its offset from UTC, in milliseconds (RFC 3339)."""
+        return datetime.fromtimestamp(record.created).astimezone().isoformat(" ", "milliseconds")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = _CONTROL.sub(_escaped, record.message)

@@ -35,6 +35,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.setting_reporter import SettingReporter
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store
+from headrace.storage.objects.put_outcomes import PutOutcomes
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.supervision import Supervisor
 
@@ -221,6 +222,7 @@ def _shell(
         shared.clock,
         NoPeers() if broker is None else broker,
         shared.supervisor,
+        is_active_controller,
     )
     if broker is not None:
         broker.reached_here = shell.reached
@@ -236,7 +238,7 @@ async def _connect(
 ) -> Connections:
     clock, rng = SystemClock(), random.Random()
     tracing = open_tracing(settings, clock) if settings.otel_enable and BROKER in roles(settings) else None
-    store = decorate(open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng))
+    store = PutOutcomes(decorate(open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)), clock)
     metastore = await open_metastore(settings, clock)
     return Connections(store, metastore, clock, rng, registry, tracing, Supervisor(clock, registry))
 

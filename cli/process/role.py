@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from headrace.storage.dependency import NotReady
+
 
 class Role(Protocol):
-    """Broker, controller or compactor. All methods but `not_ready_reason` run on the process's main loop."""
+    """Broker, controller or compactor. All methods but `not_ready` run on the process's main loop."""
 
     title: str
     """What log lines and /readyz call it."""
@@ -28,7 +30,7 @@ class Role(Protocol):
     async def close(self, grace_seconds: float) -> None:
         """Leave and stop, once every role of the same member is drained."""
 
-    def not_ready_reason(self) -> str | None:
+    def not_ready(self) -> NotReady | None:
         """Return None while it can take work, as far as it knows itself. Runs on the HTTP thread: reads known state
         only.
         """

@@ -11,12 +11,12 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from headrace import __version__
 from headrace.agent.access.audit import open_audit_log
 from headrace.agent.listener.descriptors import connections_possible, raise_descriptor_limit
 from headrace.cli.process.allocator_tuning import tune_allocator
-from headrace.cli.process.container_memory import container_limit_bytes
 from headrace.cli.process.log_format import FORMATTERS, Writer
 from headrace.cli.process.log_length import LengthFilter
 from headrace.cli.process.log_repetition import RepetitionFilter
@@ -33,6 +33,11 @@ from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
 
 logger = logging.getLogger(__name__)
+CGROUPS = Path("/sys/fs/cgroup")
+LIMIT_FILES = ("memory.max", "memory/memory.limit_in_bytes")
+"""Files of version 2 and of version 1, as they appear inside a container."""
+NO_LIMIT_BYTES = 1 << 60
+"""Version 1 writes a number near 2^63 where there is no limit."""
 
 
 class OneOfSeveral:
@@ -155,3 +160,14 @@ def _on_signal(stopping: asyncio.Event) -> None:
     if stopping.is_set():
         raise KeyboardInterrupt
     stopping.set()
+
+
+def container_limit_bytes(cgroups: Path = CGROUPS) -> int | None:
+    """Return the memory limit of the container, from Linux' control groups. None: there is none, or it is not known."""
+    for file in LIMIT_FILES:
+        try:
+            text = (cgroups / file).read_text().strip()
+        except OSError:
+            continue
+        return int(text) if text.isdecimal() and int(text) < NO_LIMIT_BYTES else None
+    return None

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -31,17 +31,19 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.life.watch import LifeWatch
 from headrace.metastore.setting_reporter import SettingReporter
+from headrace.metastore.upkeep_watch import UpkeepWatch
 from headrace.storage.clock import Clock
 from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.dependency import BUCKET, METASTORE, DependencyWatch
 from headrace.storage.errors import NotFoundError
+from headrace.storage.objects.put_outcomes import PROBE_KEY, PutOutcomes
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
 METASTORE_PROBE_SECONDS, BUCKET_PROBE_SECONDS = 2.0, 5.0
-"""Pauses between readiness probes: one cheap query, one HEAD."""
+"""Pauses between readiness probes: one cheap query, one HEAD, and a small PUT when it is due."""
 
 Member = Sequence[Role]
 """Roles that stop together, in the order of their start."""
@@ -63,23 +65,29 @@ class ProcessShell:
         clock: Clock,
         peers: PeerReports,
         supervisor: Supervisor | None = None,
+        is_active_controller: Callable[[], bool] = lambda: False,
     ) -> None:
         """`peers`: what the other agents report while metastore or bucket fail here. `supervisor`: of the process's
         background work; None: readiness does not show it."""
         self._supervisor = supervisor or Supervisor(clock)
-        self._settings, self._store, self._metastore, self._life = settings, store, metastore, life
+        self._puts = store if isinstance(store, PutOutcomes) else PutOutcomes(store, clock)
+        self._settings, self._store, self._metastore, self._life = settings, self._puts, metastore, life
         self._clock = clock
         self._main, self._members, self._reporter = main, members, reporter
         self._roles = list(itertools.chain.from_iterable(members))
         self._loop = asyncio.get_running_loop()
         self._metastore_watch = DependencyWatch(
-            *(METASTORE, metastore.metadata_head, METASTORE_PROBE_SECONDS, clock, metastore.answers)
+            *(METASTORE, metastore.metadata_head, METASTORE_PROBE_SECONDS, clock, metastore.answers, metastore.refusal)
         )
         self._bucket_watch = DependencyWatch(BUCKET, self._probe_bucket, BUCKET_PROBE_SECONDS, clock)
         watches = [self._metastore_watch]
         if any(role.needs_bucket for role in self._roles):
             watches.append(self._bucket_watch)
         self._readiness = Readiness(watches, self._own_parts, peers, clock, registry, self._supervisor)
+        self._upkeep = UpkeepWatch(
+            *(metastore, self._puts, settings.file_delete_delay_ms, is_active_controller, clock, registry)
+        )
+        self._watching: asyncio.Task[None] | None = None
         security = HttpSecurity(settings, clock)
         connection = bounded(settings.http_max_connections, limits_reached(registry))
         self._http = HttpServer(
@@ -104,6 +112,7 @@ class ProcessShell:
         self._readiness.start()
         await until_available("bucket or metastore", self._life.start, self._settings, self._clock)
         await self._reporter.start()
+        self._watching = self._supervisor.keep("upkeep", self._upkeep.run)
         for role in self._roles:
             await role.start()
         await self._reporter.report()  # an agent has its node id now
@@ -112,6 +121,9 @@ class ProcessShell:
     async def stop(self) -> None:
         """Drain and stop every role. Safe in any state, also after a failed start."""
         await asyncio.gather(*map(self._stop, self._members))
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         await self._reporter.stop()
         await self._life.stop()
         await self._readiness.stop()
@@ -145,21 +157,27 @@ class ProcessShell:
 
     def warnings(self) -> Sequence[str]:
         """Return what an operator should change; the process works nevertheless."""
-        return self._reporter.warnings
+        return (*self._reporter.warnings, *self._upkeep.warnings)
 
     def reached(self) -> frozenset[str]:
-        """The dependencies that answer this process: what it reports to other agents."""
-        return frozenset(watch.name for watch in (self._metastore_watch, self._bucket_watch) if watch.answers)
+        """The dependencies that answer this process: what it reports to other agents. The next question, a second
+        later, gets what a new look found.
+        """
+        watches = (self._metastore_watch, self._bucket_watch)
+        for watch in watches:
+            watch.look_again()
+        return frozenset(watch.name for watch in watches if watch.answers)
 
     def _own_parts(self) -> Iterator[Part]:
         over = self._life.not_ready_reason()
         yield Part("metastore life", over is None, over or "")
         for role in self._roles:
-            reason = role.not_ready_reason()
-            yield Part(role.title, reason is None, reason or "")
+            found = role.not_ready()
+            yield Part(role.title, True) if found is None else Part(role.title, False, *found)
         failing = self._supervisor.problems()  # clients are served all the same
         yield Part("background work", True, "; ".join(f"{work}: {why}" for work, why in failing.items()))
 
     async def _probe_bucket(self) -> None:
         with contextlib.suppress(NotFoundError):
-            await self._store.head("readiness-probe")
+            await self._store.head(PROBE_KEY)
+        await self._puts.probe()

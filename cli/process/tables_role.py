@@ -57,8 +57,7 @@ class TablesRole:
     async def close(self, grace_seconds: float) -> None:
         """It holds nothing else."""
 
-    def not_ready_reason(self) -> str | None:
-        """None: the tables wait."""
+    def not_ready(self) -> None:
         return None
 
     def ready_fields(self) -> str:

@@ -62,7 +62,7 @@ class Tracing:
             logger.warning("spans are lost: the collector did not take them in time: seconds=%g", grace_seconds)
         await asyncio.to_thread(self._provider.shutdown)
 
-    def not_ready_reason(self) -> str | None:
+    def not_ready(self) -> None:
         """Spans are never a reason."""
         return None
 

@@ -40,7 +40,7 @@ class WorkerThread:
         life: LifeKeeper,
         node_id: Callable[[], int | None],
         image: Callable[[], MetadataImage | None],
-        supervisor: Supervisor | None = None,
+        supervisor: Supervisor | None,
     ) -> None:
         """`life`: it names the life of the metastore for the worker's connections, too. `node_id` and `image`: of the
         agent or controller of this process, if it has them; an image is replaced as a whole, so any thread may read it.
@@ -64,7 +64,7 @@ class WorkerThread:
     async def close(self, grace_seconds: float) -> None:
         """It holds nothing else."""
 
-    def not_ready_reason(self) -> str | None:
+    def not_ready(self) -> None:
         """None: jobs wait."""
         return None
 

@@ -1,25 +1,32 @@
 """The HTTP pages of several agents: each asks all of them.
 
 Place: on the HTTP thread of supervise.py; the agents' own pages are on the loopback interface and need a token.
-Invariant: a page is complete or fails. Metrics without those of one agent would look like counters that fell.
+Invariant: a page is complete or fails. Metrics without those of one agent would look like counters that fell. Counters
+and histograms are sums, so that rates and quantiles are those of all agents. A gauge is a state of one agent (a broker
+state, bytes in use): it keeps its value and gets the label `node_id`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
 from fastapi import FastAPI, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from headrace.cli.process.http_security import MAY_READ
-from headrace.cli.several_agents.sums import summed
 
 ANSWER_SECONDS = 4.0
 """Less than probes and scrapes usually allow."""
+NODE = "node_id"
+_SUMMED = ("counter", "histogram", "summary")
+_Series = tuple[str, tuple[tuple[str, str], ...]]
+"""Name and sorted labels of a sample."""
 
 
 class ReadyChild(NamedTuple):
@@ -123,3 +130,33 @@ def _readiness(reason: str | None, answers: Mapping[str, ChildAnswer]) -> dict[s
     reasons = broken if reason is None else [reason, *broken]
     body: dict[str, Any] = {"status": "not ready", "reason": "; ".join(reasons)} if reasons else {"status": "ready"}
     return body | {"agents": own}
+
+
+class _Page(Collector):
+    """Families that are complete already."""
+
+    def __init__(self, families: Mapping[str, Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._families.values()
+
+
+def summed(pages: Mapping[str, str]) -> bytes:
+    """The text of one page from the pages of agents, by node id."""
+    families: dict[str, Metric] = {}
+    totals: dict[str, dict[_Series, float]] = {}
+    for node_id, page in pages.items():
+        for family in text_string_to_metric_families(page):
+            families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            values = totals.setdefault(family.name, {})
+            for sample in family.samples:
+                own = {} if family.type in _SUMMED else {NODE: node_id}
+                series = (sample.name, tuple(sorted((sample.labels | own).items())))
+                values[series] = values.get(series, 0.0) + sample.value
+    for name, values in totals.items():
+        for (sample_name, labels), value in values.items():
+            families[name].add_sample(sample_name, dict(labels), value)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Page(families))
+    return generate_latest(registry)

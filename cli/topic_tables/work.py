@@ -22,7 +22,7 @@ from headrace.scan.tables.log_ranges import EARLIEST, LATEST, start_positions, s
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
 from headrace.scan.tables.resume import Choice, decide, follow_log
 from headrace.scan.tables.state import PAUSED, Definition
-from headrace.scan.tables.worker import Condition, Look, TableReader
+from headrace.scan.tables.worker import Condition, TableLook, TableReader
 from headrace.storage.errors import HeadraceError, NotFoundError, UnavailableError
 
 
@@ -129,11 +129,11 @@ class OpenTables:
         """Remove it from the catalog."""
         await asyncio.to_thread(self.catalog.drop, name, purge=purge)
 
-    async def _look(self, name: str) -> Look:
+    async def _look(self, name: str) -> TableLook:
         return await TableReader(self.cluster, TopicCatalog(self.cluster.metastore), self.catalog).look(name)
 
 
-def _row(name: str, look: Look) -> dict[str, Any]:
+def _row(name: str, look: TableLook) -> dict[str, Any]:
     return {
         "table": name,
         "topic": look.definition.topic,

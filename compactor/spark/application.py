@@ -7,7 +7,7 @@ Place: run by the chart's CronJob (deploy/helm/) or manually; see docs/operate/C
     HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... spark-submit "$(headrace-spark-compaction --application)"
 Settings come from HEADRACE_* variables, on the driver and on executors: no secret is in arguments, in Spark's plans
 or in its event log.
-Invariant: as handler.py. SIGTERM returns the job to the queue.
+Invariant: as source.py. SIGTERM returns the job to the queue.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from headrace.compactor.pace import pace
 from headrace.compactor.plan import decode_job
 from headrace.compactor.runner import LEASE_MS, JobHandler, JobRunner
 from headrace.compactor.spark.cleaning import SparkCleaner
-from headrace.compactor.spark.handler import SparkCompactor
+from headrace.compactor.spark.source import SparkCompactor
 from headrace.compactor.worker import REQUESTS_PER_S
 from headrace.config.cluster_values import in_force
 from headrace.config.errors import ConfigError

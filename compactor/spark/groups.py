@@ -1,6 +1,6 @@
 """Runs work on Spark for one job, and cancels it when the job's lease is lost.
 
-Place: under the handlers of both job kinds (handler.py, cleaning.py), on the driver.
+Place: under the handlers of both job kinds (source.py, cleaning.py), on the driver.
 Invariant: when `in_group` raises CancelledError, Spark has ended the work; none of it reaches the metastore later.
 """
 

@@ -5,13 +5,15 @@
     executors  writer.write        merges it, stores the files, reports them (Written)
     driver     writer.commit       swaps them in under the job's lease
 
-Place: in Spark's Python workers, on executors and on the driver; handler.py starts it.
+Place: in Spark's Python workers, on executors and on the driver; SparkCompactor, the handler of job kind
+"compact-large" in the driver's job loop (application.py), starts it.
 Invariant: before any task runs, the driver reserves an id per file and attempt (reserved.py), and starts the segments
 of all files under the ids of the first attempt. The files of an executor are live only after the driver's commit, and
 Spark commits one attempt of each task: another attempt's ids are started at the commit, as a retry, and an id that is
 not reserved is refused there. What is not reported is the cleanup's. A segment of which an extent cannot be read is
 abandoned: the cleanup ends it. The commit is fenced by the job's lease, so a driver that lost the lease changes
-nothing. If one of these processes crashes, another attempt, or the next holder of the job, starts over.
+nothing; Spark's job is then cancelled. If one of these processes crashes, another attempt, or the next holder of the
+job, starts over.
 Source: pyspark.sql.datasource (Spark 4).
 """
 
@@ -25,18 +27,21 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter, InputPartition, WriterCommitMessage
 from pyspark.sql.types import Row, StructType
 
+from headrace.compactor.lease import Lease
 from headrace.compactor.merge import MergeCounts, MergedFile, MergeLimits, merge
 from headrace.compactor.outputs import outputs, planned_segments
 from headrace.compactor.plan import Plan, decode_job, decode_plan, encode, make_plan
+from headrace.compactor.spark.groups import in_group, tasks_at_a_time
 from headrace.compactor.spark.parts import split
-from headrace.compactor.spark.reserved import PartIds, reserve, store_reserved
+from headrace.compactor.spark.reserved import PartIds, attempts_of_a_task, reserve, store_reserved
 from headrace.compactor.spark.store import one_connection, throttled_store
 from headrace.compactor.take_over import Swapper, start, start_segments, store_merged
 from headrace.metastore.api.compaction import NewFile, Swap
-from headrace.metastore.api.jobs import JobToken
+from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
@@ -222,3 +227,45 @@ def _complete(file: MergedFile, planned: Plan) -> list[list[Swap]]:
 
 def _limits(task: Task) -> MergeLimits:
     return MergeLimits(file_bytes=task.file_bytes, max_message_bytes=task.max_message_bytes)
+
+
+class SparkCompactor:
+    """Runs jobs of kind "compact-large"."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        part_bytes: int,
+        limits: MergeLimits,
+        bytes_per_s: float,
+        requests_per_s: float,
+        source: type[DataSource] = CompactionSource,
+    ) -> None:
+        """`part_bytes`: approximate live bytes that one task merges. The rates are those of all tasks together."""
+        self._spark = spark
+        self._part_bytes, self._limits = part_bytes, limits
+        self._bytes_per_s, self._requests_per_s = bytes_per_s, requests_per_s
+        spark.dataSource.register(source)
+
+    async def handle(self, job: Job, lease: Lease) -> None:
+        """Merge and swap. UnavailableError, with Spark's message, if Spark failed."""
+        token = lease.token
+        tasks = tasks_at_a_time(self._spark)
+        task = Task(
+            token.job_id,
+            token.epoch,
+            job.payload.decode(),
+            self._part_bytes,
+            self._limits.file_bytes,
+            self._limits.max_message_bytes,
+            self._bytes_per_s / tasks,
+            self._requests_per_s / tasks,
+            attempts_of_a_task(self._spark),
+        )
+        encoded = msgspec.json.encode(task).decode()
+        await in_group(self._spark, token, "compact segment files", lambda: self._run(encoded))
+
+    def _run(self, task: str) -> None:
+        parts = self._spark.read.format(NAME).option("task", task).load()
+        parts.write.format(NAME).option("task", task).mode("append").save()

@@ -17,9 +17,11 @@ from pathlib import Path
 from load.drills.clients import TOPIC, DrillClients
 from load.drills.operator import Findings, doctor, moved, readiness, warnings, worse
 from load.drills.recovery import PATIENCE_SECONDS, begin_clients, seconds_to_recover, summed_metrics
-from load.drills.scripts import DRILLS, Act
+from load.drills.scripts import DRILLS, Act, Look
 from load.torture.cluster import TortureCluster
 
+LINES_MAX = 400
+"""Log lines of three agents in a drill of a minute."""
 SETTINGS: dict[str, object] = {
     "broker.session.timeout.ms": 9_000,
     "broker.heartbeat.interval.ms": 2_000,
@@ -34,7 +36,9 @@ ZONES = ("a", "a", "b")
 
 
 async def run_drill(name: str, write: Callable[[str], None]) -> bool:
-    """Write the report; whether everything recovered, and each acknowledged record was read once and in order."""
+    """Write the report; whether everything recovered, each acknowledged record was read once and in order, and what
+    the drill expects was seen.
+    """
     script = DRILLS[name]
     write(f"== {name}: {script.__doc__}")
     with tempfile.TemporaryDirectory(prefix="headrace-drill-") as place:
@@ -49,6 +53,8 @@ class _Run:
         self._cluster, self._directory, self._write = cluster, directory, write
         self._clients = DrillClients(cluster.bootstrap)
         self._before: Findings = {}
+        self._missed: list[str] = []
+        """What was expected and not seen."""
 
     async def drill(self, name: str) -> bool:
         await asyncio.to_thread(begin_clients, self._cluster, self._clients, [TOPIC])
@@ -56,7 +62,7 @@ class _Run:
         metrics, logs = await summed_metrics(self._cluster), self._log_sizes()
         self._clients.begin()
         self._began = time.monotonic()
-        await DRILLS[name](Act(self._cluster, self._say, self._look))
+        await DRILLS[name](Act(self._cluster, self._say, self._look, self._expect, self._clients, self._directory))
         recovered = await self._recover()
         await asyncio.to_thread(self._clients.stop)
         for line in self._clients.lines():
@@ -65,15 +71,28 @@ class _Run:
             self._write(f"  metrics  {line}")
         for line in warnings(self._new_logs(logs)) or ["no warnings"]:
             self._write(f"  logs     {line}")
-        return recovered and self._clients.are_sound
+        new, lines = self._new_logs(logs), self._new_logs(logs).count("\n")
+        self._expect("the agents wrote few log lines", lines <= LINES_MAX)
+        self._write(f"  logs     {lines} lines of three agents, {new.count(' INFO ')} of level info")
+        for missed in self._missed:
+            self._write(f"  MISSED   {missed}")
+        return recovered and self._clients.are_sound and not self._missed
 
-    async def _look(self, module: Sequence[str]) -> None:
+    async def _look(self, module: Sequence[str]) -> Look:
         """Readiness and doctor at this moment."""
-        for line in await readiness(self._cluster.agents) or ["all agents are ready"]:
+        not_ready = await readiness(self._cluster.agents)
+        for line in not_ready or ["all agents are ready"]:
             self._say(f"/readyz: {line}")
-        found = await doctor(self._doctor_settings(), module or ("headrace.cli.main",))
-        for line in worse(self._before, found) or ["nothing new"]:
+        found = worse(self._before, await doctor(self._doctor_settings(), module or ("headrace.cli.main",)))
+        for line in found or ["nothing new"]:
             self._say(f"doctor: {line}")
+        return Look(not_ready, found, await summed_metrics(self._cluster))
+
+    def _expect(self, what: str, is_so: bool) -> None:
+        """Note it, and make the drill fail, unless it is so."""
+        if not is_so:
+            self._missed.append(what)
+            self._say(f"MISSED: {what}")
 
     async def _recover(self) -> bool:
         seconds = await seconds_to_recover(self._cluster, self._clients)

@@ -10,6 +10,7 @@ Everything is installed below one folder, TOOLS; nothing needs root, and nothing
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Collection
 from functools import partial
@@ -107,6 +108,11 @@ def _install_java_client() -> None:
 def find_chromium() -> str | None:
     """Return the path of the distribution's Chromium."""
     return shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def find_haproxy() -> str | None:
+    """Return the path of the distribution's haproxy, which is in no user's PATH."""
+    return shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
 def _has_postgres(major: int) -> bool:
@@ -215,6 +221,7 @@ ALL = {
             is_nightly=True,
         ),
         Tool("Chromium", "a browser", (), lambda: find_chromium() is not None, None, "apt-get install chromium"),
+        Tool("haproxy", "a load balancer", (), lambda: find_haproxy() is not None, None, "apt-get install haproxy"),
         Tool("kcat", "a client on librdkafka", ("kcat",), lambda: True, None, "apt-get install kcat"),
         Tool("java", "Java 17 for Spark", ("java",), lambda: True, None, "apt-get install default-jre-headless"),
         *(

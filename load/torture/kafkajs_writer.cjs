@@ -35,6 +35,21 @@ process.on("uncaughtException", (error) => {
 const tell = (line) => process.stdout.write(line.replaceAll("\n", " ") + "\n");
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
+// kafkajs can lose a request: its response is one "without match", and the call never settles. What is not answered long
+// after its retries are used up is given up here.
+const LIMIT_MS = deliveryMs + 30_000;
+async function within(promise, what) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`${what} did not return`)), LIMIT_MS);
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
 async function main() {
   const perPartition = Math.max(1, Math.round((rate * BURST_MS) / 1000 / partitions));
   const all = Array.from({ length: partitions }, (_, partition) => write(partition, perPartition));
@@ -56,7 +71,7 @@ async function write(partition, perPartition) {
     }
     await sleep(BURST_MS);
   }
-  await producer.disconnect();
+  await within(producer.disconnect(), "disconnect").catch(console.error);
   return number;
 }
 
@@ -86,7 +101,7 @@ async function send(producer, partition, first, count) {
   const numbers = Array.from({ length: count }, (_, n) => first + n);
   const messages = numbers.map((n) => ({ partition, value: `kafkajs/${partition}/${n}` }));
   try {
-    const [answer] = await producer.send({ topic, messages, acks: -1 });
+    const [answer] = await within(producer.send({ topic, messages, acks: -1 }), "send");
     for (const n of numbers) tell(`ack ${partition} ${n} ${Number(answer.baseOffset) + n - first}`);
     return true;
   } catch (error) {

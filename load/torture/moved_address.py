@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from headrace.metastore.life.leaving import FIRST_WAIT_SECONDS
+from headrace.metastore.life.keeper import FIRST_WAIT_SECONDS
 from load.torture.proxy import FaultProxy
 
 WRONG_SECONDS = 25.0

@@ -6,6 +6,7 @@ Fault model, per window of time:
   half_open  connections stay open and transfer nothing in either direction; neither side notices
   cut        the next chunk of each connection is cut in the middle of a frame and both sides are reset
   slow_down  each HTTP request is answered 503 SlowDown, as S3 does under load, and its connection is closed
+  deny_puts  each PUT is answered 403 AccessDenied, as by rights that were taken away; all else passes
 and at once:
   reset      every connection is reset (RST)
 Invariant: bytes that arrive are the sender's, in order; there is no corruption, as TCP has checksums.
@@ -24,10 +25,13 @@ CHUNK_BYTES = 64 * 1024
 DELAY_MAX_S = 0.4
 _METHODS = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"DELETE ")
 _REASON = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-_SLOW_DOWN = (
-    b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nConnection: close\r\n"
-    b"Content-Length: %d\r\n\r\n%s" % (len(_REASON), _REASON)
-)
+_ANSWER = b"HTTP/1.1 %s\r\nContent-Type: application/xml\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+_DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+_REFUSED = {
+    "slow_down": (_METHODS, _ANSWER % (b"503 Slow Down", len(_REASON), _REASON)),
+    "deny_puts": ((b"PUT ",), _ANSWER % (b"403 Forbidden", len(_DENIED), _DENIED)),
+}
+"""Faults that answer instead of the server: the requests, and the answer."""
 
 
 class Link:
@@ -89,6 +93,15 @@ class FaultProxy:
         """How many connections are open."""
         return len(self._links)
 
+    @property
+    def fault(self) -> str:
+        """The fault that reigns until it is changed; empty for none."""
+        return self._fault
+
+    @fault.setter
+    def fault(self, name: str) -> None:
+        self._fault = name
+
     async def strike(self, fault: str, seconds: float) -> None:
         """Any of the faults above."""
         if fault == "reset":
@@ -134,9 +147,10 @@ class FaultProxy:
                     link.is_half_open = True
                 if self._fault == "mute" and is_reply:
                     link.is_muted = True
-                if self._fault == "slow_down" and not is_reply and data.startswith(_METHODS) and not link.is_refused:
+                methods, answer = _REFUSED.get(self._fault, ((), b""))
+                if methods and not is_reply and data.startswith(methods) and not link.is_refused:
                     link.is_refused = True
-                    link.sides[0].write(_SLOW_DOWN)
+                    link.sides[0].write(answer)
                 if link.is_refused:
                     continue  # the rest of the request; the client closes
                 if self._fault == "delay":

@@ -39,6 +39,15 @@ SEALED_SECRETS = "metadata.secrets"
 """The feature of agents that have metadata.secret.keys: at level 1 the cluster's secrets are sealed (decisions/0058).
 Its level only rises, and no cluster has it before `headrace storage seal-secrets`."""
 
+COMMIT_SHARDS = "commit.shards"
+"""The feature of agents that follow the feed while the count of commit shards grows (decisions/0077). Its level is the
+count, and only rises; a cluster has it since its count grew."""
+COMMIT_SHARDS_MAX = 1024
+
+LEADER_SPREAD = "leader.spread"
+"""The feature of agents that can deal a topic's leaders evenly (decisions/0078). Its level is how many tenths of the
+topics are dealt so; without it, leaders follow commit shards."""
+
 TRANSACTION_VERSION = "transaction.version"
 """Kafka's feature: from level 1 on there are transactions, from 2 on with another epoch for each (KIP-890). Below 1 no
 agent begins one, so that none is read by an agent that does not know them (decisions/0060)."""
@@ -49,8 +58,14 @@ SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
 """What this version of the software supports, of the features that a cluster can use at a level. A new cluster has the
 highest levels."""
 
-OPTIONAL_FEATURES: Mapping[str, FeatureRange] = MappingProxyType({SEALED_SECRETS: FeatureRange(1, 1)})
-"""What it supports, too, if its settings say so; a new cluster does not have them."""
+OPTIONAL_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
+    {SEALED_SECRETS: FeatureRange(1, 1), COMMIT_SHARDS: FeatureRange(1, COMMIT_SHARDS_MAX)}
+)
+"""What it supports, too, the first one if its settings say so; a new cluster does not have them, and commands of
+`headrace storage` raise their levels."""
+
+CHOSEN_FEATURES: Mapping[str, FeatureRange] = MappingProxyType({LEADER_SPREAD: FeatureRange(1, 10)})
+"""What it supports, too, and an operator may choose at any time; a new cluster does not have them."""
 
 KAFKA_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
     {"group.version": FeatureRange(1, 1), "metadata.version": FeatureRange(27, 27)}
@@ -59,7 +74,12 @@ KAFKA_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
 metadata.version is that of Kafka 4.1. No agent registers with them."""
 
 AGENT_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
-    {**SUPPORTED_FEATURES, SHARED_ADDRESS: FeatureRange(1, PROVEN_LINKS)}
+    {
+        **SUPPORTED_FEATURES,
+        **CHOSEN_FEATURES,
+        COMMIT_SHARDS: OPTIONAL_FEATURES[COMMIT_SHARDS],
+        SHARED_ADDRESS: FeatureRange(1, PROVEN_LINKS),
+    }
 )
 """What every agent registers with."""
 

@@ -1,7 +1,7 @@
 """The cluster as a whole: its log, topics and agents, and what is the same for all of them.
 
 Place: agent/cluster and agent/topics; background workers and the zone cache ask for the facts.
-Invariant: identity and shard count never change in a cluster's life.
+Invariant: the identity never changes in a cluster's life; the count of commit shards only grows.
 """
 
 from __future__ import annotations
@@ -56,4 +56,4 @@ class ClusterFacts(Protocol):
 
     @property
     def commit_shards(self) -> int:
-        """How many commit shards there are (metastore/keys.py)."""
+        """How many commit shards there were (metastore/keys.py); an image says how many there are."""

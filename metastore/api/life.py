@@ -20,6 +20,9 @@ class Server(NamedTuple):
     timeline: int
     """The timeline of its WAL; each promotion raises it."""
 
+    def __str__(self) -> str:
+        return f"{self.system_identifier}/{self.timeline}"
+
 
 @dataclass(frozen=True, slots=True)
 class ServerLife:

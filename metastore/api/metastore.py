@@ -27,13 +27,16 @@ from headrace.metastore.api.retention import RetentionApi
 from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import SegmentApi, SegmentCleanupApi
 from headrace.metastore.api.settings import SettingsApi
+from headrace.metastore.api.shards import ShardApi
 from headrace.metastore.api.splits import SplitApi
 from headrace.metastore.api.topics import PartitionApi
 from headrace.metastore.api.transactions import TransactionApi
+from headrace.metastore.backups import WalArchive
 
 
 class Metastore(
     CommitApi,
+    ShardApi,
     BulkWriteApi,
     BulkRecordApi,
     ReadApi,
@@ -78,6 +81,12 @@ class Metastore(
 
     def answers(self) -> int:
         """Return how many calls of this process the metastore has answered so far."""
+
+    def refusal(self) -> str | None:
+        """Return why the metastore answers and refuses to write (a full disk, read-only); None if it does not."""
+
+    async def wal_archive(self) -> WalArchive:
+        """Return what Postgres says of its WAL archive."""
 
     async def close(self) -> None:
         """Close the connections; calls in progress fail."""

@@ -143,8 +143,11 @@ class FeedRow:
 class FeedPage:
     """Rows after the asked positions, per shard in seq order. `incarnation_id` changes when the metastore is restored.
 
+    `heads` has every commit shard. One that was not asked for is new: its rows begin at 1, and those of the old shards
+    that the heads cover come before them.
     `lost_shards`: rows after the asked position are no longer kept (or the feed went back): drop
-    what the index holds of that shard and continue from `heads[shard]`.
+    what the index holds of that shard and continue from `heads[shard]`. One that `heads` lacks is gone, as on a standby
+    that was promoted before the growth reached it: drop everything.
     `wall_ms` is the database's clock when it answered.
     """
 

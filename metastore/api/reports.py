@@ -98,6 +98,20 @@ class ConsumerLag(NamedTuple):
     records: int
     pairs: int
     """Number of pairs of group and partition in the whole cluster."""
+    age_ms: int = 0
+    """How old the extent with the next record is, by the newest timestamp in it: that record is at least so old. 0
+    without lag."""
+
+
+class TopicSize(NamedTuple):
+    """Bytes of a topic's stored batches, without what merging keeps meanwhile."""
+
+    topic_id: uuid.UUID
+    size_bytes: int
+    total_bytes: int
+    """Of all topics."""
+    topics: int
+    """Number of all topics with partitions."""
 
 
 class Statistics(NamedTuple):
@@ -156,6 +170,9 @@ class PartitionReports(Protocol):
 
     async def consumer_lags(self, limit: int) -> list[ConsumerLag]:
         """The largest ones, of committed offsets in partitions that are there; counted by a scan of all offsets."""
+
+    async def topic_sizes(self, limit: int) -> list[TopicSize]:
+        """The largest topics; a scan of all partitions."""
 
     async def describe_producers(self, partition_keys: Sequence[int]) -> list[list[ProducerStatus]]:
         """The producers that each partition remembers, in order of their ids."""

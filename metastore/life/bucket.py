@@ -42,7 +42,7 @@ class LifeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a life got at least: a position in the bucket is flushed (flushed.py)."""
+    """How far a life got at least: a position in the bucket is flushed (FlushedPosition)."""
 
     life: int
     timeline: int
@@ -53,6 +53,12 @@ class Position(msgspec.Struct, frozen=True):
     """Whether all of it is flushed, as the bucket says: False if an agent of the release before wrote it, which
     notes what a crash may take back.
     """
+
+    def __str__(self) -> str:
+        return (
+            f"life={self.life} timeline={self.timeline} wal_bytes={self.wal_bytes} feed_sum={self.feed_sum}"
+            f" metadata_head={self.metadata_head}"
+        )
 
     @classmethod
     def of(cls, found: ServerLife) -> Position:

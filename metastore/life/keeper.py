@@ -4,16 +4,17 @@ Place: asked by watch.py every few seconds in every process that writes, and by 
 Invariant: this process names a life in its writing calls only after the bucket confirmed that it is the newest, and
 that the server has at least what it once had. The bucket names a life before Postgres begins it. If the process
 crashes between the two, the next check of any process finishes it. A process that is not connected to the metastore,
-because the address has moved, leaves its connections (leaving.py).
+because the address has moved, leaves its connections (LeavePolicy).
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import random
 import uuid
 
-from headrace.metastore.api.life import LifeApi, ServerLife
+from headrace.metastore.api.life import LifeApi, Server, ServerLife
 from headrace.metastore.life.bucket import (
     LifeRecord,
     Position,
@@ -22,8 +23,6 @@ from headrace.metastore.life.bucket import (
     record_life,
     write_position,
 )
-from headrace.metastore.life.flushed import FlushedPosition
-from headrace.metastore.life.leaving import LeavePolicy
 from headrace.metastore.life.numbers import NO_LIFE, epoch_floor
 from headrace.metastore.life.verdict import LifeVerdict, judge, went_back
 from headrace.storage.clock import Clock
@@ -34,6 +33,10 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS = 5
 """Races that one check may lose against other processes before it leaves the rest to the next one."""
+FIRST_WAIT_SECONDS = 10.0
+MOST_WAIT_SECONDS = 60.0
+JITTER = 0.5
+"""Share of a wait that is added at most, so that the processes of a cluster do not connect at the same time."""
 
 
 class LifeKeeper:
@@ -158,7 +161,7 @@ class LifeKeeper:
         if verdict is LifeVerdict.CURRENT:
             self._reached.take(found)
         elif verdict is LifeVerdict.RESTORED and went_back(found, self._reached.newest):
-            logger.error("the metastore went back: had=%s has=%s", self._reached.newest, Position.of(found))
+            logger.error("the metastore went back: had: %s; has: %s", self._reached.newest, Position.of(found))
         if verdict is not self.verdict:
             logger.log(
                 logging.INFO if verdict is LifeVerdict.CURRENT else logging.ERROR,
@@ -175,3 +178,69 @@ class LifeKeeper:
         if self._leaving.leaves(verdict, found.server, self._clock.monotonic()):
             for api in self._named:
                 api.leave_connections()
+
+
+class FlushedPosition:
+    """The newest position that was flushed, and a later reading that waits for it: only what an ordinary crash of
+    Postgres cannot take back. Pure.
+
+    A reading shows WAL that Postgres has inserted, and rows of it, before they are flushed; a crash loses what is not
+    flushed, and the server has less afterwards. So a reading is noted once a check sees that the server flushed all WAL
+    that the reading shows. Compared is the inserted WAL, of which a server that recovered has at least as much.
+    """
+
+    def __init__(self) -> None:
+        self.newest: Position | None = None
+        """None until one is known."""
+        self._waiting: Position | None = None
+
+    def start_from(self, noted: Position | None) -> None:
+        """Continue from what another process noted."""
+        self.newest, self._waiting = noted, None
+
+    def take(self, found: ServerLife) -> None:
+        """Note what is flushed by now of this reading, or of the one that waits."""
+        reading, waiting = Position.of(found), self._waiting
+        if waiting is None or waiting.life != found.life or went_back(found, waiting):
+            self._waiting = waiting = reading  # after a crash, what waited may be lost: it is never noted
+        if waiting.wal_bytes <= found.flushed_bytes:
+            self.newest, self._waiting = waiting, reading
+        if reading.wal_bytes <= found.flushed_bytes:
+            self.newest = reading
+
+
+class LeavePolicy:
+    """Policy of one process for leaving connections, when another server is at the address by now. Pure.
+
+    Connections are left at once when the verdict changes away from CURRENT, or another server becomes CURRENT, and
+    again while the verdict stays away, but never sooner than FIRST_WAIT_SECONDS after the last time. So each pool
+    replaces all its connections six times a minute at most, also if the address points to the wrong server for days,
+    or to two servers in turn. Times are seconds of the process's monotonic clock.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._server: Server | None = None
+        """That was CURRENT last; None: none was yet."""
+        self._is_away = False
+        self._is_due = False
+        """What is due stays due, also if the next check reaches the right server by another connection."""
+        self._wait_seconds = FIRST_WAIT_SECONDS
+        self._not_before = -math.inf
+
+    def leaves(self, verdict: LifeVerdict, server: Server, now: float) -> bool:
+        """Return whether the process leaves its connections now, after this verdict on this server."""
+        was_away, self._is_away = self._is_away, verdict is not LifeVerdict.CURRENT
+        if self._is_away:
+            self._is_due = True
+        else:
+            self._is_due |= not was_away and self._server not in (None, server)
+            self._server = server
+        if not self._is_due or now < self._not_before:
+            return False
+        if now >= self._not_before + MOST_WAIT_SECONDS:
+            self._wait_seconds = FIRST_WAIT_SECONDS
+        self._not_before = now + self._wait_seconds * (1 + JITTER * self._rng.random())
+        self._wait_seconds = min(2 * self._wait_seconds, MOST_WAIT_SECONDS)
+        self._is_due = False
+        return True

@@ -26,7 +26,7 @@ CHECK_SECONDS = 2.0
 POSITION_CHECKS = 3
 """The position is written with every third check."""
 
-_REASONS = {
+REASONS = {
     LifeVerdict.SUPERSEDED: "another server is the metastore by now",
     LifeVerdict.RESTORED: "the metastore went back or was moved: run `headrace migrate --restored`",
     LifeVerdict.WRONG_BUCKET: "the bucket does not know this metastore's life: metastore.url or bucket is wrong",
@@ -68,7 +68,7 @@ class LifeWatch:
 
     def not_ready_reason(self) -> str | None:
         """Return why this process can write nothing; None if it can."""
-        return _REASONS.get(self._keeper.verdict)
+        return REASONS.get(self._keeper.verdict)
 
     async def _check(self) -> None:
         is_current = await self._keeper.check() is LifeVerdict.CURRENT

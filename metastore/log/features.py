@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from itertools import islice
 
 from headrace.metastore.api.agents import (
+    CHOSEN_FEATURES,
+    COMMIT_SHARDS,
     KAFKA_FEATURES,
     METADATA_FORMAT,
     OPTIONAL_FEATURES,
@@ -47,7 +49,7 @@ PARTITION_CHANGES_FORMAT = 4
 """The metadata.format with which leader epochs rise when a count changes, and partitions may be removed."""
 SCRAM_KEYS_FORMAT = 4
 """The metadata.format with which no salted password is in the log: replay.py derives the keys of those before it."""
-_KNOWN = {**SUPPORTED_FEATURES, **OPTIONAL_FEATURES}
+_KNOWN = {**SUPPORTED_FEATURES, **OPTIONAL_FEATURES, **CHOSEN_FEATURES}
 _PARTITION_CHANGES = (
     PartitionCountRecord,
     MarkPartitionRecord,
@@ -102,7 +104,7 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
     current = image.metadata_format if name == METADATA_FORMAT else 0 if active is None else active.max_level
     if level == current:
         return None
-    if level < current and name in (SEGMENT_KEYS, SEALED_SECRETS):
+    if level < current and name in (SEGMENT_KEYS, SEALED_SECRETS, COMMIT_SHARDS):
         raise InvalidError(f"level cannot go down: feature={name} active={current}")
     if level < 1 <= current and name == TRANSACTION_VERSION:
         raise InvalidError(

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from headrace.metastore.api.agents import METADATA_FORMAT, TRANSACTION_VERSION, FeatureRange, Listener
+from headrace.metastore.api.agents import (
+    COMMIT_SHARDS,
+    LEADER_SPREAD,
+    METADATA_FORMAT,
+    TRANSACTION_VERSION,
+    FeatureRange,
+    Listener,
+)
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.kip631_records import (
     TOPIC_RESOURCE,
@@ -233,6 +240,17 @@ class MetadataImage:
     def transaction_version(self) -> int:
         """Kafka's feature of this name; 0: there are no transactions."""
         active = self.features.get(TRANSACTION_VERSION)
+        return 0 if active is None else active.max_level
+
+    def commit_shards(self, opened_with: int) -> int:
+        """Return how many commit shards there are; `opened_with`: how many there were when the metastore was opened."""
+        grown = self.features.get(COMMIT_SHARDS)
+        return opened_with if grown is None else grown.max_level
+
+    @property
+    def leader_spread(self) -> int:
+        """Of how many tenths of the topics the leaders are dealt evenly; 0: leaders follow commit shards."""
+        active = self.features.get(LEADER_SPREAD)
         return 0 if active is None else active.max_level
 
     def topic_configs(self, name: str) -> Mapping[str, str]:

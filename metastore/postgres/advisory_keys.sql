@@ -13,7 +13,8 @@ CREATE OR REPLACE FUNCTION producer_id_lock() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN 7202;
 
--- With 0: the life of the metastore; every writing call shares it, a new life begins under the exclusive lock.
+-- With 0: the life of the metastore; every writing call shares it, a new life begins under the exclusive lock, and commit
+-- shards grow under it.
 CREATE OR REPLACE FUNCTION life_lock() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN 7203;

@@ -11,6 +11,7 @@ If the process crashes, Postgres finishes or rolls back the statement.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
 import socket
@@ -20,6 +21,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
+import psycopg
 from prometheus_client import Histogram
 from psycopg import AsyncConnection, OperationalError
 from psycopg.errors import ReadOnlySqlTransaction
@@ -28,7 +30,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRe
 from headrace.metastore.life.numbers import NO_LIFE
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.sql_files import query_files, signatures
-from headrace.storage.errors import InvalidError
+from headrace.storage.errors import HeadraceError, InvalidError
 
 Connection = AsyncConnection[tuple[Any, ...]]
 
@@ -55,6 +57,17 @@ class Pool(AsyncConnectionPool[Connection]):
     closed after their call. Any thread may set it."""
     others: Sequence[Pool] = ()
     """Pools of the same event loop."""
+    _refused_at: float = -math.inf
+    _refusal: str = ""
+
+    def refused(self, error: HeadraceError) -> None:
+        """Note that the server answered, and could not write."""
+        self._refused_at, self._refusal = asyncio.get_running_loop().time(), str(error)
+
+    def refusal(self) -> str | None:
+        """Return why the server refused to write within the last REFUSED_SECONDS."""
+        is_new = asyncio.get_running_loop().time() - self._refused_at < REFUSED_SECONDS
+        return self._refusal if is_new else None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Make the pool as psycopg does."""
@@ -102,6 +115,10 @@ def _cancellations() -> int:
 
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 _OF_THE_POOL = (PoolTimeout, PoolClosed, TooManyRequests)
+CANNOT_WRITE = frozenset({"53100", "25006", "58030"})
+"""Disk full, read-only transaction, error of input or output: the server answers and does not write."""
+REFUSED_SECONDS = 15.0
+"""Commits and housekeeping are tried again several times within it."""
 SILENCE_S = 2.0
 """How much longer than the server's own limit a statement may go without an answer."""
 SECONDS = Histogram(
@@ -141,14 +158,23 @@ class Statement:
             raise self._wrong(parameters)
         if self.names_life:
             parameters["life"] = pool.life
-        with self._seconds.time(), translated(self.name, writes=self.writes):
-            try:
-                return await self._ask(pool, parameters)
-            except OperationalError as error:
-                if self.writes or error.sqlstate is not None or isinstance(error, _OF_THE_POOL):
-                    raise
-            # the connection was dead, as one is that the network dropped while it was idle: a read is harmless twice
+        try:
+            with self._seconds.time(), translated(self.name, writes=self.writes):
+                return await self._ask_again(pool, parameters)
+        except HeadraceError as error:
+            if isinstance(error.__cause__, psycopg.Error) and error.__cause__.sqlstate in CANNOT_WRITE:
+                pool.refused(error)
+            raise
+
+    async def _ask_again(self, pool: Pool, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Once; a second time if a read found that its connection was dead."""
+        try:
             return await self._ask(pool, parameters)
+        except OperationalError as error:
+            if self.writes or error.sqlstate is not None or isinstance(error, _OF_THE_POOL):
+                raise
+        # the connection was dead, as one is that the network dropped while it was idle: a read is harmless twice
+        return await self._ask(pool, parameters)
 
     async def _ask(self, pool: Pool, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Once, on one connection; psycopg's errors."""

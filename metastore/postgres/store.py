@@ -1,7 +1,7 @@
 """PostgresMetastore: the whole boundary on Postgres, composed of the classes of its nouns.
 
 Place: opened once per process by the code that composes it; all other code sees `metastore.api` only.
-Invariant: no state but the connection pools and the facts that never change in a cluster's life. Each
+Invariant: no state but the connection pools, and facts as they were when it was opened. Each
 operation is one method of one noun's class (tests/metastore/test_boundary.py).
 """
 
@@ -11,6 +11,7 @@ import uuid
 from typing import Self
 
 from headrace.config.settings import Settings
+from headrace.metastore.backups import WalArchive
 from headrace.metastore.postgres.bulk.bulk import PostgresBulkWrites
 from headrace.metastore.postgres.cleaning.cleaning import PostgresCleaning
 from headrace.metastore.postgres.cluster.agents import PostgresAgents
@@ -19,8 +20,10 @@ from headrace.metastore.postgres.cluster.halvings import PostgresHalvings
 from headrace.metastore.postgres.cluster.splits import PostgresSplits
 from headrace.metastore.postgres.cluster.topics import PostgresTopics
 from headrace.metastore.postgres.commit.commit_files import PostgresCommit
+from headrace.metastore.postgres.commit.shards import DESCRIBE_CLUSTER, PostgresShards
 from headrace.metastore.postgres.compaction.compaction import PostgresCompaction
 from headrace.metastore.postgres.controller.controller import PostgresController
+from headrace.metastore.postgres.diagnosis.diagnosis import wal_archive
 from headrace.metastore.postgres.files.deletion import PostgresDeletion
 from headrace.metastore.postgres.files.rebuild import PostgresRebuild
 from headrace.metastore.postgres.groups.groups import PostgresGroups
@@ -41,15 +44,14 @@ from headrace.metastore.postgres.segments.segments import PostgresSegments
 from headrace.metastore.postgres.server_check import check_server
 from headrace.metastore.postgres.settings.settings import PostgresSettings
 from headrace.metastore.postgres.sql_files import sql_files
-from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.postgres.statement import Pool
 from headrace.metastore.postgres.transactions.transactions import PostgresTransactions
 from headrace.storage.errors import InvalidError
-
-_DESCRIBE_CLUSTER = Statement("describe_cluster", writes=False)
 
 
 class PostgresMetastore(
     PostgresCommit,
+    PostgresShards,
     PostgresBulkWrites,
     PostgresExtents,
     PostgresFeed,
@@ -122,14 +124,22 @@ class PostgresMetastore(
         """The same as many as metastore.pool.size said until now; those in use end with their call."""
         await self.pool.resize(count, count)
 
+    async def wal_archive(self) -> WalArchive:
+        """Errors as every statement's."""
+        return await wal_archive(self.pool)
+
     def answers(self) -> int:
         """Statements that the server answered so far."""
         return self.pool.answers
 
+    def refusal(self) -> str | None:
+        """Return why the server refused to write within the last REFUSED_SECONDS."""
+        return self.pool.refusal()
+
 
 async def _describe_cluster(pool: Pool) -> tuple[str, uuid.UUID, int]:
     """(cluster id, incarnation id, commit shards); InvalidError unless every migration of this version is in."""
-    rows = await _DESCRIBE_CLUSTER.rows(pool)
+    rows = await DESCRIBE_CLUSTER.rows(pool)
     recorded = rows[0][3] if rows else []
     missing = [file.name for file in sql_files(MIGRATIONS) if file.name not in recorded]
     if missing:

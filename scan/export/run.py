@@ -5,37 +5,105 @@
         state: this chunk is being written  ->  pin  ->  plan  ->  rows  ->  files per date  ->  state: it is done
 
 Place: under `headrace export`; the target is any object store (a directory or a bucket).
-Invariant: as state.py: after a crash at any step a rerun leaves each offset in exactly one file. One export per target
-at a time. Log ends (with `committed` last stable offsets) are fixed at the beginning, so an export ends.
+Invariant: after a crash at any step a rerun leaves each offset in exactly one file. `done` of the state is the offset
+below which all records of a partition are in files of the target. While `writing` has a partition, the files of its
+chunk [done, writing) may be there, complete or not: the next run writes exactly that again, under the same names, which
+depend only on the chunk: date=2026-11-22/orders-3-000000000000120000-000000000000129999.parquet. An object is stored
+completely or not at all. One export per target at a time. Log ends (with `committed` last stable offsets) are fixed at
+the beginning, so an export ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
+from pyarrow import compute, parquet
 
 from headrace.metastore.api.read import ExtentQuery, OffsetKind, ReadApi
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.errors import OptionError
-from headrace.scan.export.files import files_of
-from headrace.scan.export.state import ExportState, load_state, save_state
 from headrace.scan.export.values import infer_schema, schema_of, schema_text, with_values
 from headrace.scan.offsets import special_offsets
 from headrace.scan.options import COLUMNS, HEADERS, READ_PIN_MS
 from headrace.scan.partitions import ScanPartition, Subscribe, TopicCatalog, select
 from headrace.scan.plan import WantedOffsets, pin, plan
 from headrace.scan.read import SplitReader
+from headrace.storage.errors import NotFoundError
 from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 CHUNK_BYTES = 64 * 1024 * 1024
 Report = Callable[[int, int], None]
 """Called with (offsets done, offsets in all)."""
+DATE = "date"
+NO_DATE = "__HIVE_DEFAULT_PARTITION__"
+"""Folder of times outside of the years 1 to 9999: readers take the folder's date for null."""
+_MICROSECONDS = pa.timestamp("us", tz="UTC")
+_FIRST = pa.scalar(-62_135_596_800_000_000, _MICROSECONDS)
+_AFTER = pa.scalar(253_402_300_800_000_000, _MICROSECONDS)
+COMPRESSION = "zstd"
+STATE_KEY = "_headrace/state.json"
+VERSION = 2
+"""2: `infer_json`, and columns of JSON text. A target of version 1 stays one."""
+
+
+class ExportState(msgspec.Struct):
+    """Stored as JSON; partitions by index."""
+
+    cluster_id: str
+    topic: str
+    topic_id: uuid.UUID
+    done: dict[int, int] = {}
+    writing: dict[int, int] = {}
+    value_schema: str | None = None
+    """The schema of JSON values: an Arrow schema, in base64."""
+    version: int = VERSION
+    infer_json: bool | None = None
+    """Whether values are JSON; None in version 1, where only the schema says so."""
+
+    @property
+    def has_json(self) -> bool:
+        """Whether the values of the target's files are JSON."""
+        return self.value_schema is not None if self.infer_json is None else self.infer_json
+
+    def begin(self, partition: int, end: int) -> None:
+        """A chunk up to `end` is about to be written."""
+        self.writing[partition] = end
+
+    def finish(self, partition: int) -> None:
+        """The chunk's files are stored."""
+        self.done[partition] = self.writing.pop(partition)
+
+
+async def load_state(store: ObjectStore, fresh: ExportState) -> ExportState:
+    """The target's state, or `fresh`. OptionError if the target is of another topic or cluster."""
+    try:
+        found = msgspec.json.decode(await store.get(STATE_KEY), type=ExportState)
+    except NotFoundError:
+        return fresh
+    except msgspec.DecodeError as error:
+        raise OptionError(f"{STATE_KEY} of the target is not an export's state: {error}") from error
+    if found.version not in (1, VERSION):
+        raise OptionError(f"the target was written by another version: version={found.version} known={VERSION}")
+    for name in ("cluster_id", "topic", "topic_id"):
+        if getattr(found, name) != getattr(fresh, name):
+            raise OptionError(
+                f"the target has an export of another {name.replace('_', ' ')}: {getattr(found, name)},"
+                f" not {getattr(fresh, name)}: choose another --to"
+            )
+    return found
+
+
+async def save_state(store: ObjectStore, state: ExportState) -> None:
+    """Replace the state."""
+    await store.put(STATE_KEY, msgspec.json.encode(state))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,3 +221,15 @@ async def chunk_end(metastore: ReadApi, partition: ScanPartition, wanted: Wanted
     """
     (answer,) = await metastore.find_extents([ExtentQuery(partition.key, wanted.start, chunk_bytes)])
     return min([wanted.end, *(extent.last_offset + 1 for extent in answer.extents[-1:])])
+
+
+def files_of(rows: pa.Table, topic: str, partition: int, start: int, end: int) -> Iterator[tuple[str, bytes]]:
+    """(key, bytes) of each file for the offsets [start, end); the date is that of the record's timestamp in UTC."""
+    times = rows.column("timestamp")
+    has_date = compute.and_(compute.greater_equal(times, _FIRST), compute.less(times, _AFTER))
+    dates = compute.if_else(has_date, compute.strftime(times, format="%Y-%m-%d"), NO_DATE)
+    for date in sorted(compute.unique(dates).to_pylist()):
+        sink = pa.BufferOutputStream()
+        parquet.write_table(rows.filter(compute.equal(dates, date)), sink, compression=COMPRESSION)
+        name = f"{topic}-{partition}-{start:018}-{end - 1:018}.parquet"
+        yield f"{DATE}={date}/{name}", sink.getvalue().to_pybytes()

@@ -14,10 +14,10 @@ from headrace.metastore.api.read import EpochQuery, OffsetKind, OffsetQuery, Rea
 from headrace.metastore.log.image import TopicImage
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import DataLossError, OptionError
+from headrace.scan.offsets import first_offset_since
 from headrace.scan.partitions import ScanPartition
 from headrace.scan.tables.policy import LogBounds
 from headrace.scan.tables.state import UNKNOWN_EPOCH, TablePosition
-from headrace.scan.timestamps import first_offset_since
 
 EARLIEST, LATEST = "earliest", "latest"
 _KINDS = (int(OffsetKind.EARLIEST), int(OffsetKind.LAST_STABLE), int(OffsetKind.LATEST))

@@ -68,7 +68,7 @@ class TableRound(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class TableLook:
     """What the table says, and what the log says next to it; nothing was changed.
 
     `progress` None: nothing was appended yet. `step` None: the table does not follow, or has not begun.
@@ -99,12 +99,12 @@ class TableReader:
     topics: TopicCatalog
     catalog: TableCatalog
 
-    async def look(self, name: str) -> Look:
+    async def look(self, name: str) -> TableLook:
         """Errors of catalog and metastore; NotFoundError, TableError."""
         table, definition = await asyncio.to_thread(self.catalog.load_own, name)
 
-        def stopped(reason: str, condition: Condition = Condition.STOPPED) -> Look:
-            return Look(condition=condition, reason=reason, table=table, definition=definition)
+        def stopped(reason: str, condition: Condition = Condition.STOPPED) -> TableLook:
+            return TableLook(condition=condition, reason=reason, table=table, definition=definition)
 
         if definition.cluster_id != self.cluster.metastore.cluster_id:
             return stopped(f"the table is of another cluster: {definition.cluster_id}")
@@ -116,7 +116,7 @@ class TableReader:
         if isinstance(standing, Broken):
             return stopped(standing.reason)
         progress = standing.progress if isinstance(standing, Follows) else None
-        found = Look(
+        found = TableLook(
             condition=Condition.PAUSED if definition.paused else Condition.FOLLOWING,
             reason=definition.paused,
             table=table,
@@ -126,7 +126,7 @@ class TableReader:
         )
         return found if progress is None else await self._next_to_the_log(found, topic, progress)
 
-    async def _next_to_the_log(self, found: Look, topic: TopicImage, progress: TableProgress) -> Look:
+    async def _next_to_the_log(self, found: TableLook, topic: TopicImage, progress: TableProgress) -> TableLook:
         partitions, log = await log_ranges(self.cluster.metastore, topic, progress.positions)
         step = next_step(progress.positions, log)
         found = replace(found, partitions=partitions, step=step)
@@ -166,7 +166,7 @@ class TableWorker:
             return TableRound(Condition.FOLLOWING, lag=look.lag)
         return await self._advance(name, look, look.step, look.progress)
 
-    async def _advance(self, name: str, look: Look, step: AppendStep, progress: TableProgress) -> TableRound:
+    async def _advance(self, name: str, look: TableLook, step: AppendStep, progress: TableProgress) -> TableRound:
         try:
             reached, rows = await self._read(step, look.partitions)
         except DataLossError as error:  # the log start moved meanwhile: the next round names the gap

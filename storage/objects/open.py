@@ -3,7 +3,7 @@
 Place: called once per bucket when a process is composed (cli).
 Invariant: every store has the same decorators, from the inside out:
   measured   every request that the bucket receives is counted
-  hedged     a slow request is sent a second time, and both are counted
+  hedged     a slow PUT of a flush file is sent a second time, and both are counted; only for S3
   retrying   a failed request, hedged or not, is sent again
   merging    close ranges become one request before all of that
 Connections are opened by the first request. The S3 client is imported only for a bucket on S3.
@@ -22,6 +22,7 @@ from headrace.config.shown import shown_address
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError
 from headrace.storage.objects.directory import DirectoryStore
+from headrace.storage.objects.hedge_policy import HedgePolicy
 from headrace.storage.objects.hedging import HedgedStore
 from headrace.storage.objects.measured import MeasuredStore
 from headrace.storage.objects.memory import MemoryStore
@@ -53,7 +54,8 @@ class StoreOptions:
     s3_max_connections: int = 64
     s3_request_timeout_ms: int = 10_000
     store_retries: int = 5
-    store_hedge_after_ms: int = 0
+    store_hedge_percent: int = 5
+    upload_parallelism: int = 8
 
     @classmethod
     def of(cls, settings: Settings) -> StoreOptions:
@@ -66,8 +68,8 @@ def open_store(url: str, options: StoreOptions, *, clock: Clock, rng: random.Ran
     InvalidError, with the reason, for any other address. No request is sent yet.
     """
     store: ObjectStore = MeasuredStore(_plain_store(url, options, clock), clock)
-    if options.store_hedge_after_ms:
-        store = HedgedStore(store, options.store_hedge_after_ms, clock)
+    if options.store_hedge_percent and url.startswith("s3://"):
+        store = HedgedStore(store, HedgePolicy(options.store_hedge_percent, options.upload_parallelism), clock)
     if options.store_retries:
         store = RetryingStore(store, options.store_retries, clock, rng)
     return MergingStore(store)

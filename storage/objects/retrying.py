@@ -3,6 +3,7 @@
 Place: around hedging and measuring, so that every attempt is hedged and counted.
 Invariant: every attempt sends the same bytes. A permanent refusal of the store (InvalidError) is raised at once. A
 put or delete with an uncertain attempt never ends as a RetryableError, because that would say that nothing happened.
+An outage writes at most LINES log lines a minute for each operation; the next one has the number of those left out.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from headrace.storage.errors import (
 )
 from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.store import ByteRange, ObjectInfo, ObjectStore
+from headrace.storage.repetition import Repetitions
 
+LINES = 3
+"""Log lines per minute, for each operation and kind of error. headrace_store_requests_total counts all of them."""
 BACKOFF_S = 0.05
 BACKOFF_S_MAX = 2.0
 THROTTLED_BACKOFF_S = 0.5
@@ -45,6 +49,7 @@ class RetryingStore(StoreDecorator):
     def __init__(self, inner: ObjectStore, retries: int, clock: Clock, rng: random.Random) -> None:
         super().__init__(inner)
         self._retries = retries
+        self._repetitions = Repetitions(lines=LINES)
         self._clock = clock
         self._rng = rng
 
@@ -104,14 +109,17 @@ class RetryingStore(StoreDecorator):
 
     async def _pause(self, operation: str, key: str, attempt: int, error: HeadraceError) -> None:
         seconds = pause_s(attempt, error, self._rng)
-        logger.info(
-            "store request failed, retrying: operation=%s key=%s attempt=%d pause_ms=%d error=%s",
-            operation,
-            key,
-            attempt,
-            seconds * 1000,
-            error,
-        )
+        left_out = self._repetitions.left_out((operation, type(error).__name__), self._clock.monotonic())
+        if left_out is not None:
+            logger.info(
+                "store request failed, retrying: operation=%s key=%s attempt=%d pause_ms=%d left_out=%d error=%s",
+                operation,
+                key,
+                attempt,
+                seconds * 1000,
+                left_out,
+                error,
+            )
         await self._clock.sleep(seconds)
 
 

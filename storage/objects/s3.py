@@ -1,6 +1,6 @@
 """Objects in S3 or an S3-compatible store.
 
-Place: under the decorators; the only file that sends requests to a bucket.
+Place: under the decorators; sends all requests to a bucket, but for large ranges (s3_large.py).
 Invariant: a put that returned is complete in the store, confirmed by the store. S3 answers 200 only after it
 read Content-Length bytes (else 400 IncompleteBody) with the CRC32C that was sent (else 400 BadDigest), and
 its response contains that CRC32C, which is compared here: this proves that the object is complete, at no extra cost.
@@ -22,6 +22,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from typing import Any
 
+import aioboto3
 import crc32c
 
 from headrace.storage.clock import Clock
@@ -38,6 +39,7 @@ from headrace.storage.objects.ranges import check_range, read_each
 from headrace.storage.objects.s3_body import RequestBody
 from headrace.storage.objects.s3_client import S3Options, new_client, of_each_put, of_each_request, send_bodies_at_once
 from headrace.storage.objects.s3_errors import REQUEST_FAILURES, lacks_delete_objects, translate
+from headrace.storage.objects.s3_large import LargeRanges
 from headrace.storage.objects.store import ByteRange, ObjectInfo
 
 PAGE_KEYS = 1000
@@ -71,6 +73,8 @@ class S3Store:
         self._connecting = asyncio.Lock()
         self._connections = AsyncExitStack()
         self._client: Any = None
+        self._session = aioboto3.Session()
+        self._large = LargeRanges(options, self._session, clock)
         self._closed = False
         self._names_no_checksums = False
         self._deletes_one_by_one = False
@@ -107,12 +111,19 @@ class S3Store:
             check_range(byte_range)
             asked["Range"] = f"bytes={byte_range.start}-{byte_range.start + byte_range.length - 1}"
         size = 0 if byte_range is None else byte_range.length
+        is_large = self._large.takes(byte_range)
         async with self._request("get", key, size=size) as client:
+            if is_large and byte_range is not None:
+                large = await self._large.get(client, self._name(key), byte_range)
+                if large is not None:
+                    return large
             answer = await client.get_object(**self._target, Key=self._name(key), **asked)
             async with answer["Body"] as stream:
                 body: bytes = await stream.read()
         if byte_range is not None:
             _check_part(key, byte_range, answer.get("ContentRange", ""), len(body))
+        if is_large:
+            self._large.answered_otherwise()
         return body
 
     def get_at_once(self, key: str, byte_range: ByteRange) -> memoryview | None:
@@ -155,6 +166,7 @@ class S3Store:
 
     async def close(self) -> None:
         self._closed = True
+        self._large.close()
         await self._connections.aclose()
 
     async def _check_length(self, key: str, sent: int) -> None:
@@ -242,7 +254,7 @@ class S3Store:
             if self._closed:
                 raise UnavailableError(f"store is closed: bucket={self._bucket}")
             if self._client is None:
-                self._client = await self._connections.enter_async_context(new_client(self._options))
+                self._client = await self._connections.enter_async_context(new_client(self._options, self._session))
                 send_bodies_at_once(self._client)
         return self._client
 

@@ -79,9 +79,11 @@ def of_each_put(options: S3Options) -> dict[str, str]:
     return {"ServerSideEncryption": options.encryption, **key}
 
 
-def new_client(options: S3Options) -> AbstractAsyncContextManager[Any]:
-    """An aioboto3 S3 client, which connects on first use; credentials come from the standard AWS chain."""
-    client: AbstractAsyncContextManager[Any] = aioboto3.Session().client(
+def new_client(options: S3Options, session: Any = None) -> AbstractAsyncContextManager[Any]:
+    """An aioboto3 S3 client, which connects on first use; credentials come from the standard AWS chain. Without
+    `session` (aioboto3's) it has a new one.
+    """
+    client: AbstractAsyncContextManager[Any] = (session or aioboto3.Session()).client(
         "s3",
         endpoint_url=options.endpoint,
         region_name=options.region,

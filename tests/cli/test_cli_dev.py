@@ -34,8 +34,9 @@ def empty_database(postgres_server: EmbeddedPostgres) -> Iterator[str]:
 
 def test_with_a_metastore_that_others_run_one_line_is_enough(empty_database: str, tmp_path: Path) -> None:
     """No Postgres is started, what to try next is printed, and a database of another directory is refused."""
+    bucket = (tmp_path / "named").as_uri()
     words = [*HEADRACE, "dev", "--metastore-url", empty_database, "--data-dir", str(tmp_path / "mine"), *PORTS]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*words, "--bucket", bucket], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         shown = []
         for line in process.stdout:
@@ -49,6 +50,8 @@ def test_with_a_metastore_that_others_run_one_line_is_enough(empty_database: str
     assert any(f"headrace console -b {address}" in line for line in shown)
     assert any(f"headrace topics create hello -b {address}" in line for line in shown)
     assert not (tmp_path / "mine" / "postgres").exists()
+    assert ready.endswith(f" bucket={bucket}\n")
+    assert list((tmp_path / "named").iterdir()), "it has the cluster's files"
     cluster_id = formatted_cluster_id(empty_database)
     assert cluster_id is not None
     ended = subprocess.run(
@@ -73,6 +76,19 @@ def test_a_directory_of_another_user_is_named(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "file").touch()
     with pytest.raises(InvalidError, match="cannot create the data directory"):
         dev._make(tmp_path / "file")
+
+
+def test_the_bucket_of_the_first_run_is_that_of_all_runs(tmp_path: Path) -> None:
+    own, other = (tmp_path / "bucket").as_uri(), "s3://other/prefix"
+    assert dev._bucket("", tmp_path) == dev._bucket(own, tmp_path) == own
+    assert dev._bucket(other, tmp_path) == other, "nothing is there yet"
+    (tmp_path / "postgres").mkdir()
+    with pytest.raises(InvalidError, match=f"the files of this cluster are in {own}; .* --data-dir for bucket {other}"):
+        dev._bucket(other, tmp_path)
+    (tmp_path / dev.REMEMBERED).write_text(f"{other}\n")
+    assert dev._bucket("", tmp_path) == dev._bucket(other, tmp_path) == other
+    with pytest.raises(InvalidError, match=f"are in {other}"):
+        dev._bucket(own, tmp_path)
 
 
 @pytest.mark.parametrize("words", [["version"], ["--help"], ["topics", "--help"]])

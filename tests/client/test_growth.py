@@ -16,11 +16,11 @@ from kio.schema.errors import ErrorCode
 
 from headrace.client import ClientSettings, OrderedConsumer, OrderedProducer
 from headrace.client.cluster import ClientCluster
-from headrace.client.fetch_wire import FetchedPartition, TopicPositions, decode_fetch_response, encode_fetch_request
+from headrace.client.fetching import FetchedPartition, TopicPositions, decode_fetch_response, encode_fetch_request
 from headrace.client.frame import Frame
 from headrace.client.metadata_wire import OrderedTopic
 from headrace.client.old_values import MOVED_HEADER
-from headrace.client.produce_wire import ProducedBatch, decode_produce_response, encode_produce_request
+from headrace.client.sending import ProducedBatch, decode_produce_response, encode_produce_request
 from headrace.metastore.partitions.linear_hashing import place
 from headrace.metastore.partitions.murmur2 import key_hash
 from headrace.protocol.api_keys import ApiKey

@@ -9,8 +9,7 @@ import threading
 import pytest
 from prometheus_client import CollectorRegistry
 
-from headrace.compactor.cpu_share import CpuShare
-from headrace.compactor.worker import Worker
+from headrace.compactor.worker import CpuShare, Worker
 from headrace.config.settings import Settings
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.store import PostgresMetastore

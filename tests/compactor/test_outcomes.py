@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.compactor import recorder as recording
+from headrace.compactor import outcomes as recording
 from headrace.compactor.outcomes import OutcomeRecorder
 from headrace.metastore.api.outcomes import EndedTransaction, TransactionOutcome
 from headrace.metastore.recorded_objects import RecordedObject

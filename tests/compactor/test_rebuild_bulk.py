@@ -16,7 +16,7 @@ import pytest
 
 from headrace.compactor import rebuild
 from headrace.compactor.outcomes import BulkDecisionRecorder
-from headrace.compactor.rebuild_bulk import BulkFiles
+from headrace.compactor.rebuild import BulkFiles
 from headrace.metastore.api.bulk import BulkFile, BulkOutcome
 from headrace.metastore.api.read import Extent, ExtentQuery
 from headrace.metastore.bulk_records import PREFIX, RECORDED, are_recorded

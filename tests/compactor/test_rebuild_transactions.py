@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from headrace.compactor import rebuild, rebuild_transactions
-from headrace.compactor import recorder as recording
+from headrace.compactor import outcomes as recording
+from headrace.compactor import rebuild
 from headrace.compactor.lease import Lease
 from headrace.compactor.lost import find_lost_ends
 from headrace.compactor.outcomes import OutcomeJob
@@ -149,8 +149,10 @@ async def test_a_rebuild_that_forgets_markers_is_caught(
     lost: Lost,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    shown = rebuild.visible
+
     def without(batches: Any, ended: Any) -> Any:
-        shown_ = rebuild_transactions.visible(batches, ended)
+        shown_ = shown(batches, ended)
         return shown_._replace(batches=[batch for batch in shown_.batches if batch.marker is None])
 
     monkeypatch.setattr(rebuild, "visible", without)
@@ -215,7 +217,7 @@ async def test_a_crash_between_object_and_row_leaves_it_twice(world: CompactionW
     assert ended.outcome is not None
     await write_entries(world.store, outcomes.PREFIX, 0, uuid.UUID(int=1), [ended.outcome])
     await record(world)
-    (ended_twice,) = (await rebuild_transactions.all_outcomes(world.store)).values()
+    (ended_twice,) = (await rebuild.all_outcomes(world.store)).values()
     assert ended_twice.outcomes == [ended.outcome]
     assert ended_twice.committed(BatchOwner(*writer.who[:1], writer.who.epoch - 1, 0)) is True
     assert outcomes.PREFIX == "metastore/transactions/"

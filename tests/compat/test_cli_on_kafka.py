@@ -1,13 +1,23 @@
-"""`headrace topics`, `configs`, `records` and `groups` against Apache Kafka: the tools speak plain Kafka."""
+"""`headrace topics`, `configs`, `users`, `acls` and the others against Apache Kafka: the tools speak plain Kafka."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import confluent_kafka
 import pytest
 
+from tests.cli.access_checks import check_acls, check_features, check_quotas, check_transactions, check_users
 from tests.cli.command_lines import Run, json_runner, produce, told
+from tests.cli.described.file_checks import (
+    Files,
+    check_apply,
+    check_cluster_configs,
+    check_emptied,
+    check_export,
+    check_impossible,
+)
 from tests.compat.kafka_server import kafka_server
 
 pytestmark = [
@@ -16,12 +26,16 @@ pytestmark = [
 ]
 PARTITIONS = 3
 RECORDS = 300
+SETTINGS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
 
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Its bootstrap address."""
-    with kafka_server(tmp_path_factory.mktemp("kafka")) as bootstrap:
+    with kafka_server(tmp_path_factory.mktemp("kafka"), SETTINGS) as bootstrap:
         yield bootstrap
 
 
@@ -97,3 +111,67 @@ def test_records_and_groups(run: Run, kafka: str, monkeypatch: pytest.MonkeyPatc
     described = run("groups", "describe", "readers")
     reader.close()
     assert (sum(row["current_offset"] for row in described), {row["lag"] for row in described}) == (RECORDS, {0})
+
+
+def test_users(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    check_users(run, monkeypatch, tmp_path)
+
+
+def test_acls(run: Run) -> None:
+    check_acls(run)
+
+
+def test_quotas(run: Run) -> None:
+    check_quotas(run)
+
+
+def test_features(run: Run) -> None:
+    check_features(run, "metadata.version")
+
+
+def test_transactions(run: Run, kafka: str) -> None:
+    check_transactions(run, kafka)
+
+
+@pytest.fixture
+def files(kafka: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Files:
+    return Files(tmp_path / "files", kafka, capsys)
+
+
+def test_apply_is_idempotent_and_can_be_interrupted(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_apply(files, monkeypatch)
+    check_emptied(files)
+
+
+def test_what_is_impossible_is_named_at_once(files: Files) -> None:
+    check_impossible(files, refused_by_cluster="")
+    files.write("topics: [{name: fewer, partitions: 2}]")
+    files.apply()
+    files.write("topics: [{name: fewer, partitions: 1, replicationFactor: 3}]")
+    refused = files.apply("--allow-fewer-partitions", status=1)
+    assert "partitions is 2, and this cluster cannot lower it to 1" in refused
+    assert "replicationFactor is 1 since the topic was created" in refused
+
+
+def test_an_export_applied_to_an_empty_cluster_gives_the_same_export(
+    files: Files, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with kafka_server(tmp_path_factory.mktemp("empty"), SETTINGS) as bootstrap:
+        check_emptied(files)
+        target = Files(tmp_path / "empty", bootstrap, capsys)
+        check_export(files, target)
+        check_cluster_configs(files, target)
+
+
+def test_a_cluster_without_an_authorizer_has_no_acls(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with kafka_server(tmp_path_factory.mktemp("open")) as bootstrap:
+        run, files = json_runner(bootstrap, capsys), Files(tmp_path / "files", bootstrap, capsys)
+        assert "no authorizer" in run("acls", "list", status=1)
+        files.write("topics: [{name: t}]\nacls: [{principal: User:a, resource: {type: cluster}, operations: [Alter]}]")
+        assert "cluster.yaml:2: acl allow User:a Alter" in files.apply(status=1)
+        assert "topics" not in files.run("export")
+        files.write("topics: [{name: t}]")
+        files.apply()
+        assert [topic["name"] for topic in files.run("export")["topics"]] == ["t"]

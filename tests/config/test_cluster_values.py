@@ -40,16 +40,17 @@ PROCESS_PREFIXES = (
     ),
     *(
         "http.",
+        "tables.",
         "metastore.",
         "bucket",
         "s3.",
         "store.",
+        "slow.",
         "linger.",
         "flush.",
         "upload.",
         "ingest.",
         "buffer.",
-        "tables.",
     ),
     *(
         "socket.",

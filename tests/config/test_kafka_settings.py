@@ -285,3 +285,14 @@ def test_a_setting_can_be_given_for_one_listener(tmp_path: Path) -> None:
 def test_what_a_listener_cannot_have_is_refused(key: str, value: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         load(flags={key: value})
+
+
+@pytest.mark.parametrize("variable", [True, False])
+def test_the_setting_that_hedged_after_a_fixed_time_names_the_one_that_replaced_it(
+    tmp_path: Path, *, variable: bool
+) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("" if variable else "store.hedge.after.ms=200\n")
+    environ = {"HEADRACE_STORE_HEDGE_AFTER_MS": "200"} if variable else {}
+    with pytest.raises(ConfigError, match=r"replaced by store\.hedge\.percent"):
+        load(path=path, environ=environ)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.process.container_memory import container_limit_bytes
+from headrace.cli.process.serve import container_limit_bytes
 from headrace.config.memory_budget import MIB, memory_budget, over_container
 from headrace.config.settings import Settings
 
@@ -28,6 +28,11 @@ def test_each_part_follows_its_setting() -> None:
     assert parts["uploads"] == 3 * MIB
     assert [parts[name] // MIB for name in ("requests", "replies", "fetch_cache", "groups")] == [8, 9, 10, 11]
     assert "compaction" not in parts
+
+
+def test_replays_are_read_ahead_on_s3() -> None:
+    assert memory_budget(Settings(bucket="s3://bucket"))["read_ahead"] == 96 * MIB
+    assert "96 MiB with a bucket on S3" in _page()
 
 
 def test_a_compactor_has_no_clients() -> None:

@@ -22,6 +22,7 @@ import pytest
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import AlreadyExistsError, CorruptError, InvalidError, NotFoundError
 from headrace.storage.objects.directory import DirectoryStore
+from headrace.storage.objects.hedge_policy import HedgePolicy
 from headrace.storage.objects.hedging import HedgedStore
 from headrace.storage.objects.measured import MeasuredStore
 from headrace.storage.objects.memory import MemoryStore
@@ -66,7 +67,7 @@ def dressed(store: ObjectStore) -> ObjectStore:
     tests/storage/objects/test_hedging.py moves it.
     """
     hasty = HastyClock()
-    store = HedgedStore(MeasuredStore(store, hasty), after_ms=1, clock=ManualClock())
+    store = HedgedStore(MeasuredStore(store, hasty), HedgePolicy(5, 8), ManualClock())
     store = RetryingStore(store, retries=2, clock=hasty, rng=random.Random(1))
     store = ThrottledStore(MergingStore(store), bytes_per_s=1e6, requests_per_s=10, clock=hasty)
     return store
@@ -174,6 +175,25 @@ async def test_ranges(store: ObjectStore) -> None:
     assert await store.get("k", ByteRange(199, 1)) == bytes([199])
     assert await store.get("k", ByteRange(0, 200)) == bytes(range(200))
     assert await store.get("k", ByteRange(50, 7)) == bytes(range(50, 57))
+
+
+async def test_large_ranges(store: ObjectStore) -> None:
+    """S3Store reads them past aioboto3 (s3_range.py); several at a time, so on connections that are used again."""
+    body = random.Random(3).randbytes(3_000_000)
+    key = "large/a b+ü~*'()"
+    await store.put(key, body)
+    ranges = [ByteRange(start, 700_000) for start in (0, 1, 1_234_567, 2_300_000)] * 3
+    for byte_range, found in zip(ranges, await asyncio.gather(*(store.get(key, one) for one in ranges)), strict=True):
+        assert found == body[byte_range.start : byte_range.start + byte_range.length]
+    while hasattr(store, "_inner"):
+        store = store._inner
+    if isinstance(store, S3Store):
+        assert store._large.takes(ranges[0])
+        assert store._large._refused == 0, "the server did not take the signature"
+    with pytest.raises(CorruptError):
+        await store.get(key, ByteRange(2_300_001, 700_000))
+    with pytest.raises(NotFoundError):
+        await store.get("large/none", ByteRange(0, 700_000))
 
 
 async def test_a_range_past_the_end_is_corrupt_not_short(store: ObjectStore) -> None:

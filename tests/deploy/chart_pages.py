@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from headrace.cli.described.schema import AclPart, QuotaPart, TopicPart, UserPart
 from headrace.config.declared import declared
 from headrace.config.settings import Settings, SettingScope
 
@@ -51,6 +52,7 @@ SPREAD = {"enum": ["ScheduleAnyway", "DoNotSchedule"]}
 QUANTITY = {"type": "string", "pattern": "^[0-9]+(\\.[0-9]+)?(m|k|M|G)?$"}
 PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 COUNT = {"type": "integer", "minimum": 0}
+APPLY_FLAG = "^--(prune=.+|allow-data-loss|allow-fewer-partitions|set-passwords)$"
 SECONDS = {"type": "integer", "minimum": 1}
 NARROWER: dict[str, dict[str, Any]] = {
     "image.digest": IMAGE_DIGEST,
@@ -91,9 +93,25 @@ NARROWER: dict[str, dict[str, Any]] = {
     "console.tls.existingSecret": NAME,
     "console.client.existingSecret": NAME,
     "console.service.port": PORT,
+    "security.protocol": {"enum": ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]},
+    "security.keystore.existingSecret": NAME,
+    "security.firstUsers.existingSecret": NAME,
+    "security.firstUsers.names": {
+        "type": "array",
+        "items": {"type": "string", "pattern": "^[A-Za-z0-9._-]+$"},
+        "uniqueItems": True,
+    },
+    "security.client.existingSecret": NAME,
     "migration.timeoutSeconds": SECONDS,
     "migration.backoffLimit": COUNT,
     "format.timeoutSeconds": SECONDS,
+    "topics": {"type": "array", "items": {"$ref": "#/definitions/TopicPart"}},
+    "users": {"type": "array", "items": {"$ref": "#/definitions/ChartUser"}},
+    "acls": {"type": "array", "items": {"$ref": "#/definitions/AclPart"}},
+    "quotas": {"type": "array", "items": {"$ref": "#/definitions/QuotaPart"}},
+    "clusterFile.client.existingSecret": NAME,
+    "clusterFile.flags": {"type": "array", "items": {"type": "string", "pattern": APPLY_FLAG}},
+    "clusterFile.timeoutSeconds": SECONDS,
     "spark.image.digest": IMAGE_DIGEST,
     "spark.timeoutSeconds": SECONDS,
     "spark.executors.instances": {"type": "integer", "minimum": 1},
@@ -163,9 +181,20 @@ def schema() -> str:
         "definitions": {
             "processSettings": _settings({SettingScope.PROCESS}),
             "clusterSettings": _settings({SettingScope.CLUSTER, SettingScope.TOPIC_DEFAULT}),
+            **_described(),
         },
     }
     return json.dumps(head | root, indent=1, ensure_ascii=False) + "\n"
+
+
+def _described() -> dict[str, Any]:
+    """Return the types of a file of `headrace cluster apply`. A user's password is in a Secret."""
+    parts = (TopicPart, UserPart, AclPart, QuotaPart)
+    _, found = msgspec.json.schema_components(parts, ref_template="#/definitions/{name}")
+    user = found.pop("UserPart")
+    properties = {key: each for key, each in user["properties"].items() if key != "password"}
+    own = {"properties": properties | {"existingSecret": NAME, "key": {"type": "string"}}}
+    return {**found, "ChartUser": user | own | {"required": ["name", "existingSecret"]}}
 
 
 def _object(defaults: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:

@@ -19,8 +19,10 @@ from tests.deploy.rendering import (
     CHART,
     NAMES,
     NEWEST,
+    VALUES,
     WITHOUT_LABELS,
     environment,
+    helm,
     objects,
     one,
     pods,
@@ -33,6 +35,7 @@ ADDRESSES = {
     "full": {"PLAINTEXT": "10.1.2.3:9092"},
     "load-balancer": {"PLAINTEXT": "hr-headrace.streams.svc:9092", "EXTERNAL": "kafka.example:9092"},
     "node-port": {"PLAINTEXT": "10.1.2.3:9092", "EXTERNAL": "10.9.9.9:30092"},
+    "secure": {"CLIENTS": "10.1.2.3:9092", "ADMIN": "127.0.0.1:9096"},
 }
 """What agents advertise, by values file."""
 PROPERTY = re.compile(r"^    ([a-z0-9.]+)=", re.M)
@@ -70,7 +73,8 @@ def test_the_settings_of_a_pod_are_accepted(name: str, tmp_path: Path) -> None:
             found_addresses = {e.name: f"{e.host}:{e.port}" for e in listeners(settings).advertised}
             assert found_addresses == ADDRESSES[name] | {"INTERNAL": "10.1.2.3:9094"}
             assert listeners(settings).inter_broker == "INTERNAL"
-            assert {endpoint.host for endpoint in listeners(settings).serving} == {"::"}
+            bound = {endpoint.host for endpoint in listeners(settings).serving if endpoint.name != "ADMIN"}
+            assert bound == {"::"}
         assert settings.http_host == "::"
 
 
@@ -80,13 +84,13 @@ def test_the_addresses_of_ipv6_pods_are_accepted(name: str) -> None:
     found = pods(objects(name))
     (agent,) = [spec for key, spec in found.items() if key.startswith("Deployment/") and key.endswith("-agent")]
     given = environment(containers(agent)[-1]) | {"POD_IP": "2600:1f13::a", "HOST_IP": "2600:1f13::b"}
-    listening = {key: value for key, value in expanded(given).items() if "LISTENER" in key}
+    listening = {key: value for key, value in expanded(given).items() if "LISTENER" in key or "KEYSTORE" in key}
     advertised = {e.name: (e.host, e.port) for e in listeners(load(environ=listening)).advertised}
     assert advertised["INTERNAL"] == ("2600:1f13::a", 9094)
     if name == "node-port":
         assert advertised["EXTERNAL"] == ("2600:1f13::b", 30092)
     if name != "load-balancer":
-        assert advertised["PLAINTEXT"] == ("2600:1f13::a", 9092)
+        assert advertised["CLIENTS" if name == "secure" else "PLAINTEXT"] == ("2600:1f13::a", 9092)
 
 
 @pytest.mark.parametrize("host", ["::", "0.0.0.0"])
@@ -337,3 +341,39 @@ def test_a_driver_is_bounded_in_time_and_memory() -> None:
     (driver,) = job["template"]["spec"]["containers"]
     assert driver["resources"]["limits"]["memory"] == "2Gi"
     assert "--driver-memory 1g" in environment(driver)["PYSPARK_SUBMIT_ARGS"], "the rest is Python's"
+
+
+@pytest.mark.needs("helm")
+def test_clients_log_in_by_one_values_file() -> None:
+    """Listener, key, first users, ADMIN and the client of `helm test` come from `security`."""
+    found = objects("secure")
+    agent = pods(found)["Deployment/hr-headrace-agent"]
+    environ = environment(agent["containers"][0])
+    assert environ["HEADRACE_LISTENERS"] == "CLIENTS://[::]:9092,INTERNAL://[::]:9094,ADMIN://127.0.0.1:9096"
+    assert environ["HEADRACE_LISTENER_SECURITY_PROTOCOL_MAP"] == "CLIENTS:SASL_SSL"
+    assert environ["HEADRACE_SSL_KEYSTORE_LOCATION"] == "/etc/headrace-keystore/tls-combined.pem"
+    (job,) = [spec for name, spec in pods(found).items() if name.endswith("-format")]
+    users = [each for each in job["containers"][0]["args"] if each.startswith("SCRAM-SHA-512=")]
+    assert users == [
+        f"SCRAM-SHA-512=[name={name},password-file=/run/headrace-users/{name}]" for name in ("admin", "orders")
+    ]
+    (test,) = [spec for name, spec in pods(found).items() if name.startswith("Pod/")]
+    assert test["containers"][0]["args"][0].count("--command-config /etc/headrace-client/client.properties") == 4
+
+
+@pytest.mark.needs("helm")
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ("security.keystore.existingSecret=", "security.keystore.existingSecret"),
+        ("security.client.existingSecret=", "security.client.existingSecret"),
+        ("security.firstUsers.existingSecret=", "security.firstUsers"),
+        ("security.protocol=PLAINTEXT", "security.keystore.existingSecret has no effect"),
+    ],
+)
+def test_half_a_secured_listener_is_refused(setting: str, key: str) -> None:
+    done = helm(
+        "template", "hr", str(CHART), "--kube-version", NEWEST, "-f", str(VALUES / "secure.yaml"), "--set", setting
+    )
+    assert done.returncode != 0
+    assert key in done.stderr

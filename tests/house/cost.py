@@ -1,7 +1,7 @@
 """A pytest plugin: what each test cost, in CPU seconds of its whole process tree and in wall seconds.
 
-Place: at the end of a run it prints the CPU seconds of each folder and the longest tests, and keeps all in
-.test-results/cost.json.
+Place: at the end of a run it prints the CPU seconds of each folder and of the costliest files, and the longest tests,
+and keeps all in .test-results/cost.json.
 A test that took less than BRIEF_SECONDS is charged the time of the worker alone; what its servers used is charged to
 the next longer test of the worker, because a reading of all processes takes about a millisecond.
 """
@@ -22,6 +22,7 @@ from tests.house.process_cpu import process_tree
 
 BRIEF_SECONDS = 0.05
 LONGEST_SHOWN = 10
+FILES_SHOWN = 25
 _KEY = "cost"
 COLLECTING = "collecting"
 """The name under which a worker's start counts."""
@@ -86,6 +87,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for folder, cpu_seconds in folders.most_common():
         terminalreporter.write_line(f"{cpu_seconds:8.1f}  {folder}")
     terminalreporter.write_line(f"{sum(folders.values()):8.1f}  in all")
+    files: Counter[str] = Counter()
+    for test, cost in tests.items():
+        files[file_of(test)] += cost["cpu_seconds"]  # type: ignore[assignment]
+    terminalreporter.write_line("the files with the most of them:")
+    for file, cpu_seconds in files.most_common(FILES_SHOWN):
+        terminalreporter.write_line(f"{cpu_seconds:8.1f}  {file}")
     longest = sorted(tests.items(), key=lambda test: -test[1]["seconds"])[:LONGEST_SHOWN]
     terminalreporter.write_line("the longest tests (wall seconds, CPU seconds):")
     for test, cost in longest:

@@ -59,6 +59,7 @@ REASONS: dict[str, SkipReason] = {
         for version in ("3.11", "3.12", "3.13")
     },
     "needs mkfs.ext4 and a loop device": SkipReason("apt-get install e2fsprogs, and allow loop devices"),
+    "needs systemd-analyze": SkipReason("apt-get install systemd", lambda: shutil.which("systemd-analyze") is not None),
     "needs IPv6": SkipReason("allow IPv6, so that the machine has the address ::1", has_ipv6),
     "needs network namespaces": SkipReason("apt-get install iproute2 util-linux, and run as root", has_namespaces),
     "needs root": SkipReason("run the tests as root", lambda: os.geteuid() == 0),

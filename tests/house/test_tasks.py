@@ -21,11 +21,13 @@ LIBRARY = "headrace.client: an application runs it, without a supervisor; a bug 
 SHORT = "one piece of work that ends by itself and leaves nothing to be done; the next occasion makes another"
 
 ACCOUNTED = {
+    "storage/dependency.py": {"_pause": AWAITED},
     "storage/supervision.py": {"keep": "the supervisor"},
     "agent/cluster/controller/controller_step.py": {"run": "Supervisor.attempt"},
     "agent/cluster/follower.py": {"_next_read": SHARED},
     "agent/cluster/membership.py": {"_pause": AWAITED, "controlled_shutdown": AWAITED},
     "agent/fetch/files/cache.py": {"_shared_load": SHARED},
+    "agent/fetch/files/read.py": {"load_ahead": SHORT},
     "agent/fetch/index/feed.py": {"_pause": AWAITED},
     "agent/fetch/forgotten.py": {"note": SHORT},
     "agent/fetch/offsets/joined_offsets.py": {"_begin_call": SHARED},
@@ -37,7 +39,7 @@ ACCOUNTED = {
     "agent/listener/connection.py": {"_start": "one request: its connection answers it"},
     "agent/listener/muting.py": {"begin": SHORT},
     "agent/listener/server.py": {"drain": AWAITED},
-    "agent/peers/health_reports.py": {"reached": AWAITED},
+    "agent/peers/health_reports.py": {"reported": AWAITED},
     "agent/produce/pipeline.py": {
         "_spawn": "a bug in it stops produce, which /readyz says: what was buffered is unknown"
     },

@@ -158,6 +158,8 @@ CALLED_FROM_OUTSIDE = {"buffer_updated", "get_buffer", "connection_made", "conne
     "resume_writing", "data_received",  # with the five before them, asyncio's callbacks
     "dump",  # psycopg's
     "main_loop",  # uvicorn's
+    "formatTime",  # logging's
+    "ignore_aliases",  # PyYAML's
     "list_agent_leases",  # by name, as all of queries.py; the others have a method of the same name
     "build_request_header", "parse_response_header",  # aiokafka's
 } | {  # PySpark's data source API

@@ -14,7 +14,7 @@ DECLARED = "advisory_keys"
 KEYS = {
     "shard_lock": {"lock_shards"},
     "producer_id_lock": {"allocate_producer_ids", "merge_producer_id_blocks"},
-    "life_lock": {"assert_life", "begin_life"},
+    "life_lock": {"assert_life", "begin_life", "grow_commit_shards"},
     "bulk_writer_lock": {"decide_bulk_write"},
 }
 """Advisory keys: the files that take it, all for the one purpose that advisory_keys.sql says."""

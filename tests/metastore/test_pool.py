@@ -169,7 +169,7 @@ async def test_a_server_that_goes_away_while_it_is_checked_is_unavailable(
 
 
 def test_every_connection_of_a_pool_is_taken_where_errors_are_translated() -> None:
-    """An error of psycopg that nobody translated ends a process that should have tried again."""
+    """An error of psycopg without a translation ends a process that should have tried again."""
     takers = [
         path.relative_to(ROOT).as_posix()
         for folder in ("agent", "metastore", "compactor", "cli")

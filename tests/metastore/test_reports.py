@@ -21,6 +21,7 @@ from headrace.metastore.api.reports import (
     JobCount,
     JobStatus,
     Statistics,
+    TopicSize,
 )
 from headrace.metastore.postgres.reports import queries
 from headrace.metastore.postgres.reports.report_query import ReportQuery
@@ -38,6 +39,7 @@ VALUES: list[tuple[Callable[[], Select[Any]], type]] = [
     (queries.file_levels, FileLevel),
     (queries.list_agent_leases, AgentLease),
     (queries.consumer_lags, ConsumerLag),
+    (queries.topic_sizes, TopicSize),
 ]
 EXTENTS = """
 INSERT INTO extents (partition_key, last_offset, base_offset, file_id, position, length, leader_epoch, max_timestamp)
@@ -84,15 +86,44 @@ async def test_the_largest_lags_come_first_and_say_how_many_there_are(metastore:
         assert claim is not None
         stored = [CommittedOffset(key, offset, 0, "") for key, offset in offsets.items()]
         assert all(await metastore.commit_offsets(group, claim.coordinator_epoch, stored))
-    assert await metastore.consumer_lags(3) == [
+    lags = await metastore.consumer_lags(3)
+    assert all(lag.age_ms > 0 for lag in lags), "the records of these batches have timestamps of long ago"
+    assert [lag._replace(age_ms=0) for lag in lags] == [
         ConsumerLag("slow", b, 9, 6),
         ConsumerLag("slow", a, 4, 6),
         ConsumerLag("quick", b, 1, 6),
     ]
     rest = (await metastore.consumer_lags(100))[3:]
     assert [lag.records for lag in rest] == [0, 0, 0], "an offset beyond the end is no negative lag"
+    assert [lag.age_ms for lag in rest] == [0, 0, 0]
     assert await metastore.delete_topics(await metastore.metadata_head(), [scene.topic.topic_id])
     assert await metastore.consumer_lags(100) == []
+
+
+async def test_the_age_of_a_lag_is_that_of_the_next_record(metastore: PostgresMetastore, metastore_url: str) -> None:
+    scene = await open_scene(metastore, partitions=1)
+    (key,) = scene.keys
+    for _ in range(2):
+        await scene.commit(file_of([batch(key, records=5)]))
+    async with session(metastore_url) as raw:
+        await rows(raw, "UPDATE extents SET max_timestamp = to_ms(now()) - 60000 WHERE base_offset = 0 RETURNING 1")
+        await rows(raw, "UPDATE extents SET max_timestamp = to_ms(now()) + 60000 WHERE base_offset = 5 RETURNING 1")
+    claim = await metastore.claim_group("g", *scene.agent)
+    assert claim is not None
+    for offset, oldest_ms, newest_ms in ((4, 60_000, 360_000), (5, 0, 0)):
+        await metastore.commit_offsets("g", claim.coordinator_epoch, [CommittedOffset(key, offset, 0, "")])
+        (lag,) = await metastore.consumer_lags(10)
+        assert oldest_ms <= lag.age_ms <= newest_ms, offset
+
+
+async def test_the_largest_topics_come_first_and_say_what_all_have(metastore: PostgresMetastore) -> None:
+    scene = await open_scene(metastore, partitions=2)
+    assert [size.size_bytes for size in await metastore.topic_sizes(10)] == [0]
+    file = file_of([batch(key) for key in scene.keys])
+    await scene.commit(file)
+    stored = sum(staged.length for staged in file.batches)
+    assert await metastore.topic_sizes(10) == [TopicSize(scene.topic.topic_id, stored, stored, 1)]
+    assert await metastore.topic_sizes(0) == []
 
 
 async def test_a_page_of_the_audit_probes_the_files_extents(metastore: PostgresMetastore, metastore_url: str) -> None:

@@ -408,8 +408,8 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         rows: list[FeedRow] = []
         lost: list[int] = []
         for shard, position in sorted(positions.items()):
-            head = self.feed_heads[shard]
-            later = [row for row in self.feed[shard] if row.seq > position]
+            head = self.feed_heads.get(shard, -1)
+            later = [row for row in self.feed.get(shard, []) if row.seq > position]
             if position > head or len(later) != head - position:
                 lost.append(shard)
             else:
@@ -422,6 +422,12 @@ class ModelMetastore(ModelRetention, ModelCompaction):
             lost_shards=lost,
             metadata_offset=self.metadata_offset,
         )
+
+    def grow_shards(self, shards: int) -> None:
+        """See metastore.api.shards: partitions continue in the shards of the new count."""
+        for shard in range(self.shards, shards):
+            self.feed[shard], self.feed_heads[shard] = [], 0
+        self.shards = shards
 
     # -- inside
 

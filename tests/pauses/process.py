@@ -120,6 +120,8 @@ class Process:
                 log_start_offset=self.fetch.log_start_offset,
             ),
             registry,
+            seen=None,
+            authorizer=None,
         )
         self._housekeeper = Housekeeper(line, clock, rng, registry)
         self._housekeeping: asyncio.Task[None] | None = None

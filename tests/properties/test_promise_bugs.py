@@ -1,4 +1,6 @@
-"""The proofs of W2, W6, W10, W14, W15, W16 and X8 fail when the promise is broken: each named bug is planted for one.
+"""The proofs of W2, W6, W10, W14, W15, W16, X8 and hedges fail when the promise is broken.
+
+Each named bug is planted for one.
 
 Place: with test_commit_bugs.py (W3-W8) and tests/simulation/bugs.py; W13 has its own in tests/faults/test_torture.py.
 A bug replaces one attribute; the proof then runs as it is and must fail where the bug shows.
@@ -25,6 +27,7 @@ from headrace.compactor.rewrite import CopyBatches
 from headrace.metastore.api.commit import FileCommit
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import CorruptError
+from headrace.storage.objects.hedge_policy import HedgePolicy
 from headrace.storage.segment.writer import SegmentWriter
 from load import bench_ceiling
 from load.bench_ceiling import CommittingAgent
@@ -34,6 +37,7 @@ from tests.agent.produce import test_flush_budget, test_flush_policy, test_pipel
 from tests.compactor import test_compact
 from tests.compactor.world import CompactionWorld
 from tests.load import test_ceiling
+from tests.storage.objects import test_hedge_policy
 from tests.storage.segment import test_writer
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -80,6 +84,54 @@ def _paces_only(right: Any) -> Any:
 
 def _without_reserve(right: Any) -> Any:
     return lambda self, now, client_waits: right(self, now, client_waits=True)
+
+
+def _hedges_for_nothing(right: Any) -> Any:
+    def may_hedge(self: HedgePolicy, now: float) -> bool:
+        saved = self._saved
+        found: bool = right(self, now)
+        self._saved = saved
+        return found
+
+    return may_hedge
+
+
+def _hedges_saved_for_ever(right: Any) -> Any:
+    def begin(self: HedgePolicy, size: int, now: float) -> float | None:
+        saved = self._saved
+        delay: float | None = right(self, size, now)
+        self._saved = saved + self._percent
+        return delay
+
+    return begin
+
+
+def _hedges_before_any_put(right: Any) -> Any:
+    def may_hedge(self: HedgePolicy, now: float) -> bool:
+        self._saved += self._percent
+        found: bool = right(self, now)
+        return found
+
+    return may_hedge
+
+
+def _begins_uncounted(right: Any) -> Any:
+    def begin(self: HedgePolicy, size: int, now: float) -> float | None:
+        delay: float | None = right(self, size, now)
+        self._running = 0
+        return delay
+
+    return begin
+
+
+def _counts_hedged_puts_as_quick(right: Any) -> Any:
+    """Of a hedged PUT, the time since its hedge: what the second request took."""
+
+    def end(self: HedgePolicy, size: int, seconds: float | None, now: float) -> None:
+        slow = None if seconds is None else self._p95(0, now)
+        right(self, size, seconds if slow is None or seconds is None or seconds < slow else seconds - slow, now)
+
+    return end
 
 
 def _at_once(right: Any) -> Any:
@@ -208,6 +260,42 @@ BUGS = {
         test_flush_policy.test_early_flushes_slow_down_while_commits_are_slow,
         AssertionError,
         "halved while commits are slow",
+    ),
+    "hedges: they use up nothing": Bug(
+        _replace(HedgePolicy, "may_hedge", _hedges_for_nothing),
+        test_hedge_policy.test_no_more_puts_are_hedged_than_the_share_of_all,
+        AssertionError,
+        "more hedges than the share",
+    ),
+    "hedges: a PUT that asks earns twice": Bug(
+        _replace(HedgePolicy, "may_hedge", _hedges_before_any_put),
+        test_hedge_policy.test_no_more_puts_are_hedged_than_the_share_of_all,
+        AssertionError,
+        "more hedges than the share",
+    ),
+    "hedges: they are saved without end": Bug(
+        _replace(HedgePolicy, "begin", _hedges_saved_for_ever),
+        test_hedge_policy.test_no_more_puts_are_hedged_than_the_share_of_all,
+        AssertionError,
+        "saved without a limit",
+    ),
+    "hedges: a request to slow down is ignored": Bug(
+        _replace(HedgePolicy, "throttled", lambda right: lambda self, now: None),
+        test_hedge_policy.test_no_hedge_while_s3_throttles,
+        AssertionError,
+        "hedged while S3 throttles",
+    ),
+    "hedges: uploads that end are counted, those that begin are not": Bug(
+        _replace(HedgePolicy, "begin", _begins_uncounted),
+        test_hedge_policy.test_no_hedge_while_all_places_for_uploads_are_taken,
+        AssertionError,
+        "hedged while uploads queue",
+    ),
+    "hedges: they lower the p95": Bug(
+        _replace(HedgePolicy, "end", _counts_hedged_puts_as_quick),
+        test_hedge_policy.test_under_a_log_normal_tail_five_of_a_hundred_are_hedged_after_the_real_p95,
+        AssertionError,
+        "the p95 is 102 ms",
     ),
 }
 

@@ -22,8 +22,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import DataLossError, OptionError
 from headrace.scan.export import run
-from headrace.scan.export.run import Exporter, ExportOptions
-from headrace.scan.export.state import STATE_KEY, ExportState
+from headrace.scan.export.run import STATE_KEY, Exporter, ExportOptions, ExportState
 from headrace.scan.read import SplitReader
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id

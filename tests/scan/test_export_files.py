@@ -9,7 +9,7 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 from pyarrow import parquet  # noqa: E402
 
-from headrace.scan.export.files import NO_DATE, files_of  # noqa: E402
+from headrace.scan.export.run import NO_DATE, files_of  # noqa: E402
 
 
 @pytest.mark.parametrize(

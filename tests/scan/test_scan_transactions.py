@@ -24,12 +24,12 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan import offsets, plan, read
 from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.errors import DataLossError
+from headrace.scan.offsets import first_offset_since
 from headrace.scan.options import parse_options
 from headrace.scan.partitions import ScanPartition, Subscribe, TopicCatalog, select
 from headrace.scan.plan import WantedOffsets
 from headrace.scan.read import SplitReader
 from headrace.scan.splits import make_splits
-from headrace.scan.timestamps import first_offset_since
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.objects.memory import MemoryStore

@@ -31,6 +31,7 @@ from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.verdict import LifeVerdict
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import HeadraceError
+from headrace.storage.objects.hedge_policy import HedgePolicy
 from headrace.storage.objects.hedging import HedgedStore
 from headrace.storage.objects.merging import MergingStore
 from headrace.storage.objects.retrying import RetryingStore
@@ -57,6 +58,8 @@ LIFE_CHECK_SECONDS = 0.2
 ZONE_SECRET = b"of this cluster"
 FENCED_AFTER_SECONDS = 0.7
 """Who is silent for so long has lost its lease."""
+HEDGE_SAMPLES = 3
+"""A schedule has too few PUTs for the real number."""
 
 
 class _Unregistered(CollectorRegistry):
@@ -119,6 +122,7 @@ class Process:
             ),
             _Unregistered(),
             self._seen_bytes(),
+            authorizer=None,
         )
         self.dispatcher = Dispatcher()
         self.dispatcher.register(ApiKey.PRODUCE, self.produce.handle)
@@ -165,8 +169,9 @@ class Process:
         """The same as storage/objects/open.py does it."""
         settings = self._world.plan.settings
         store: ObjectStore = line
-        if settings.store_hedge_after_ms:
-            store = HedgedStore(store, settings.store_hedge_after_ms, self.clock)
+        if settings.store_hedge_percent:
+            policy = HedgePolicy(settings.store_hedge_percent, settings.upload_parallelism, samples_min=HEDGE_SAMPLES)
+            store = HedgedStore(store, policy, self.clock)
         if settings.store_retries:
             store = RetryingStore(store, settings.store_retries, self.clock, rng)
         return MergingStore(store)

@@ -13,9 +13,7 @@ from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.produce.refused_sequences import RefusedSequences
 from headrace.metastore.life import keeper, verdict
 from headrace.metastore.life.bucket import Position
-from headrace.metastore.life.flushed import FlushedPosition
-from headrace.metastore.life.keeper import LifeKeeper
-from headrace.metastore.life.leaving import LeavePolicy
+from headrace.metastore.life.keeper import FlushedPosition, LeavePolicy, LifeKeeper
 from headrace.metastore.life.verdict import LifeVerdict, judge
 from tests.model import metastore_model
 from tests.patch import Patch

@@ -9,7 +9,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.produce import flusher, merge, pipeline, upload
+from headrace.agent.produce import flusher, join, pipeline, upload
 from headrace.agent.produce.acknowledge import Acknowledger
 from headrace.agent.produce.commit import Committer
 from headrace.agent.produce.flush_policy import FlushLimits, FlushPolicy, FlushVerdict, Situation
@@ -211,7 +211,7 @@ def merged_batches_are_all_told_the_first_offset(patch: Patch) -> None:
 @bug("W11", Kind.DUPLICATE, Kind.CORRUPT)
 def idempotent_batches_are_merged(patch: Patch) -> None:
     """Batches that carry a producer id are merged like any other, and lose it."""
-    patch.replace(merge, "_is_small", lambda header, max_bytes: header.record_count <= merge.RECORDS_MAX)
+    patch.replace(join, "_is_small", lambda header, max_bytes: header.record_count <= join.RECORDS_MAX)
 
 
 @bug("W3", Kind.UNSTORED, Kind.UNACCOUNTED, Kind.LOST, Kind.STUCK, Kind.CORRUPT)

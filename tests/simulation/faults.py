@@ -61,6 +61,7 @@ class Fault(enum.StrEnum):
     MERGED = "extents merged and swapped"
     CLEANED = "pass of cleaning by key begun"
     WORKED = "job on a cluster with keys of segments begun"
+    SHARDS_GROWN = "commit shards doubled"
     EPOCH_RAISED = "leader epoch raised"
     TOPIC_DELETED = "topic deleted"
     TOPIC_CREATED = "topic created again"

@@ -47,6 +47,7 @@ class Nemesis:
             Fault.EPOCH_RAISED: self._raise_epoch,
             Fault.TOPIC_DELETED: self.delete_topic,
             Fault.MERGED: self._merge,
+            Fault.SHARDS_GROWN: self._grow_shards,
         }
 
     def start(self) -> None:
@@ -105,6 +106,13 @@ class Nemesis:
         self._world.faults.count(Fault.FEED_FORGOTTEN)
         self._world.note("feed forgotten", shard)
         model.forget_feed(shard)
+
+    def _grow_shards(self) -> None:
+        model = self._world.database.model
+        if not self.is_between_lives():
+            self._world.faults.count(Fault.SHARDS_GROWN)
+            self._world.note("shards", 2 * model.shards)
+            model.grow_shards(2 * model.shards)
 
     def _move_log_start(self) -> None:
         place = self._rng.choice([place for topic in self._world.metadata.living() for place in topic.places()])

@@ -64,7 +64,7 @@ BLOWS: Mapping[Fault, int] = {
 
 
 _EARLY_FLUSHES, _SHORT_MEMORY, _FAILOVERS, _CLEANING = 0x5EED_0001, 0x5EED_0002, 0x5EED_0003, 0x5EED_0004
-_SEGMENTS, _CRASHES = 0x5EED_0005, 0x5EED_0006
+_SEGMENTS, _CRASHES, _GROWTH = 0x5EED_0005, 0x5EED_0006, 0x5EED_0007
 """Mixed into the seed for what was added later, so that older decisions of a seed stay."""
 
 
@@ -82,6 +82,11 @@ FIRST_SEED_WITH_CLEANING = 1 << 41
 
 FIRST_SEED_WITH_SEGMENTS = 1 << 42
 """Schedules of these seeds and above are of a cluster with keys for merged files (segment_workers.py)."""
+
+
+FIRST_SEED_WITH_GROWTH = 1 << 43
+"""In schedules of these seeds and above the commit shards are doubled a few times; in every other one the metastore is
+replaced, too."""
 
 
 class Failover(NamedTuple):
@@ -138,6 +143,8 @@ class Plan:
 
 def make_plan(seed: int) -> Plan:
     """The plan of the seed, always the same."""
+    if seed >= FIRST_SEED_WITH_GROWTH:
+        return _with_growth(_with_failovers(_plan(seed)) if seed % 2 else _plan(seed))
     if seed >= FIRST_SEED_WITH_SEGMENTS:
         return _with_segments(_plan(seed))
     if seed >= FIRST_SEED_WITH_CLEANING:
@@ -178,6 +185,11 @@ def _crashes(rng: random.Random, seconds: float) -> list[Crash]:
     if rng.random() >= CRASH_SHARE:
         return []
     return [Crash(rng.uniform(0.6, seconds), rng.uniform(0.2, 0.8), rng.uniform(0.02, 0.3))]
+
+
+def _with_growth(plan: Plan) -> Plan:
+    rng = random.Random(plan.seed ^ _GROWTH)
+    return replace(plan, blows={**plan.blows, Fault.SHARDS_GROWN: rng.randint(1, 4)})
 
 
 def _with_cleaning(plan: Plan) -> Plan:
@@ -268,7 +280,7 @@ def _settings(rng: random.Random, early: random.Random) -> Settings:
         flush_bytes=rng.choice((250, 800, 1_000_000, 1_000_000)),
         upload_parallelism=rng.choice((1, 2, 8)),
         store_retries=rng.choice((0, 0, 1, 3)),
-        store_hedge_after_ms=rng.choice((0, 0, 40)),
+        store_hedge_percent=rng.choice((0, 0, 100)),
         feed_poll_interval_ms=rng.choice((40, 150, 500)),
         ingest_merge_max_bytes=rng.choice((0, 500, 65_536, 65_536)),
         cache_bytes=rng.choice((0, 1_500, 1_000_000)),

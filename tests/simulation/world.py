@@ -307,7 +307,7 @@ class World:
 
     async def _await_the_life(self) -> None:
         """Every agent learns of the life that the metastore is in. Until then it may show the one before, for as
-        long as it keeps connections to an old server (metastore/life/leaving.py).
+        long as it keeps connections to an old server (metastore/life/keeper.py).
         """
         if not self.plan.failovers:
             return

@@ -95,7 +95,7 @@ async def layout(world: SparkCleaningWorld, keys: list[int]) -> list[list[tuple[
 
 async def merge_on_spark(world: SparkCleaningWorld, source: type[DataSource]) -> None:
     """Run the job that waits."""
-    from headrace.compactor.spark.handler import SparkCompactor
+    from headrace.compactor.spark.source import SparkCompactor
 
     job = await world.claimed(LARGE_KIND)
     compactor = SparkCompactor(

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.errors import DataLossError
 from headrace.spark import stream
-from headrace.spark.stream_offsets import StreamOffsets
+from headrace.spark.stream import StreamOffsets
 from headrace.storage.cluster_properties import write_cluster_id
 from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.spark.micro_batches import STEPS, Checkpoint, DriverKilled, MicroBatches

@@ -59,7 +59,7 @@ class DelegationTokens:
     change: LogChange
     rng: random.Random
     in_force: SettingsInForce
-    authorizer: Authorizer | None = None
+    authorizer: Authorizer | None
     """The authorizer; None if ACLs are not enforced: then there are no grants."""
     on_limit: Callable[[str], None] = lambda setting: None
     """Called with the limit that refuses a token."""

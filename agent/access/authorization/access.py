@@ -69,7 +69,7 @@ class AclAccess:
     is_full = False
 
     def __init__(
-        self, index: AclIndex, subject: Subject, *, allowed_without_acl: bool, decisions: Decisions | None = None
+        self, index: AclIndex, subject: Subject, *, allowed_without_acl: bool, decisions: Decisions | None
     ) -> None:
         """`decisions`: where they are remembered; None: nowhere else."""
         self.subject = subject

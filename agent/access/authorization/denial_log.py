@@ -1,11 +1,13 @@
-"""Counts denials, and hands them to the audit log.
+"""Counts denials, writes them to the log, and hands them to the audit log.
 
 Place: called by authorizer.py for each denial.
-Invariant: the same denial reaches the audit log once a minute at most, however often a client repeats it, with the
+Invariant: the same denial reaches the logs once a minute at most, however often a client repeats it, with the
 number of all since the last time. All of them are counted.
 """
 
 from __future__ import annotations
+
+import logging
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -14,9 +16,12 @@ from headrace.agent.access.authorization.authorizer import Authorizer, Denial
 from headrace.agent.cluster.view import ClusterView
 from headrace.config.settings import Settings
 from headrace.protocol.api_names import api_name
-from headrace.protocol.request import Request
+from headrace.protocol.request import ANONYMOUS, Request
+from headrace.storage.client_text import shown
 from headrace.storage.clock import Clock
 from headrace.storage.repetition import Repetitions
+
+logger = logging.getLogger(__name__)
 
 
 class DenialLog:
@@ -38,6 +43,15 @@ class DenialLog:
         if left_out is None:
             return
         resource = f"{denial.resource_type.name}:{denial.resource_name}"
+        logger.warning(  # without LIMITED: a client may invent any number of names
+            "denied: principal=%s operation=%s resource=%s api=%s client_id=%r count=%d",
+            request.connection.principal or ANONYMOUS,
+            denial.operation.name,
+            shown(resource),
+            api_name(denial.api_key),
+            shown(request.client_id),
+            left_out + 1,
+        )
         self._audit.denied(request, denial.operation.name, resource, count=left_out + 1)
 
 

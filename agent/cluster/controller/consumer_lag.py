@@ -3,7 +3,8 @@
 Place: a row of controller.py's table; in a separate task, so that a slow report delays no fencing.
 Invariant: at most `consumer.lag.metrics.max` series, those with the largest lag; one statement per pause of the
 step, none on standbys. A controller that is not active shows nothing, so a takeover leaves no second, older value.
-Lag in seconds is not exported: it needs the time of the next record of each pair, a look-up per pair (decisions/0061).
+Lag in seconds is how old the extent with a pair's next record is, by its newest timestamp: the record is at least so
+old (decisions/0061).
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ class ConsumerLags:
             ["group", "topic", "partition"],
             registry=registry,
         )
+        self._seconds = Gauge(
+            "headrace_consumer_lag_seconds",
+            "How old the next record of a group is at least, by the timestamps of its extent, on the active controller",
+            ["group", "topic", "partition"],
+            registry=registry,
+        )
         self._omitted = Gauge(
             "headrace_consumer_lag_omitted",
             "Pairs of group and partition without such a series, because there are more than consumer.lag.metrics.max",
@@ -39,7 +46,7 @@ class ConsumerLags:
         )
 
     def judge(self, _: MetadataImage) -> bool:
-        """Whether lags are exported."""
+        """Return whether lags are exported."""
         return self._pairs_max > 0
 
     async def refresh(self, _: int, image: MetadataImage, __: bool) -> None:
@@ -61,9 +68,12 @@ class ConsumerLags:
     def _show(self, image: MetadataImage, lags: list[ConsumerLag]) -> None:
         """Replaces the previous values."""
         self._lag.clear()
+        self._seconds.clear()
         topics = image.topics_by_number
         for lag in lags:
             number, index = split_partition_key(lag.partition_key)
             if number in topics:
-                self._lag.labels(lag.group_id, topics[number].name, str(index)).set(lag.records)
+                pair = (lag.group_id, topics[number].name, str(index))
+                self._lag.labels(*pair).set(lag.records)
+                self._seconds.labels(*pair).set(lag.age_ms / 1000)
         self._omitted.set(lags[0].pairs - len(lags) if lags else 0)

@@ -33,6 +33,7 @@ from headrace.agent.cluster.controller.metadata_snapshots import MetadataSnapsho
 from headrace.agent.cluster.controller.partition_steps import PartitionSteps
 from headrace.agent.cluster.controller.schedules import JobSchedules
 from headrace.agent.cluster.controller.setting_agreement import SettingRecorder, lacks_values
+from headrace.agent.cluster.controller.topic_sizes import TopicSizes
 from headrace.agent.cluster.controller.transaction_ends import TransactionEnds
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.metastore.api.controller import ControllerLease, ControllerMetastore
@@ -64,12 +65,13 @@ def controller_steps(
     registry: CollectorRegistry,
     schedules: Callable[[MetadataImage], Sequence[JobSchedule]] = lambda _: (),
     lags: ConsumerLags | None = None,
+    sizes: TopicSizes | None = None,
     ends: TransactionEnds | None = None,
 ) -> list[ControllerStep[Any]]:
     """Return the table of what the active controller does in its rounds, in this order.
 
-    `schedules`: the periodic jobs of a cluster. `lags`: None if none are exported. `ends`: None if no transaction is
-    ended here."""
+    `schedules`: the periodic jobs of a cluster. `lags`, `sizes`: None if none are exported. `ends`: None if no
+    transaction is ended here."""
     settings, partitions = SettingRecorder(api, clock), PartitionSteps(api, follower)
     snapshots, jobs = MetadataSnapshots(api, follower, times, registry), JobSchedules(api, registry)
     marked = TopicsWhere(lambda topic: bool(topic.before_deletion))
@@ -87,6 +89,8 @@ def controller_steps(
     ]
     if lags is not None:
         steps.append(Step("consumer lag", lags.judge, lags.refresh, every(30), lags.stand_by, is_long=True))
+    if sizes is not None:
+        steps.append(Step("topic sizes", sizes.judge, sizes.refresh, every(60), sizes.stand_by, is_long=True))
     if ends is not None:
         steps.append(Step("late transactions", always, ends.end_late, ends.late_pause, ends.stand_by))
         steps.append(Step("unused transactional ids", always, ends.forget_unused, ends.unused_pause))

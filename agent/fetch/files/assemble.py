@@ -20,12 +20,14 @@ NO_END = 1 << 62
 class Batches:
     """Grows extent by extent. `buffers` hold `size_bytes` of complete batches, with `records` offsets."""
 
-    __slots__ = ("buffers", "records", "size_bytes")
+    __slots__ = ("buffers", "next", "records", "size_bytes")
 
     def __init__(self) -> None:
         self.buffers: list[bytes | memoryview] = []
         self.size_bytes = 0
         self.records = 0
+        self.next: BatchStart | None = None
+        """Where the reader continues; None without batches."""
 
     def add(
         self,
@@ -61,4 +63,7 @@ class Batches:
         self.buffers += buffers
         self.size_bytes = size
         self.records = records
-        return last.next if last else start
+        if last is None:
+            return start
+        self.next = last.next
+        return last.next

@@ -41,17 +41,27 @@ class ChunkCache:
     """Limited in bytes; the least recently used entry is evicted first."""
 
     def __init__(
-        self, store: ObjectStore, metrics: FetchMetrics, *, capacity_bytes: int, chunk_bytes: int = CHUNK_BYTES
+        self,
+        store: ObjectStore,
+        metrics: FetchMetrics,
+        *,
+        capacity_bytes: int,
+        chunk_bytes: int = CHUNK_BYTES,
+        is_counted: bool = True,
     ) -> None:
+        """`is_counted`: its bytes are those of the metric."""
+        self._is_counted = is_counted
         self._store = store
         self._metrics = metrics
         self.capacity_bytes = capacity_bytes
-        self._chunk_bytes = chunk_bytes
+        self.chunk_bytes = self._chunk_bytes = chunk_bytes
         self._held = 0
         self._entries: OrderedDict[_Entry, memoryview] = OrderedDict()
         self._range_starts: dict[uuid.UUID, list[int]] = {}
         """Of the byte ranges among the entries, in order."""
         self._loads: dict[_Entry, asyncio.Task[memoryview]] = {}
+        self._loading: dict[uuid.UUID, dict[_Entry, tuple[int, int]]] = {}
+        """The byte ranges of the loads, by file."""
         self._forgotten: OrderedDict[uuid.UUID, None] = OrderedDict()
 
     @property
@@ -94,6 +104,15 @@ class ChunkCache:
             views.append(view)
         return RangeBytes(joined(views), checked=False)
 
+    def is_coming(self, wanted: FileRange) -> bool:
+        """Return whether each part of the range is cached, or of a chunk or run that is being loaded."""
+        file_id, start, end = wanted[:3]
+        return all(
+            self._held_range(file_id, chunk, first, last) is not None
+            or self._load_of(file_id, chunk, first, last) is not None
+            for chunk, first, last in self._chunk_ranges(start, end)
+        )
+
     async def read(self, wanted: FileRange) -> RangeBytes:
         """The range's bytes, loaded if need be; what the store raises."""
         file_id, start, end, live_end, _, run_end = wanted
@@ -113,7 +132,7 @@ class ChunkCache:
             self._forgotten.popitem(last=False)
         for entry in [entry for entry in self._entries if entry[0] == file_id]:
             self._drop(entry)
-        self._metrics.cache_bytes.set(self._held)
+        self._show()
 
     async def close(self) -> None:
         """Cancel the loads in progress, also for their readers."""
@@ -156,9 +175,23 @@ class ChunkCache:
         held = self._held_range(file_id, chunk, first, last)
         if held is not None:
             return held
+        load = self._load_of(file_id, chunk, first, last)
+        if load is not None:
+            start, task = load
+            return (await asyncio.shield(task))[first - start : last - start]
         start = chunk * self._chunk_bytes + first
         ahead = min(run_end - start, self._chunk_bytes - first)
         return (await self._shared_load((file_id, _FIRST_RANGE - start), start, last - first, ahead))[: last - first]
+
+    def _load_of(
+        self, file_id: uuid.UUID, chunk: int, first: int, last: int
+    ) -> tuple[int, asyncio.Task[memoryview]] | None:
+        """A load in progress of the bytes from `first` to `last` of a chunk, and where in the chunk it begins."""
+        begin = chunk * self._chunk_bytes
+        for entry, (start, end) in self._loading.get(file_id, {}).items():
+            if start <= begin + first and begin + last <= end and not self._loads[entry].done():
+                return start - begin, self._loads[entry]
+        return None
 
     async def _shared_load(self, entry: _Entry, start: int, length: int, known: int) -> memoryview:
         """Load at least `length` bytes from `start` on; the first to ask loads `known` bytes, if
@@ -178,6 +211,7 @@ class ChunkCache:
                 continue
             load = asyncio.create_task(self._load(entry, start, max(length, known)))
             self._loads[entry] = load
+            self._loading.setdefault(entry[0], {})[entry] = (start, start + max(length, known))
             load.add_done_callback(lambda done: self._loaded(entry, done))
             # Shielded: the load continues for the others if this reader's connection closes.
             return await asyncio.shield(load)
@@ -195,6 +229,9 @@ class ChunkCache:
     def _loaded(self, entry: _Entry, load: asyncio.Task[memoryview]) -> None:
         if self._loads.get(entry) is load:
             del self._loads[entry]
+            del self._loading[entry[0]][entry]
+            if not self._loading[entry[0]]:
+                del self._loading[entry[0]]
         if not load.cancelled():
             load.exception()  # each reader raised it; without a reader it is not needed
 
@@ -210,7 +247,11 @@ class ChunkCache:
             insort(self._range_starts.setdefault(file_id, []), _FIRST_RANGE - number)
         while self._held > self.capacity_bytes:
             self._drop(next(iter(self._entries)))
-        self._metrics.cache_bytes.set(self._held)
+        self._show()
+
+    def _show(self) -> None:
+        if self._is_counted:
+            self._metrics.cache_bytes.set(self._held)
 
     def _drop(self, entry: _Entry) -> None:
         self._held -= len(self._entries.pop(entry))

@@ -2,8 +2,9 @@
 
 Place: between the located extents and the iteration over their batches.
 Invariant: a result has exactly the requested bytes, or is the error of the read. Readers near
-the high watermark use the cache; historical readers do not fill it and use at most
-`HISTORICAL_READS` of the store's connections at a time, so that a backfill does not slow down readers at the log end.
+the high watermark use the cache. Historical readers do not fill it: what is loaded ahead for them is in a smaller cache
+of replays. They use a part of the store's connections at a time, and less while flush files are uploaded
+(read_turns.py), so that a backfill slows down neither producers nor readers at the log end.
 Long runs that the store has at once are not kept, and need no connection; all readers together copy one in each turn of
 the event loop.
 """
@@ -11,10 +12,12 @@ the event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Callable, Sequence
 
 from headrace.agent.fetch.files.cache import ChunkCache
+from headrace.agent.fetch.files.read_turns import ReadTurns
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.zone_cache.shared import SharedCache
 from headrace.storage.errors import CorruptError, HeadraceError
@@ -22,8 +25,6 @@ from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange, ObjectStore
 from headrace.storage.segment.file_range import FileRange, RangeBytes
 
-HISTORICAL_READS = 16
-"""Number of files that historical readers of one agent read at a time."""
 READ_AHEAD_SHARE = 4
 """What one response reads ahead is at most this part of the cache: more would be evicted before it is sent."""
 
@@ -44,13 +45,18 @@ class RangeReader:
         live_end: Callable[[uuid.UUID], int],
         metrics: FetchMetrics,
         shared: SharedCache | None = None,
+        replays: ChunkCache | None = None,
+        turns: ReadTurns | None = None,
     ) -> None:
+        """`replays`: the cache of what is read ahead for historical readers; None if nothing is."""
         self._store = store
         self._cache = cache
         self._shared = shared
         self._live_end = live_end
         self._metrics = metrics
-        self._historical = asyncio.Semaphore(HISTORICAL_READS)
+        self._replays = replays
+        self._turns = turns or ReadTurns(lambda: False)
+        self._ahead: set[asyncio.Task[None]] = set()
         self._copying = asyncio.Lock()
         """Held for the turn of the event loop in which a range is copied."""
 
@@ -60,7 +66,7 @@ class RangeReader:
         missing: dict[uuid.UUID, list[FileRange]] = {}
         hits = hit_bytes = 0
         for wanted in ranges:
-            body = self._cache.peek(wanted.file_id, wanted.start, wanted.end)
+            body = self._peek(wanted)
             if body is not None:
                 hits += 1
                 hit_bytes += len(body.data)
@@ -76,6 +82,44 @@ class RangeReader:
         return [
             next(loaded[wanted.file_id]) if body is None else body for wanted, body in zip(ranges, found, strict=True)
         ]
+
+    def load_ahead(self, wanted: FileRange) -> None:
+        """Begin to load a range into the cache where its reader will look, unless it is there."""
+        if self.is_coming(wanted):
+            return
+        self._metrics.read_ahead.inc(wanted.end - wanted.start)
+        load = asyncio.create_task(self._load_ahead(wanted))
+        self._ahead.add(load)
+        load.add_done_callback(self._ahead.discard)
+
+    def forget(self, file_id: uuid.UUID) -> None:
+        """Drop what is cached of a missing or corrupt file."""
+        for cache in (self._cache, self._replays):
+            if cache is not None:
+                cache.forget(file_id)
+
+    def is_coming(self, wanted: FileRange) -> bool:
+        """Return whether a range is where its reader will look, or is being loaded."""
+        return self._are_coming([wanted]) or self._cache.is_coming(wanted)
+
+    async def close(self) -> None:
+        """Cancel what is being loaded ahead, and the loads of both caches."""
+        loads = list(self._ahead)
+        for load in loads:
+            load.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
+        await self._cache.close()
+        if self._replays is not None:
+            await self._replays.close()
+
+    async def _load_ahead(self, wanted: FileRange) -> None:
+        async with self._turns:
+            if wanted.recent:
+                await self._near({wanted.file_id: [wanted]})  # its errors are results, which no reader asked for
+                return
+            with contextlib.suppress(HeadraceError):  # the reader meets it
+                assert self._replays is not None
+                await self._replays.read(wanted)
 
     async def _at_once(self, wanted: FileRange) -> RangeBytes | None:
         """A part of a long run, if the store has it in this machine's memory; it is not kept here a second time."""
@@ -94,7 +138,11 @@ class RangeReader:
         """Read what is missing; return for each file a result per range. What is recent of all files is read
         together, so that it can share calls.
         """
-        recent = {file_id: group for file_id, group in missing.items() if any(wanted.recent for wanted in group)}
+        recent = {
+            file_id: group
+            for file_id, group in missing.items()
+            if any(wanted.recent for wanted in group) and not self._are_coming(group)
+        }
         historical = [group for file_id, group in missing.items() if file_id not in recent]
         near, far = await asyncio.gather(self._near(recent), asyncio.gather(*map(self._far, historical)))
         return near | {group[0].file_id: bodies for group, bodies in zip(historical, far, strict=True)}
@@ -124,10 +172,25 @@ class RangeReader:
     async def _far(self, group: list[FileRange]) -> Sequence[RangeBytes | HeadraceError]:
         """Historical ranges of one file."""
         try:
-            async with self._historical:
-                return await self._past_cache(group)
+            if self._are_coming(group):
+                return await self._from_replays(group)
+            async with self._turns:
+                return await (self._from_replays(group) if self._are_coming(group) else self._past_cache(group))
         except HeadraceError as error:
             return [error] * len(group)
+
+    def _peek(self, wanted: FileRange) -> RangeBytes | None:
+        """Return what a cache has. What was historical when it was read ahead may be recent now."""
+        file_id, start, end = wanted[:3]
+        body = self._cache.peek(file_id, start, end)
+        return body if body is not None or self._replays is None else self._replays.peek(file_id, start, end)
+
+    def _are_coming(self, group: list[FileRange]) -> bool:
+        return self._replays is not None and all(map(self._replays.is_coming, group))
+
+    async def _from_replays(self, group: list[FileRange]) -> list[RangeBytes]:
+        assert self._replays is not None
+        return await asyncio.gather(*map(self._replays.read, group))
 
     async def _past_cache(self, group: list[FileRange]) -> list[RangeBytes]:
         ranges = [ByteRange(wanted.start, wanted.end - wanted.start) for wanted in group]

@@ -227,10 +227,12 @@ class FeedFollower:
             log.warning("feed rows no longer available: shards=%s", page.lost_shards)
         if page.rows or page.metadata_offset != self._metadata_offset:
             self._moved_at, self._metadata_offset = self._clock.monotonic(), page.metadata_offset
+        followed = len(self._index.heads)
         self._waiters.notify(self._index.apply(page))
         self._on_metadata(page.metadata_offset)
-        is_complete = all(self._index.heads[shard] >= head for shard, head in page.heads.items())
-        return bool(page.rows) and not is_complete, is_complete
+        has_new_shards = len(self._index.heads) > followed > 0
+        is_complete = all(self._index.heads.get(shard, -1) >= head for shard, head in page.heads.items())
+        return bool(page.rows or has_new_shards) and not is_complete, is_complete
 
     @property
     def _is_followed(self) -> bool:

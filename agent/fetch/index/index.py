@@ -55,6 +55,8 @@ class TailIndex:
         self.history = SegmentCache()
         """What the primary said of earlier extents."""
         self._shards = shards
+        self._heads_before: dict[int, int] | None = None
+        """While the shards grow: how far the old ones have to be applied before rows of the new ones are."""
         self._extents_max = extents_max
         self._incarnation: uuid.UUID | None = None
         self._tails: dict[int, Tail] = {}
@@ -136,22 +138,42 @@ class TailIndex:
     def apply(self, page: FeedPage) -> dict[int, int]:
         """Apply a page. Returns the news for waiting fetches: key -> new bytes, or LOOK_AGAIN."""
         if page.incarnation_id != self._incarnation:
-            self.on_forgotten(self.extents())
-            heard = self.forget_all()
-            self._incarnation = page.incarnation_id
-            self.heads = dict(page.heads)
-            return heard
-        heard = {}
+            return self._begin_again(page)
+        if any(shard not in page.heads for shard in page.lost_shards):  # the feed is older than the growth
+            return self._begin_again(page)
+        heard: dict[int, int] = {}
         for shard in page.lost_shards:
             self._forget_lost(shard, page.heads[shard], heard)
         for row in page.rows:
             self._apply_row(row, heard)
         for shard, head in page.heads.items():
-            if shard not in self.heads:
-                self.heads[shard] = head
-            elif head < self.heads[shard]:  # the feed went back without saying so
+            if head < self.heads.get(shard, head):  # the feed went back without saying so
                 self._forget_lost(shard, head, heard)
+        self._follow_growth(page)
         return heard
+
+    def _begin_again(self, page: FeedPage) -> dict[int, int]:
+        """The page is the first one of another history: nothing that was known counts."""
+        self.on_forgotten(self.extents())
+        heard = self.forget_all()
+        self._incarnation = page.incarnation_id
+        self.heads = dict(page.heads)
+        self._shards = len(page.heads)
+        return heard
+
+    def _follow_growth(self, page: FeedPage) -> None:
+        """Follow new shards from their first row on, once the old ones are applied as far as a page with the growth
+        goes: all that was committed to a partition before the growth is there (decisions/0077). One doubling after
+        another: they may be several growths.
+        """
+        count = len(self.heads)
+        if len(page.heads) <= count:
+            return
+        if self._heads_before is None:
+            self._heads_before = {shard: page.heads[shard] for shard in self.heads}
+        if all(self.heads[shard] >= head for shard, head in self._heads_before.items()):
+            self.heads |= dict.fromkeys(range(count, 2 * count), 0)
+            self._shards, self._heads_before = 2 * count, None
 
     def take_own(self, extents: Sequence[Extent]) -> tuple[dict[int, int], bool]:
         """Return what this agent's commit appended, before the feed brings it. Returns what `apply` does, and whether
@@ -181,7 +203,7 @@ class TailIndex:
         """Forget every partition and head: the next page is the first one. Returns as `apply` does."""
         heard = dict.fromkeys(self._tails, LOOK_AGAIN)
         self.generation += 1
-        self._incarnation = None
+        self._incarnation = self._heads_before = None
         self._tails.clear()
         self._arrivals.clear()
         self._file_ends.clear()

@@ -80,7 +80,7 @@ class ListOffsetsHandler:
         metastore: ReadApi,
         search: TimestampSearch,
         metrics: FetchMetrics,
-        rendered: RenderedTopics | None = None,
+        rendered: RenderedTopics | None,
         before_log_starts: Callable[[], Callable[[int, int], None]] = lambda: _not_noted,
     ) -> None:
         """`before_log_starts`: called before the primary is asked; its result gets each (partition key, log start) of

@@ -70,7 +70,7 @@ class ConsumerGroups:
         clock: Clock,
         rules: ConsumerGroupRules,
         rng: random.Random,
-        authorizer: Authorizer | None = None,
+        authorizer: Authorizer | None,
     ) -> None:
         """`authorizer`: None if ACLs are not enforced."""
         self.rules = rules

@@ -96,7 +96,7 @@ class KnownTopics:
 class GroupTopics:
     """The topics of the newest image, with what patterns match there."""
 
-    def __init__(self, cluster: ClusterView, authorizer: Authorizer | None = None) -> None:
+    def __init__(self, cluster: ClusterView, authorizer: Authorizer | None) -> None:
         """`authorizer`: None if ACLs are not enforced."""
         self._cluster = cluster
         self._authorizer = authorizer

@@ -66,7 +66,7 @@ class GroupOffsets:
         groups: HeldGroups,
         clock: Clock,
         metrics: GroupMetrics,
-        rows: RowLimits | None = None,
+        rows: RowLimits | None,
     ) -> None:
         """`rows`: limits on what is stored; None: there are none."""
         self._api = api

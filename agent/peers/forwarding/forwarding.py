@@ -3,31 +3,36 @@
 Place: around the handlers of those APIs, between the dispatcher and them; link.py sends what another agent serves.
 Invariant: a request goes to the agents that the routing names now, once each. A request that was forwarded is served
 here, so there is one hop. What a lost link leaves open is answered as an agent does that knows no coordinator:
-COORDINATOR_NOT_AVAILABLE. Without a shared address a request costs one comparison more.
+COORDINATOR_NOT_AVAILABLE. A request with elements that different agents serve is taken apart: every element is in
+exactly one part. The answer has what the answers of the parts have; its other fields, such as an error for the whole
+request, are those of the first part that has an error, else of the first one. Without a shared address a request costs
+one comparison more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.peers.forwarding.link import Answer
 from headrace.agent.peers.forwarding.links import Links
-from headrace.agent.peers.forwarding.parts import Part, joined, parts
 from headrace.agent.peers.forwarding.routes import Elements, Route, Whole
 from headrace.agent.peers.forwarding.wire import ForwardOutcome
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol import wire
 from headrace.protocol.api_versions import APIS
 from headrace.protocol.request import CloseConnection, Request, RequestHandler, Response
-from headrace.protocol.typed import decode, reply, schema
+from headrace.protocol.typed import decode, entity_of, reply, schema
 from headrace.storage.errors import TooManyElementsError
 
 _LISTED = "groups"
 """The field in which ListGroups lists them."""
+Part = tuple[AgentImage | None, Request]
 
 
 class Forwarding:
@@ -136,3 +141,31 @@ class Forwarding:
 
     def _other(self, agent: AgentImage | None) -> AgentImage | None:
         return None if agent is None or agent.node_id == self._view.node_id else agent
+
+
+def parts(request: Request, entity: Any, asked: str, agent_of: Callable[[Any], AgentImage | None]) -> list[Part]:
+    """(the other agent or None for this one, a request with its elements of the array `asked`). One part is the
+    request itself."""
+    by_node: dict[int, tuple[AgentImage | None, list[Any]]] = {}
+    for element in getattr(entity, asked) or ():
+        agent = agent_of(element)
+        by_node.setdefault(-1 if agent is None else agent.node_id, (agent, []))[1].append(element)
+    if len(by_node) < 2:
+        return [(agent, request) for agent, _ in by_node.values()] or [(None, request)]
+    return [
+        (agent, _with_body(request, dataclasses.replace(entity, **{asked: tuple(elements)})))
+        for agent, elements in by_node.values()
+    ]
+
+
+def joined(request: Request, answers: Sequence[Response], answered: str) -> Any:
+    """The entity of one answer, with the elements of all in its array `answered`."""
+    entities = [entity_of(request, answer) for answer in answers]
+    first = next((one for one in entities if getattr(one, "error_code", 0)), entities[0])
+    together = tuple(each for one in entities for each in getattr(one, answered))
+    return dataclasses.replace(first, **{answered: together})
+
+
+def _with_body(request: Request, entity: Any) -> Request:
+    body = schema(request.api_key, request.api_version).encode_request(entity)
+    return dataclasses.replace(request, body=body, entity=entity)

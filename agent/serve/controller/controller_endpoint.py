@@ -24,6 +24,7 @@ from headrace.agent.cluster.controller.consumer_lag import ConsumerLags
 from headrace.agent.cluster.controller.controller import Controller, controller_steps
 from headrace.agent.cluster.controller.controller_times import ControllerTimes
 from headrace.agent.cluster.controller.schedules import schedules
+from headrace.agent.cluster.controller.topic_sizes import TopicSizes
 from headrace.agent.cluster.controller.transaction_ends import EndingTimes, TransactionEnds
 from headrace.agent.cluster.follower import MetadataFollower
 from headrace.agent.cluster.view import ClusterView
@@ -68,6 +69,7 @@ class ControllerEndpoint:
             *(metastore, follower, times, clock, registry),
             lambda image: schedules(configs, image),
             ConsumerLags(metastore, settings.consumer_lag_metrics_max, registry),
+            TopicSizes(metastore, settings.topic_metrics_max, registry),
             TransactionEnds(metastore, lambda: EndingTimes.of(in_force.current()), registry),
         )
         self.controller = Controller(

@@ -37,8 +37,12 @@ class ControllerView:
     def __init__(self, node_id: int, cluster_id: str, commit_shards: int, follower: MetadataFollower) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
-        self.commit_shards = commit_shards
+        self._opened_with = commit_shards
         self._follower = follower
+
+    @property
+    def commit_shards(self) -> int:
+        return self.image.commit_shards(self._opened_with)
 
     @property
     def image(self) -> MetadataImage:
@@ -130,7 +134,7 @@ class ControllerRole:
         address = "none" if found is None else address_text(found.host, self._endpoint.port)
         return f"node={self._settings.node_id} controller={address}"
 
-    def not_ready_reason(self) -> str | None:
+    def not_ready(self) -> None:
         """None: while the metastore answers, it can acquire the lease."""
         return None
 

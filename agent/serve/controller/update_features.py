@@ -16,7 +16,13 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import LogChange, Verdict
-from headrace.metastore.api.agents import METADATA_FORMAT, SEALED_SECRETS, SEGMENT_KEYS, TRANSACTION_VERSION
+from headrace.metastore.api.agents import (
+    COMMIT_SHARDS,
+    METADATA_FORMAT,
+    SEALED_SECRETS,
+    SEGMENT_KEYS,
+    TRANSACTION_VERSION,
+)
 from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT, change_feature
@@ -84,6 +90,10 @@ def _records(image: MetadataImage, updates: Any) -> list[MetadataRecord]:
         if update.feature == SEALED_SECRETS and update.max_version_level > 0 and SEALED_SECRETS not in image.features:
             raise UnsupportedFeatureError(
                 f"`headrace storage seal-secrets` raises the level, and seals what is stored: feature={SEALED_SECRETS}"
+            )
+        if update.feature == COMMIT_SHARDS and update.max_version_level != image.commit_shards(0):
+            raise UnsupportedFeatureError(
+                f"`headrace storage grow-commit-shards` raises the level, and makes the shards: feature={COMMIT_SHARDS}"
             )
     changes = (
         change_feature(

@@ -21,7 +21,6 @@ from headrace.agent.topics.configs.rules import ConfigResource, Operation, Resou
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord
-from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError
@@ -89,7 +88,7 @@ class _Altering:
         try:
             records(await self._change.cluster.catch_up())
         except HeadraceError as error:
-            return Verdict(ErrorCode(admin_error(error)), str(error))
+            return Verdict.failed(error)
         return Verdict()
 
     def _judge_loggers(self, resource: ConfigResource, wishes: list[Wish], *, replace: bool) -> Verdict:

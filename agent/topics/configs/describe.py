@@ -37,7 +37,6 @@ from headrace.metastore.log.effective_configs import (
 )
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.segment_logs.topics import LIFECYCLE_TOPICS, lifecycle_configs
-from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError
@@ -89,7 +88,7 @@ class DescribeConfigs:
         try:
             return await self._cluster.catch_up(), None
         except HeadraceError as error:
-            return self._cluster.image, Verdict(ErrorCode(admin_error(error)), str(error))
+            return self._cluster.image, Verdict.failed(error)
 
     def _describe(
         self, image: MetadataImage, unreachable: Verdict | None, resource: ConfigResource
@@ -141,9 +140,12 @@ class DescribeConfigs:
         return ",".join(f"{each.name}://{address_text(each.host, each.port)}" for each in listeners)
 
     def _whole_cluster(self, image: MetadataImage) -> Iterator[ShownConfig]:
-        """Only the configs that were set for all brokers at run time, as in Kafka."""
+        """Only the configs that were set for all brokers, as in Kafka; `shown_layers` says which were not."""
         for name, value in sorted(image.configs.get((ResourceType.BROKER, ""), {}).items()):
-            yield self._shown_broker_config(name, [ConfigLayer(name, value, ConfigSource.CLUSTER)])
+            layer = ConfigLayer(name, value, ConfigSource.CLUSTER)
+            default = self._configs.broker_layers(image, self._cluster.node_id, name)[-1]
+            if shown_layers([layer, default])[0] is layer:
+                yield self._shown_broker_config(name, [layer])
 
     def _shown_broker_config(self, name: str, layers: Sequence[ConfigLayer]) -> ShownConfig:
         if name in BROKER_DEFAULTS:

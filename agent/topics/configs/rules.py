@@ -3,7 +3,10 @@
 Place: between AlterConfigs, IncrementalAlterConfigs and the metadata log; pure decisions on one image.
 Invariant: a resource is changed completely or not at all. A value that Headrace cannot use is refused
 with a reason; one that is set already can stay. None is dropped silently (config/topic_configs.py).
-Source: KIP-133, KIP-339 (operations), KIP-226 (brokers), KIP-848 (groups); Kafka's ConfigurationControlManager.
+Timeouts of a group are within the bounds of the agent that gets the request. An agent with tighter bounds uses the
+nearest allowed value (agent/groups/consumer/rules.py).
+Source: KIP-133, KIP-339 (operations), KIP-226 (brokers), KIP-848 (groups); Kafka's ConfigurationControlManager
+and GroupConfig.validate.
 """
 
 from __future__ import annotations
@@ -16,19 +19,21 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import Verdict
-from headrace.agent.topics.configs.group_bounds import why_out_of_bounds
 from headrace.config.broker_configs import dynamic_definition, is_for_all_brokers, why_static
 from headrace.config.client_metrics import CLIENT_METRICS_CONFIGS
 from headrace.config.cluster_values import RETENTION_MS, UNITS_OF_RETENTION, in_force
 from headrace.config.config_definition import ConfigDefinition, list_items
 from headrace.config.consistency import why_inconsistent
-from headrace.config.group_configs import GROUP_CONFIGS
+from headrace.config.group_configs import BOUNDS, GROUP_CONFIGS, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from headrace.config.node_ids import VIRTUAL_NODE_ID
 from headrace.config.refused import why_refused
 from headrace.config.topic_configs import TOPIC_CONFIGS
-from headrace.metastore.log.effective_configs import EffectiveConfigs
+from headrace.metastore.log.effective_configs import ConfigSource, EffectiveConfigs, set_for_all_brokers
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import ConfigRecord
+
+Values = Mapping[str, str | None]
+"""The change: each config's new value, None to delete it."""
 
 
 class ResourceType(enum.IntEnum):
@@ -214,3 +219,26 @@ def _broker_definition(broker: str, name: str) -> ConfigDefinition | None:
     if definition is None and (reason := why_refused(name)):
         raise _RefusedError(ErrorCode.invalid_config, f"{name} is not used here: {reason}")
     return definition
+
+
+def why_out_of_bounds(configs: EffectiveConfigs, image: MetadataImage, group_id: str, values: Values) -> str | None:
+    """Return None if the change is allowed; `values` are already checked to be numbers."""
+    for name, value in values.items():
+        if value is None:
+            continue
+        low, high = (int(configs.cluster_value(set_for_all_brokers(image), bound)) for bound in BOUNDS[name])
+        if not low <= int(value) <= high:
+            least, most = BOUNDS[name]
+            return f"invalid value for config {name}: {value!r} is not between {least}={low} and {most}={high}"
+    beat, session = (_then(configs, image, group_id, values, name) for name in (HEARTBEAT_INTERVAL, SESSION_TIMEOUT))
+    if values and beat >= session:
+        return f"{HEARTBEAT_INTERVAL} must be less than {SESSION_TIMEOUT}: {beat} is not less than {session}"
+    return None
+
+
+def _then(configs: EffectiveConfigs, image: MetadataImage, group_id: str, values: Values, name: str) -> int:
+    """The group's value after the change."""
+    if (value := values.get(name)) is not None:
+        return int(value)
+    layers = configs.group_layers(image, group_id, name)
+    return int(next(layer.value for layer in layers if name not in values or layer.source is not ConfigSource.GROUP))

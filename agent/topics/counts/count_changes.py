@@ -17,18 +17,17 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.log_change import Verdict
+from headrace.agent.cluster.log_change import Verdict, Waits, change_log
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.topics.counts.topic_doubling import LOOK_SECONDS, unfinished_writes, why_unfinished
+from headrace.agent.topics.counts.topic_doubling import unfinished_writes, why_unfinished
 from headrace.agent.topics.manual_assignment import why_unassignable
 from headrace.agent.topics.topic_rules import PARTITIONS_PER_REQUEST_MAX, TopicDefaults, why_too_many
 from headrace.metastore.api.topics import CountChange, PartitionApi, PartitionGrowth
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.partitions.changes import change_count
-from headrace.protocol.errors import admin_error
 from headrace.storage.clock import Clock
-from headrace.storage.errors import HeadraceError, InvalidError, OutcomeUnknownError
+from headrace.storage.errors import HeadraceError, InvalidError
 
 
 class WantedCount(NamedTuple):
@@ -65,30 +64,26 @@ class PartitionCounts:
     async def change(self, wanted: Sequence[WantedCount], deadline: float, *, validate_only: bool) -> list[Verdict]:
         """A result for each topic, in order."""
         times = Counter(each.topic for each in wanted)
-        in_doubt: dict[uuid.UUID, int] = {}
+        judged: list[_Plan | Verdict] = []
+
+        async def judge(image: MetadataImage, in_doubt: Sequence[_Plan] | None) -> Sequence[_Plan] | Verdict:
+            attempted = {plan.change.topic_id: plan.partition_count for plan in in_doubt or ()}
+            judged[:] = [self._judge(image, each, times[each.topic], attempted) for each in wanted]
+            plans = [judgement for judgement in judged if isinstance(judgement, _Plan)]
+            if refusal := self._why_too_many(image, plans):
+                return refusal
+            return plans if plans and not validate_only else Verdict()
+
+        async def carry_out(image: MetadataImage, plans: Sequence[_Plan]) -> bool | Waits:
+            if left := await self._unfinished_writes(plans):
+                return unfinished_writes(left)
+            return await self._carry_out(image.offset, plans)
+
         try:
-            while True:
-                image = await self._cluster.catch_up()
-                judged = [self._judge(image, each, times[each.topic], in_doubt) for each in wanted]
-                plans = [judgement for judgement in judged if isinstance(judgement, _Plan)]
-                if refusal := self._why_too_many(image, plans):
-                    return _results(judged, refusal)
-                if not plans or validate_only:
-                    return _results(judged, Verdict())
-                late = "the metadata log kept changing, or its answers were lost"
-                try:
-                    if left := await self._unfinished_writes(plans):
-                        late = unfinished_writes(left)
-                        await self._clock.sleep(LOOK_SECONDS)
-                    elif await self._carry_out(image.offset, plans):
-                        await self._cluster.catch_up()
-                        return _results(judged, Verdict())
-                except OutcomeUnknownError:
-                    in_doubt = {plan.change.topic_id: plan.partition_count for plan in plans}
-                if self._clock.monotonic() >= deadline:
-                    return _results(judged, Verdict(ErrorCode.request_timed_out, late))
+            of_plans = await change_log(self._cluster, self._clock, judge, carry_out, deadline)
         except HeadraceError as error:
-            return [Verdict(ErrorCode(admin_error(error)), str(error))] * len(wanted)
+            return [Verdict.failed(error)] * len(wanted)
+        return [judgement if isinstance(judgement, Verdict) else of_plans for judgement in judged]
 
     def added(self, wanted: WantedCount) -> int:
         """Return how many partitions it adds, as far as this agent knows."""
@@ -171,7 +166,3 @@ def _assignment_refusal(image: MetadataImage, preferred: Sequence[Sequence[int]]
     if len(preferred) != added:
         reason = f"{added} partitions are added, but {len(preferred)} are assigned"
     return None if reason is None else Verdict(ErrorCode.invalid_replica_assignment, reason)
-
-
-def _results(judged: Sequence[_Plan | Verdict], of_plans: Verdict) -> list[Verdict]:
-    return [judgement if isinstance(judgement, Verdict) else of_plans for judgement in judged]

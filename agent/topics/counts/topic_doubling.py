@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.log_change import Verdict
+from headrace.agent.cluster.log_change import Verdict, Waits, change_log
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.groups import GroupKind
@@ -27,14 +27,12 @@ from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.log.own_records import DoubleTopicRecord
 from headrace.metastore.partitions.changes import Expansion, change_count
 from headrace.metastore.partitions.splitting import BOUNDARY_QUIET_MS, PRODUCER_QUIET_MS
-from headrace.protocol.errors import admin_error
 from headrace.protocol.scale_topic import some_groups
 from headrace.storage.clock import Clock
-from headrace.storage.errors import HeadraceError, InvalidError, OutcomeUnknownError
+from headrace.storage.errors import HeadraceError, InvalidError
 
 LOOK_SECONDS = 0.1
 """Pause between looks whether the agents have applied the announcement."""
-"""Groups in a message."""
 
 
 class DoublingApi(ClusterApi, SplitApi, Protocol):
@@ -79,58 +77,47 @@ class TopicDoubling:
                 return Verdict(ErrorCode.unknown_topic_or_partition, "topic does not exist")
             return DoublingState(topic, list(await self._api.topic_readers(topic.topic_id)))
         except HeadraceError as error:
-            return Verdict(ErrorCode(admin_error(error)), str(error))
+            return Verdict.failed(error)
 
     async def double(self, wanted: WantedDoubling, deadline: float, *, validate_only: bool) -> Verdict:
         """`deadline` in seconds of the clock's monotonic()."""
-        try:
-            return await self._double(wanted, deadline, validate_only=validate_only)
-        except HeadraceError as error:
-            return Verdict(ErrorCode(admin_error(error)), str(error))
-
-    async def _double(self, wanted: WantedDoubling, deadline: float, *, validate_only: bool) -> Verdict:
-        in_doubt: int | None = None
         followed_to: int | None = None
-        while True:
-            image = await self._cluster.catch_up()
+
+        async def judge(image: MetadataImage, in_doubt: Doubling | None) -> Doubling | Verdict:
             topic = image.topics_by_name.get(wanted.topic)
-            if topic is not None and in_doubt is not None and topic.ordered_partitions.undeleted == in_doubt:
+            attempted = None if in_doubt is None else in_doubt.change.undeleted
+            if topic is not None and topic.ordered_partitions.undeleted == attempted:
                 return Verdict()
             planned = plan_doubling(image, topic, wanted)
             if isinstance(planned, Verdict):
                 return planned
             if not wanted.force and (refusal := why_not(await self._api.topic_readers(planned.topic_id))):
                 return refusal
-            if validate_only:
-                return Verdict()
-            count, late = planned.change.undeleted, "the metadata log kept changing, or its answers were lost"
-            assert topic is not None
-            try:
-                left = await self._api.announce_counts([topic.topic_id])
-                if topic.doubling != count:
-                    announced = DoubleTopicRecord(topic_id=topic.topic_id, partition_count=count)
-                    await self._api.append_records(image.offset, [announced])
-                    followed_to = None
-                    continue
-                followed_to = image.offset if followed_to is None else followed_to
-                if behind := await self._api.agents_behind(followed_to):
-                    late = f"agents have not heard of it yet: node_ids={list(behind)}; repeat the request"
-                    await self._clock.sleep(LOOK_SECONDS)
-                elif left:
-                    late = unfinished_writes(left)
-                    await self._clock.sleep(LOOK_SECONDS)
-                elif await self._api.double_topic(image.offset, planned):
-                    await self._cluster.catch_up()
-                    return Verdict()
-            except OutcomeUnknownError:
-                in_doubt = count
-            if self._clock.monotonic() >= deadline:
-                return Verdict(ErrorCode.request_timed_out, late)
+            return Verdict() if validate_only else planned
+
+        async def take_step(image: MetadataImage, planned: Doubling) -> bool | Waits:
+            nonlocal followed_to
+            count, left = planned.change.undeleted, await self._api.announce_counts([planned.topic_id])
+            if image.topics_by_id[planned.topic_id].doubling != count:
+                announced = DoubleTopicRecord(topic_id=planned.topic_id, partition_count=count)
+                followed_to = None
+                appended = await self._api.append_records(image.offset, [announced])
+                return Waits("agents have not heard of it yet; repeat the request", seconds=0) if appended else False
+            followed_to = image.offset if followed_to is None else followed_to
+            if behind := await self._api.agents_behind(followed_to):
+                reason = f"agents have not heard of it yet: node_ids={list(behind)}; repeat the request"
+                return Waits(reason, LOOK_SECONDS)
+            return unfinished_writes(left) if left else await self._api.double_topic(image.offset, planned)
+
+        try:
+            return await change_log(self._cluster, self._clock, judge, take_step, deadline)
+        except HeadraceError as error:
+            return Verdict.failed(error)
 
 
-def unfinished_writes(chunks: int) -> str:
+def unfinished_writes(chunks: int) -> Waits:
     """Return why a topic does not grow yet."""
-    return f"decided bulk writes are being completed first: chunks={chunks}; repeat the request"
+    return Waits(f"decided bulk writes are being completed first: chunks={chunks}; repeat the request", LOOK_SECONDS)
 
 
 def plan_doubling(image: MetadataImage, topic: TopicImage | None, wanted: WantedDoubling) -> Doubling | Verdict:

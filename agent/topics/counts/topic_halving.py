@@ -7,11 +7,12 @@ A compacted topic does not halve: who reads it from the beginning later would mi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import uuid
+from collections.abc import Callable, Sequence
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.log_change import Verdict
+from headrace.agent.cluster.log_change import Verdict, change_log
 from headrace.agent.cluster.view import ClusterView
 from headrace.config.settings import Settings
 from headrace.metastore.api.halvings import Halving, HalvingRequestApi, HalvingState
@@ -20,13 +21,10 @@ from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.partitions.changes import halve
 from headrace.metastore.partitions.merging import MergeTimes
-from headrace.protocol.errors import admin_error
 from headrace.storage.clock import Clock
-from headrace.storage.errors import HeadraceError, InvalidError, OutcomeUnknownError
+from headrace.storage.errors import HeadraceError, InvalidError
 
 NO_SUCH_TOPIC = Verdict(ErrorCode.unknown_topic_or_partition, "topic does not exist")
-Judge = Callable[[MetadataImage, bool], Verdict | None]
-Act = Callable[[MetadataImage], Awaitable[bool]]
 
 
 def merge_times(settings: Settings) -> MergeTimes:
@@ -62,57 +60,45 @@ class TopicHalving:
         `deadline`: seconds of the clock's monotonic(). `partition_count`: the one to reach, 0 for half of what it has.
         """
 
-        async def begin(image: MetadataImage) -> bool:
-            found = image.topics_by_name[topic]
-            count = halve(found.ordered_partitions).undeleted
-            return await self._api.begin_halving(
-                image.offset, Halving(found.topic_id, count, excluded_groups, merge_times(self._settings()))
-            )
+        async def judge(image: MetadataImage, in_doubt: Halving | None) -> Halving | Verdict:
+            count = self._judge_count(image, topic, partition_count, in_doubt=in_doubt is not None)
+            if isinstance(count, Verdict):
+                return count
+            if validate_only:
+                return Verdict()
+            times = merge_times(self._settings())
+            return Halving(image.topics_by_name[topic].topic_id, count, excluded_groups, times)
 
-        return await self._append(
-            lambda image, in_doubt: self._why_not_begun(image, topic, partition_count, in_doubt=in_doubt),
-            None if validate_only else begin,
-            deadline,
-        )
+        async def begin(image: MetadataImage, halving: Halving) -> bool:
+            return await self._api.begin_halving(image.offset, halving)
+
+        try:
+            return await change_log(self._cluster, self._clock, judge, begin, deadline)
+        except HeadraceError as error:
+            return Verdict.failed(error)
 
     async def cancel_halving(self, topic: str, deadline: float) -> Verdict:
         """Give it up, as long as no child is merged: a group may be too far behind."""
 
-        async def cancel(image: MetadataImage) -> bool:
-            return await self._api.cancel_halving(image.offset, image.topics_by_name[topic].topic_id)
+        async def judge(image: MetadataImage, in_doubt: uuid.UUID | None) -> uuid.UUID | Verdict:
+            refusal = _why_not_cancelled(image, topic, in_doubt=in_doubt is not None)
+            return refusal or image.topics_by_name[topic].topic_id
 
-        return await self._append(
-            lambda image, in_doubt: _why_not_cancelled(image, topic, in_doubt=in_doubt), cancel, deadline
-        )
+        async def cancel(image: MetadataImage, topic_id: uuid.UUID) -> bool:
+            return await self._api.cancel_halving(image.offset, topic_id)
+
+        try:
+            return await change_log(self._cluster, self._clock, judge, cancel, deadline)
+        except HeadraceError as error:
+            return Verdict.failed(error)
 
     async def halving_status(self, topic: str) -> HalvingState | None:
         """Phases, lags and the groups that are behind, by child; None: the topic does not halve, or is unknown."""
         found = (await self._cluster.catch_up()).topics_by_name.get(topic)
         return None if found is None or found.halving < 0 else await self._api.halving_state(found.topic_id)
 
-    async def _append(self, judge: Judge, act: Act | None, deadline: float) -> Verdict:
-        """`judge` has the result of what is not to be done; `act` says whether it was done."""
-        in_doubt = False
-        try:
-            while True:
-                image = await self._cluster.catch_up()
-                verdict = judge(image, in_doubt)
-                if verdict is not None or act is None:
-                    return verdict or Verdict()
-                try:
-                    if await act(image):
-                        await self._cluster.catch_up()
-                        return Verdict()
-                except OutcomeUnknownError:
-                    in_doubt = True
-                if self._clock.monotonic() >= deadline:
-                    late = "the metadata log kept changing, or its answers were lost"
-                    return Verdict(ErrorCode.request_timed_out, late)
-        except HeadraceError as error:
-            return Verdict(ErrorCode(admin_error(error)), str(error))
-
-    def _why_not_begun(self, image: MetadataImage, name: str, count: int, *, in_doubt: bool) -> Verdict | None:
-        """`in_doubt`: whether an earlier attempt may have begun it."""
+    def _judge_count(self, image: MetadataImage, name: str, count: int, *, in_doubt: bool) -> int | Verdict:
+        """Return the count after the halving; `in_doubt`: whether an earlier attempt may have begun it."""
         topic = image.topics_by_name.get(name)
         if topic is None:
             return NO_SUCH_TOPIC
@@ -131,7 +117,7 @@ class TopicHalving:
             return Verdict(ErrorCode.invalid_partitions, str(error))
         if count not in (0, half):
             return Verdict(ErrorCode.invalid_partitions, f"the topic halves to {half} partitions, not to {count}")
-        return None
+        return half
 
 
 def is_halved(topic: TopicImage, partition_count: int) -> bool:

@@ -32,7 +32,7 @@ def controller_id(image: MetadataImage) -> int:
 class DescribeCluster:
     """Answer DescribeCluster with the agents and the controller."""
 
-    def __init__(self, cluster: ClusterView, shared: SharedAddress | None = None) -> None:
+    def __init__(self, cluster: ClusterView, shared: SharedAddress | None) -> None:
         self._cluster = cluster
         self._shared = shared
 

@@ -38,9 +38,7 @@ Position = tuple[str, int]
 class DescribeTopicPartitions:
     """List topics with their partitions, a page at a time."""
 
-    def __init__(
-        self, cluster: ClusterView, shared: SharedAddress | None = None, authorizer: Authorizer | None = None
-    ) -> None:
+    def __init__(self, cluster: ClusterView, shared: SharedAddress | None, authorizer: Authorizer | None) -> None:
         """`authorizer`: None if ACLs are not enforced."""
         self._authorizer = authorizer
         self._cluster = cluster

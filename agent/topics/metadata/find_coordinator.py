@@ -28,9 +28,7 @@ TRANSACTION = 1
 class FindCoordinator:
     """Return the agent that coordinates a group or a transactional id."""
 
-    def __init__(
-        self, cluster: ClusterView, shared: SharedAddress | None = None, on_refused: OnRefused = unheard
-    ) -> None:
+    def __init__(self, cluster: ClusterView, shared: SharedAddress | None, on_refused: OnRefused = unheard) -> None:
         self._cluster = cluster
         self._shared = shared
         self._on_refused = on_refused

@@ -9,11 +9,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
+from headrace.metastore.backups import WalArchive
+from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.statement import Pool, Statement
 
 _SERVER = Statement("diagnose_server", writes=False)
 _TABLES = Statement("diagnose_tables", writes=False)
 _CLEANING = Statement("diagnose_cleaning", writes=False)
+_ARCHIVE = Statement("diagnose_archive", writes=False)
+_DISK = Statement("diagnose_disk", writes=False)
 
 
 class ServerState(NamedTuple):
@@ -66,3 +70,16 @@ async def table_states(pool: Pool) -> list[TableState]:
 async def left_aside(pool: Pool) -> list[LeftAside]:
     """Return what compaction left aside, up to 20 of it. Errors as every statement's."""
     return [LeftAside(*row) for row in await _CLEANING.rows(pool)]
+
+
+async def wal_archive(pool: Pool) -> WalArchive:
+    """Errors as every statement's."""
+    return WalArchive(*await _ARCHIVE.row(pool))
+
+
+async def spill(pool: Pool) -> None:
+    """Let the server write a temporary file of 3 MB: UnavailableError if its disk is full."""
+    with translated("diagnose_disk", writes=False):
+        async with pool.connection() as connection, connection.transaction():
+            await connection.execute("SET LOCAL work_mem = '64kB'")
+            await connection.execute(_DISK.sql)

@@ -21,7 +21,6 @@ from headrace.metastore.postgres.packing import (
     unpack_transaction_row,
 )
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.storage.errors import InvalidError
 
 _POLL_FEED = Statement("poll_feed", writes=False)
 
@@ -34,7 +33,7 @@ class PostgresFeed:
     async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
         """A page holds at most 64 rows per shard: while `heads` is ahead of the last row, ask again.
 
-        Shards that `positions` does not name are in `heads` only. InvalidError for a shard that the cluster lacks.
+        Shards that `positions` does not name are in `heads` only; one that the cluster lacks is lost.
         """
         (
             incarnation_id,
@@ -49,14 +48,12 @@ class PostgresFeed:
             seqs=pack_int8(np.fromiter(positions.values(), dtype=np.int64)),
         )
         heads = dict(zip(shards, seqs, strict=True))
-        if not positions.keys() <= heads.keys():
-            raise InvalidError(f"feed poll refused: positions={dict(positions)} shards={shards}")
         rows = [_row(*fields) for fields in zip(*(column or () for column in columns), strict=True)]
         present = {row.shard for row in rows}
         lost = [
             shard
             for shard, position in sorted(positions.items())
-            if position > heads[shard] or (position < heads[shard] and shard not in present)
+            if (head := heads.get(shard)) is None or position > head or (position < head and shard not in present)
         ]
         return FeedPage(incarnation_id, wall_ms, heads, rows, lost, metadata_offset)
 

@@ -194,17 +194,54 @@ def partition_sizes() -> Select[Any]:
 
 
 def consumer_lags() -> Select[Any]:
-    """The largest lags, with the number of all. Cost: a scan of group_offsets, and a probe or a scan of the heads."""
+    """The largest lags, with the number of all, and how old the extent with each next record is.
+
+    Cost: a scan of group_offsets, a probe or a scan of the heads, and a probe of the extents for each row returned.
+    """
     offset, head = group_offsets.c, partition_heads.c
     lag = func.greatest(head.high_watermark - offset.committed_offset, ZERO)
-    return (
+    largest = (
         select(
-            *(offset.group_id, offset.partition_key, lag.label("records")),
+            *(offset.group_id, offset.partition_key, offset.committed_offset, lag.label("records")),
             func.count().over().label("pairs"),
         )
         .join(partitions, partitions.c.partition_key == offset.partition_key)
         .join(partition_heads, head.partition_key == offset.partition_key)
         .order_by(lag.desc(), offset.group_id, offset.partition_key)
+        .limit(LIMIT)
+        .subquery("largest")
+    )
+    found = largest.c
+    next_record = (
+        select(extents.c.max_timestamp)
+        .where(extents.c.partition_key == found.partition_key, extents.c.last_offset >= found.committed_offset)
+        .order_by(extents.c.last_offset)
+        .limit(literal_column("1"))
+        .scalar_subquery()
+    )
+    age_ms = func.greatest(func.to_ms(func.wall_time()) - next_record, ZERO)
+    return select(
+        *(found.group_id, found.partition_key, found.records, found.pairs),
+        case((found.records > ZERO, func.coalesce(age_ms, ZERO)), else_=ZERO).label("age_ms"),
+    ).order_by(found.records.desc(), found.group_id, found.partition_key)
+
+
+def topic_sizes() -> Select[Any]:
+    """The largest topics by bytes of stored batches, with the sum and the number of all.
+
+    Cost: a scan of the partitions, and a probe of the heads for each.
+    """
+    stored = func.coalesce(func.stored_bytes(partitions.c.partition_key), ZERO)
+    size = func.sum(stored - partitions.c.removed_bytes)
+    return (
+        select(
+            partitions.c.topic_id,
+            cast(size, BigInteger()).label("size_bytes"),
+            cast(func.sum(size).over(), BigInteger()).label("total_bytes"),
+            func.count().over().label("topics"),
+        )
+        .group_by(partitions.c.topic_id)
+        .order_by(size.desc(), partitions.c.topic_id)
         .limit(LIMIT)
     )
 

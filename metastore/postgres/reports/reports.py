@@ -24,6 +24,7 @@ from headrace.metastore.api.reports import (
     PartitionName,
     ProducerStatus,
     Statistics,
+    TopicSize,
 )
 from headrace.metastore.postgres.packing import pack_int8, unpack_extents
 from headrace.metastore.postgres.reports.report_query import ReportQuery
@@ -36,6 +37,7 @@ _PARTITION_NAMES = ReportQuery("partition_names")
 _FILE_TOTALS = ReportQuery("file_totals")
 _PARTITION_SIZES = ReportQuery("partition_sizes")
 _CONSUMER_LAGS = ReportQuery("consumer_lags")
+_TOPIC_SIZES = ReportQuery("topic_sizes")
 _DESCRIBE_PRODUCERS = ReportQuery("describe_producers")
 _STATISTICS = ReportQuery("statistics")
 _FILE_LEVELS = ReportQuery("file_levels")
@@ -76,6 +78,9 @@ class PostgresReports:
 
     async def consumer_lags(self, limit: int) -> list[ConsumerLag]:
         return [ConsumerLag(*row) for row in await _CONSUMER_LAGS.rows(self.readers, limit=limit)]
+
+    async def topic_sizes(self, limit: int) -> list[TopicSize]:
+        return [TopicSize(*row) for row in await _TOPIC_SIZES.rows(self.readers, limit=limit)]
 
     async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:
         rows = await _PARTITION_SIZES.rows(self.readers, keys=pack_int8(np.array(partition_keys, dtype=np.int64)))

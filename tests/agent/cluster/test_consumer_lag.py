@@ -57,7 +57,7 @@ class Lags:
     def lag(self, partition: int, records: int, pairs: int = 2) -> ConsumerLag:
         """Return the lag of group g in topic orders."""
         (number,) = self.follower.image.topics_by_number
-        return ConsumerLag("g", partition_key(number, partition), records, pairs)
+        return ConsumerLag("g", partition_key(number, partition), records, pairs, records * 1_000)
 
 
 @pytest.fixture
@@ -72,8 +72,11 @@ async def test_only_the_active_controller_asks_and_shows(world: Lags) -> None:
     assert await world.round(active=False) == {}
     assert world.limits == []
     assert await world.round(active=True) == {("g", "orders", "1"): 70, ("g", "orders", "0"): 3}
+    labels = {"group": "g", "topic": "orders", "partition": "1"}
+    assert world.registry.get_sample_value("headrace_consumer_lag_seconds", labels) == 70
     assert world.registry.get_sample_value("headrace_consumer_lag_omitted") == 3
     assert await world.round(active=False, later=0) == {}, "a standby shows no old value next to its successor's"
+    assert world.registry.get_sample_value("headrace_consumer_lag_seconds", labels) is None
 
 
 async def test_it_asks_once_per_interval_with_its_limit(world: Lags) -> None:

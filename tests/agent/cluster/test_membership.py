@@ -11,12 +11,19 @@ from prometheus_client import CollectorRegistry
 
 from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.follower import MetadataFollower
-from headrace.agent.cluster.membership import REGISTRATION_TIMEOUT_SECONDS, BrokerState, Identity, Membership
+from headrace.agent.cluster.membership import (
+    NOT_A_MEMBER,
+    REGISTRATION_TIMEOUT_SECONDS,
+    BrokerState,
+    Identity,
+    Membership,
+)
 from headrace.agent.cluster.view import ClusterView
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import HeartbeatAnswer
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.kip631_records import FenceBrokerRecord
+from headrace.storage.dependency import METASTORE, NotReady
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from tests.agent.cluster.fake_cluster_api import FakeClusterApi
 from tests.manual_clock import ManualClock
@@ -91,9 +98,9 @@ async def test_an_agent_that_is_made_to_leave_registers_again(api: FakeClusterAp
     )
     api.fail_before["register_agent"] = [UnavailableError("down")] * 3
     await fake_clock.advance(3.5)
-    assert cluster.membership.not_ready_reason() == "not a running member of the cluster"
+    assert cluster.membership.not_ready() == NotReady(NOT_A_MEMBER)
     await fake_clock.advance(10)
-    assert cluster.membership.not_ready_reason() is None
+    assert cluster.membership.not_ready() is None
     assert cluster.broker_epoch > first
     assert cluster.membership.state is BrokerState.RUNNING
     assert cluster.membership.holds_lease()
@@ -217,7 +224,7 @@ async def test_the_own_deadline_counts_from_before_sending(api: FakeClusterApi, 
     assert cluster.membership.holds_lease()
     await fake_clock.advance(0.2)
     assert not cluster.membership.holds_lease()
-    assert cluster.membership.not_ready_reason() == "fenced, or its lease ran out"
+    assert cluster.membership.not_ready() == NotReady("its lease ran out", METASTORE)
     assert cluster.coordinator("g") is None  # it must not take itself for a coordinator any more
     assert cluster.leader(partition_key(1, 1)) is not None  # a hint only: clients keep what they have
     await fake_clock.run(cluster.stop())
@@ -354,11 +361,11 @@ async def test_an_agent_that_was_fenced_and_lags_does_not_hold_its_lease_until_i
     api.fail_before["read_metadata"] = [UnavailableError("down")] * 100
     await fake_clock.advance(4)
     assert not cluster.membership.holds_lease()
-    assert cluster.membership.not_ready_reason() == "fenced, or its lease ran out"
+    assert cluster.membership.not_ready() == NotReady("fenced")
     api.fail_before["read_metadata"].clear()
     await fake_clock.advance(7)
     assert cluster.membership.holds_lease()
-    assert cluster.membership.not_ready_reason() is None
+    assert cluster.membership.not_ready() is None
     assert not api.agents[1].fenced
     await cluster.stop()
 

@@ -62,7 +62,7 @@ class Agent:
         self.cluster: Cluster = an_agent(self.wire, node_id, seed=node_id)  # type: ignore[arg-type]
         creation = TopicCreation(self.cluster, api, api.clock, rng, lambda: TopicDefaults(1, 1))
         newest = NewestCounts(self.cluster, api.clock, self.cluster.may_be_behind)
-        self.metadata = Metadata(self.cluster, creation, lambda: False, newest=newest)
+        self.metadata = Metadata(self.cluster, creation, lambda: False, newest=newest, shared=None, counts=None)
 
     async def shown(self) -> int | None:
         """The count; None if the agent does not say."""

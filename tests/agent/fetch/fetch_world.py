@@ -135,8 +135,15 @@ class World:
     """`write` and `fetch` are what tests do; `live` is what they compare with."""
 
     def __init__(
-        self, *, seed: int = 0, shards: int = 4, cache_bytes: int = 64 * 1024 * 1024, authorizer: str = ""
+        self,
+        *,
+        seed: int = 0,
+        shards: int = 4,
+        cache_bytes: int = 64 * 1024 * 1024,
+        authorizer: str = "",
+        bucket: str = "file:///bucket",
     ) -> None:
+        """`bucket`: read ahead is for S3; the objects are in memory in any case."""
         self.clock = ManualClock()
         self.rng = random.Random(seed)
         self.store = FaultyStore()
@@ -145,7 +152,7 @@ class World:
         self.model.register_agent(NODE_ID, BROKER_EPOCH)
         self.metastore = FeedGate(self.model)
         self.view = StandingView(shards, node_id=NODE_ID, broker_epoch=BROKER_EPOCH)
-        self.settings = Settings(cache_bytes=cache_bytes, authorizer_class_name=authorizer)
+        self.settings = Settings(cache_bytes=cache_bytes, authorizer_class_name=authorizer, bucket=bucket)
         self.authorizer = Authorizer(self.settings, self.view)
         self.metadata_moves = 0
         self.sent_counts: list[tuple[int, int, int]] = []

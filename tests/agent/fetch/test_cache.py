@@ -9,7 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.fetch.files.cache import ChunkCache
-from headrace.agent.fetch.files.read import HISTORICAL_READS, RangeReader
+from headrace.agent.fetch.files.read import RangeReader
+from headrace.agent.fetch.files.read_turns import READS_MAX
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.storage.errors import CorruptError, NotFoundError, UnavailableError
 from headrace.storage.file_id import object_key
@@ -219,7 +220,7 @@ async def test_slices_of_one_file_fail_together_and_others_do_not(store: FaultyS
 
 async def test_historical_reads_are_paced_and_leave_tail_reads_alone(store: FaultyStore) -> None:
     reader = reader_of(store)
-    files = [uuid.UUID(int=100 + i) for i in range(3 * HISTORICAL_READS)]
+    files = [uuid.UUID(int=100 + i) for i in range(3 * READS_MAX)]
     for file_id in files:
         await store.put(object_key(file_id), DATA)
     gate, reading, most = asyncio.Event(), 0, 0
@@ -242,6 +243,6 @@ async def test_historical_reads_are_paced_and_leave_tail_reads_alone(store: Faul
     gate.set()
 
     bodies = await backfill
-    assert most == HISTORICAL_READS
+    assert most == READS_MAX
     assert all(bytes(body.data) == DATA[:100] for body in bodies if not isinstance(body, Exception))
     assert not any(isinstance(body, Exception) for body in bodies)

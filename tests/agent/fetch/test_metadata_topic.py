@@ -151,7 +151,7 @@ async def test_metadata_shows_it_by_name_only_and_it_cannot_be_created(
     cluster = an_agent(api)
     await cluster.catch_up()
     creation = TopicCreation(cluster, api, fake_clock, random.Random(5), lambda: TopicDefaults(1, 1))
-    handler = Metadata(cluster, creation, lambda: True)
+    handler = Metadata(cluster, creation, lambda: True, shared=None, counts=None)
     asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=METADATA_TOPIC)])
     (shown,) = (await call(handler, asked, 12)).topics
     assert (shown.error_code, shown.is_internal, len(shown.partitions)) == (0, True, 1)

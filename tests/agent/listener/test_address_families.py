@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import socket
 import urllib.request
@@ -125,3 +126,18 @@ def test_an_ipv4_client_of_a_socket_for_both_has_its_ipv4_address() -> None:
 def test_every_address_has_several_forms() -> None:
     assert all(is_every_address(host) for host in ("::", "0.0.0.0", "0:0:0:0:0:0:0:0"))
     assert not any(is_every_address(host) for host in ("::1", "localhost", "10.0.0.1", ""))
+
+
+async def test_answers_do_not_wait_for_the_acknowledgement_of_earlier_ones() -> None:
+    """asyncio switches TCP_NODELAY on only for sockets that name their protocol."""
+    (bound,) = bound_sockets("127.0.0.1", 0, 1)
+    accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def on_connection(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    async with await asyncio.start_server(on_connection, sock=bound):
+        _, writer = await asyncio.open_connection(*bound.getsockname())
+        assert await accepted == 1
+        writer.close()

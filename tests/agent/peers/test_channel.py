@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.agent.peers import health_wire as health
+from headrace.agent.peers import health_reports as health
 from headrace.agent.peers import zone_cache_wire as zone_cache
 from headrace.agent.peers.channel import (
     FORWARDING,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from headrace.agent.peers import health_wire as health
+from headrace.agent.peers import health_reports as health
 from headrace.agent.peers import zone_cache_wire as zone_cache
 from headrace.agent.peers.channel import BETWEEN_AGENTS
 from headrace.agent.peers.forwarding import wire as forwarding

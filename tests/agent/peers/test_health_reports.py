@@ -15,11 +15,20 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.listener.host import Limits
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.peers.channel import PEER_HEALTH_KEY, WINDOW_MS
-from headrace.agent.peers.health_reports import PEERS_ASKED, TIMEOUT_SECONDS, AgentReports
-from headrace.agent.peers.health_wire import Question, decode_answer, decode_question, encode_answer, encode_question
+from headrace.agent.peers.health_reports import (
+    PEERS_ASKED,
+    TIMEOUT_SECONDS,
+    AgentReports,
+    Question,
+    decode_answer,
+    decode_question,
+    encode_answer,
+    encode_question,
+)
 from headrace.agent.serve.dispatch import Dispatcher
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.storage.clock import SystemClock
+from headrace.storage.dependency import Reported
 from headrace.storage.errors import CorruptError, InvalidError
 from tests.agent.cluster.standing_view import StandingView
 from tests.manual_clock import ManualClock
@@ -39,7 +48,13 @@ class Agent:
         self.questions = 0
         self.skew_ms = 0
         self.reports = AgentReports(
-            secret, self.view, self._own, lambda: self.clock.wall_ms() + self.skew_ms, self.clock, random.Random(1)
+            secret,
+            self.view,
+            self._own,
+            lambda: self.clock.wall_ms() + self.skew_ms,
+            self.clock,
+            random.Random(1),
+            listener=None,
         )
         dispatcher = Dispatcher()
         dispatcher.register_unadvertised(PEER_HEALTH_KEY, self.reports.handle)
@@ -82,11 +97,11 @@ async def three() -> AsyncIterator[Agents]:
 
 async def test_what_any_other_agent_reaches_is_reached(three: Agents) -> None:
     asker, second, third = three.members
-    assert await asker.reports.reached() == frozenset()
+    assert await asker.reports.reported() == Reported(frozenset(), is_heard=True)
     second.reached = frozenset({"bucket"})
-    assert await asker.reports.reached() == {"bucket"}
+    assert (await asker.reports.reported()).reached == {"bucket"}
     third.reached = frozenset({"metastore"})
-    assert await asker.reports.reached() == {"bucket", "metastore"}
+    assert (await asker.reports.reported()).reached == {"bucket", "metastore"}
 
 
 async def test_an_agent_does_not_ask_itself_and_asks_few() -> None:
@@ -94,7 +109,7 @@ async def test_an_agent_does_not_ask_itself_and_asks_few() -> None:
     await agents.start()
     try:
         agents.members[0].reached = frozenset({"bucket"})
-        assert await agents.members[0].reports.reached() == frozenset()
+        assert (await agents.members[0].reports.reported()).reached == frozenset()
         assert agents.members[0].questions == 0
         assert sum(member.questions for member in agents.members) == PEERS_ASKED
     finally:
@@ -105,13 +120,13 @@ async def test_an_agent_that_is_gone_or_in_another_cluster_reports_nothing(three
     asker, second, third = three.members
     third.reached = frozenset({"bucket"})
     await second.listener.drain(0)
-    assert await asker.reports.reached() == {"bucket"}
+    assert (await asker.reports.reported()).reached == {"bucket"}
     third.skew_ms = WINDOW_MS + 1
-    assert await asker.reports.reached() == frozenset()
+    assert (await asker.reports.reported()).reached == frozenset()
     stranger = Agents(Agent(1), Agent(2, b"x" * 32))
     await stranger.start()
     stranger.members[1].reached = frozenset({"bucket"})
-    assert await stranger.members[0].reports.reached() == frozenset()
+    assert (await stranger.members[0].reports.reported()).reached == frozenset()
     await stranger.stop()
 
 
@@ -121,10 +136,18 @@ async def test_a_silent_agent_delays_the_round_by_no_more_than_its_limit(three: 
     port = silent.sockets[0].getsockname()[1]
     image = AgentImage(9, 1, uuid.UUID(int=9), "127.0.0.1", port, None, False)
     asker.view.image = replace(MetadataImage(), agents=MappingProxyType({9: image}))
-    round_ = asyncio.ensure_future(asker.reports.reached())
+    round_ = asyncio.ensure_future(asker.reports.reported())
     await asker.clock.advance(TIMEOUT_SECONDS)
-    assert await round_ == frozenset()
+    assert await round_ == Reported(frozenset(), is_heard=False)
     silent.close()
+
+
+async def test_an_agent_without_others_is_heard_by_itself() -> None:
+    """No other agent could be better off, so its failures are the whole cluster's."""
+    alone = Agents(Agent(1))
+    await alone.start()
+    assert await alone.members[0].reports.reported() == Reported(frozenset(), is_heard=True)
+    await alone.stop()
 
 
 def test_a_question_is_for_one_agent_of_one_cluster() -> None:

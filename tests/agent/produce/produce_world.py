@@ -72,7 +72,7 @@ class ProduceWorld:
         self.store: Any = self.bucket
         self.metastore: Any = self.model
         self.view = StandingView(4, node_id=NODE_ID, broker_epoch=EPOCH)
-        # early flushes and merging have separate tests (test_flusher.py, test_merge.py)
+        # early flushes and joining have separate tests (test_flusher.py, test_join.py)
         self.settings = Settings(**{"ingest_merge_max_bytes": 0, "flush_early_per_second": 0, **settings})
         self.authorizer = Authorizer(self.settings, self.view)
         self.produce_bytes: ProduceBytes | None = None

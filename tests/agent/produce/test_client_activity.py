@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.agent.produce.client_activity import DEPTH_REQUESTS, ClientActivity
+from headrace.agent.produce.flusher import DEPTH_REQUESTS, ClientActivity
 from headrace.protocol.request import ClientConnection
 
 WINDOW_S, REFILL_S = 0.1, 0.003

@@ -67,6 +67,9 @@ class _NoMetastore:
         """It has given none."""
         return 0
 
+    def refusal(self) -> None:
+        """It refuses by errors."""
+
     def name_life(self, life: int) -> None:
         """Nothing is written."""
 

@@ -39,7 +39,7 @@ class World:
         self.is_active = False
         parts = ControllerParts(api, self.view, Settings(), SystemClock(), lambda: self.is_active)
         handlers: dict[int, RequestHandler] = {
-            ApiKey.DESCRIBE_CLUSTER: DescribeCluster(self.view),
+            ApiKey.DESCRIBE_CLUSTER: DescribeCluster(self.view, shared=None),
             **{api_key: row.handler(parts) for api_key, row in CONTROLLER_ROWS.items()},
         }
         for api_key, handler in handlers.items():

@@ -46,10 +46,17 @@ class World:
         self.cluster: Cluster = an_agent(self.api)
         creation = TopicCreation(self.cluster, self.api, clock, random.Random(5), lambda: TopicDefaults(1, 1))
         self.handlers: dict[int, RequestHandler] = {
-            METADATA: Metadata(self.cluster, creation, lambda: auto_create_topics, on_refused=RefusalLog().refused),
-            FIND_COORDINATOR: FindCoordinator(self.cluster),
+            METADATA: Metadata(
+                self.cluster,
+                creation,
+                lambda: auto_create_topics,
+                on_refused=RefusalLog().refused,
+                shared=None,
+                counts=None,
+            ),
+            FIND_COORDINATOR: FindCoordinator(self.cluster, shared=None),
             INIT_PRODUCER_ID: self.init_producer_id(),
-            DESCRIBE_CLUSTER: DescribeCluster(self.cluster),
+            DESCRIBE_CLUSTER: DescribeCluster(self.cluster, shared=None),
         }
 
     def init_producer_id(self) -> InitProducerId:

@@ -18,7 +18,9 @@ from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.serve.handlers import HandlerParts, register_handlers
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import (
+    CHOSEN_FEATURES,
     KAFKA_FEATURES,
+    LEADER_SPREAD,
     METADATA_FORMAT,
     OPTIONAL_FEATURES,
     SEALED_SECRETS,
@@ -51,6 +53,7 @@ def _registration(world: World, node_id: int, incarnation: uuid.UUID, **more: An
         "features": [
             ("Feature", {"name": METADATA_FORMAT, "min_supported_version": 1, "max_supported_version": 4}),
             ("Feature", {"name": TRANSACTION_VERSION, "min_supported_version": 0, "max_supported_version": 2}),
+            ("Feature", {"name": LEADER_SPREAD, "min_supported_version": 1, "max_supported_version": 10}),
         ],
         "rack": "a",
         "is_migrating_zk_broker": False,
@@ -268,6 +271,7 @@ async def test_api_versions_shows_supported_and_finalized_features(world: World,
         (METADATA_FORMAT, 1, 4),
         (SEGMENT_KEYS, 1, 1),
         *([(TRANSACTION_VERSION, 0, 2)] if version > 3 else []),  # as Kafka: older clients misread a lowest level of 0
+        (LEADER_SPREAD, 1, 10),
     ]
     finalized = sorted((f.name, f.max_version_level) for f in answer.finalized_features)
     assert finalized == sorted([*kafkas, (METADATA_FORMAT, 4), (TRANSACTION_VERSION, 2)])
@@ -290,7 +294,7 @@ async def test_a_feature_is_offered_if_its_highest_level_is_accepted(
     answer = await world.ask(ApiKey.API_VERSIONS, 4, client_software_name="t", client_software_version="1")
     offered = {feature.name: feature.max_version for feature in answer.supported_features}
     assert (SEALED_SECRETS in offered) == sealed
-    for name, levels in {**KAFKA_FEATURES, **SUPPORTED_FEATURES, **OPTIONAL_FEATURES}.items():
+    for name, levels in {**KAFKA_FEATURES, **SUPPORTED_FEATURES, **CHOSEN_FEATURES, **OPTIONAL_FEATURES}.items():
         accepted = (await _set_format(world, 1, levels.max_level, 1, name=name)).error_code is ErrorCode.none
         assert accepted == (offered.get(name) == levels.max_level), name
 

@@ -141,7 +141,7 @@ async def test_clients_see_the_holes_of_removed_partitions(world: World, fake_cl
         cursor = DescribeTopicPartitionsRequest.Cursor(topic_name="t", partition_index=first)
         topic = DescribeTopicPartitionsRequest.TopicRequest(name="t")
         asked = DescribeTopicPartitionsRequest(topics=[topic], response_partition_limit=3, cursor=cursor)
-        return await call(DescribeTopicPartitions(cluster), asked, 0)
+        return await call(DescribeTopicPartitions(cluster, shared=None, authorizer=None), asked, 0)
 
     shown = await page(0)
     assert [each.partition_index for each in shown.topics[0].partitions] == [0, 1, 2]

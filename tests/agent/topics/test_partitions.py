@@ -43,7 +43,7 @@ class Admin:
             self.limits_reached.append,
         )
         self.create_partitions = CreatePartitions(self.counts)
-        self.describe = DescribeTopicPartitions(self.cluster)
+        self.describe = DescribeTopicPartitions(self.cluster, shared=None, authorizer=None)
         self.elect_leaders = ElectLeaders(self.cluster)
 
     async def grow(self, *topics: Any, version: int = 3, validate_only: bool = False) -> Any:

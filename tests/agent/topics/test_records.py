@@ -188,7 +188,7 @@ async def test_log_dirs_are_the_bucket_with_the_bytes_of_the_partitions_led_here
     await world.append(a, b"y" * 1000)
     agents = {n: AgentImage(n, 1, world.model.incarnation_id, "h", 1, None, False) for n in (NODE_ID, NODE_ID + 1)}
     world.view.leader = lambda key, zone=None: agents[NODE_ID if key != b else NODE_ID + 1]  # type: ignore
-    handler = DescribeLogDirs(world.view, world.model, BUCKET)
+    handler = DescribeLogDirs(world.view, world.model, BUCKET, shared=None)
 
     async def sizes(topics: Any) -> dict[tuple[str, int], int]:
         answer: Any = await call(handler, DescribeLogDirsRequest(topics=topics), version)
@@ -216,7 +216,7 @@ async def test_log_dirs_without_a_metastore_are_an_error_of_the_directory(world:
         async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:
             raise UnavailableError("down")
 
-    handler = DescribeLogDirs(world.view, Silent(), BUCKET)
+    handler = DescribeLogDirs(world.view, Silent(), BUCKET, shared=None)
     answer: Any = await call(handler, DescribeLogDirsRequest(topics=None), 4)
     assert answer.results[0].error_code == ErrorCode.request_timed_out
 

@@ -38,7 +38,7 @@ class Factors(World):
         self.defaults = TopicDefaults(1, 2)
         creation = TopicCreation(self.cluster, self.api, clock, random.Random(3), lambda: self.defaults)
         self.create_topics = CreateTopics(creation, EffectiveConfigs(Settings()))
-        self.handlers[METADATA] = Metadata(self.cluster, creation, lambda: True)
+        self.handlers[METADATA] = Metadata(self.cluster, creation, lambda: True, shared=None, counts=None)
 
     async def create(self, name: str, factor: int) -> Any:
         wanted = Topic(name=name, num_partitions=4, replication_factor=factor, assignments=[], configs=[])

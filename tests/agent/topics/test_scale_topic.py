@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.cluster.log_change import LOG_KEPT_CHANGING
 from headrace.agent.topics.counts.count_changes import PartitionCounts, WantedCount
 from headrace.agent.topics.counts.scale_topic import ScaleTopic
 from headrace.agent.topics.counts.topic_doubling import TopicDoubling
@@ -148,6 +149,21 @@ async def test_it_waits_for_agents_and_can_be_repeated(fake_clock: ManualClock) 
     world.api.agents[9].offset = length
     assert (await world.ask(timeout_ms=1_000)).partition_count == 6
     assert not isinstance(decode_record(world.api.log[length]), DoubleTopicRecord), "it was announced"
+
+
+async def test_an_announcement_that_others_always_precede_ends_at_the_deadline(
+    fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(fake_clock)
+
+    async def precede(offset: int, records: object) -> bool:
+        await fake_clock.sleep(0.4)
+        return False
+
+    monkeypatch.setattr(world.api, "append_records", precede)
+    answer = await world.ask(timeout_ms=1_000)
+    assert (answer.error_code, answer.message) == (ErrorCode.request_timed_out, LOG_KEPT_CHANGING)
+    assert answer.partition_count == 3
 
 
 async def test_an_agent_that_is_fenced_is_not_waited_for(fake_clock: ManualClock) -> None:

@@ -43,7 +43,7 @@ class Shared:
         cluster, api = self.world.cluster, self.world.api
         creation = TopicCreation(cluster, api, clock, random.Random(5), lambda: TopicDefaults(1, 1))
         self.world.handlers |= {
-            METADATA: Metadata(cluster, creation, lambda: False, self.address),
+            METADATA: Metadata(cluster, creation, lambda: False, self.address, counts=None),
             FIND_COORDINATOR: FindCoordinator(cluster, self.address),
             DESCRIBE_CLUSTER: DescribeCluster(cluster, self.address),
         }

@@ -61,8 +61,8 @@ class World:
         self.add_offsets = AddOffsetsToTxn(rows)
         self.metrics = CollectorRegistry()
         self.end = EndTxn(rows, ids, self._on_ended, self.metrics)
-        self.list = ListTransactions(self.view, rows, lambda: self.rows.now_ms + 5_000)
-        self.describe = DescribeTransactions(self.view, rows)
+        self.list = ListTransactions(self.view, rows, lambda: self.rows.now_ms + 5_000, shared=None)
+        self.describe = DescribeTransactions(self.view, rows, authorizer=None)
         self.mark = WriteTxnMarkers(self.view, rows, self._on_ended)
 
     async def next(self) -> int:

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.bench import idle
 from headrace.cli.bench.orders import ConsumeAnswer, ProduceAnswer
 from headrace.cli.bench.rows import pick
-from headrace.cli.bench.run import schedule
+from headrace.cli.bench.run import PATIENCE_SECONDS, schedule, until_idle
 from headrace.cli.bench.target_bench import Bounds, TargetBench, refuse_failures, refuse_losses
 from headrace.cli.bench.targets import MeasuredTarget
 from headrace.cli.bench.window import Window
@@ -43,17 +42,17 @@ class FakeUsage:
         return {"agent": self._cores * (min(self._clock.monotonic(), self._busy_until) - self._began)}
 
 
-@pytest.mark.parametrize(("busy", "waits"), [(0.0, 0.25), (1.0, 1.25), (1000.0, idle.PATIENCE_SECONDS)])
+@pytest.mark.parametrize(("busy", "waits"), [(0.0, 0.25), (1.0, 1.25), (1000.0, PATIENCE_SECONDS)])
 async def test_a_run_begins_when_the_targets_are_idle_or_patience_is_over(busy: float, waits: float) -> None:
     clock = ManualClock()
     began = clock.monotonic()
     usage: Any = FakeUsage(clock, 1.0, began + busy)
-    await clock.run(idle.until_idle([{}, {"agent": 7}], clock, lambda roots: usage))
+    await clock.run(until_idle([{}, {"agent": 7}], clock, lambda roots: usage))
     assert clock.monotonic() - began == pytest.approx(waits)
 
 
 async def test_without_processes_there_is_nothing_to_wait_for() -> None:
-    await idle.until_idle([{}], ManualClock())
+    await until_idle([{}], ManualClock())
 
 
 def test_lost_records_make_a_run_invalid() -> None:

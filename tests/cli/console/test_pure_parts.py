@@ -14,8 +14,8 @@ from headrace.cli.console.agent_metrics import AgentCounters, parse_counters
 from headrace.cli.console.alarms import alarms
 from headrace.cli.console.charts import HEIGHT, WIDTH, draw
 from headrace.cli.console.cluster_reads import AgentRow, ClusterSummary, Quorum
-from headrace.cli.console.numbers_shown import DASH, grouped, in_bytes, lasted, utc
 from headrace.cli.console.parts import PageOfRows, time_ms, whole_number
+from headrace.cli.console.rendering import DASH, grouped, in_bytes, lasted, utc
 from headrace.cli.console.samples import POINTS_MAX, Sample, Samples, quantile
 from headrace.cli.console.shown_bytes import show_bytes, visible
 from headrace.cli.doctor.findings import Area

@@ -13,7 +13,17 @@ from headrace.agent.produce.flush_price import PUT_1000_DOLLARS, dollars_per_mon
 from headrace.agent.produce.pipeline import flush_limits
 from headrace.cli.cost.command import BAR_WIDTH, bar
 from headrace.cli.cost.data import Constants, Prices, measured, prices
-from headrace.cli.cost.model import GB, MIB, MONTH_HOURS, Workload, bills, compaction_s_per_gb, early_flush_bill, needs
+from headrace.cli.cost.model import (
+    GB,
+    MIB,
+    MONTH_HOURS,
+    Workload,
+    bills,
+    commit_shards,
+    compaction_s_per_gb,
+    early_flush_bill,
+    needs,
+)
 from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.storage.errors import InvalidError
@@ -28,6 +38,7 @@ ROUND = Constants(
         "postgres_us_per_commit": {"extents": [1, 2], "us": [1000, 1000]},
         "postgres_wal_bytes_per_commit": {"extents": [1, 2], "bytes": [500, 1000]},
         "postgres_us_per_feed_poll": {"value": 0},
+        "postgres_us_per_polled_shard": {"value": 0},
         "postgres_fetch_s_per_gb": {"value": 0},
         "merged_file_bytes": {"value": 64 * MIB},
         "merged_rows_per_file": {"value": 10},
@@ -167,3 +178,23 @@ def test_bars_are_in_proportion() -> None:
 def test_a_missing_value_is_named() -> None:
     with pytest.raises(InvalidError, match="no such value: name=nothing field=value"):
         measured().value("nothing")
+
+
+@pytest.mark.parametrize(
+    ("agents", "zones", "shards"), [(3, 3, 8), (6, 3, 8), (7, 3, 16), (12, 1, 64), (75, 3, 128), (10_000, 3, 1024)]
+)
+def test_a_zone_has_four_commit_shards_for_each_agent(agents: int, zones: int, shards: int) -> None:
+    assert commit_shards(agents, zones) == shards
+
+
+def test_a_poll_costs_more_with_more_commit_shards() -> None:
+    """Each agent polls 100 times a second."""
+    costs = {name: dict(fields) for name, fields in measured().entries.items()}
+    costs["postgres_us_per_feed_poll"] = costs["postgres_us_per_polled_shard"] = {"value": 0}
+    load = Workload(write_mib_s=2_000, feed_poll_ms=10)
+    free = needs(load, Constants(costs))
+    costs["postgres_us_per_feed_poll"], costs["postgres_us_per_polled_shard"] = {"value": 50}, {"value": 2}
+    polled = needs(load, Constants(costs))
+    assert polled.commit_shards > 8
+    a_poll = 50e-6 + 2e-6 * (polled.commit_shards - 8)
+    assert polled.postgres_cores - free.postgres_cores == pytest.approx(polled.agents * 100 * a_poll)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import random
 import socket
+import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import aioboto3
+import msgspec
 import psycopg
 import pytest
 
@@ -17,12 +22,18 @@ from headrace.cli.doctor import postgres
 from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration, Listener
+from headrace.metastore.api.settings import SettingReport
+from headrace.metastore.backups import KEY, BackupKind, BackupRecord
+from headrace.metastore.life.bucket import Position, write_position
+from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import OBJECT_KEY, render
 from headrace.storage.objects.directory import DirectoryStore
 from headrace.storage.objects.s3_client import S3Options
+from load.torture.small_disk import SmallDisk, why_missing
 from tests.fixtures_s3 import BUCKET, aws_credentials
 from tests.metastore.sessions import beat
 from tests.scripted_http import ScriptedServer, refusing
@@ -172,7 +183,7 @@ async def test_an_advertised_address(places: list[str], is_open: bool) -> None:
         await _join(places[1], port)
         if not is_open:
             server.close()
-        found = {f.check: f for f in await examine(Settings(metastore_url=places[1]), None)}
+        found = {f.check: f for f in await examine(Settings(metastore_url=places[1]), None, SystemClock())}
     assert found["addresses"].level.value == ("ok" if is_open else "bad")
     assert is_open or f"127.0.0.1:{port}" in found["addresses"].found
 
@@ -218,3 +229,73 @@ def _rng() -> Any:
     import random
 
     return random.Random(5)
+
+
+def test_a_metastore_that_went_back(places: list[str], doctor: Doctor) -> None:
+    """The bucket says that the server once had more: as after a dump was restored."""
+    store = DirectoryStore(Path(places[3].removeprefix("file://")), SystemClock())
+    settings = Settings(metastore_url=places[1], bucket=places[3])
+
+    async def begin() -> None:
+        metastore = await PostgresMetastore.open(places[1], settings)
+        keeper = LifeKeeper(metastore, store, SystemClock(), random.Random(1))
+        await keeper.check()
+        life = await metastore.describe_life()
+        ahead = msgspec.structs.replace(Position.of(life), wal_bytes=life.wal_bytes + 1_000_000)
+        await write_position(store, ahead)
+        await metastore.close()
+
+    asyncio.run(begin())
+    level, message, to_do = doctor(*places)["cluster life"]
+    assert level == "bad"
+    assert "agents write nothing: the metastore went back" in message
+    assert "migrate --restored" in str(to_do)
+
+
+def test_agents_without_a_compactor(places: list[str], doctor: Doctor) -> None:
+    async def report() -> None:
+        metastore = await PostgresMetastore.open(places[1], Settings(metastore_url=places[1]))
+        await metastore.report_settings(SettingReport(uuid.uuid4(), "host-1", ("broker", "controller"), None, {}))
+        await metastore.close()
+
+    asyncio.run(report())
+    assert doctor(*places)["cluster compactor"][0] == "bad"
+
+
+def test_work_that_no_worker_takes(places: list[str], doctor: Doctor) -> None:
+    assert doctor(*places)["cluster background work"][0] == "ok"
+    _on(
+        places[1],
+        "INSERT INTO jobs (kind, key, payload, priority, state, due_at, created_at)"
+        " VALUES ('plan', '', '', 0, 0, now() - interval '1 hour', now())",
+    )
+    level, message, _ = doctor(*places)["cluster background work"]
+    assert (level, message.partition(":")[0]) == ("warn", "background work is overdue, kind plan")
+
+
+def test_a_backup_that_is_recorded_is_judged(places: list[str], doctor: Doctor) -> None:
+    assert doctor(*places)["postgres backup"][0] == "warn"
+    assert main(["backup", *places, "--record", "dump"]) == 0
+    assert doctor(*places)["postgres backup"][0] == "ok"
+    store = DirectoryStore(Path(places[3].removeprefix("file://")), SystemClock())
+    old = BackupRecord(BackupKind.DUMP, SystemClock().wall_ms() - 26 * 3_600_000)
+    asyncio.run(store.put(KEY, msgspec.json.encode(old)))
+    level, message, _ = doctor(*places)["postgres backup"]
+    assert level == "warn"
+    assert message.startswith("a restore would go back 26.0 h, and file.delete.delay.ms is 1.0 h")
+
+
+def test_a_full_disk_of_postgres(tmp_path: Path, doctor: Doctor) -> None:
+    if why_missing():
+        pytest.skip("needs mkfs.ext4 and a loop device" if os.geteuid() == 0 else "needs root")
+    with tempfile.TemporaryDirectory(prefix="headrace-disk-") as place:
+        Path(place).chmod(0o711)  # Postgres runs as another user
+        with SmallDisk(Path(place), 192 * 1024**2) as disk, EmbeddedPostgres(disk.path / "server", fsync=False) as url:
+            migrate(url)
+            flags = ["--metastore-url", url, "--bucket", f"file://{tmp_path}"]
+            assert doctor(*flags)["postgres disk"][0] == "ok"
+            disk.fill()
+            level, message, to_do = doctor(*flags)["postgres disk"]
+            disk.free()
+    assert (level, to_do) == ("bad", "make room on Postgres' disk")
+    assert "No space left on device" in message

@@ -10,13 +10,18 @@ from typing import Any
 import pytest
 
 from headrace.agent.limits.client_rows import row_use
-from headrace.cli.doctor import bucket, cluster, host, postgres
+from headrace.cli.doctor import backups, bucket, cluster, host, postgres, running
 from headrace.cli.doctor.findings import Finding, Level
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT, FeatureRange
 from headrace.metastore.api.client_rows import RowCounts
+from headrace.metastore.api.jobs import JobState
+from headrace.metastore.api.reports import JobCount
+from headrace.metastore.backups import BackupKind, BackupRecord, WalArchive
+from headrace.metastore.life.verdict import LifeVerdict
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.postgres.diagnosis.diagnosis import ServerState, TableState
+from headrace.metastore.upkeep_watch import OVERDUE_SECONDS
 from headrace.storage.objects.s3_bucket import BucketRules, Expiration
 
 SOUND = ServerState(
@@ -126,6 +131,23 @@ def test_agents(agents: list[AgentImage], expected: tuple[str, str]) -> None:
     assert worst(list(cluster.judge_agents(image))) == expected
 
 
+@pytest.mark.parametrize(
+    ("in_a", "in_b", "shards", "to_do"),
+    [
+        (4, 3, 8, ""),
+        (5, 2, 8, "--to 32"),
+        (0, 0, 8, ""),
+        (12, 12, 8, "--to 64"),
+        (9, 0, 3, "--to 48"),
+        (600, 0, 1024, ""),
+    ],
+)
+def test_commit_shards_for_the_largest_zone(in_a: int, in_b: int, shards: int, to_do: str) -> None:
+    agents = [an_agent(number, 4, "a" if number < in_a else "b") for number in range(in_a + in_b)]
+    found = list(cluster.judge_shards(MetadataImage(agents={agent.node_id: agent for agent in agents}), shards))
+    assert [finding.to_do.endswith(to_do) for finding in found] == [True] * bool(to_do)
+
+
 def test_a_format_that_lags() -> None:
     agents = {node_id: an_agent(node_id, 4, "a") for node_id in (1, 2)}
     assert worst(list(cluster.judge_agents(MetadataImage(agents=agents)))) == ("versions", "warn")
@@ -164,3 +186,67 @@ def test_rows_of_clients_are_named_from_eighty_percent_on() -> None:
     found = list(cluster.judge_rows(row_use(counts, Settings())))
     assert [(each.check, each.level) for each in found] == [("max.committed.offsets", Level.WARN)]
     assert "8,000,000 of 10,000,000" in found[0].found
+
+
+@pytest.mark.parametrize(
+    ("verdict", "level"),
+    [
+        (LifeVerdict.CURRENT, Level.OK),
+        (LifeVerdict.RECORD, Level.OK),
+        (LifeVerdict.BEGIN, Level.WARN),
+        (LifeVerdict.RESTORED, Level.BAD),
+        (LifeVerdict.SUPERSEDED, Level.BAD),
+        (LifeVerdict.WRONG_BUCKET, Level.BAD),
+    ],
+)
+def test_a_life_that_is_not_current_is_bad(verdict: LifeVerdict, level: Level) -> None:
+    assert running.judge_life(verdict).level is level
+
+
+def test_a_cluster_needs_a_compactor() -> None:
+    assert running.judge_roles({"broker": 2}).level is Level.BAD
+    assert running.judge_roles({"broker": 2, "compactor": 1}).level is Level.OK
+    assert running.judge_roles({}).level is Level.WARN, "it has not started yet"
+
+
+def test_background_work_that_waits_or_was_given_up() -> None:
+    late_ms = int(OVERDUE_SECONDS * 1000) + 1
+    (fine,) = running.judge_jobs(
+        [JobCount("plan", JobState.WAITING, 3, 0), JobCount("compact-large", JobState.WAITING, 1, late_ms)]
+    )
+    assert fine.level is Level.OK
+    late, given_up = running.judge_jobs(
+        [JobCount("plan", JobState.WAITING, 3, late_ms), JobCount("compact", JobState.GIVEN_UP, 2, 0)]
+    )
+    assert (late.level, late.found) == (Level.WARN, "background work is overdue, kind plan: 900 s")
+    assert given_up.found == "2 jobs failed ten times and were given up"
+
+
+HOUR_MS = 3_600_000
+NO_ARCHIVE, ARCHIVE = WalArchive(False, None, False), WalArchive(True, 60.0, False)
+
+
+@pytest.mark.parametrize(
+    ("record", "archive", "level", "told"),
+    [
+        (None, ARCHIVE, Level.WARN, "no backup of Postgres is recorded"),
+        (BackupRecord(BackupKind.DUMP, 99 * HOUR_MS), NO_ARCHIVE, Level.OK, "would go back 1.0 h"),
+        (BackupRecord(BackupKind.DUMP, 76 * HOUR_MS), NO_ARCHIVE, Level.OK, "would go back 24.0 h"),
+        (BackupRecord(BackupKind.DUMP, 75 * HOUR_MS), NO_ARCHIVE, Level.WARN, "would go back 25.0 h"),
+        (BackupRecord(BackupKind.DUMP, 10 * HOUR_MS), ARCHIVE, Level.WARN, "would go back 90.0 h"),
+        (BackupRecord(BackupKind.BASE, 10 * HOUR_MS), ARCHIVE, Level.OK, "(base) would go back 0.0 h"),
+        (BackupRecord(BackupKind.BASE, 10 * HOUR_MS), NO_ARCHIVE, Level.WARN, "would go back 90.0 h"),
+        (
+            BackupRecord(BackupKind.BASE, 10 * HOUR_MS),
+            WalArchive(True, 1e6, True),
+            Level.WARN,
+            "archiving of WAL fails",
+        ),
+    ],
+)
+def test_a_backup_is_no_older_than_deletions_wait(
+    record: BackupRecord | None, archive: WalArchive, level: Level, told: str
+) -> None:
+    found = backups.judge_backup(record, archive, 100 * HOUR_MS, 24 * HOUR_MS)
+    assert found.level is level
+    assert told in found.found

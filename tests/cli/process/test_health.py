@@ -17,7 +17,8 @@ from headrace.cli.process.readiness import LOOP_SILENCE_SECONDS
 from headrace.cli.process.shell import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS, ProcessShell
 from headrace.config.settings import Settings
 from headrace.metastore.setting_reporter import NO_COMPACTOR, REPORT_SECONDS, REPORTS_PER_LOOK, SettingReporter
-from headrace.storage.errors import UnavailableError
+from headrace.storage.dependency import NotReady, Reported
+from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectInfo
 from tests.manual_clock import ManualClock
@@ -32,6 +33,7 @@ class ScriptedRole:
 
     def __init__(self) -> None:
         self.reason: str | None = None
+        self.waits_for = ""
 
     async def start(self) -> None: ...
 
@@ -40,8 +42,8 @@ class ScriptedRole:
 
     async def close(self, grace_seconds: float) -> None: ...
 
-    def not_ready_reason(self) -> str | None:
-        return self.reason
+    def not_ready(self) -> NotReady | None:
+        return None if self.reason is None else NotReady(self.reason, self.waits_for)
 
     def ready_fields(self) -> str:
         return "role=1"
@@ -58,10 +60,14 @@ class ScriptedMetastore:
     def __init__(self) -> None:
         self.error: UnavailableError | None = None
         self.hangs = False
+        self.refuses: str | None = None
         self.probes = self.answered = 0
 
     def answers(self) -> int:
         return self.answered
+
+    def refusal(self) -> str | None:
+        return self.refuses
 
     async def metadata_head(self) -> int:
         self.probes += 1
@@ -76,11 +82,19 @@ class ScriptedMetastore:
 
 
 class ScriptedStore(MemoryStore):
-    """Fault model: `error` for every look at an object."""
+    """Fault model: `error` for every look at an object; `denied`: each PUT is refused, as by rights that are gone."""
 
     def __init__(self) -> None:
         super().__init__(ManualClock())
         self.error: UnavailableError | None = None
+        self.denied = False
+        self.puts = 0
+
+    async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
+        self.puts += 1
+        if self.denied:
+            raise InvalidError(f"access denied: key={key}")
+        return await super().put(key, body, if_absent=if_absent)
 
     async def head(self, key: str) -> ObjectInfo:
         if self.error:
@@ -107,9 +121,10 @@ class ScriptedPeers:
 
     def __init__(self) -> None:
         self.reports: frozenset[str] = frozenset()
+        self.answer = True
 
-    async def reached(self) -> frozenset[str]:
-        return self.reports
+    async def reported(self) -> Reported:
+        return Reported(self.reports, self.answer)
 
 
 class HealthWorld:

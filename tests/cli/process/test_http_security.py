@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from headrace.agent.access.file_watch import LOOK_SECONDS
 from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.cli.bench.http_access import KEY, TOKEN, TRUST, HttpAccess
-from headrace.cli.bench.store_counts import StoreCounts, read_counts
+from headrace.cli.bench.window import StoreCounts, read_counts
 from headrace.cli.process import http_connection
 from headrace.cli.process.http_app import make_app
 from headrace.cli.process.http_connection import bounded

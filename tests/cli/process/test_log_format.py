@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from headrace.cli.process import serve
-from headrace.cli.process.log_format import JsonFormatter
+from headrace.cli.process.log_format import JsonFormatter, OneLineFormatter
 from headrace.config.settings import Settings
 from headrace.storage.errors import UnavailableError
 
@@ -78,3 +80,11 @@ def test_a_process_says_what_it_is_and_what_was_set(caplog: pytest.LogCaptureFix
         "setting: metastore.url=(hidden)",
     ]
     assert "open-sesame" not in caplog.text
+
+
+def test_a_line_for_people_has_a_time_with_a_zone() -> None:
+    record = logging.LogRecord("headrace.test", logging.INFO, "", 0, "started", (), None)
+    record.created = 1_795_749_526.25
+    found = OneLineFormatter().format(record)
+    assert re.fullmatch(r"2026-11-2\d \d\d:\d\d:\d\d\.250[+-]\d\d:\d\d INFO headrace\.test started", found), found
+    assert datetime.fromisoformat(found[:29]).timestamp() == record.created

@@ -13,8 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from headrace import __version__
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.produce.metrics import ProduceMetrics
-from headrace.cli.process.http_app import make_app
-from headrace.cli.process.metrics_page import MetricsPage
+from headrace.cli.process.http_app import MetricsPage, make_app
 
 
 async def test_labelled_counters_start_at_zero_and_have_no_second_family() -> None:

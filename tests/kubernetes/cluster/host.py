@@ -41,7 +41,7 @@ def main(folder: Path, arguments: list[str]) -> int:
     with Stores(folder) as stores, ControlPlane(folder):
         state = json.loads((folder / "cluster.json").read_text())
         state |= {"metastore_url": stores.metastore_url, "metastore": stores.metastore}
-        state |= {"s3_url": stores.s3_url, "bucket": BUCKET}
+        state |= {"postgres_port": stores.postgres_port, "s3_url": stores.s3_url, "bucket": BUCKET}
         state |= {"access_key": ACCESS_KEY, "secret_key": SECRET_KEY}
         (folder / "cluster.json").write_text(json.dumps(state))
         print(

@@ -46,6 +46,11 @@ class Stores:
         }  # fmt: skip
         """Named as CloudNativePG names them."""
 
+    @property
+    def postgres_port(self) -> int:
+        """The port to which connections of pods are forwarded."""
+        return self._postgres.port
+
     def __enter__(self) -> Stores:
         self._postgres.start()
         self._admit_pods()

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.kubernetes.scenarios import changes, install, removal, scaling, spark
+from tests.kubernetes.scenarios import changes, install, outage, removal, scaling, secured, spark
 from tests.kubernetes.scenarios.release import Release
 
 SCENARIOS: dict[str, Callable[[Release], str]] = {
@@ -26,9 +26,11 @@ SCENARIOS: dict[str, Callable[[Release], str]] = {
     "pod-killed": changes.pod_killed,
     "node-drained": changes.node_drained,
     "failed-migration": changes.failed_migration,
+    "outage": outage.outage,
     "outside": install.outside,
     "proxied": install.proxied,
     "uninstall": removal.uninstall,
+    "secured": secured.secured,
 }
 
 

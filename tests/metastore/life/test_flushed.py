@@ -16,8 +16,7 @@ import pytest
 from headrace.config.settings import Settings
 from headrace.metastore.api.life import ServerLife
 from headrace.metastore.life.bucket import PREFIX, Position, newest_life, read_position
-from headrace.metastore.life.flushed import FlushedPosition
-from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.life.keeper import FlushedPosition, LifeKeeper
 from headrace.metastore.life.verdict import LifeVerdict, judge
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.objects.memory import MemoryStore

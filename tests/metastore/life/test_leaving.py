@@ -13,8 +13,7 @@ import pytest
 
 from headrace.config.settings import Settings
 from headrace.metastore.api.life import Server
-from headrace.metastore.life.keeper import LifeKeeper
-from headrace.metastore.life.leaving import FIRST_WAIT_SECONDS, JITTER, MOST_WAIT_SECONDS, LeavePolicy
+from headrace.metastore.life.keeper import FIRST_WAIT_SECONDS, JITTER, MOST_WAIT_SECONDS, LeavePolicy, LifeKeeper
 from headrace.metastore.life.numbers import NO_LIFE
 from headrace.metastore.life.verdict import LifeVerdict
 from headrace.metastore.life.watch import CHECK_SECONDS

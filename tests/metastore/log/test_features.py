@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
-from headrace.metastore.api.agents import METADATA_FORMAT, SEGMENT_KEYS, TRANSACTION_VERSION
+from headrace.metastore.api.agents import (
+    AGENT_FEATURES,
+    LEADER_SPREAD,
+    METADATA_FORMAT,
+    SEGMENT_KEYS,
+    TRANSACTION_VERSION,
+    FeatureRange,
+)
 from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.features import change_feature, required_format
-from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.kip631_records import (
     AncestorEpoch,
     FeatureLevelRecord,
     PartitionRecord,
     RegisterBrokerRecord,
 )
-from headrace.metastore.log.own_records import PartitionCountRecord
+from headrace.metastore.log.own_records import PartitionCountRecord, RemoveFeatureLevelRecord
 from headrace.metastore.log.records import encode_record, record_types
 from headrace.metastore.log.replay import apply
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError
@@ -126,6 +134,20 @@ def test_transactions_wait_for_the_last_agent_of_an_older_release() -> None:
     assert image.transaction_version == 0
     with pytest.raises(UnsupportedFeatureError, match="an agent does not support"):
         change_feature(image, TRANSACTION_VERSION, 2, allow_downgrade=False)
+
+
+def test_leaders_are_spread_when_every_agent_can_do_it() -> None:
+    older = {name: levels for name, levels in AGENT_FEATURES.items() if name != LEADER_SPREAD}
+    for features, is_refused in ((AGENT_FEATURES, False), (older, True)):
+        agent = AgentImage(7, 1, uuid.UUID(int=7), "host", 9092, None, fenced=True, features=features)
+        image = MetadataImage(agents={7: agent})
+        with pytest.raises(UnsupportedFeatureError, match="node_id=7") if is_refused else nullcontext():
+            record = change_feature(image, LEADER_SPREAD, 4, allow_downgrade=False)
+            assert record == FeatureLevelRecord(name=LEADER_SPREAD, min_feature_level=1, max_feature_level=4)
+    spread = MetadataImage(features={LEADER_SPREAD: FeatureRange(1, 4)})
+    assert spread.leader_spread == 4
+    back = change_feature(spread, LEADER_SPREAD, 0, allow_downgrade=True)
+    assert back == RemoveFeatureLevelRecord(name=LEADER_SPREAD)
 
 
 def _transactions(level: int) -> FeatureLevelRecord:

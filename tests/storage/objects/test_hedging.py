@@ -1,21 +1,30 @@
-"""HedgedStore: when a twin is sent, who wins, and that nothing is left running."""
+"""HedgedStore: which PUTs get a second request, who wins, and that nothing is left running."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 
 import pytest
 
-from headrace.storage.errors import HeadraceError, NotFoundError, OutcomeUnknownError, UnavailableError
-from headrace.storage.file_id import SEGMENTS
+from headrace.storage.errors import (
+    HeadraceError,
+    InvalidError,
+    OutcomeUnknownError,
+    ThrottledError,
+    UnavailableError,
+)
+from headrace.storage.file_id import SEGMENTS, new_bulk_file_id, new_file_id, object_key
 from headrace.storage.objects.decorator import StoreDecorator
-from headrace.storage.objects.hedging import HedgedStore
+from headrace.storage.objects.hedge_policy import KIB, LEAST_DELAY_S, SAMPLES_MIN, THROTTLED_S, HedgePolicy
+from headrace.storage.objects.hedging import HEDGES, HedgedStore
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange, ObjectInfo
 from tests.manual_clock import ManualClock
 
-KEY = f"{SEGMENTS}aa/file"
+KEY = object_key(new_file_id(1_700_000_000_000, random.Random(1)))
+P95_S = 0.1
 Outcome = tuple[float, HeadraceError | None]
 
 
@@ -62,9 +71,18 @@ class SlowStore(StoreDecorator):
 
 
 def hedged(*outcomes: Outcome) -> tuple[HedgedStore, SlowStore, ManualClock]:
+    """A store with a policy that has seen PUTs of P95_S."""
     clock = ManualClock()
     inner = SlowStore(clock, outcomes)
-    return HedgedStore(inner, after_ms=100, clock=clock), inner, clock
+    policy = HedgePolicy(100, parallelism=8)
+    for _ in range(SAMPLES_MIN):
+        policy.begin(KIB, clock.monotonic())
+        policy.end(KIB, P95_S, clock.monotonic())
+    return HedgedStore(inner, policy, clock), inner, clock
+
+
+def counted(result: str) -> float:
+    return HEDGES.labels(result)._value.get()
 
 
 async def test_a_quick_answer_needs_no_twin() -> None:
@@ -90,17 +108,27 @@ async def test_the_first_request_may_still_win() -> None:
     assert (inner.calls, inner.running, inner.cancelled) == (2, 0, 1)
 
 
-async def test_gets_and_heads_are_hedged_too() -> None:
+async def test_a_slow_read_is_not_hedged() -> None:
     store, inner, clock = hedged()
     await inner.put(KEY, b"0123456789")
     for read in (lambda: store.get(KEY), lambda: store.head(KEY), lambda: store.get_many(KEY, [ByteRange(1, 2)])):
         inner.outcomes, inner.calls = [(5.0, None)], 0
         await clock.run(read())
-        assert inner.calls == 2
+        assert inner.calls == 1
 
 
-@pytest.mark.parametrize("key", ["janitor.properties", "life/position", "k"])
-async def test_what_may_be_overwritten_is_put_once(key: str) -> None:
+@pytest.mark.parametrize(
+    "key",
+    [
+        "janitor.properties",
+        "life/position",
+        "k",
+        f"{SEGMENTS}aa/file",
+        object_key(new_file_id(1, random.Random(1), level=1)),
+        object_key(new_bulk_file_id(1, 3, random.Random(1))),
+    ],
+)
+async def test_only_files_that_an_agent_flushed_are_put_twice(key: str) -> None:
     """A loser may take effect after it was cancelled, and replace what was put later."""
     store, inner, clock = hedged((5.0, None))
     await clock.run(store.put(key, b"x"))
@@ -135,9 +163,9 @@ async def test_of_two_failures_the_one_that_leaves_more_open_is_raised() -> None
         store, _, clock = hedged((0.2, first), (0.2, second))
         with pytest.raises(OutcomeUnknownError):
             await clock.run(store.put(KEY, b"x"))
-    store, _, clock = hedged((0.2, NotFoundError("first")), (0.2, NotFoundError("second")))
-    with pytest.raises(NotFoundError, match="first"):
-        await clock.run(store.get(KEY))
+    store, _, clock = hedged((0.2, InvalidError("first")), (0.2, InvalidError("second")))
+    with pytest.raises(InvalidError, match="first"):
+        await clock.run(store.put(KEY, b"x"))
 
 
 async def test_a_cancelled_caller_leaves_nothing_running() -> None:
@@ -149,3 +177,47 @@ async def test_a_cancelled_caller_leaves_nothing_running() -> None:
     with pytest.raises(asyncio.CancelledError):
         await put
     assert (inner.running, inner.cancelled) == (0, 2)
+
+
+async def test_no_second_request_follows_a_request_to_slow_down() -> None:
+    store, inner, clock = hedged((0.01, ThrottledError("slow down")), (5.0, None))
+    with pytest.raises(ThrottledError):
+        await clock.run(store.put(KEY, b"x"))
+    await clock.run(store.put(KEY, b"x"))
+    assert inner.calls == 2, "one request each"
+    await clock.advance(THROTTLED_S)
+    inner.outcomes = [(5.0, None)]
+    await clock.run(store.put(KEY, b"x"))
+    assert inner.calls == 4
+
+
+async def test_a_throttled_second_request_ends_hedging() -> None:
+    store, inner, clock = hedged((0.3, None), (0.01, ThrottledError("slow down")), (5.0, None))
+    await clock.run(store.put(KEY, b"x"))
+    await clock.run(store.put(KEY, b"x"))
+    assert inner.calls == 3
+
+
+async def test_no_second_request_while_all_places_for_uploads_are_taken() -> None:
+    store, inner, clock = hedged(*[(1.0, None)] * 8)
+    await clock.run(asyncio.wait([asyncio.ensure_future(store.put(KEY, b"x")) for _ in range(8)]))
+    assert inner.calls == 8
+
+
+async def test_the_store_learns_how_long_its_puts_take() -> None:
+    store, inner, clock = hedged(*[(0.02, None)] * 300)
+    for _ in range(300):
+        await clock.run(store.put(KEY, b"x"))
+    inner.outcomes, inner.calls = [(5.0, None)], 0
+    started = clock.monotonic()
+    await clock.run(store.put(KEY, b"x"))
+    assert (inner.calls, clock.monotonic() - started) == (2, pytest.approx(max(0.02, LEAST_DELAY_S)))
+
+
+async def test_hedges_are_counted_by_what_they_brought() -> None:
+    before = {result: counted(result) for result in ("won", "lost", "failed")}
+    down = UnavailableError("down")
+    for first, second in (((5.0, None), (0.0, None)), ((0.2, None), (5.0, None)), ((0.2, down), (0.2, down))):
+        store, _, clock = hedged(first, second)
+        await clock.run(asyncio.wait([asyncio.ensure_future(store.put(KEY, b"x"))]))
+    assert {result: counted(result) - before[result] for result in before} == {"won": 1, "lost": 1, "failed": 1}

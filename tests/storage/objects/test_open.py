@@ -39,15 +39,14 @@ def plain(store: object) -> object:
 
 
 def test_decorators_are_in_the_stated_order() -> None:
-    hedged = StoreOptions(store_hedge_after_ms=200, store_retries=2)
-    assert layers(opened("memory://x", hedged)) == [
-        MergingStore,
-        RetryingStore,
-        HedgedStore,
-        MeasuredStore,
-        MemoryStore,
-    ]
+    assert layers(opened("s3://bucket")) == [MergingStore, RetryingStore, HedgedStore, MeasuredStore, S3Store]
+    unhedged = StoreOptions(store_hedge_percent=0)
+    assert layers(opened("s3://bucket", unhedged)) == [MergingStore, RetryingStore, MeasuredStore, S3Store]
     assert layers(opened("memory://x", StoreOptions(store_retries=0))) == [MergingStore, MeasuredStore, MemoryStore]
+
+
+def test_puts_to_a_directory_are_not_hedged(tmp_path: Path) -> None:
+    assert HedgedStore not in layers(opened(f"file://{tmp_path}"))
 
 
 def test_options_are_the_settings_of_the_same_names() -> None:
@@ -59,7 +58,7 @@ def test_options_are_the_settings_of_the_same_names() -> None:
         s3_max_connections=3,
         s3_request_timeout_ms=1500,
         store_retries=1,
-        store_hedge_after_ms=80,
+        store_hedge_percent=3,
     )
     store = plain(opened("s3://bucket/pre/fix/", StoreOptions.of(settings)))
     assert isinstance(store, S3Store)

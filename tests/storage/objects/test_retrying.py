@@ -171,3 +171,24 @@ def test_pauses_fill_their_room() -> None:
     assert min(drawn) < limit * 0.1
     assert max(drawn) > limit * 0.9
     assert retrying.THROTTLED_BACKOFF_S > retrying.BACKOFF_S
+
+
+async def test_an_outage_of_a_minute_writes_a_few_lines_and_counts_the_others(
+    fake_clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    inner = FailingStore([UnavailableError("down")] * 100_000)
+    store = RetryingStore(inner, 5, fake_clock, random.Random(1))
+    until = fake_clock.monotonic() + 59
+    while fake_clock.monotonic() < until:
+        with pytest.raises(UnavailableError):
+            await fake_clock.run(store.get("k"))
+    lines = [record.getMessage() for record in caplog.records]
+    assert inner.calls > 100
+    assert len(lines) == retrying.LINES
+    inner.errors = [UnavailableError("down")]
+    fake_clock.jump(60)
+    with pytest.raises(NotFoundError):
+        await fake_clock.run(store.get("k"))
+    assert f"left_out={inner.calls}" not in caplog.messages[-1]
+    assert int(caplog.messages[-1].partition("left_out=")[2].partition(" ")[0]) > 100

@@ -35,6 +35,22 @@ What values.schema.json cannot say: each refusal names the key. Rendered first, 
 {{- else if $v.networkPolicy.proxies -}}
 {{- fail "networkPolicy.proxies has no effect without externalAccess.loadBalancer.proxyProtocol" -}}
 {{- end -}}
+{{- $sec := $v.security -}}
+{{- if and (hasSuffix "SSL" $sec.protocol) (not $sec.keystore.existingSecret) -}}
+{{- fail (printf "security.keystore.existingSecret is not set: security.protocol %s needs a key and a certificate" $sec.protocol) -}}
+{{- end -}}
+{{- if and $sec.keystore.existingSecret (not (hasSuffix "SSL" $sec.protocol)) -}}
+{{- fail (printf "security.keystore.existingSecret has no effect with security.protocol %s" $sec.protocol) -}}
+{{- end -}}
+{{- if and (hasPrefix "SASL" $sec.protocol) (not $sec.client.existingSecret) -}}
+{{- fail "security.client.existingSecret is not set: with it helm test and the chart's Jobs log in" -}}
+{{- end -}}
+{{- if ne (empty $sec.firstUsers.names) (empty $sec.firstUsers.existingSecret) -}}
+{{- fail "security.firstUsers needs both existingSecret, with the passwords, and names" -}}
+{{- end -}}
+{{- if and $sec.firstUsers.names (not (hasPrefix "SASL" $sec.protocol)) -}}
+{{- fail (printf "security.firstUsers has no effect with security.protocol %s" $sec.protocol) -}}
+{{- end -}}
 {{- if and $v.spark.enabled $v.spark.admissionPolicy (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) -}}
 {{- fail (printf "spark.admissionPolicy needs Kubernetes 1.30, and this is %s: there Spark's account could create, change and delete every pod and ConfigMap of the namespace; set it to false to accept this, in a namespace without other programs" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.access.admin.acl_rules import ANY, LITERAL, MATCH, PREFIXED, AclFilter
-from headrace.agent.access.admin.acls import FILTERS_MAX
+from headrace.agent.access.admin.acls import ANY, FILTERS_MAX, LITERAL, MATCH, PREFIXED, AclFilter
 from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.protocol.api_keys import ApiKey
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError

@@ -181,7 +181,7 @@ def test_a_decision_about_a_name_that_nothing_has_is_not_kept() -> None:
 def test_what_is_allowed_without_an_acl() -> None:
     index = EMPTY.changed(frozenset({an_acl("t")}))
     bob = Subject("User:bob", "::1")
-    access = AclAccess(index, bob, allowed_without_acl=True)
+    access = AclAccess(index, bob, allowed_without_acl=True, decisions=None)
     assert access.allows(AclOperation.READ, AclResource.TOPIC, "other")
     assert not access.allows(AclOperation.READ, AclResource.TOPIC, "t"), "an ACL of another principal is an ACL"
 

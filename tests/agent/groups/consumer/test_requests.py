@@ -179,7 +179,7 @@ async def test_no_number_of_patterns_fills_the_agents_memory(
 ) -> None:
     """A client need not be a member to ask for one."""
     monkeypatch.setattr("headrace.agent.groups.consumer.topics.PATTERNS_MAX", 3)
-    topics = GroupTopics(world.home.cluster)
+    topics = GroupTopics(world.home.cluster, authorizer=None)
     await topics.prepare(["t"])
     before = topics.topics(["t"])
     for number in range(10):

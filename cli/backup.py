@@ -1,0 +1,134 @@
+"""`headrace backup`: take a dump of Postgres, or record a backup that another tool took.
+
+Place: run by a timer (systemd, CronJob) on a machine that reaches Postgres and bucket; `headrace doctor` and the active
+controller read the record.
+Invariant: the time that is recorded is before the backup began, and is recorded only after it was complete. Nothing of
+Postgres is changed. The password is given to pg_dump by the environment, never as an argument.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+from headrace.cli.options import S3, add_settings, settings_from
+from headrace.config.errors import ConfigError
+from headrace.config.settings import Settings
+from headrace.metastore.backups import BackupKind, BackupRecord, read_backup, record_backup
+from headrace.metastore.postgres.address import parsed
+from headrace.metastore.postgres.password import url_with_password
+from headrace.storage.clock import SystemClock
+from headrace.storage.errors import InvalidError, UnavailableError
+from headrace.storage.objects.open import StoreOptions, open_store
+
+DESCRIPTION = """\
+Take a dump of Postgres with pg_dump and record in the bucket when it began; or record a backup that
+another tool took: a base backup with a WAL archive (base), or a snapshot. headrace doctor and the alert
+HeadraceBackupOverdue compare its age with file.delete.delay.ms (docs/operate/BACKUPS.md).
+
+  headrace backup -c headrace.properties --to /backups/headrace.dump
+  headrace backup -c headrace.properties --record snapshot --began 2026-11-27T03:00:00Z
+  headrace backup -c headrace.properties                          which one is the newest
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--to", type=Path, metavar="FILE", help="take a dump in pg_dump's custom format")
+    what.add_argument("--record", choices=[str(kind) for kind in BackupKind], help="a backup of this kind was taken")
+    parser.add_argument("--began", metavar="TIME", help="when it began, in ISO 8601 with a zone (now)")
+    parser.add_argument("--place", default="", metavar="TEXT", help="where it is, for people")
+    add_settings(parser, ("metastore.url", "bucket", *S3), every=False)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0, or 1 if no backup is recorded."""
+    settings = settings_from(args)
+    if not settings.bucket:
+        raise ConfigError("bucket is not set (--bucket or --config): the record is there")
+    if args.began and not args.record:
+        raise ConfigError("--began needs --record")
+    if args.to is not None:
+        record = _dumped(settings, args.to, args.place)
+    elif args.record:
+        record = BackupRecord(BackupKind(args.record), _began_ms(args.began), args.place)
+    else:
+        return _show(asyncio.run(_read(settings)))
+    if not asyncio.run(_record(settings, record)):
+        print("a newer backup is recorded already; nothing was changed")
+        return 0
+    return _show(record)
+
+
+def _began_ms(text: str | None) -> int:
+    if text is None:
+        return SystemClock().wall_ms()
+    try:
+        began = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"--began: {error}") from error
+    if began.tzinfo is None:
+        raise ConfigError(f"--began: no zone: {text} (append Z for UTC)")
+    return int(began.timestamp() * 1000)
+
+
+def _dumped(settings: Settings, file: Path, place: str) -> BackupRecord:
+    """Take a dump: under another name until it is complete."""
+    if not settings.metastore_url:
+        raise ConfigError("metastore.url is not set (--metastore-url or --config)")
+    program = shutil.which("pg_dump")
+    if program is None:
+        raise ConfigError("pg_dump is not in PATH: install Postgres' client programs, of the server's version or newer")
+    parts = parsed(url_with_password(settings))
+    password = parts.pop("password", None)
+    address = " ".join(f"{name}={_quoted(str(value))}" for name, value in parts.items())
+    began_ms, half = SystemClock().wall_ms(), file.with_name(f"{file.name}.part")
+    command = [program, "--format=custom", "--no-owner", "--file", str(half), "--dbname", address]
+    environment = os.environ | ({"PGPASSWORD": str(password)} if password else {})
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        half.unlink(missing_ok=True)
+        raise UnavailableError(f"pg_dump failed: {' '.join(done.stderr.split())}")
+    if not half.stat().st_size:
+        raise InvalidError(f"pg_dump wrote nothing: file={half}")
+    half.replace(file)
+    return BackupRecord(BackupKind.DUMP, began_ms, place or str(file.absolute()))
+
+
+def _quoted(value: str) -> str:
+    """Return the text as libpq reads a value of an address."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _show(record: BackupRecord | None) -> int:
+    if record is None:
+        print("no backup is recorded")
+        return 1
+    began = datetime.fromtimestamp(record.began_ms / 1000, UTC).isoformat(timespec="seconds")
+    print(f"newest backup: kind={record.kind} began={began} place={record.place or 'unknown'}")
+    return 0
+
+
+async def _record(settings: Settings, record: BackupRecord) -> bool:
+    store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
+    try:
+        return await record_backup(store, record)
+    finally:
+        await store.close()
+
+
+async def _read(settings: Settings) -> BackupRecord | None:
+    store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
+    try:
+        return await read_backup(store)
+    finally:
+        await store.close()

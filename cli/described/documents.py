@@ -1,0 +1,161 @@
+"""Reads YAML and JSON files as values that know the line of each of their parts.
+
+Place: under reading.py.
+Invariant: each error has a file and a line, and a file with an error does not hide the errors of others. Plain text
+stays as it is written: only null, true, false and numbers of YAML 1.2 have another type, so a topic named `no` or a
+config value 1_000 is text.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from headrace.cli.described.state import FilePlace
+
+NodePath = tuple[str | int, ...]
+"""The keys and indexes that lead to a part of a document."""
+SUFFIXES = (".yaml", ".yml", ".json")
+STDIN = "-"
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
+
+
+class FileError(ValueError):
+    """An error of a file, at a place."""
+
+    def __init__(self, place: FilePlace, reason: str) -> None:
+        super().__init__(f"{place}: {reason}")
+
+
+@dataclass(slots=True)
+class FileDocument:
+    """One document of a file: its value, and the line of each part."""
+
+    file: str
+    value: Any = None
+    lines: dict[NodePath, int] = field(default_factory=dict)
+    numbers: dict[NodePath, str] = field(default_factory=dict)
+    """Fractions as they are written: a config keeps 1.50."""
+
+    def place(self, path: NodePath = ()) -> FilePlace:
+        """Return where a part is; where its nearest parent is, if it has no line."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return FilePlace(self.file, self.lines.get(path, 1))
+
+
+def read_documents(named: Iterable[str], errors: list[FileError]) -> list[FileDocument]:
+    """Return the documents of all files, in order of their names; what cannot be read is added to `errors`."""
+    found: list[FileDocument] = []
+    for name in named:
+        if name == STDIN:
+            found += _documents("standard input", sys.stdin.read(), errors)
+            continue
+        for path in _files(Path(name), errors):
+            try:
+                text = path.read_text(encoding="utf-8")
+            except OSError as error:
+                errors.append(FileError(FilePlace(str(path), 1), f"cannot be read: {error.strerror}"))
+            except UnicodeDecodeError:
+                errors.append(FileError(FilePlace(str(path), 1), "is not UTF-8 text"))
+            else:
+                found += _documents(str(path), text, errors)
+    return found
+
+
+def _files(path: Path, errors: list[FileError]) -> list[Path]:
+    """The file, or all files of a directory and those below it; hidden ones are left out."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(
+        each
+        for each in path.rglob("*")
+        if each.suffix in SUFFIXES
+        and each.is_file()
+        and not any(part.startswith(".") for part in each.relative_to(path).parts)
+    )
+    if not files:
+        errors.append(FileError(FilePlace(str(path), 1), f"no files: {', '.join(SUFFIXES)}"))
+    return files
+
+
+def _documents(file: str, text: str, errors: list[FileError]) -> Iterator[FileDocument]:
+    try:
+        for node in yaml.compose_all(text, yaml.SafeLoader):
+            if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
+                continue  # nothing between two lines of dashes
+            document = FileDocument(file)
+            document.value = _value(node, (), document, errors)
+            yield document
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        errors.append(FileError(FilePlace(file, line), f"not YAML: {error.problem}"))
+    except yaml.YAMLError as error:
+        errors.append(FileError(FilePlace(file, 1), f"not YAML: {str(error).splitlines()[0]}"))
+
+
+def _value(node: yaml.Node, path: NodePath, document: FileDocument, errors: list[FileError]) -> Any:
+    document.lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(each, (*path, index), document, errors) for index, each in enumerate(node.value)]
+    if isinstance(node, yaml.MappingNode):
+        found: dict[str, Any] = {}
+        for key_node, each in node.value:
+            key, line = str(key_node.value), key_node.start_mark.line + 1
+            if key in found:
+                first = document.lines[(*path, key)]
+                errors.append(
+                    FileError(FilePlace(document.file, line), f"`{key}` is given twice, first in line {first}")
+                )
+                continue
+            document.lines[(*path, key)] = line
+            found[key] = _value(each, (*path, key), document, errors)
+        return found
+    if node.style in ("'", '"', "|", ">"):
+        return node.value
+    value = plain_value(node.value)
+    if isinstance(value, float):
+        document.numbers[path] = node.value
+    return value
+
+
+def plain_value(text: str) -> Any:
+    """Return the value of a scalar without quotes, by the core schema of YAML 1.2.
+
+    6.048e+08, as Helm writes large numbers, is the whole number.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if not _FLOAT.fullmatch(text):
+        return text
+    number = float(text)
+    return int(number) if "e" in text.lower() and number.is_integer() else number
+
+
+def text_of(value: Any) -> str:
+    """Return a config's value as text: true, 5, compact,delete."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(map(text_of, value))
+    return str(value)
+
+
+def quoted_texts(values: Mapping[str, str]) -> dict[str, Any]:
+    """Return config values for a file, with the type that reads back as the same text."""
+    return {name: _typed(value) for name, value in sorted(values.items())}
+
+
+def _typed(text: str) -> Any:
+    plain = plain_value(text)
+    return plain if isinstance(plain, int) and text_of(plain) == text else text

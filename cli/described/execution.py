@@ -1,0 +1,179 @@
+"""Carries out the steps of a plan, one request after another.
+
+Place: the last part of `headrace cluster apply`.
+Invariant: before the first step, everything that can be checked is checked: secrets are read, and the cluster is asked
+whether it would accept each step. A step is one request, so a run that is interrupted has done each step or not;
+repeating it does the rest. A topic that exists already is no error: the answer to an earlier request may have been
+lost. The caller compares again at the end, and so sees one that exists with other values.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from kio.schema.errors import ErrorCode
+
+from headrace.cli.client.acls import Acl, WantedAcls, create_acls, delete_acls
+from headrace.cli.client.cluster import KafkaCluster, require
+from headrace.cli.client.quotas import change_quotas
+from headrace.cli.client.topics import BY_DEFAULT, add_partitions, create_topic, delete_topic, set_count
+from headrace.cli.client.users import ITERATIONS_DEFAULT, Credential, delete_credential, set_password
+from headrace.cli.configs import BROKER, DELETE, SET, TOPIC, change_configs
+from headrace.cli.configs import Change as ConfigChange
+from headrace.cli.described.state import Action, ApplyStep, ClusterState, ObjectKind, UserKey
+from headrace.config.errors import ConfigError
+from headrace.config.references import resolved
+from headrace.storage.errors import HeadraceError, InvalidError
+
+Passwords = Mapping[UserKey, str]
+Failed = tuple[ApplyStep, str]
+"""A step and why it would be refused."""
+COUNT = "partitions"
+_MAY_NOT = "authorization_failed"
+
+
+def read_passwords(steps: Sequence[ApplyStep], wanted: ClusterState) -> tuple[dict[UserKey, str], list[Failed]]:
+    """Return the passwords that the steps need, and those that cannot be read."""
+    found: dict[UserKey, str] = {}
+    failed: list[Failed] = []
+    for step in steps:
+        if step.kind is not ObjectKind.USER or step.action is Action.DELETE:
+            continue
+        key = _user(step)
+        try:
+            password = resolved(wanted.users[key].password, os.environ)
+        except ConfigError as error:
+            failed.append((step, str(error)))
+            continue
+        if not password or len(str(password).splitlines()) > 1:
+            failed.append((step, "the password is not one line"))
+        found[key] = str(password)
+    return found, failed
+
+
+def check_steps(cluster: KafkaCluster, steps: Sequence[ApplyStep], wanted: ClusterState) -> list[Failed]:
+    """Ask the cluster whether it would accept each step; nothing is changed. Return those that it refuses.
+
+    A caller that may only read gets no answer, and so no refusal.
+    """
+    failed = []
+    for step in steps:
+        check = _check(cluster, step, wanted)
+        if check is None:
+            continue
+        try:
+            cluster.look_again(check)
+        except HeadraceError as error:
+            if _MAY_NOT not in str(error):
+                failed.append((step, str(error)))
+    return failed
+
+
+def run_steps(
+    cluster: KafkaCluster, steps: Sequence[ApplyStep], wanted: ClusterState, passwords: Passwords
+) -> Iterator[ApplyStep]:
+    """Carry out the steps in order; gives each one that is done. Errors as `require`."""
+    for step in steps:
+        cluster.look_again(functools.partial(_run, cluster, step, wanted, passwords))
+        yield step
+
+
+def _check(cluster: KafkaCluster, step: ApplyStep, wanted: ClusterState) -> Callable[[], None] | None:
+    """Return the step as a request that changes nothing; None if there is no such request."""
+    if step.action is Action.DELETE and step.kind is not ObjectKind.CONFIG:
+        return None
+    if step.kind is ObjectKind.TOPIC:
+        if step.action is Action.CREATE:
+            return functools.partial(_create_topic, cluster, step, wanted, validate_only=True)
+        if not _is_count(step):
+            return functools.partial(change_configs, cluster, _resource(step), _changes(step), validate_only=True)
+        if _is_higher(step):
+            return functools.partial(add_partitions, cluster, str(step.key), _count(step), validate_only=True)
+    if step.kind is ObjectKind.CONFIG:
+        return functools.partial(change_configs, cluster, _resource(step), _changes(step), validate_only=True)
+    if step.kind is ObjectKind.QUOTA:
+        return functools.partial(_change_quotas, cluster, step, validate_only=True)
+    return None
+
+
+def _run(cluster: KafkaCluster, step: ApplyStep, wanted: ClusterState, passwords: Passwords) -> None:
+    deletes = step.action is Action.DELETE
+    match step.kind:
+        case ObjectKind.TOPIC if deletes:
+            delete_topic(cluster, str(step.key))
+        case ObjectKind.TOPIC if step.action is Action.CREATE:
+            _create_topic(cluster, step, wanted)
+        case ObjectKind.TOPIC if _is_count(step):
+            set_count(cluster, str(step.key), _count(step))
+        case ObjectKind.TOPIC | ObjectKind.CONFIG:
+            change_configs(cluster, _resource(step), _changes(step))
+        case ObjectKind.QUOTA:
+            _change_quotas(cluster, step)
+        case ObjectKind.ACL:
+            assert isinstance(step.key, Acl)
+            if deletes:
+                delete_acls(cluster, [WantedAcls.of(step.key)])
+            else:
+                create_acls(cluster, [step.key])
+        case ObjectKind.USER:
+            user, mechanism = _user(step)
+            if deletes:
+                delete_credential(cluster, user, mechanism)
+            else:
+                iterations = wanted.users[user, mechanism].iterations or _iterations(step)
+                credential = Credential(user, mechanism, iterations)
+                set_password(cluster, credential, passwords[user, mechanism], secrets.token_bytes)
+
+
+def _create_topic(cluster: KafkaCluster, step: ApplyStep, wanted: ClusterState, *, validate_only: bool = False) -> None:
+    name = str(step.key)
+    topic = wanted.topics[name]
+    answer = create_topic(
+        cluster,
+        name,
+        topic.configs,
+        partitions=topic.partitions or BY_DEFAULT,
+        replication_factor=topic.replication_factor or BY_DEFAULT,
+        validate_only=validate_only,
+    )
+    if answer.error_code is not ErrorCode.topic_already_exists:
+        require(answer.error_code, answer.error_message, name)
+
+
+def _change_quotas(cluster: KafkaCluster, step: ApplyStep, *, validate_only: bool = False) -> None:
+    limits = {change.field: float(change.after) for change in step.changes if change.after is not None}
+    removed = [change.field for change in step.changes if change.after is None]
+    change_quotas(cluster, step.key, limits, removed, validate_only=validate_only)  # type: ignore[arg-type]
+
+
+def _changes(step: ApplyStep) -> list[ConfigChange]:
+    return [(change.field, DELETE if change.after is None else SET, change.after) for change in step.changes]
+
+
+def _resource(step: ApplyStep) -> tuple[int, str]:
+    return (TOPIC, str(step.key)) if step.kind is ObjectKind.TOPIC else (BROKER, "")
+
+
+def _is_count(step: ApplyStep) -> bool:
+    return [change.field for change in step.changes] == [COUNT]
+
+
+def _count(step: ApplyStep) -> int:
+    return int(step.changes[0].after or 0)
+
+
+def _is_higher(step: ApplyStep) -> bool:
+    return _count(step) > int(step.changes[0].before or 0)
+
+
+def _user(step: ApplyStep) -> UserKey:
+    if not isinstance(step.key, tuple) or len(step.key) != 2:
+        raise InvalidError(f"not a user: {step.key}")
+    return str(step.key[0]), str(step.key[1])
+
+
+def _iterations(step: ApplyStep) -> int:
+    return int(step.changes[0].after or ITERATIONS_DEFAULT)

@@ -1,0 +1,1 @@
+"""`headrace top`: one screen of a running cluster that refreshes, for a terminal."""

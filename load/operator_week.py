@@ -1,0 +1,55 @@
+"""An operator's week in a quarter of an hour: `python -m load.operator_week [NAME ...]`.
+
+Every drill of load/drills on a cluster that is made for it (three agents, a Postgres with fsync, a real S3 server, two
+clients), and a backup that is restored. Each is judged: it recovers without hands, no acknowledged record is missing,
+twice or out of order, and the operator saw what is expected (readiness, doctor, metrics, few log lines). The status is
+1 if one was not as it should be, or if all together took longer than MINUTES_MAX. docs/operate/DRILLS.md has a run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+
+from load.drills.restore import restore_drill
+from load.drills.run import run_drill
+from load.drills.scripts import DRILLS
+from load.machine_state import machine_state
+from load.torture.small_disk import why_missing
+
+MINUTES_MAX = 15.0
+RESTORE = "restored"
+
+
+def main() -> int:
+    """Run them one after another, and judge the week."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join([*DRILLS, RESTORE]))
+    names = parser.parse_args().names or [*DRILLS, RESTORE]
+    print(machine_state(), flush=True)
+    began, judged = time.monotonic(), dict[str, str]()
+    for name in names:
+        started = time.monotonic()
+        if name == "disk_full" and (reason := why_missing()):
+            judged[name] = f"not run: {reason}"
+            continue
+        drill = restore_drill(_write) if name == RESTORE else run_drill(name, _write)
+        verdict = "passed" if asyncio.run(drill) else "FAILED"
+        judged[name] = f"{verdict} in {time.monotonic() - started:.0f} s"
+    minutes = (time.monotonic() - began) / 60
+    print("== the week")
+    for name, verdict in judged.items():
+        print(f"  {name:20} {verdict}")
+    is_quick = minutes <= MINUTES_MAX
+    print(f"  {len(judged)} drills in {minutes:.1f} minutes{'' if is_quick else f', more than {MINUTES_MAX:.0f}'}")
+    return 0 if is_quick and not any("FAILED" in verdict for verdict in judged.values()) else 1
+
+
+def _write(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

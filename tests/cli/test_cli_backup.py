@@ -1,0 +1,126 @@
+"""`headrace backup`: a dump that can be restored, records of other backups, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import uuid
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from headrace.cli.main import main
+from headrace.config.settings import Settings
+from headrace.metastore.backups import BackupKind, BackupRecord, read_backup, record_backup
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.formatted import formatted_cluster_id
+from headrace.metastore.postgres.installation import find_installation
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.clock import SystemClock
+from headrace.storage.objects.directory import DirectoryStore
+
+PROGRAMS = find_installation().bin_dir
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    (tmp_path / "bucket").mkdir()
+    return DirectoryStore(tmp_path / "bucket", SystemClock())
+
+
+@pytest.fixture
+def flags(metastore_url: str, tmp_path: Path, store: DirectoryStore) -> list[str]:
+    return ["--metastore-url", metastore_url, "--bucket", (tmp_path / "bucket").as_uri()]
+
+
+def test_a_dump_is_recorded_and_can_be_restored(
+    flags: list[str],
+    store: DirectoryStore,
+    postgres_server: EmbeddedPostgres,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", f"{PROGRAMS}:{os.environ['PATH']}")
+    assert main(["backup", *flags]) == 1, "there is none yet"
+    assert capsys.readouterr().out == "no backup is recorded\n"
+    file = tmp_path / "headrace.dump"
+    before_ms = SystemClock().wall_ms()
+    assert main(["backup", *flags, "--to", str(file)]) == 0
+    record = asyncio.run(read_backup(store))
+    assert record is not None
+    assert (record.kind, record.place) == (BackupKind.DUMP, str(file))
+    assert before_ms <= record.began_ms <= SystemClock().wall_ms()
+    assert not file.with_name("headrace.dump.part").exists()
+    restored = f"restored_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {restored} ENCODING 'UTF8' TEMPLATE template0")
+    url = postgres_server.url(restored)
+    subprocess.run([PROGRAMS / "pg_restore", "--no-owner", "--dbname", url, str(file)], check=True)
+    assert formatted_cluster_id(url) == formatted_cluster_id(flags[1])
+
+    async def opened() -> int:
+        metastore = await PostgresMetastore.open(url, Settings(metastore_url=url))
+        head = await metastore.metadata_head()
+        await metastore.close()
+        return head
+
+    assert asyncio.run(opened()) > 0
+
+
+def test_a_dump_that_fails_is_no_backup(
+    flags: list[str],
+    store: DirectoryStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PATH", f"{PROGRAMS}:{os.environ['PATH']}")
+    file = tmp_path / "headrace.dump"
+    file.write_text("the dump of yesterday")
+    wrong = ["--metastore-url", "postgresql://headrace:open-sesame@127.0.0.1:1/x", *flags[2:]]
+    assert main(["backup", *wrong, "--to", str(file)]) == 1
+    told = capsys.readouterr().err
+    assert "pg_dump failed" in told
+    assert "open-sesame" not in told
+    assert file.read_text() == "the dump of yesterday"
+    assert asyncio.run(read_backup(store)) is None
+
+
+def test_a_backup_of_another_tool_is_recorded_with_its_time(
+    flags: list[str], store: DirectoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["backup", *flags, "--record", "snapshot", "--began", "2026-11-27T03:00:00Z", "--place", "snap-1"]
+    assert main(words) == 0
+    assert "kind=snapshot began=2026-11-27T03:00:00+00:00 place=snap-1" in capsys.readouterr().out
+    assert main(["backup", *flags, "--record", "base", "--began", "2026-11-26T03:00:00Z"]) == 0
+    assert "a newer backup is recorded already" in capsys.readouterr().out
+    record = asyncio.run(read_backup(store))
+    assert record is not None
+    assert record.kind is BackupKind.SNAPSHOT
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--record", "base", "--began", "yesterday"], "--began: "),
+        (["--record", "base", "--began", "2026-11-27T03:00:00"], "no zone"),
+        (["--began", "2026-11-27T03:00:00Z"], "--began needs --record"),
+    ],
+)
+def test_what_says_no_clear_time_is_refused(
+    words: list[str], told: str, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["backup", *flags, *words]) == 1
+    assert told in capsys.readouterr().err
+
+
+async def test_an_older_record_never_replaces_a_newer_one(store: DirectoryStore) -> None:
+    newest = BackupRecord(BackupKind.DUMP, 5 * HOUR_MS)
+    assert await record_backup(store, newest)
+    assert not await record_backup(store, BackupRecord(BackupKind.DUMP, 4 * HOUR_MS))
+    assert await read_backup(store) == newest
+    assert await record_backup(store, BackupRecord(BackupKind.BASE, 5 * HOUR_MS))

@@ -1,0 +1,93 @@
+"""`headrace top`: what the screen shows of samples, and one screen of a real cluster."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from rich.console import Console
+
+from headrace.cli.console.samples import Sample, Samples
+from headrace.cli.doctor.findings import Area
+from headrace.cli.main import main
+from headrace.cli.top.screen import PARTITIONS_MAX, Screen, amount, drawn
+from headrace.metastore.api.jobs import JobState
+from headrace.metastore.api.reports import JobCount
+from tests.agent_process import SECONDS_MAX, AgentUnderTest, format_storage
+
+
+def _text(screen: Screen) -> str:
+    console = Console(width=160)
+    with console.capture() as captured:
+        console.print(drawn(screen))
+    return captured.get()
+
+
+def _screen() -> Screen:
+    samples = Samples()
+    places = {("orders", partition): 100 for partition in range(9)}
+    samples.add(Sample(0, 0.0, places, {}))
+    later = {place: 100 + 50 * (place[1] + 1) for place in places}
+    committed = {"billing": {("orders", partition): 90 for partition in range(9)}, "idle": {("orders", 0): 150}}
+    samples.add(Sample(10_000, 10.0, later, committed))
+    return Screen("kafka:9092", sample=samples.last, point=samples.points[-1], rate_of=samples.rate)
+
+
+def test_rates_lags_and_the_partitions_furthest_behind() -> None:
+    text = _text(_screen())
+    assert "records/s 225" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["orders", "225", "-", "-"] in lines
+    assert ["billing", "2.34K"] in lines
+    assert ["idle", "0"] in lines
+    behind = [line for line in lines if line[1:3] == ["in", "billing"]]
+    assert behind[0] == ["orders-8", "in", "billing", "460"], "the furthest first"
+    assert len(behind) == PARTITIONS_MAX
+    assert ["and", str(9 - PARTITIONS_MAX), "more"] in lines
+
+
+def test_jobs_and_what_an_operator_should_change() -> None:
+    screen = _screen()
+    screen.jobs = [JobCount("plan", JobState.WAITING, 3, 90_000), JobCount("plan", JobState.GIVEN_UP, 1, 0)]
+    screen.findings = [Area("cluster").ok("agents", "two"), Area("postgres").warn("backup", "none", "take one")]
+    screen.problems = ["agent 3 does not answer"]
+    text = _text(screen)
+    assert ["plan", "3", "0", "1", "90"] in [line.split() for line in text.splitlines()]
+    assert "warn postgres backup: none" in text
+    assert "agent 3 does not answer" in text
+    assert "ok cluster" not in text
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, "-"), (0.0, "0"), (999.4, "999"), (1_234_567.0, "1.23M"), (5e15, "5000T")]
+)
+def test_amounts(value: float | None, shown: str) -> None:
+    assert amount(value) == shown
+
+
+def test_one_screen_of_a_real_cluster(
+    metastore_url: str, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings: dict[str, object] = {
+        "metastore.url": metastore_url, "bucket": f"file://{tmp_path_factory.mktemp('bucket')}",
+        "process.roles": "broker,controller,compactor", "log.level": "error",
+    }  # fmt: skip
+    format_storage(settings)
+    with AgentUnderTest(settings) as agent:
+        admin = AdminClient({"bootstrap.servers": agent.kafka})
+        admin.create_topics([NewTopic("orders", 2)])["orders"].result(SECONDS_MAX)
+        producer = Producer({"bootstrap.servers": agent.kafka})
+        producer.produce("orders", b"x")
+        assert producer.flush(SECONDS_MAX) == 0
+        capsys.readouterr()
+        words = ["top", "-b", agent.kafka, "--agent-http", f"http://{agent.http}", "--metastore-url", metastore_url]
+        assert main([*words, "--once", "--seconds", "0.1"]) == 0
+        text = capsys.readouterr().out
+    assert f"{agent.node_id} {agent.kafka}  active controller" in text
+    assert "orders" in text
+    assert "JOBS" in text
+
+
+def test_a_cluster_that_is_away_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "-b", "127.0.0.1:1", "--once", "--seconds", "0.1"]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().out
