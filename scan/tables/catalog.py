@@ -41,7 +41,7 @@ OWN_PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.parquet.compression-codec": "zstd",
 }
-"""Of a new table; --set changes all but the first two."""
+"""Properties of a new table; --set changes all but the first two."""
 ATTEMPTS = 10
 """Commits that a change of a property may lose against others."""
 _FIXED = ("format-version", RETRIES)
@@ -49,7 +49,7 @@ _FIXED = ("format-version", RETRIES)
 
 @dataclass(frozen=True, slots=True)
 class CatalogAddress:
-    """Where the catalog is. `properties`: pyiceberg adds those of its configuration."""
+    """The place of a catalog. `properties`: pyiceberg adds those of its configuration."""
 
     name: str
     namespace: str
@@ -166,7 +166,7 @@ class TableCatalog:
 
 
 def view_of(table: Table) -> TableView:
-    """What state.py judges."""
+    """Return what state.py judges."""
     current = table.metadata.current_snapshot_id
     snapshots = {each.snapshot_id: snapshot_view(each) for each in table.metadata.snapshots}
     return TableView(table.properties, snapshots, current)

@@ -23,7 +23,7 @@ from headrace.storage.supervision import Supervisor
 logger = logging.getLogger(__name__)
 
 COMMITS_IN_A_ROW = 8
-"""Of one table, before the others have their turn."""
+"""Commits of one table before the others have their turn."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Where a topic's log begins and ends now, for readers of committed records, and what of it the table knows.
+"""Asks where a topic's log begins and ends now, for readers of committed records, and where leader epochs end.
 
 Place: asked at the beginning of each round, before the policy.
 Invariant: every number is the primary's. The end is asked before the leader epochs, and offsets never go back within a
@@ -50,7 +50,7 @@ def partitions_of(topic: TopicImage) -> dict[int, ScanPartition]:
 
 
 async def start_positions(cluster: ScannedCluster, topic: TopicImage, start: str) -> dict[int, TablePosition]:
-    """Where a new table begins: `earliest`, `latest`, or the first record that is not older than so many ms."""
+    """Return where a new table begins: `earliest`, `latest`, or the first record that is not older than so many ms."""
     partitions = partitions_of(topic)
     offsets = await _special_offsets(cluster.metastore, partitions)
     epochs = topic.leader_epochs

@@ -16,7 +16,7 @@ _SECRET = re.compile(r"password|secret|token|credential|access-key", re.IGNORECA
 
 
 class TableAddress(NamedTuple):
-    """Where a table is: its catalog's name and properties, its identifier, its newest metadata file."""
+    """The place of a table: its catalog's name and properties, its identifier, its newest metadata file."""
 
     catalog: str
     properties: Mapping[str, str]

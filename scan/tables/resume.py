@@ -22,14 +22,14 @@ from headrace.storage.errors import UnavailableError
 
 
 class Choice(enum.Enum):
-    """From where a table continues."""
+    """The place from which a table continues."""
 
     ROWS = "rows"
-    """After the rows of the current snapshot: what was rolled back is appended again."""
+    """Continue after the rows of the current snapshot: what was rolled back is appended again."""
     OFFSETS = "offsets"
-    """At the table's offsets: what was rolled back stays out."""
+    """Continue at the table's offsets: what was rolled back stays out."""
     LOG = "log"
-    """Where the log ends: rows that the log does not have (any more) are deleted."""
+    """Continue where the log ends: rows that the log does not have (any more) are deleted."""
 
 
 def decide(table: Table, choice: Choice) -> dict[int, TablePosition]:

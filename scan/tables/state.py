@@ -163,7 +163,7 @@ Standing = NotBegun | Follows | Broken
 
 
 def standing_of(view: TableView) -> Standing:
-    """Whether the offsets in the property are those of the current snapshot."""
+    """Return whether the offsets in the property are those of the current snapshot."""
     text = view.properties.get(PROGRESS)
     lineage = list(view.lineage())
     own = next((offsets_of(each.offsets) for each in lineage if each.offsets is not None), None)

@@ -48,7 +48,7 @@ class Condition(enum.Enum):
 
     FOLLOWING = "following"
     PAUSED = "paused"
-    """By a user."""
+    """Paused by a user."""
     STOPPED = "stopped"
     """It cannot be continued without a user's decision: the reason says why."""
 
@@ -209,7 +209,7 @@ class TableWorker:
         return reached, rows
 
     async def _reach(self, step: AppendStep, partitions: Mapping[int, ScanPartition]) -> dict[int, TablePosition]:
-        """Where one commit may get: the ends of the extents that have about `chunk_bytes` together."""
+        """Return where one commit may get: the ends of the extents that have about `chunk_bytes` together."""
         order = list(step.wanted)
         self.tables.cluster.rng.shuffle(order)  # each of very many partitions gets its turn
         queries = [ExtentQuery(partitions[p].key, step.wanted[p].start, self.chunk_bytes) for p in order]

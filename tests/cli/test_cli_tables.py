@@ -60,7 +60,7 @@ def run(server: DevServer, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def send(server: DevServer, topic: str, partitions: int, name: str, count: int = 40) -> int:
-    """How many of these records were acknowledged; an agent may refuse some while the count changes."""
+    """Return how many of these records were acknowledged; an agent may refuse some while the count changes."""
     settings = {"bootstrap.servers": server.bootstrap, "enable.idempotence": True, "log_level": 0}
     producer, acknowledged = Producer(settings), []
 
@@ -95,7 +95,7 @@ def consumed(server: DevServer, topic: str, ends: dict[int, int]) -> list[Seen]:
 
 
 def caught_up(run: Run, table: str, records: int) -> Any:
-    """What `tables show` says once the table has so many records."""
+    """Return what `tables show` says once the table has so many records."""
 
     def ask() -> Any:
         time.sleep(INTERVAL_MS / 1_000)
@@ -108,7 +108,7 @@ def caught_up(run: Run, table: str, records: int) -> Any:
 
 
 def ends_of(shown: Any, among: set[int] | None = None) -> dict[int, int]:
-    """How far the table is, by partition."""
+    """Return how far the table is, by partition."""
     ends = {each["partition"]: each["offset"] for each in shown["partitions"]}
     return {partition: end for partition, end in ends.items() if among is None or partition in among}
 

@@ -12,7 +12,7 @@ INSTALL = "INSTALL iceberg; LOAD iceberg;"
 
 
 def rows_by_duckdb(lines: str) -> Any:
-    """What the lines of `tables show` return, as an Arrow table; the extensions are loaded from their packages."""
+    """Return what the lines of `tables show` select, as an Arrow table; the extensions come from their packages."""
     first, query = lines.split("\n", 1)
     assert first == INSTALL
     connection = duckdb.connect()

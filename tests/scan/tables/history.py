@@ -140,7 +140,7 @@ def _as_replace(summary: object, previous_summary: object = None) -> object:
 
 
 def expire_all_but_the_newest(table: Table) -> None:
-    """As `expire_snapshots(retain_last => 1)` of Spark."""
+    """Do the same as `expire_snapshots(retain_last => 1)` of Spark."""
     current = table.metadata.current_snapshot_id
     old = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != current]
     if old:

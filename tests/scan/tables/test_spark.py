@@ -27,7 +27,7 @@ ROWS = "SELECT to_json(struct(partition, offset, unix_millis(timestamp) AS at, h
 
 
 def sql(tables: Tables, name: str, *statements: str) -> list[str]:
-    """What spark-sql prints for these statements; `{}` is the table."""
+    """Return what spark-sql prints for these statements; `{}` is the table."""
     catalog = tables.failing
     table = tables.load(name)
     properties = {key: catalog.properties[key] for key in ("uri", "warehouse")}

@@ -51,7 +51,7 @@ def _bound_to_the_newest(table: Table, before: Any, add: Any) -> Any:
 
 
 def _lost_is_committed_again(*args: Any) -> Any:
-    """What had no answer is sent once more."""
+    """Send what had no answer once more."""
     made = _append(*args)
     if made.outcome is appending.CommitOutcome.UNKNOWN:
         table, before, add = args
