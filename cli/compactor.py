@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 from headrace.cli.options import add_settings, settings_from
-from headrace.config.listeners import COMPACTOR
+from headrace.config.listeners import COMPACTOR, TABLES
 
 SHOWN = (
     "metastore.url",
@@ -24,7 +24,7 @@ DESCRIPTION = """\
 Do a cluster's background work: merge small segment files into large ones, rewrite small batches, apply
 retention, delete dead files. You can start any number of these processes: jobs are leased, and if one
 process leaves a job unfinished, another continues it. Agents do the same work if process.roles includes
-compactor.
+compactor. With tables.catalog.name the process keeps the Iceberg tables of topics, too.
 
   headrace compactor --metastore-url postgresql://headrace@db/headrace --bucket s3://logs/headrace
 
@@ -42,4 +42,5 @@ def run(args: argparse.Namespace) -> int:
     """Work until a signal arrives; 0 after a clean stop."""
     from headrace.cli.process.serve import serve  # here, so that --help imports no agent
 
-    return serve(settings_from(args, **{"process.roles": COMPACTOR}))
+    also = f",{TABLES}" if settings_from(args).tables_catalog_name else ""
+    return serve(settings_from(args, **{"process.roles": COMPACTOR + also}))

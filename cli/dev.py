@@ -21,10 +21,11 @@ from headrace.cli.children import AgentProcess
 from headrace.cli.forked_agent import load_code
 from headrace.cli.numbers import whole
 from headrace.cli.options import PREFIX, add_settings, settings_from
+from headrace.cli.process.tables_role import require_tables
 from headrace.cli.several_agents.places import moved
 from headrace.cli.storage import format_bucket, look
 from headrace.config.cluster_values import proposed
-from headrace.config.listeners import COMPACTOR, Endpoint, http_port, listeners, listeners_text, roles
+from headrace.config.listeners import COMPACTOR, TABLES, Endpoint, http_port, listeners, listeners_text, roles
 from headrace.config.settings import Settings
 from headrace.config.shown import shown_address
 from headrace.metastore.log.loading import load_image
@@ -44,6 +45,7 @@ cleanly on SIGTERM or Ctrl-C. A restart on the same directory finds all data.
   headrace dev --data-dir /tmp/headrace --agents 2 --port 9092
   headrace dev --agents 3 --port 9101 --behind-one-address 127.0.0.1:9092
   headrace dev --metastore-url postgresql://me@db/headrace_dev
+  headrace dev --tables
 
 With --metastore-url no Postgres is started: the metadata is in that database, which has to be empty or
 of an earlier run on the same directory. With --bucket the files are there instead of in the directory,
@@ -78,6 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="all agents advertise this address, of a load balancer that you run in front of their ports",
     )
     parser.add_argument(
+        "--tables", action="store_true", help="keep topics as Iceberg tables (headrace tables), in the data directory"
+    )
+    parser.add_argument(
         "--port", type=whole(0, 65_535), metavar="N", help="short for --listeners PLAINTEXT://127.0.0.1:N (9092)"
     )
     add_settings(parser, SHOWN)
@@ -105,6 +110,9 @@ def run(args: argparse.Namespace) -> int:
         }
     if args.config:
         passed_on["config"] = str(args.config)
+    if args.tables:
+        require_tables()
+        passed_on |= _own_catalog(settings, data_dir)
     if settings.metastore_url:
         url = url_with_password(settings)
         asyncio.run(_refuse_foreign(settings, url))
@@ -147,6 +155,19 @@ def _owner(path: Path) -> str:
         return str(path.stat().st_uid)
 
 
+def _own_catalog(settings: Settings, data_dir: Path) -> dict[str, str]:
+    """Settings of a catalog in the data directory, unless one is configured."""
+    if settings.tables_catalog_name:
+        return {}
+    folder = data_dir / "tables"
+    folder.mkdir(exist_ok=True)
+    return {
+        "tables.catalog.name": "dev",
+        "tables.catalog.uri": f"sqlite:///{folder}/catalog.db",
+        "tables.warehouse": (folder / "warehouse").as_uri(),
+    }
+
+
 async def _refuse_foreign(settings: Settings, url: str) -> None:
     """InvalidError if the database has a cluster that keeps its files elsewhere."""
     in_metastore = await asyncio.to_thread(formatted_cluster_id, url)
@@ -177,9 +198,10 @@ async def _supervise(
         await _forget_dead_agents(url, settings)
     await format_bucket(msgspec.structs.replace(settings, metastore_url=url), cluster_id)
     agents = [_agent(settings, index, url, passed_on) for index in range(count)]
+    beside = [_tables(settings, url, passed_on)] if "tables.catalog.name" in passed_on else []
     try:
         async with asyncio.timeout(AGENT_START_SECONDS):
-            ready = await asyncio.gather(*(agent.start() for agent in agents))
+            ready = await asyncio.gather(*(agent.start() for agent in (*agents, *beside)))
         for line in ready:
             print(f"  {line}", flush=True)
         addresses = ",".join(agent.kafka_address for agent in agents)
@@ -187,13 +209,13 @@ async def _supervise(
         ready_line = f"ready bootstrap={addresses} metastore={metastore} bucket={settings.bucket}"
         steps = NEXT_STEPS.format(address=agents[0].kafka_address, addresses=addresses, data_dir=data_dir)
         print(f"{ready_line}\n{steps}", flush=True)  # in one write: a reader may go after the first line
-        return await _watch(agents, stopping)
+        return await _watch([*agents, *beside], stopping)
     except TimeoutError as error:
         raise UnavailableError(
             f"an agent was not ready within {AGENT_START_SECONDS} s; see its log lines above"
         ) from error
     finally:
-        await asyncio.gather(*(agent.stop() for agent in agents))
+        await asyncio.gather(*(agent.stop() for agent in (*agents, *beside)))
 
 
 def _agent(settings: Settings, index: int, url: str, passed_on: dict[str, str]) -> AgentProcess:
@@ -206,6 +228,18 @@ def _agent(settings: Settings, index: int, url: str, passed_on: dict[str, str]) 
         "http.port": str(http_port(settings) + index if http_port(settings) else 0),
     }
     return AgentProcess(passed_on | own)
+
+
+def _tables(settings: Settings, url: str, passed_on: dict[str, str]) -> AgentProcess:
+    """The process that keeps the tables."""
+    own = {
+        "process.roles": TABLES,
+        "metastore.url": settings.metastore_url or url,
+        "bucket": settings.bucket,
+        "http.port": "0",
+    }
+    names = ("config", "log.level", "s3.", "store.", "tables.")
+    return AgentProcess({key: value for key, value in passed_on.items() if key.startswith(names)} | own)
 
 
 def _listeners(settings: Settings, index: int, *, private: bool) -> str:

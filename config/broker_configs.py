@@ -79,6 +79,7 @@ def why_static(name: str) -> str | None:
 
 
 _SENSITIVE = re.compile(r"password|secret|\.url$")
+_CATALOG_URI = "tables.catalog.uri"
 _METASTORE_URL = "metastore.url"
 _LOCAL_HOSTS = {"", "localhost", "127.0.0.1", "::1"}
 _SHOWN_PARAMETERS = {"host", "port", "user", "dbname"}
@@ -90,6 +91,8 @@ def holds_secret(name: str, value: str) -> bool:
 
     this machine and no password, as that of `headrace dev` does: it helps only those who have access already.
     """
+    if name == _CATALOG_URI:
+        return "@" in value or "?" in value  # a login, or parameters that may have one
     if _SENSITIVE.search(name) is None:
         return False
     if name != _METASTORE_URL:

@@ -25,7 +25,7 @@ from headrace.config.settings import Settings
 _LISTENER = re.compile(r"([A-Za-z][A-Za-z0-9_]*)://(\[[0-9A-Fa-f:.]*\]|[0-9A-Fa-f:.]*|[^:\[\]/]*):(\d{1,5})")
 """The brackets of an IPv6 address may be left out, as in Kafka: Kubernetes gives an address without them."""
 _MAPPED = re.compile(r"([A-Za-z][A-Za-z0-9_]*):([A-Za-z_]+)")
-BROKER, CONTROLLER, COMPACTOR = "broker", "controller", "compactor"
+BROKER, CONTROLLER, COMPACTOR, TABLES = "broker", "controller", "compactor", "tables"
 
 
 class SecurityProtocol(enum.IntEnum):
@@ -77,12 +77,15 @@ def http_port(settings: Settings) -> int:
     """The port of the HTTP listener; 0 picks a free one."""
     if settings.http_port is not None:
         return settings.http_port
-    return COMPACTOR_HTTP_PORT if roles(settings) == {COMPACTOR} else HTTP_PORT
+    return COMPACTOR_HTTP_PORT if roles(settings) <= {COMPACTOR, TABLES} else HTTP_PORT
 
 
 def roles(settings: Settings) -> frozenset[str]:
-    """process.roles as a set."""
-    return frozenset(settings.process_roles.split(","))
+    """process.roles as a set. ConfigError if tables is in a process that serves clients or controls the cluster."""
+    found = frozenset(settings.process_roles.split(","))
+    if TABLES in found and not found <= {COMPACTOR, TABLES}:
+        raise ConfigError("process.roles: tables runs alone or with compactor: its work would delay clients")
+    return found
 
 
 def listeners(settings: Settings) -> Listeners:

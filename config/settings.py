@@ -117,9 +117,10 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     process_roles: Annotated[
         str,
         Meta(
-            pattern="^(broker|controller|compactor)(,(broker|controller|compactor))*$",
-            description="What this process does. Each role can also run in a separate process.",
-            extra_json_schema={"accepted": "broker, controller, compactor, separated by commas"},
+            pattern="^(broker|controller|compactor|tables)(,(broker|controller|compactor|tables))*$",
+            description="What this process does. Each role can also run in a separate process; tables runs alone or"
+            " with compactor.",
+            extra_json_schema={"accepted": "broker, controller, compactor, tables, separated by commas"},
         ),
     ] = field(default="broker,controller", name="process.roles")
     broker_rack: Annotated[str | None, Meta(description="The availability zone this agent runs in.")] = field(
@@ -398,6 +399,39 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
         PositiveInt,
         Meta(description="Bytes per second that all background jobs of one process read and write together."),
     ] = field(default=100_000_000, name="compactor.io.max.bytes.per.second")
+    tables_catalog_name: Annotated[
+        str,
+        Meta(
+            description="The Iceberg catalog that has the tables of topics: a name, under which pyiceberg also reads"
+            " its own configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__<NAME>__<PROPERTY>). Empty: no tables."
+        ),
+    ] = field(default="", name="tables.catalog.name")
+    tables_catalog_uri: Annotated[
+        str,
+        Meta(
+            description="Address of the catalog: http:// for an Iceberg REST catalog, sqlite:// or postgresql:// for"
+            " another database than the metastore's. Empty: from pyiceberg's configuration, which also has passwords"
+            " and tokens."
+        ),
+    ] = field(default="", name="tables.catalog.uri")
+    tables_warehouse: Annotated[
+        str, Meta(description="Where the files of new tables are. Empty: as the catalog or its configuration says.")
+    ] = field(default="", name="tables.warehouse")
+    tables_namespace: Annotated[
+        str,
+        Meta(
+            pattern="^[^.]+([.][^.]+)*$",
+            description="The catalog's namespace that has the tables.",
+            extra_json_schema={"accepted": "names, separated by dots"},
+        ),
+    ] = field(default="headrace", name="tables.namespace")
+    tables_commit_interval_ms: Annotated[
+        PositiveInt,
+        Meta(
+            description="Pause between two commits to a table that has everything: shorter is fresher, longer makes"
+            " larger files."
+        ),
+    ] = field(default=60_000, name="tables.commit.interval.ms")
     compaction_cpu_percent: Annotated[
         int,
         Meta(

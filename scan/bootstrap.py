@@ -8,7 +8,7 @@ an option or a variable comes first. Only PLAINTEXT listeners are asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.client import AIOKafkaClient
@@ -49,12 +49,7 @@ def cluster_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> 
     missing = [name for name in ASKED if name not in given and declared()[name].environment not in environ]
     if servers is None or not set(missing) - set(OPTIONAL):
         return settings_of(options, environ)
-    loop = BackgroundLoop()
-    try:
-        shown = loop.run(_ask(servers))
-    finally:
-        loop.close()
-    found = {name: shown[name] for name in missing if shown.get(name)}
+    found = agent_configs(servers, missing)
     if "metastore.url" in missing and "metastore.url" not in found:
         raise OptionError(
             "metastore.url is not set: agents show it only if the metastore is on their machine and needs no password."
@@ -63,7 +58,20 @@ def cluster_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> 
     return settings_of({**options, **found}, environ)
 
 
-async def _ask(servers: str) -> dict[str, str]:
+def agent_configs(servers: str, names: Sequence[str]) -> dict[str, str]:
+    """What the first agent that answers shows of these settings; without those that it does not show. Blocks.
+
+    OptionError if none answers.
+    """
+    loop = BackgroundLoop()
+    try:
+        shown = loop.run(_ask(servers, names))
+    finally:
+        loop.close()
+    return {name: shown[name] for name in names if shown.get(name)}
+
+
+async def _ask(servers: str, names: Sequence[str]) -> dict[str, str]:
     """The configs of the first agent that answers."""
     client = AIOKafkaClient(
         bootstrap_servers=[server.strip() for server in servers.split(",")], request_timeout_ms=TIMEOUT_MS
@@ -73,7 +81,7 @@ async def _ask(servers: str) -> dict[str, str]:
         await client.bootstrap()
         for agent in client.cluster.brokers():
             try:
-                return await _configs(client, agent.nodeId)
+                return await _configs(client, agent.nodeId, names)
             except KafkaError as error:
                 problem = error
     except (KafkaError, OSError, ValueError) as error:
@@ -83,8 +91,8 @@ async def _ask(servers: str) -> dict[str, str]:
     raise OptionError(f"no agent answers: {BOOTSTRAP}={servers}: {problem or 'it knows no live agent'}") from problem
 
 
-async def _configs(client: AIOKafkaClient, node_id: int) -> dict[str, str]:
-    request = DescribeConfigsRequest(resources=[(ConfigResourceType.BROKER, str(node_id), list(ASKED))])
+async def _configs(client: AIOKafkaClient, node_id: int, names: Sequence[str]) -> dict[str, str]:
+    request = DescribeConfigsRequest(resources=[(ConfigResourceType.BROKER, str(node_id), list(names))])
     response = await client.send(node_id, request)
     ((*_, configs),) = response.resources
     return {config[_NAME]: config[_VALUE] for config in configs if config[_VALUE]}

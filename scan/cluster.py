@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.config.settings import Settings
+from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.cluster_properties import require_formatted
@@ -41,7 +42,7 @@ class BucketAddress:
 class ScannedCluster:
     """Open connections. `rng` and `clock` are the process's."""
 
-    metastore: PostgresMetastore
+    metastore: Metastore
     store: ObjectStore
     clock: Clock
     rng: random.Random

@@ -23,3 +23,7 @@ class UnreadableFileError(InvalidError):
 
 class BulkWriteError(InvalidError):
     """A row does not fit its topic, or a write cannot be committed: nothing of it was, and never will be."""
+
+
+class TableError(InvalidError):
+    """An Iceberg table is not Headrace's, or was changed so that Headrace cannot continue it."""

@@ -25,7 +25,7 @@ from headrace.cli.process.tracing import Tracing, open_tracing
 from headrace.cli.process.waiting import until_available
 from headrace.config.errors import ConfigError
 from headrace.config.exposure import exposures, http_exposures
-from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, roles
+from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, TABLES, roles
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.life.keeper import LifeKeeper
@@ -78,7 +78,7 @@ async def open_process(
     wanted = roles(settings)
     if wanted == {CONTROLLER} and settings.node_id is None:
         raise ConfigError("node.id is not set: a process that is only a controller cannot lease one")
-    for line in http_exposures(settings) if wanted == {COMPACTOR} else exposures(settings):
+    for line in http_exposures(settings) if wanted <= {COMPACTOR, TABLES} else exposures(settings):
         logger.warning("open to a network: %s", line)
     shared = await _connect(_with_own_pool(settings, wanted), registry, decorate)
     try:
@@ -111,15 +111,27 @@ def compose_process(settings: Settings, shared: Connections) -> ProcessShell:
         beside = _next_to(settings, shared, life, lambda: settings.node_id, lambda: controller.image)
         members: list[list[Role]] = [[controller], *beside]
         return _shell(settings, shared, life, controller, members, lambda: controller.is_active)
-    from headrace.cli.process.compactor_role import CompactorRole
-    from headrace.compactor.worker import Worker
+    background = _background(settings, shared, wanted)
+    return _shell(settings, shared, life, background[0], [[role] for role in background], _never)
 
-    worker = Worker(
-        *(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry),
-        supervisor=shared.supervisor,
-    )
-    alone = CompactorRole(worker)
-    return _shell(settings, shared, life, alone, [[alone]], _never)
+
+def _background(settings: Settings, shared: Connections, wanted: Set[str]) -> list[MainRole]:
+    """The roles of a process without clients; the first represents it."""
+    found: list[MainRole] = []
+    if COMPACTOR in wanted:
+        from headrace.cli.process.compactor_role import CompactorRole
+        from headrace.compactor.worker import Worker
+
+        worker = Worker(
+            *(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry),
+            supervisor=shared.supervisor,
+        )
+        found.append(CompactorRole(worker))
+    if TABLES in wanted:
+        from headrace.cli.process.tables_role import TablesRole
+
+        found.append(TablesRole(settings, shared))
+    return found
 
 
 def compose_agent(
@@ -168,8 +180,8 @@ def _next_to(
 
 
 def _with_own_pool(settings: Settings, wanted: Set[str]) -> Settings:
-    """A worker that is alone in its process works on the process's connections."""
-    if wanted != {COMPACTOR}:
+    """A worker without clients in its process works on the process's connections."""
+    if COMPACTOR not in wanted or not wanted <= {COMPACTOR, TABLES}:
         return settings
     from headrace.compactor.worker import with_worker_pool
 

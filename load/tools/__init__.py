@@ -49,6 +49,9 @@ KAFKA_JARS = TOOLS / "kafka" / "lib"
 """Apache Kafka's server and its load generator, for `headrace bench`."""
 SPARK_KAFKA_JARS = TOOLS / "spark-kafka" / "lib"
 """Spark's own Kafka source, with what it needs beyond PySpark's jars."""
+ICEBERG_SPARK = "iceberg-spark"
+ICEBERG_JARS = TOOLS / "iceberg-spark-jars"
+"""Iceberg's runtime for Spark 4.1, and a driver for SQLite; the venv ICEBERG_SPARK has PySpark 4.1."""
 KAFKA_APPS = TOOLS / "kafka-apps" / "lib"
 """Kafka Connect, MirrorMaker 2 and Kafka Streams."""
 DEBEZIUM_JARS = TOOLS / "debezium" / "lib"
@@ -87,6 +90,11 @@ def _copy_jars(pom: Path, place: Path) -> None:
         "mvn", "--quiet", "--batch-mode", "--strict-checksums", "-f", str(pom), "dependency:copy-dependencies",
         f"-DoutputDirectory={place}",
     )  # fmt: skip
+
+
+def _install_iceberg_spark() -> None:
+    _copy_jars(HERE / "iceberg-spark" / "pom.xml", ICEBERG_JARS)
+    python_apps.install(ICEBERG_SPARK)
 
 
 def _install_java_client() -> None:
@@ -152,6 +160,15 @@ ALL = {
             ("java", "mvn"),
             lambda: any(SPARK_KAFKA_JARS.glob("spark-sql-kafka-*.jar")),
             lambda: _copy_jars(HERE / "spark" / "pom.xml", SPARK_KAFKA_JARS),
+            COMMAND,
+            is_nightly=True,
+        ),
+        Tool(
+            ICEBERG_SPARK,
+            "PySpark 4.1 with Iceberg (580 MB)",
+            ("java", "mvn"),
+            partial(python_apps.is_installed, ICEBERG_SPARK),
+            _install_iceberg_spark,
             COMMAND,
             is_nightly=True,
         ),

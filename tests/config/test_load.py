@@ -36,7 +36,7 @@ def test_defaults_are_kafkas_where_kafka_has_one() -> None:
         ({"metastore.pool.size": 10**20}, "invalid value 100000000000000000000 (accepted: 1 to 10000)"),
         ({"node.id": "one"}, "(accepted: 0 to 999999999)"),
         ({"auto.create.topics.enable": "maybe"}, "(accepted: true, false)"),
-        ({"process.roles": "foo"}, "(accepted: broker, controller, compactor, separated by commas)"),
+        ({"process.roles": "foo"}, "(accepted: broker, controller, compactor, tables, separated by commas)"),
         ({"group.consumer.assignors": "sticky"}, "(accepted: uniform, range, separated by commas)"),
         ({"group.consumer.migration.policy": "both"}, "(accepted: disabled, upgrade, downgrade, bidirectional)"),
         ({"log.level": "loud"}, "(accepted: debug, info, warning, error)"),

@@ -33,7 +33,7 @@ NOT_RUN = {
     **dict.fromkeys(("headrace cluster plan", "headrace cluster apply"), "a file that describes the passwords, too"),
     "headrace users alter": "a file with a password",
     **dict.fromkeys(("headrace transactions a", "headrace transactions describe "), "an open transaction"),
-    "headrace export": "an extra",
+    **dict.fromkeys(("headrace export", "headrace tables"), "an extra"),
     **dict.fromkeys(("headrace dump-log --files", "headrace dump-log --cluster-metadata-decoder --f"), "files"),
     "headrace dump-log --remote": "[--audit] is a choice",
     **dict.fromkeys(

@@ -1,0 +1,110 @@
+"""The role tables: keeps the Iceberg tables of topics, next to the compactor or alone in a process.
+
+Place: run by shell.py; the loop is scan/tables/follower.py.
+Invariant: it registers nothing in the cluster, and no other process waits for it. If it crashes, another process
+continues where each table ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from headrace.config.extras import not_installed
+from headrace.config.listeners import TABLES
+from headrace.config.settings import Settings
+from headrace.storage.errors import InvalidError
+from headrace.storage.supervision import Supervisor
+
+if TYPE_CHECKING:
+    from headrace.cli.process.open_process import Connections
+    from headrace.scan.tables.follower import TableFollower
+    from headrace.scan.tables.metrics import TableMetrics
+
+
+class TablesRole:
+    """Implements MainRole. It uses the shell's connections to the metastore, and separate ones to bucket and catalog.
+
+    InvalidError if the extra `tables` is not installed, OptionError if the settings name no catalog.
+    """
+
+    title = TABLES
+    needs_bucket = False
+
+    def __init__(self, settings: Settings, shared: Connections) -> None:
+        require_tables()
+        from headrace.scan.tables.catalog import CatalogAddress
+
+        self._settings, self._shared = settings, shared
+        self._supervisor = shared.supervisor or Supervisor(shared.clock)
+        self._address = CatalogAddress.of(settings)
+        self._follower: TableFollower | None = None
+        self._metrics: TableMetrics | None = None
+        self._loop: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start to follow; a catalog that does not answer is asked again."""
+        self._loop = self._supervisor.keep("tables", self._follow)
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Stop. A commit under way happens or not: the next process reads it from the table."""
+        if self._loop is not None:
+            self._loop.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._loop
+
+    async def close(self, grace_seconds: float) -> None:
+        """It holds nothing else."""
+
+    def not_ready(self) -> None:
+        return None
+
+    def ready_fields(self) -> str:
+        return f"tables={self._address.name}.{self._address.namespace}"
+
+    async def status(self) -> dict[str, Any]:
+        """The newest round of each table, for people."""
+        rounds = {} if self._follower is None else self._follower.last
+        return {
+            "roles": [TABLES],
+            "cluster_id": self._shared.metastore.cluster_id,
+            "tables": {
+                name: {"condition": each.condition.value, "reason": each.reason, "lag": sum(each.lag.values())}
+                for name, each in sorted(rounds.items())
+            },
+        }
+
+    async def _follow(self) -> None:
+        from headrace.scan.cluster import BucketAddress, ScannedCluster
+        from headrace.scan.partitions import TopicCatalog
+        from headrace.scan.read import SplitReader
+        from headrace.scan.tables.follower import TableFollower
+        from headrace.scan.tables.metrics import TableMetrics
+        from headrace.scan.tables.worker import TableReader, TableWorker
+
+        shared, settings = self._shared, self._settings
+        catalog = await asyncio.to_thread(self._address.open)
+        hint = "A commit took more than an hour"
+        reader = SplitReader.open(BucketAddress.of(settings), shared.clock, shared.rng, pin_hint=hint)
+        try:
+            cluster = ScannedCluster(shared.metastore, shared.store, shared.clock, shared.rng)
+            worker = TableWorker(TableReader(cluster, TopicCatalog(shared.metastore), catalog), reader)
+            self._metrics = self._metrics or TableMetrics(shared.registry, shared.clock.monotonic)
+            self._follower = TableFollower(
+                *(worker, self._metrics, self._supervisor, shared.clock, shared.rng),
+                settings.tables_commit_interval_ms,
+            )
+            await self._follower.run()
+        finally:
+            await asyncio.to_thread(reader.close)
+            await asyncio.to_thread(catalog.close)
+
+
+def require_tables() -> None:
+    """InvalidError that says how to install the extra, if it is missing."""
+    try:
+        import pyarrow  # noqa: F401 -- only to say what is missing
+        import pyiceberg  # noqa: F401
+    except ImportError as error:
+        raise InvalidError(not_installed("pyiceberg", "tables")) from error

@@ -1,0 +1,1 @@
+"""`headrace tables`: Iceberg tables of topics."""

@@ -1,0 +1,187 @@
+"""`headrace tables`: create, list, show, pause, resume and drop the Iceberg tables of topics.
+
+Place: reads metastore, bucket and catalog directly, with or without agents; the role `tables` does the appending.
+Invariant: a table that Headrace did not create is never changed. A refusal is one line on stderr and exit status 1;
+nothing is half-written then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.options import PREFIX, S3, add_settings, settings_from
+from headrace.cli.process.tables_role import require_tables
+from headrace.cli.tables import add_yes, confirm, pairs, say, show
+from headrace.config.declared import declared
+from headrace.config.errors import ConfigError
+from headrace.config.settings import Settings
+from headrace.storage.errors import InvalidError
+
+if TYPE_CHECKING:
+    from headrace.cli.topic_tables.work import OpenTables
+
+DESCRIPTION = """\
+Iceberg tables of topics: each committed record once, read from the bucket without an agent.
+
+  headrace tables create orders -b 127.0.0.1:9092
+  headrace tables create orders --partition-by day --from latest -b 127.0.0.1:9092
+  headrace tables show orders -b 127.0.0.1:9092
+  headrace tables list --json -b 127.0.0.1:9092
+  headrace tables pause orders -b 127.0.0.1:9092
+  headrace tables resume orders -b 127.0.0.1:9092
+
+A process with the role tables appends what is new: headrace dev --tables, or headrace compactor with
+tables.catalog.name. -b takes the settings that are not given from an agent (headrace dev); elsewhere
+give metastore.url, bucket and tables.catalog.* by flags, variables or --config.
+"""
+ACTIONS = "{list,create,show,pause,resume,drop}"
+FROM_AGENT = (
+    "metastore.url", "bucket", "s3.endpoint", "s3.region", "s3.path.style",
+    "tables.catalog.name", "tables.catalog.uri", "tables.warehouse", "tables.namespace",
+)  # fmt: skip
+_LIST = ("table", "topic", "condition", "records", "lag", "reason")
+_NAME = re.compile(r"[^A-Za-z0-9_]")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    commands = parser.add_subparsers(title="commands", metavar=ACTIONS, required=True)
+    listing = commands.add_parser("list", help="list the tables, and how far each is")
+    creating = commands.add_parser("create", help="create the table of a topic")
+    creating.add_argument("topic")
+    creating.add_argument("--table", metavar="NAME", help="name of the table (the topic's, with _ for . and -)")
+    creating.add_argument(
+        "--from",
+        dest="start",
+        default="earliest",
+        metavar="START",
+        help="earliest (default), latest, or milliseconds since 1970: the first record",
+    )
+    creating.add_argument(
+        "--partition-by", action="append", default=[], metavar="HOW", help="day, partition; may be given twice"
+    )
+    creating.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a property of the Iceberg table"
+    )
+    showing = commands.add_parser("show", help="show a table, and the lines that read it")
+    pausing = commands.add_parser("pause", help="stop appending until it is resumed")
+    pausing.add_argument("--reason", default="paused by a user", help="shown to others")
+    resuming = commands.add_parser("resume", help="append again; also after a rollback")
+    resuming.add_argument(
+        "--at",
+        choices=("rows", "offsets", "log"),
+        help="of a table that is stopped: after its rows (what was rolled back is appended again), at its offsets"
+        " (what was rolled back stays out), or where the log ends (rows that the log lost are deleted)",
+    )
+    dropping = commands.add_parser("drop", help="remove a table from the catalog")
+    dropping.add_argument("--purge", action="store_true", help="delete its files, too")
+    add_yes(dropping)
+    for command in (showing, pausing, resuming, dropping):
+        command.add_argument("table")
+    work = {
+        listing: _list, creating: _create, showing: _show, pausing: _pause, resuming: _resume, dropping: _drop
+    }  # fmt: skip
+    for command, run_it in work.items():
+        command.add_argument("--json", action="store_true", help="JSON for scripts")
+        command.add_argument(
+            "--bootstrap-server", "-b", metavar="SERVERS", help="agents that show the settings which are not given"
+        )
+        names = ("metastore.url", "bucket", "tables.catalog.name", "tables.catalog.uri", "tables.warehouse")
+        add_settings(command, (*names, "tables.namespace", *S3), every=False)
+        command.set_defaults(run=run, work=run_it)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do it; 0, or 1 for a refusal."""
+    require_tables()
+    if args.work is _drop:
+        confirm(args, f"drop table {args.table}{' and delete its files' if args.purge else ''}?")
+    settings = _settings(args)
+    for name, value in (("metastore.url", settings.metastore_url), ("bucket", settings.bucket)):
+        if not value:
+            raise ConfigError(f"{name} is not set (--{name.replace('.', '-')}, or -b with an agent)")
+    asyncio.run(_run(args, settings))
+    return 0
+
+
+async def _run(args: argparse.Namespace, settings: Settings) -> None:
+    from headrace.cli.topic_tables.work import open_tables  # here: it needs pyiceberg
+
+    async with open_tables(settings) as tables:
+        await args.work(args, tables)
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    """The settings; those that are at their defaults come from an agent, if one is named."""
+    settings = settings_from(args)
+    if not args.bootstrap_server:
+        return settings
+    from headrace.scan.bootstrap import agent_configs
+
+    known = declared()
+    given = {name for name in known if getattr(args, f"{PREFIX}{name}", None) is not None}
+    given |= {name for name, one in known.items() if one.environment in os.environ}
+    missing = [
+        name for name in FROM_AGENT
+        if name not in given and getattr(settings, known[name].field) == known[name].default
+    ]  # fmt: skip
+    found = agent_configs(args.bootstrap_server, missing) if missing else {}
+    return settings_from(args, **found)
+
+
+def table_name(topic: str) -> str:
+    """The name of a topic's table: letters, digits and _, so that every engine takes it unquoted."""
+    return _NAME.sub("_", topic).lower()
+
+
+async def _create(args: argparse.Namespace, tables: OpenTables) -> None:
+    name = args.table or table_name(args.topic)
+    properties = pairs(args.set, "property")
+    await tables.create(name, args.topic, args.start, args.partition_by, properties)
+    identifier = f"{tables.catalog.namespace}.{name}"
+    say(args, f"created: {identifier}", table=identifier, topic=args.topic)
+
+
+async def _list(args: argparse.Namespace, tables: OpenTables) -> None:
+    show(args, await tables.rows(), _LIST)
+
+
+async def _show(args: argparse.Namespace, tables: OpenTables) -> None:
+    found = await tables.describe(args.table)
+    if args.json:
+        say(args, "", **found)
+        return
+    print(_text(found))
+
+
+def _text(found: dict[str, Any]) -> str:
+    head = [f"{key}: {found[key]}" for key in ("table", "topic", "topic_id", "condition", "records", "snapshot")]
+    if found["reason"]:
+        head.append(f"reason: {found['reason']}")
+    partitions = [
+        f"partition {each['partition']}: offset {each['offset']}, lag {each['lag']}" for each in found["partitions"]
+    ]
+    gaps = [f"missing: partition {g['partition']}, offsets {g['start']} to {g['end'] - 1}" for g in found["gaps"]]
+    reading = [f"\n{engine}:\n{lines}" for engine, lines in found["read_with"].items()]
+    return "\n".join([*head, *partitions, *gaps, *reading])
+
+
+async def _pause(args: argparse.Namespace, tables: OpenTables) -> None:
+    if not args.reason.strip():
+        raise InvalidError("--reason is empty")
+    await tables.pause(args.table, args.reason.strip())
+    say(args, f"paused: {args.table}", table=args.table, condition="paused")
+
+
+async def _resume(args: argparse.Namespace, tables: OpenTables) -> None:
+    await tables.resume(args.table, args.at)
+    say(args, f"resumed: {args.table}", table=args.table, condition="following")
+
+
+async def _drop(args: argparse.Namespace, tables: OpenTables) -> None:
+    await tables.drop(args.table, purge=args.purge)
+    say(args, f"dropped: {args.table}", table=args.table)

@@ -1,0 +1,117 @@
+"""A topic appended to an Iceberg table by the local worker: MB/s and CPU, of the worker and of the agent meanwhile.
+
+    python -m load.bench_tables --megabytes 500 --record-bytes 1000 --rounds 3
+Starts `headrace dev` on a directory, produces the topic with librdkafka, and appends it to a new table for each round
+in this process; the catalog is a file. CPU in seconds per 10^9 bytes of values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import statistics
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.config.settings import Settings
+from headrace.scan.cluster import BucketAddress, open_cluster
+from headrace.scan.partitions import TopicCatalog
+from headrace.scan.read import SplitReader
+from headrace.scan.tables.catalog import CatalogAddress
+from headrace.scan.tables.state import Definition
+from headrace.scan.tables.worker import TableReader, TableWorker
+from headrace.storage.clock import SystemClock
+from load.bench_spark_scan import PARTITIONS, produce
+from load.dev_server import DevServer
+from load.machine_state import machine_state
+
+TOPIC = "scanned"
+
+
+class TimedAppend(NamedTuple):
+    """One table. CPU in seconds."""
+
+    seconds: float
+    worker_cpu: float
+    agent_cpu: float
+    commits: int
+    rows: int
+
+
+def main() -> None:
+    """Produce, append, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=500, help="of values")
+    parser.add_argument("--record-bytes", type=int, default=1_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--compression", default="none", help="the producer's")
+    args = parser.parse_args()
+    print(machine_state())
+    with tempfile.TemporaryDirectory(prefix="headrace-tables-") as place, DevServer(Path(place) / "data") as server:
+        asyncio.run(server.create_topic(TOPIC, PARTITIONS))
+        size = produce(server.bootstrap, args.megabytes * 1_000_000, args.record_bytes, args.compression)
+        timed = [asyncio.run(append(server, Path(place))) for _ in range(args.rounds)]
+    report(timed, size)
+
+
+async def append(server: DevServer, place: Path) -> TimedAppend:
+    """Append the whole topic to a new table."""
+    settings = msgspec.structs.replace(
+        Settings(),
+        metastore_url=server.metastore_url,
+        bucket=server.bucket,
+        tables_catalog_name="bench",
+        tables_catalog_uri=f"sqlite:///{place}/catalog.db",
+        tables_warehouse=(place / "warehouse").as_uri(),
+    )
+    name, catalog = f"t{uuid.uuid4().hex}", CatalogAddress.of(settings).open()
+    reader = SplitReader.open(BucketAddress.of(settings), SystemClock(), random.Random(), pin_hint="")
+    agent = server.agents[0].pid
+    try:
+        async with open_cluster(settings) as cluster:
+            topics = TopicCatalog(cluster.metastore)
+            topic = (await topics.refresh()).topics_by_name[TOPIC]
+            catalog.create(
+                name, Definition(cluster.metastore.cluster_id, TOPIC, topic.topic_id, "earliest", ""), (), {}
+            )
+            worker = TableWorker(TableReader(cluster, topics, catalog), reader)
+            began, cpu, agent_cpu = time.monotonic(), time.process_time(), _cpu_of(agent)
+            rows = commits = 0
+            while (done := await worker.keep(name)).has_more:
+                rows, commits = rows + done.rows, commits + 1
+            rows += done.rows
+            return TimedAppend(
+                time.monotonic() - began, time.process_time() - cpu, _cpu_of(agent) - agent_cpu, commits + 1, rows
+            )
+    finally:
+        reader.close()
+        catalog.close()
+
+
+def _cpu_of(pid: int) -> float:
+    """CPU seconds of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def report(timed: list[TimedAppend], size: int) -> None:
+    """Print each round, and the medians."""
+    for each in timed:
+        print(
+            f"{size / each.seconds / 1e6:.1f} MB/s, worker {each.worker_cpu / size * 1e9:.2f} CPU s/GB,"
+            f" agent {each.agent_cpu / size * 1e9:.2f} CPU s/GB, {each.commits} commits, {each.rows:,} rows"
+        )
+    speed = statistics.median(size / each.seconds / 1e6 for each in timed)
+    cpu = statistics.median(each.worker_cpu / size * 1e9 for each in timed)
+    print(f"median: {speed:.1f} MB/s, {cpu:.2f} CPU s/GB")
+
+
+if __name__ == "__main__":
+    main()

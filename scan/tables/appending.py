@@ -1,0 +1,147 @@
+"""Appends to a table, once: the commit is bound to the snapshot that has the offsets which it continues.
+
+    rows -> Parquet files and manifests -> one commit: assert the snapshot, add one, set the property
+
+Place: the last step of a round (worker.py). Blocks: callers use a thread.
+Invariant: of all commits that continue one snapshot at most one succeeds, also of several processes, and with or
+without an answer: the catalog compares the snapshot in the same step that replaces it, and pyiceberg's own retry, which
+would compare with the newest one, is off. So after a commit without an answer the caller reads the table again, and
+needs no other memory. A commit that certainly did not happen leaves no file; one that may have happened keeps them.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.table import Table, Transaction
+
+from headrace.scan.tables.catalog import RETRIES, snapshot_view, translated
+from headrace.scan.tables.state import (
+    GAPS_KEPT,
+    OFFSETS,
+    PROGRESS,
+    OffsetGap,
+    TablePosition,
+    TableProgress,
+    offsets_text,
+)
+
+logger = logging.getLogger(__name__)
+
+NO_RETRIES = "0"
+
+
+class CommitOutcome(enum.Enum):
+    """What became of a commit."""
+
+    COMMITTED = "committed"
+    CONFLICT = "conflict"
+    """It did not happen: the table has another snapshot."""
+    UNKNOWN = "unknown"
+    """The catalog did not answer: read the table again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """What one commit adds: rows, where the table is after it, and which offsets were lost on the way."""
+
+    rows: pa.Table | None
+    positions: Mapping[int, TablePosition]
+    gaps: tuple[OffsetGap, ...] = ()
+
+
+class WrittenFiles(FileIO):
+    """The table's storage; it remembers what was written, so that the files of a failed commit can be removed."""
+
+    def __init__(self, storage: FileIO) -> None:
+        super().__init__(storage.properties)
+        self._storage = storage
+        self._locations: list[str] = []
+
+    def new_input(self, location: str) -> InputFile:
+        return self._storage.new_input(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        self._locations.append(location)
+        return self._storage.new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        self._storage.delete(location)
+
+    def remove(self) -> None:
+        """Delete what was written. What cannot be deleted stays as an orphan, with a line in the log."""
+        for location in self._locations:
+            try:
+                self._storage.delete(location)
+            except FileNotFoundError:
+                continue  # pyiceberg removes manifests itself
+            except Exception as error:
+                logger.warning("file of a failed commit was not removed: file=%s error=%s", location, error)
+        self._locations.clear()
+
+
+class Appended(NamedTuple):
+    """What became of an append. `base_id`: the snapshot that it continues; `files`: what it wrote."""
+
+    outcome: CommitOutcome
+    base_id: int | None
+    files: WrittenFiles
+
+
+def append(table: Table, before: TableProgress | None, add: Append) -> Appended:
+    """Commit on top of the snapshot that `table` was loaded with; the table is of no use afterwards.
+
+    `before`: the progress in that snapshot; None if it has none. UnavailableError: nothing was committed.
+    """
+    base_id, files = table.metadata.current_snapshot_id, WrittenFiles(table.io)
+    table.io = files
+    try:
+        with translated(f"table {name_of(table)}"):
+            change = _staged(table, before, add)
+    except BaseException:
+        files.remove()
+        raise
+    try:
+        change.commit_transaction()
+    except (CommitFailedException, ValidationException) as error:
+        logger.info("table has another snapshot: table=%s base=%s error=%s", name_of(table), base_id, error)
+        files.remove()
+        return Appended(CommitOutcome.CONFLICT, base_id, files)
+    except Exception as error:
+        logger.warning("commit without an answer: table=%s base=%s error=%r", name_of(table), base_id, error)
+        return Appended(CommitOutcome.UNKNOWN, base_id, files)
+    return Appended(CommitOutcome.COMMITTED, base_id, files)
+
+
+def name_of(table: Table) -> str:
+    """Return the table's identifier as text."""
+    return ".".join(table.name())
+
+
+def _staged(table: Table, before: TableProgress | None, add: Append) -> Transaction:
+    """The commit with its files written, and nothing sent to the catalog.
+
+    The first requirement of its kind stays, so the snapshot that is asserted is the one that the table was loaded with.
+    """
+    table.metadata.properties[RETRIES] = NO_RETRIES  # in memory only: the table may have another value by now
+    change = table.transaction()
+    summary = {OFFSETS: offsets_text(add.positions)}
+    if add.rows is None or not add.rows.num_rows:
+        with change.update_snapshot(snapshot_properties=summary).fast_append():
+            pass
+    else:
+        change.append(add.rows, snapshot_properties=summary)
+    snapshot = change.table_metadata.current_snapshot()
+    assert snapshot is not None, "an append adds a snapshot"
+    gaps = (*(before.gaps if before else ()), *add.gaps)[-GAPS_KEPT:]
+    records = snapshot_view(snapshot).records
+    progress = TableProgress(dict(add.positions), snapshot.snapshot_id, records, gaps)
+    change.set_properties({PROGRESS: progress.text()})
+    return change

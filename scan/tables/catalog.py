@@ -1,0 +1,203 @@
+"""The Iceberg catalog: open it, find the tables of this cluster, create and drop them. Errors become Headrace's here.
+
+Place: the only module next to appending.py that calls pyiceberg's catalog. All methods block: asynchronous callers use
+a thread.
+Invariant: a table that Headrace does not keep is never changed. A catalog that does not answer is UnavailableError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyiceberg import exceptions
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.utils.config import Config
+
+from headrace.config.settings import Settings
+from headrace.scan.errors import OptionError, TableError
+from headrace.scan.tables.rows import SCHEMA, layout_of
+from headrace.scan.tables.state import (
+    CLUSTER_ID,
+    OFFSETS,
+    START,
+    TOPIC,
+    TOPIC_ID,
+    Definition,
+    SnapshotView,
+    TableView,
+    definition_of,
+)
+from headrace.storage.errors import AlreadyExistsError, HeadraceError, NotFoundError, UnavailableError
+
+RETRIES = "commit.retry.num-retries"
+OWN_PROPERTIES = {
+    "format-version": "2",
+    RETRIES: "0",
+    "commit.manifest-merge.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.parquet.compression-codec": "zstd",
+}
+"""Properties of a new table; --set changes all but the first two."""
+ATTEMPTS = 10
+"""Commits that a change of a property may lose against others."""
+_FIXED = ("format-version", RETRIES)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogAddress:
+    """The place of a catalog. `properties`: pyiceberg adds those of its configuration."""
+
+    name: str
+    namespace: str
+    properties: Mapping[str, str]
+
+    @classmethod
+    def of(cls, settings: Settings) -> CatalogAddress:
+        """OptionError if the settings name no catalog."""
+        if not settings.tables_catalog_name:
+            raise OptionError("tables.catalog.name is not set: it names the Iceberg catalog")
+        given = {"uri": settings.tables_catalog_uri, "warehouse": settings.tables_warehouse}
+        if settings.s3_endpoint:
+            style = "false" if settings.s3_path_style else "true"
+            given |= {"s3.endpoint": settings.s3_endpoint, "s3.force-virtual-addressing": style}
+        if settings.s3_region:
+            given["s3.region"] = settings.s3_region
+        properties = {name: value for name, value in given.items() if value}
+        return cls(settings.tables_catalog_name, settings.tables_namespace, properties)
+
+    def open(self) -> TableCatalog:
+        """Connect. OptionError for a catalog that pyiceberg does not know; UnavailableError if it does not answer."""
+        if "uri" not in self.properties and Config().get_catalog_config(self.name) is None:
+            raise OptionError(
+                f"unknown catalog: {self.name}: set tables.catalog.uri, or configure it in .pyiceberg.yaml or by"
+                f" PYICEBERG_CATALOG__{self.name.upper()}__URI"
+            )
+        with translated(f"catalog {self.name}"):
+            try:
+                return TableCatalog(load_catalog(self.name, **self.properties), self.namespace)
+            except (ValueError, exceptions.NotInstalledError) as error:
+                raise OptionError(f"catalog {self.name} cannot be opened: {error}") from error
+
+
+class TableCatalog:
+    """An open catalog, and the namespace with the tables of this cluster."""
+
+    def __init__(self, catalog: Catalog, namespace: str) -> None:
+        self.catalog, self.namespace = catalog, namespace
+
+    def close(self) -> None:
+        self.catalog.close()
+
+    def create(self, name: str, definition: Definition, layout: Sequence[str], properties: Mapping[str, str]) -> Table:
+        """Create the table without a row. AlreadyExistsError; OptionError for a name or property that is refused."""
+        if fixed := [key for key in properties if key in _FIXED or key.startswith("headrace.")]:
+            raise OptionError(f"cannot be set: {', '.join(fixed)}")
+        own = {
+            CLUSTER_ID: definition.cluster_id,
+            TOPIC: definition.topic,
+            TOPIC_ID: str(definition.topic_id),
+            START: definition.start,
+        }
+        with translated(f"table {self.namespace}.{name}"):
+            try:
+                self.catalog.create_namespace_if_not_exists(self.namespace)
+                return self.catalog.create_table(
+                    (*self._namespace, name),
+                    SCHEMA,
+                    partition_spec=layout_of(layout),
+                    properties=OWN_PROPERTIES | dict(properties) | own,
+                )
+            except (ValueError, exceptions.BadRequestError) as error:
+                raise OptionError(f"the catalog refuses the table: {self.namespace}.{name}: {error}") from error
+
+    def load(self, name: str) -> Table:
+        """The table as the catalog has it now. NotFoundError."""
+        with translated(f"table {self.namespace}.{name}"):
+            return self.catalog.load_table((*self._namespace, name))
+
+    def load_own(self, name: str) -> tuple[Table, Definition]:
+        """The same of a table that Headrace keeps; TableError for another one."""
+        table = self.load(name)
+        definition = definition_of(table.properties)
+        if definition is None:
+            raise TableError(f"not a table of a topic: {self.namespace}.{name}: Headrace did not create it")
+        return table, definition
+
+    def names(self) -> list[str]:
+        """The names of all tables in the namespace, also of those that are not of a topic."""
+        with translated(f"namespace {self.namespace}"):
+            try:
+                return sorted(identifier[-1] for identifier in self.catalog.list_tables(self._namespace))
+            except exceptions.NoSuchNamespaceError:
+                return []
+
+    def set_property(self, name: str, key: str, value: str) -> None:
+        """Set a property that no commit depends on; empty: remove it. TableError for a table that is not ours."""
+        for _ in range(ATTEMPTS):
+            table, _ = self.load_own(name)
+            with translated(f"table {self.namespace}.{name}"):
+                try:
+                    with table.transaction() as change:
+                        if value:
+                            change.set_properties({key: value})
+                        elif key in table.properties:
+                            change.remove_properties(key)
+                    return
+                except exceptions.CommitFailedException:
+                    continue
+        raise UnavailableError(f"the table changed {ATTEMPTS} times meanwhile: {self.namespace}.{name}")
+
+    def drop(self, name: str, *, purge: bool) -> None:
+        """Remove the table from the catalog; `purge`: and its files. TableError for a table that is not ours."""
+        self.load_own(name)
+        with translated(f"table {self.namespace}.{name}"):
+            if purge:
+                self.catalog.purge_table((*self._namespace, name))
+            else:
+                self.catalog.drop_table((*self._namespace, name))
+
+    @property
+    def _namespace(self) -> tuple[str, ...]:
+        return tuple(self.namespace.split("."))
+
+
+def view_of(table: Table) -> TableView:
+    """Return what state.py judges."""
+    current = table.metadata.current_snapshot_id
+    snapshots = {each.snapshot_id: snapshot_view(each) for each in table.metadata.snapshots}
+    return TableView(table.properties, snapshots, current)
+
+
+def snapshot_view(snapshot: Snapshot) -> SnapshotView:
+    """A snapshot, as far as it matters."""
+    summary = snapshot.summary
+    more: Mapping[str, str] = {} if summary is None else summary.additional_properties
+    operation = "" if summary is None else summary.operation.value
+    records = int(more.get("total-records", -1))
+    return SnapshotView(
+        *(snapshot.snapshot_id, snapshot.parent_snapshot_id, operation),
+        *(snapshot.sequence_number or 0, records, more.get(OFFSETS)),
+    )
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn errors of pyiceberg, its HTTP client and its database into Headrace's: unless said otherwise, the catalog
+    or its storage does not answer.
+    """
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError, exceptions.NoSuchIdentifierError) as error:
+        raise NotFoundError(f"{what} does not exist: {error}") from error
+    except exceptions.TableAlreadyExistsError as error:
+        raise AlreadyExistsError(f"{what} exists: {error}") from error
+    except (ValueError, exceptions.ValidationError, exceptions.ForbiddenError, exceptions.NotInstalledError) as error:
+        raise TableError(f"{what}: {error}") from error
+    except Exception as error:
+        raise UnavailableError(f"{what}: the catalog does not answer: {type(error).__name__}: {error}") from error

@@ -1,0 +1,80 @@
+"""The loop that keeps all tables of a catalog: round after round, table after table.
+
+Place: run by the role `tables` (cli/process/tables_role.py). Several processes may run it: they lose commits to each
+other, and no row.
+Invariant: a table that fails or is stopped holds up no other. After a round in which nothing was left, the loop waits
+for tables.commit.interval.ms; after one that lost a commit to another worker, a random part of it more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass, field
+
+from headrace.scan.tables.appending import CommitOutcome
+from headrace.scan.tables.metrics import TableMetrics
+from headrace.scan.tables.worker import Condition, TableRound, TableWorker
+from headrace.storage.clock import Clock
+from headrace.storage.errors import NotFoundError
+from headrace.storage.supervision import Supervisor
+
+logger = logging.getLogger(__name__)
+
+COMMITS_IN_A_ROW = 8
+"""Commits of one table before the others have their turn."""
+
+
+@dataclass(slots=True)
+class TableFollower:
+    """`run` until it is cancelled. `last` has the newest round of each table, for people."""
+
+    worker: TableWorker
+    metrics: TableMetrics
+    supervisor: Supervisor
+    clock: Clock
+    rng: random.Random
+    interval_ms: int
+    last: dict[str, TableRound] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Keep every table of the namespace. Errors of the catalog end it: the supervisor starts it again."""
+        while True:
+            more = await self.turn()
+            if not more:
+                await self.clock.sleep(self.interval_ms / 1_000)
+
+    async def turn(self) -> bool:
+        """One turn of each table; whether something is left to append."""
+        names = await asyncio.to_thread(self.worker.tables.catalog.names)
+        for gone in self.last.keys() - set(names):
+            del self.last[gone]
+            self.metrics.forget(gone)
+            self.supervisor.forget(f"table {gone}")
+        more = False
+        for name in names:
+            if await self.supervisor.attempt(f"table {name}", lambda name=name: self._keep(name)):  # type: ignore[misc]
+                more |= name in self.last and self.last[name].has_more
+        return more
+
+    async def _keep(self, name: str) -> None:
+        for _ in range(COMMITS_IN_A_ROW):
+            try:
+                done = await self.worker.keep(name)
+            except NotFoundError:
+                return  # dropped meanwhile
+            self._note(name, done)
+            if done.outcome is CommitOutcome.CONFLICT:
+                await self.clock.sleep(self.rng.random() * self.interval_ms / 1_000)
+            if not done.has_more:
+                return
+
+    def _note(self, name: str, done: TableRound) -> None:
+        before = self.last.get(name)
+        if done.condition is Condition.STOPPED and (before is None or before.reason != done.reason):
+            logger.error("table is stopped: table=%s reason=%s", name, done.reason)
+        if done.rows:
+            logger.info("appended: table=%s records=%d lag=%d", name, done.rows, sum(done.lag.values()))
+        self.last[name] = done
+        self.metrics.done(name, done)

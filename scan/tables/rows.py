@@ -1,0 +1,69 @@
+"""The columns of a table without a schema: the bytes of each record, and where it was in the topic.
+
+Place: between the record batches of a scan and the table's Parquet files, which pyiceberg writes.
+Invariant: a row per record, in offset order inside a partition; `partition` and `offset` together are unique.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import DayTransform, IdentityTransform, Transform
+from pyiceberg.types import (
+    BinaryType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+
+from headrace.scan.columns import TYPES
+from headrace.scan.errors import OptionError
+from headrace.scan.options import HEADERS
+
+_HEADER = StructType(NestedField(8, "key", StringType()), NestedField(9, "value", BinaryType()))
+SCHEMA = Schema(
+    NestedField(1, "key", BinaryType()),
+    NestedField(2, "value", BinaryType()),
+    NestedField(3, HEADERS, ListType(7, _HEADER, element_required=False)),
+    NestedField(4, "timestamp", TimestamptzType()),
+    NestedField(5, "partition", IntegerType(), required=True),
+    NestedField(6, "offset", LongType(), required=True),
+)
+COLUMNS = ("key", "value", HEADERS, "timestamp", "partition", "offset")
+_REQUIRED = ("partition", "offset")
+ARROW = pa.schema([pa.field(name, TYPES[name], nullable=name not in _REQUIRED) for name in COLUMNS])
+LAYOUTS: dict[str, tuple[str, Transform[Any, Any]]] = {
+    "day": ("timestamp", DayTransform()),
+    "partition": ("partition", IdentityTransform()),
+}
+"""What `--partition-by` accepts: the column, and how Iceberg partitions by it."""
+_FIRST_FIELD_ID = 1_000
+
+
+def layout_of(names: Sequence[str]) -> PartitionSpec:
+    """The partition spec. OptionError for a name that LAYOUTS lacks."""
+    if unknown := [name for name in names if name not in LAYOUTS]:
+        raise OptionError(f"cannot partition by {', '.join(unknown)}: there are {', '.join(LAYOUTS)}")
+    if not names:
+        return UNPARTITIONED_PARTITION_SPEC
+    fields = []
+    for number, name in enumerate(dict.fromkeys(names)):
+        column, transform = LAYOUTS[name]
+        source = SCHEMA.find_field(column).field_id
+        field_name = "timestamp_day" if name == "day" else name
+        fields.append(PartitionField(source, _FIRST_FIELD_ID + number, transform, field_name))
+    return PartitionSpec(*fields)
+
+
+def table_of(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    """The rows as the table takes them."""
+    found = [pa.RecordBatch.from_arrays([batch.column(name) for name in COLUMNS], schema=ARROW) for batch in batches]
+    return pa.Table.from_batches(found, ARROW)

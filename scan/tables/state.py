@@ -1,0 +1,191 @@
+"""What an Iceberg table says about itself: which topic it follows, how far it is, and whether that still holds. Pure.
+
+    property headrace.topic, headrace.topic-id, ...   the definition; set when the table is created
+    property headrace.progress                         how far the table is, and the snapshot that got it there
+    summary  headrace.offsets                          the same offsets, of the snapshot that has this summary
+
+Place: read before each append (worker.py) and by `headrace tables`; written by appending.py.
+Invariant: the property changes only in a commit that also adds a snapshot to `main`, so a commit that is bound to the
+snapshot is bound to the offsets. The offsets hold while the snapshot of the property is an ancestor of the current one:
+rewrites by other engines keep that, a rollback does not. After the expiry of snapshots the parent id of the oldest one
+left says it; if that is gone, too, the table is only taken as unchanged if all that is left are rewrites, and the
+number of records is the same.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.scan.errors import TableError
+
+CLUSTER_ID, TOPIC, TOPIC_ID = "headrace.cluster-id", "headrace.topic", "headrace.topic-id"
+START, PROGRESS, OFFSETS, PAUSED = "headrace.start", "headrace.progress", "headrace.offsets", "headrace.paused"
+UNKNOWN_EPOCH = -1
+REWRITE = "replace"
+"""Iceberg's name for a snapshot with the same rows in other files."""
+GAPS_KEPT = 100
+"""The newest gaps in the property."""
+
+
+class TablePosition(NamedTuple):
+    """The next offset of a partition that the table lacks, and the leader epoch of the record before it."""
+
+    offset: int
+    leader_epoch: int = UNKNOWN_EPOCH
+
+
+class OffsetGap(msgspec.Struct, frozen=True):
+    """Offsets [start, end) that were removed from the log before they were appended."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class TableProgress(msgspec.Struct, frozen=True):
+    """How far a table is. Stored as JSON; partitions by index."""
+
+    positions: dict[int, TablePosition]
+    snapshot_id: int = 0
+    """The snapshot that got it there."""
+    records: int = 0
+    """Records in the table as of that snapshot; -1 if its summary did not say."""
+    gaps: tuple[OffsetGap, ...] = ()
+    """Newest last, at most GAPS_KEPT."""
+
+    def text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def of(cls, text: str) -> TableProgress:
+        """Parse what `text` made. TableError if it is something else."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            raise TableError(f"{PROGRESS} of the table is not Headrace's: {error}") from error
+
+
+def offsets_text(positions: Mapping[int, TablePosition]) -> str:
+    """Return the offsets for a snapshot's summary."""
+    return msgspec.json.encode(dict(positions)).decode()
+
+
+def offsets_of(text: str) -> dict[int, TablePosition]:
+    """Return what `offsets_text` made. TableError if it is something else."""
+    try:
+        return msgspec.json.decode(text, type=dict[int, TablePosition])
+    except msgspec.DecodeError as error:
+        raise TableError(f"{OFFSETS} of a snapshot is not Headrace's: {error}") from error
+
+
+class SnapshotView(NamedTuple):
+    """A snapshot of a table, as far as it matters here. `offsets`: the text in its summary."""
+
+    snapshot_id: int
+    parent_id: int | None
+    operation: str
+    sequence_number: int
+    records: int
+    offsets: str | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no snapshot was before it. pyiceberg removes the parent ids of snapshots that it expires, others
+        keep them."""
+        return self.parent_id is None and self.sequence_number <= 1
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """A table's metadata, as far as it matters here."""
+
+    properties: Mapping[str, str]
+    snapshots: Mapping[int, SnapshotView] = field(default_factory=dict)
+    current_id: int | None = None
+
+    def lineage(self) -> Iterator[SnapshotView]:
+        """Return the current snapshot and its ancestors, as far as they are kept."""
+        each = self.snapshots.get(self.current_id) if self.current_id is not None else None
+        while each is not None:
+            yield each
+            each = self.snapshots.get(each.parent_id) if each.parent_id is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a table follows."""
+
+    cluster_id: str
+    topic: str
+    topic_id: uuid.UUID
+    start: str
+    paused: str
+    """Why a user paused it; empty: it is not."""
+
+
+def definition_of(properties: Mapping[str, str]) -> Definition | None:
+    """The definition; None for a table that Headrace does not keep. TableError if a part of it is damaged."""
+    if TOPIC not in properties:
+        return None
+    try:
+        topic_id = uuid.UUID(properties[TOPIC_ID])
+        return Definition(
+            properties[CLUSTER_ID], properties[TOPIC], topic_id, properties[START], properties.get(PAUSED, "")
+        )
+    except (KeyError, ValueError) as error:
+        raise TableError(f"a property that Headrace set is missing or damaged: {error}") from error
+
+
+class NotBegun(NamedTuple):
+    """Nothing was appended: the table has no snapshot."""
+
+
+class Follows(NamedTuple):
+    """The table has each record below these offsets."""
+
+    progress: TableProgress
+
+
+class Broken(NamedTuple):
+    """The table is not what Headrace made of it. `in_table`: what the current snapshot's nearest commit of ours had."""
+
+    reason: str
+    progress: TableProgress | None
+    in_table: dict[int, TablePosition] | None
+
+
+Standing = NotBegun | Follows | Broken
+
+
+def standing_of(view: TableView) -> Standing:
+    """Return whether the offsets in the property are those of the current snapshot."""
+    text = view.properties.get(PROGRESS)
+    lineage = list(view.lineage())
+    own = next((offsets_of(each.offsets) for each in lineage if each.offsets is not None), None)
+    if text is None:
+        if view.current_id is None:
+            return NotBegun()
+        return Broken(f"the table has snapshots, but no property {PROGRESS}", None, own)
+    progress = TableProgress.of(text)
+    if any(progress.snapshot_id in (each.snapshot_id, each.parent_id) for each in lineage):
+        return Follows(progress)
+    if not lineage:
+        return Broken("the table has no current snapshot any more", progress, own)
+    if lineage[-1].is_first or progress.snapshot_id in view.snapshots or own is not None:
+        return Broken(
+            f"the table was rolled back: snapshot {progress.snapshot_id} is not part of the current"
+            f" snapshot {lineage[0].snapshot_id}",
+            *(progress, own),
+        )
+    if all(each.operation == REWRITE for each in lineage) and lineage[0].records == progress.records >= 0:
+        return Follows(progress)
+    return Broken(
+        f"the snapshots between {progress.snapshot_id} and the current one, {lineage[0].snapshot_id}, have expired,"
+        " and not all of the rest are rewrites with the same number of records",
+        *(progress, own),
+    )

@@ -1,0 +1,201 @@
+"""`headrace tables` and the role `tables` against real agents: what the lines of `tables show` read is what a Kafka
+consumer reads, record for record, also after the topic doubled and halved, and while workers are killed.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from headrace.cli.topic_tables.command import table_name
+from load.dev_server import DevServer
+from tests.cli.command_lines import SECONDS_MAX, Run, json_runner, told
+from tests.confluent_records import read
+from tests.scan.tables.duckdb_reader import rows_by_duckdb
+
+INTERVAL_MS = 200
+
+
+class Seen(NamedTuple):
+    """A record, as a consumer or a reader of the table has it."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    folder = tmp_path_factory.mktemp("dev")
+    settings = {
+        "linger.ms": 25,
+        "tables.catalog.name": "dev",
+        "tables.catalog.uri": f"sqlite:///{folder}/catalog.db",
+        "tables.warehouse": (folder / "warehouse").as_uri(),
+        "tables.commit.interval.ms": INTERVAL_MS,
+    }
+    with DevServer(folder, settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def run(server: DevServer, capsys: pytest.CaptureFixture[str]) -> Run:
+    return json_runner(server.bootstrap, capsys)
+
+
+def send(server: DevServer, topic: str, partitions: int, name: str, count: int = 40) -> int:
+    """Return how many of these records were acknowledged; an agent may refuse some while the count changes."""
+    settings = {"bootstrap.servers": server.bootstrap, "enable.idempotence": True, "log_level": 0}
+    producer, acknowledged = Producer(settings), []
+
+    def told_by(error: Any, message: Any) -> None:
+        if error is None:
+            acknowledged.append(message.offset())
+
+    for number in range(count):
+        value = None if number % 7 == 3 else f"{name}-{number}".encode()
+        key = None if number % 5 == 2 else f"k{number % 9}".encode()
+        headers: Any = [("h", name.encode()), ("none", None)] if number % 3 else []
+        producer.produce(topic, value, key, partition=number % partitions, headers=headers, on_delivery=told_by)
+    assert producer.flush(SECONDS_MAX) == 0
+    return len(acknowledged)
+
+
+def consumed(server: DevServer, topic: str, ends: dict[int, int]) -> list[Seen]:
+    """Every record of these partitions."""
+    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": "reader", "auto.offset.reset": "earliest"})
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+        records = read(consumer, sum(ends.values()), SECONDS_MAX)
+    finally:
+        consumer.close()
+    return sorted(
+        Seen(
+            record.partition(), record.offset(), record.timestamp()[1], record.key(), record.value(),
+            tuple(record.headers() or ()),
+        )
+        for record in records
+    )  # fmt: skip
+
+
+def caught_up(run: Run, table: str, records: int) -> Any:
+    """Return what `tables show` says once the table has so many records."""
+
+    def ask() -> Any:
+        time.sleep(INTERVAL_MS / 1_000)
+        return run("tables", "show", table)
+
+    return told(
+        ask,
+        lambda shown: shown["records"] >= records and not any(each["lag"] for each in shown["partitions"]),
+    )
+
+
+def ends_of(shown: Any, among: set[int] | None = None) -> dict[int, int]:
+    """Return how far the table is, by partition."""
+    ends = {each["partition"]: each["offset"] for each in shown["partitions"]}
+    return {partition: end for partition, end in ends.items() if among is None or partition in among}
+
+
+def by_pyiceberg(lines: str) -> list[Seen]:
+    """The rows that these lines load, in a new process; they have to run as they are."""
+    dump = "\nimport sys, pickle\npickle.dump(table.scan().to_arrow(), sys.stdout.buffer)"
+    code = lines.replace("print(table.scan().to_arrow())", dump)
+    assert code != lines
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=SECONDS_MAX)
+    return seen(pickle.loads(done.stdout))
+
+
+def seen(table: Any) -> list[Seen]:
+    """The rows of an Arrow table."""
+    times = table.column("timestamp").cast(pa.timestamp("us", "UTC")).cast("int64").to_pylist()
+    return sorted(
+        Seen(
+            row["partition"], row["offset"], time // 1_000, row["key"], row["value"],
+            tuple((h["key"], h["value"]) for h in row["headers"] or ()),
+        )
+        for row, time in zip(table.to_pylist(), times, strict=True)
+    )  # fmt: skip
+
+
+def test_a_table_is_what_a_consumer_reads_also_after_the_topic_doubled_and_halved(server: DevServer, run: Run) -> None:
+    run("topics", "create", "web.orders", "--partitions", "2")
+    assert run("tables", "create", "web.orders", "--partition-by", "day")["table"] == "headrace.web_orders"
+    sent = send(server, "web.orders", 2, "before")
+    caught_up(run, "web_orders", sent)
+    run("topics", "alter", "web.orders", "--double", "--partitions", "4", "--producers-max-age-ms", "1000")
+    sent += send(server, "web.orders", 4, "doubled")
+    children = consumed(server, "web.orders", ends_of(caught_up(run, "web_orders", sent), {2, 3}))
+    run("topics", "alter", "web.orders", "--halve", "--force", "--partitions", "2")
+    sent += send(server, "web.orders", 2, "halved")
+    shown = caught_up(run, "web_orders", sent)
+    assert ends_of(shown).keys() == {0, 1, 2, 3}
+    records = sorted([*consumed(server, "web.orders", ends_of(shown, {0, 1})), *children])  # aliases are not listed
+    assert len(records) == sent
+    assert by_pyiceberg(shown["read_with"]["pyiceberg"]) == records
+    assert seen(rows_by_duckdb(shown["read_with"]["duckdb"])) == records
+    assert shown["catalog"]["name"] == "dev"
+
+
+def test_two_workers_one_of_them_killed_again_and_again(server: DevServer, run: Run, tmp_path: Path) -> None:
+    run("topics", "create", "killed", "--partitions", "3")
+    run("tables", "create", "killed")
+    configs = {
+        "metastore.url": server.metastore_url, "bucket": server.bucket, "http.port": "0", "log.level": "warning",
+        "tables.commit.interval.ms": "50", "tables.catalog.name": "dev",
+        "tables.catalog.uri": run("tables", "show", "killed")["catalog"]["uri"],
+    }  # fmt: skip
+    flags = [part for name, value in configs.items() for part in (f"--{name.replace('.', '-')}", value)]
+    words = [sys.executable, "-m", "headrace.cli.main", "compactor", *flags]
+    sent = 0
+    for number in range(3):
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline().startswith("ready ")
+            for part in range(3):
+                sent += send(server, "killed", 3, f"{number}-{part}", 30)
+            if number < 2:
+                other.kill()
+            else:
+                other.terminate()
+            other.wait(SECONDS_MAX)
+    shown = caught_up(run, "killed", sent)
+    assert by_pyiceberg(shown["read_with"]["pyiceberg"]) == consumed(server, "killed", ends_of(shown))
+
+
+def test_pause_resume_list_and_drop(server: DevServer, run: Run) -> None:
+    run("topics", "create", "kept", "--partitions", "1")
+    run("tables", "create", "kept", "--table", "mine", "--set", "write.parquet.compression-codec=snappy")
+    caught_up(run, "mine", 0)
+    run("tables", "pause", "mine", "--reason", "maintenance")
+    send(server, "kept", 1, "a", 5)
+    shown = told(lambda: run("tables", "show", "mine"), lambda shown: shown["lag"] == 5)
+    assert (shown["condition"], shown["reason"]) == ("paused", "maintenance")
+    run("tables", "resume", "mine")
+    caught_up(run, "mine", 5)
+    rows = run("tables", "list")
+    assert {row["table"]: (row["condition"], row["records"]) for row in rows}["mine"] == ("following", 5)
+    run("tables", "drop", "mine", "--yes", "--purge")
+    assert "does not exist" in run("tables", "show", "mine", status=1)
+    assert "topic does not exist" in run("tables", "create", "nothing", status=1)
+    assert "catalog" in run("tables", "list", "--tables-catalog-name", "nowhere", "--tables-catalog-uri", "", status=1)
+
+
+def test_a_table_has_a_name_that_every_engine_takes() -> None:
+    assert [table_name(topic) for topic in ("orders", "web.Orders-2", "_x")] == ["orders", "web_orders_2", "_x"]

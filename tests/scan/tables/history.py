@@ -1,0 +1,147 @@
+"""Random histories of a topic with transactions, and of its table: workers that are killed, lose answers, work at the
+same time, and other engines that rewrite the table and expire its snapshots.
+
+Invariant checked: once the worker has nothing to do, the table has each record that a consumer of committed records
+could read when the worker came by, once, with its offset; what retention removed before is named as a gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import Callable
+from unittest import mock
+
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import snapshot as snapshots
+
+from headrace.scan.tables.catalog import view_of
+from headrace.scan.tables.state import Follows, standing_of
+from headrace.scan.tables.worker import Condition, TableRound
+from tests.scan.tables.world import Killed, Tables
+from tests.spark.world import ScanWorld
+from tests.transactional_world import SeenRecord, Truth, some_history
+
+FAILURES = ("", "", "before", "after", "lost", "away")
+_names = itertools.count()
+
+
+class TableHistory:
+    """One topic with two partitions, and its table."""
+
+    def __init__(self, world: ScanWorld, tables: Tables, rng: random.Random) -> None:
+        self.world, self.tables, self.rng = world, tables, rng
+        self.truth = Truth()
+        self.name = f"t{next(_names)}"
+
+    async def tell(self, parts: int = 4) -> None:
+        """Let it happen; AssertionError if the table is wrong."""
+        self.keys = await self.world.topic(self.name, 2)
+        await self.tables.create(self.name, layout=self.rng.choice([(), ("partition",), ("day",)]))
+        for part in range(parts):
+            await some_history(self.world, self.keys, self.rng, 6, self.truth)
+            for _ in range(self.rng.randint(1, 3)):
+                await self._round()
+            await self._between(part)
+        while (await self._follow()).has_more:
+            pass
+        await self.check()
+
+    async def _round(self) -> None:
+        catalog, rng = self.tables.failing, self.rng
+        catalog.next_failure = rng.choice(FAILURES)
+        if rng.random() < 0.3:
+            catalog.before_commit = self._other_worker(asyncio.get_running_loop())
+        with contextlib.suppress(Killed):
+            await self.tables.round(self.name, rng.choice([1, 200, 1 << 26]))
+        catalog.next_failure, catalog.before_commit = "", None
+
+    def _other_worker(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """A worker of another process gets to commit first; more records have arrived for it, or none."""
+        other, more = Tables(self.world, self.tables.folder), self.rng.random() < 0.5
+
+        async def work() -> None:
+            if more:
+                await some_history(self.world, self.keys, self.rng, 2, self.truth)
+            await other.round(self.name, self.rng.choice([1, 200, 1 << 26]))
+
+        return lambda: asyncio.run_coroutine_threadsafe(work(), loop).result()
+
+    async def _between(self, part: int) -> None:
+        draw = self.rng.random()
+        if part == 1:
+            await self.world.compact(1)
+        if draw < 0.3:
+            await asyncio.to_thread(rewrite, self.tables.load(self.name))
+        if 0.15 < draw < 0.6:
+            await asyncio.to_thread(expire_all_but_the_newest, self.tables.load(self.name))
+        if 0.6 < draw < 0.75:
+            await self.tables.follow(self.name)
+            key = self.rng.choice(self.keys)
+            await self.world.delete_records(key, self.rng.randint(0, 4))
+
+    async def _follow(self) -> TableRound:
+        return await self.tables.round(self.name)
+
+    async def check(self) -> None:
+        """Compare with what was sent."""
+        done = await self.tables.round(self.name)
+        assert done.condition is Condition.FOLLOWING, done.reason
+        table = self.tables.load(self.name)
+        standing = standing_of(view_of(table))
+        assert isinstance(standing, Follows)
+        rows = await asyncio.to_thread(self.tables.rows, self.name)
+        for index, key in enumerate(self.keys):
+            lost = [gap for gap in standing.progress.gaps if gap.partition == index]
+            expected = [
+                record for record in self.truth.committed(key)
+                if not any(gap.start <= record.offset < gap.end for gap in lost)
+            ]  # fmt: skip
+            found = [
+                SeenRecord(
+                    row.offset,
+                    None if row.key is None else row.key.decode(),
+                    None if row.value is None else row.value.decode(),
+                )
+                for row in rows
+                if row.partition == index
+            ]
+            assert found == expected, f"partition {index}"
+
+
+def rewrite(table: Table) -> None:
+    """Replace the table's files by one, as a maintenance job of another engine does."""
+    files = [task.file for task in table.scan().plan_files()]
+    if not files:
+        return
+    rows = table.scan().to_arrow()
+    change = table.transaction()
+    with (
+        mock.patch.object(snapshots, "update_snapshot_summaries", _as_replace),
+        snapshots._OverwriteFiles(operation=Operation.OVERWRITE, transaction=change, io=table.io) as replaced,
+    ):
+        for file in files:
+            replaced.delete_data_file(file)
+        for file in _dataframe_to_data_files(table.metadata, rows, table.io):
+            replaced.append_data_file(file)
+    change.commit_transaction()
+
+
+_update_snapshot_summaries = snapshots.update_snapshot_summaries  # type: ignore[attr-defined]
+
+
+def _as_replace(summary: object, previous_summary: object = None) -> object:
+    made = _update_snapshot_summaries(summary, previous_summary)  # type: ignore[arg-type]
+    return Summary(operation=Operation.REPLACE, **made.additional_properties)
+
+
+def expire_all_but_the_newest(table: Table) -> None:
+    """Do the same as `expire_snapshots(retain_last => 1)` of Spark."""
+    current = table.metadata.current_snapshot_id
+    old = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != current]
+    if old:
+        table.maintenance.expire_snapshots().by_ids(old).commit()

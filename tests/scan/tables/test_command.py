@@ -1,0 +1,92 @@
+"""What `headrace tables` does to a table that is stopped, paused, or of others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
+
+from headrace.cli.topic_tables.work import OpenTables
+from headrace.config.settings import Settings
+from headrace.scan.cluster import ScannedCluster
+from headrace.scan.errors import OptionError
+from headrace.scan.tables.catalog import CatalogAddress
+from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
+from headrace.storage.errors import NotFoundError, UnavailableError
+from tests.scan.tables.world import NAMESPACE, Tables
+from tests.spark.world import ScanWorld
+
+SECRET = {"uri": "postgresql+psycopg://lake:hidden@db/catalog", "token": "hidden"}
+
+
+@pytest.fixture
+def command(world: ScanWorld, tables: Tables) -> OpenTables:
+    cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
+    return OpenTables(cluster, tables.catalog, CatalogAddress("test", NAMESPACE, {"uri": "sqlite:///x"}))
+
+
+async def test_a_table_that_was_rolled_back_is_resumed_as_the_user_says(
+    world: ScanWorld, tables: Tables, command: OpenTables
+) -> None:
+    (key,) = await world.topic("orders", 1)
+    await command.create("orders", "orders", "earliest", (), {})
+    for number in range(2):
+        await world.write(key, number)
+        await tables.follow()
+    with pytest.raises(OptionError, match="is not stopped"):
+        await command.resume("orders", "rows")
+    tables.load().manage_snapshots().rollback_to_snapshot(tables.load().history()[1].snapshot_id).commit()
+    (row,) = await command.rows()
+    assert (row["condition"], row["lag"]) == ("stopped", None)
+    with pytest.raises(OptionError, match="Say --at"):
+        await command.resume("orders", None)
+    with pytest.raises(OptionError, match="where to continue"):
+        await command.resume("orders", "log")
+    await command.resume("orders", "rows")
+    await tables.follow()
+    await tables.check()
+    described = await replace(command, address=CatalogAddress("test", NAMESPACE, SECRET)).describe("orders")
+    assert "hidden" not in str(described)
+    assert (described["condition"], described["records"], described["lag"]) == ("following", 6, 0)
+
+
+async def test_others_tables_are_not_listed_and_bad_input_is_named(
+    world: ScanWorld, tables: Tables, command: OpenTables
+) -> None:
+    await world.topic("orders", 1)
+    assert await command.rows() == []
+    await command.create(
+        "orders", "orders", "latest", ["day", "partition"], {"write.parquet.compression-codec": "gzip"}
+    )
+    tables.catalog.catalog.create_table(f"{NAMESPACE}.foreign", tables.load().schema())
+    assert [row["table"] for row in await command.rows()] == ["orders"]
+    with pytest.raises(NotFoundError):
+        await command.create("other", "nothing", "earliest", (), {})
+    with pytest.raises(OptionError, match="a table begins at"):
+        await command.create("other", "orders", "yesterday", (), {})
+    with pytest.raises(NotFoundError):
+        await command.describe("other")
+    with pytest.raises(OptionError, match="names the Iceberg catalog"):
+        CatalogAddress.of(Settings())
+    with pytest.raises(OptionError, match="unknown catalog"):
+        CatalogAddress.of(Settings(tables_catalog_name="nowhere")).open()
+    with pytest.raises((OptionError, UnavailableError)):
+        CatalogAddress.of(Settings(tables_catalog_name="x", tables_catalog_uri="nonsense://here")).open()
+    away = Settings(tables_catalog_name="x", tables_catalog_uri="http://127.0.0.1:9")
+    with pytest.raises(UnavailableError, match="does not answer"):
+        CatalogAddress.of(away).open().names()
+
+
+def test_no_secret_is_shown() -> None:
+    properties = {
+        "uri": "postgresql+psycopg://lake:hidden@db/catalog", "token": "hidden", "s3.secret-access-key": "hidden",
+        "warehouse": "s3://lake/warehouse",
+    }  # fmt: skip
+    assert shown(properties) == {"warehouse": "s3://lake/warehouse"}
+    address = TableAddress("lake", shown(properties), "headrace.orders", "s3://lake/metadata.json")
+    assert "jdbc" in spark_lines(address)
+    assert "hidden" not in pyiceberg_lines(address) + duckdb_lines(address) + spark_lines(address)
+    rest = spark_lines(address._replace(properties={"uri": "http://rest:8181"}))
+    assert "spark.sql.catalog.lake.type=rest" in rest

@@ -1,0 +1,74 @@
+"""The loop over all tables: one that fails or is stopped holds up no other, and each is in the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
+
+from headrace.scan.tables.follower import TableFollower
+from headrace.scan.tables.metrics import TableMetrics
+from headrace.scan.tables.state import PROGRESS
+from headrace.scan.tables.worker import Condition
+from headrace.storage.supervision import Supervisor
+from tests.deploy.metrics_page import declared_metrics
+from tests.manual_clock import ManualClock
+from tests.scan.tables.world import Tables
+from tests.spark.world import ScanWorld
+
+PREFIX = "headrace_table_"
+
+
+async def test_each_table_gets_its_turn_and_its_metrics(world: ScanWorld, tables: Tables) -> None:
+    (key,) = await world.topic("orders", 1)
+    await world.write(key, 1)
+    for name in ("a_damaged", "b_paused", "c_good"):
+        await tables.create("orders", name=name)
+        await tables.follow(name)
+    tables.catalog.set_property("a_damaged", PROGRESS, "{")
+    tables.catalog.set_property("b_paused", "headrace.paused", "maintenance")
+    await world.write(key, 2)
+    await world.delete_records(key, 4)
+    registry, clock = CollectorRegistry(), ManualClock()
+    async with tables.worker() as worker:
+        supervisor = Supervisor(clock, registry)
+        metrics = TableMetrics(registry, clock.monotonic)
+        follower = TableFollower(worker, metrics, supervisor, clock, random.Random(1), 60_000)
+        assert not await follower.turn()
+        assert set(follower.last) == {"b_paused", "c_good"}
+        assert follower.last["b_paused"].condition is Condition.PAUSED
+        assert "table a_damaged" in supervisor.problems()
+
+        def value(name: str, **labels: str) -> float | None:
+            return registry.get_sample_value(PREFIX + name, labels)
+
+        assert value("appended_records_total", table="c_good") == 2
+        assert value("missing_offsets_total", table="c_good") == 1
+        assert value("commits_total", table="c_good", outcome="committed") == 1
+        assert [value("following", table=name) for name in ("b_paused", "c_good")] == [0, 1]
+        assert value("lag", table="c_good", partition="0") == 0
+        shown = {family.name for family in registry.collect() if family.name.startswith(PREFIX)}
+        declared = {each.name.removesuffix("_total") for each in declared_metrics() if each.name.startswith(PREFIX)}
+        assert shown == declared
+        await asyncio.to_thread(tables.catalog.drop, "c_good", purge=False)
+        await follower.turn()
+        assert value("following", table="c_good") is None
+
+
+def test_the_age_of_a_lag_counts_from_when_it_was_seen() -> None:
+    from headrace.scan.tables.worker import TableRound
+
+    registry, clock = CollectorRegistry(), ManualClock()
+    metrics = TableMetrics(registry, clock.monotonic)
+
+    def age() -> float | None:
+        return registry.get_sample_value(f"{PREFIX}lag_seconds", {"table": "t", "partition": "0"})
+
+    for lag, seconds, expected in ((0, 5, 0), (7, 5, 5), (3, 10, 15), (0, 1, 0), (2, 1, 1)):
+        clock.jump(seconds)
+        metrics.done("t", TableRound(Condition.FOLLOWING, lag={0: lag}))
+        assert age() == expected

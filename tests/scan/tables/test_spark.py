@@ -1,0 +1,95 @@
+"""Spark 4.1 with Iceberg's own runtime reads what the worker appended, and rewrites and expires it meanwhile.
+
+The lines are those of `headrace tables show`; only the jars come from the tools instead of Maven.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import subprocess
+
+import pytest
+
+pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
+
+from headrace.scan.tables.reading import TableAddress, spark_lines
+from load.tools import ICEBERG_JARS, ICEBERG_SPARK
+from load.tools.python_apps import python_of
+from tests.scan.tables.world import Tables
+from tests.spark.world import ScanWorld
+
+SECONDS_MAX = 300
+ROWS = "SELECT to_json(struct(partition, offset, unix_millis(timestamp) AS at, hex(key) AS key, hex(value) AS value))"
+
+
+def sql(tables: Tables, name: str, *statements: str) -> list[str]:
+    """Return what spark-sql prints for these statements; `{}` is the table."""
+    catalog = tables.failing
+    table = tables.load(name)
+    properties = {key: catalog.properties[key] for key in ("uri", "warehouse")}
+    address = TableAddress("test", properties, f"headrace.{name}", table.metadata_location)
+    words = shlex.split(spark_lines(address).replace("\\\n", " "))
+    where = words.index("--packages")
+    words[where : where + 2] = ["--jars", ",".join(map(str, ICEBERG_JARS.glob("*.jar")))]
+    words[-1] = "; ".join(statements).replace("{}", f"test.headrace.{name}")
+    python = python_of(ICEBERG_SPARK)
+    (home,) = python.parents[1].glob("lib/python*/site-packages/pyspark")
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SPARK_HOME")}
+    environment |= {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(python)}
+    more = ["--conf", "spark.sql.session.timeZone=UTC", "--conf", "spark.ui.enabled=false"]
+    done = subprocess.run(
+        [str(home / "bin" / words[0]), *more, *words[1:]],
+        env=environment,
+        cwd=tables.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS_MAX,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    return done.stdout.splitlines()
+
+
+async def check(world: ScanWorld, tables: Tables, printed: list[str]) -> None:
+    """The rows are those of a consumer."""
+    rows = [json.loads(line) for line in printed if line.startswith("{")]
+    found = sorted((r["partition"], r["offset"], r["at"], r.get("key"), r.get("value")) for r in rows)
+    assert found == [
+        (row.partition, row.offset, row.timestamp, _hex(row.key), _hex(row.value))
+        for row in await world.consumed("orders")
+    ]
+
+
+def _hex(value: bytes | None) -> str | None:
+    return None if value is None else value.hex().upper()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("iceberg-spark")
+async def test_spark_reads_rewrites_and_expires_while_the_worker_continues(world: ScanWorld, tables: Tables) -> None:
+    a, b = await world.topic("orders", 2)
+    await tables.create("orders", layout=["day"])
+    for number in range(4):
+        await world.write(a, number)
+        await world.write(b, number * 40_000, 2)
+        await tables.follow()
+    select = f"{ROWS} FROM {{}}"
+    maintenance = (
+        select,
+        "CALL test.system.rewrite_data_files(table => 'headrace.orders', options => map('rewrite-all', 'true'))",
+        "CALL test.system.rewrite_manifests(table => 'headrace.orders')",
+        "CALL test.system.expire_snapshots(table => 'headrace.orders', older_than => TIMESTAMP '2999-01-01 00:00:00',"
+        " retain_last => 1)",
+    )
+    printed = await asyncio.to_thread(sql, tables, "orders", *maintenance)
+    await check(world, tables, printed)
+    assert len(tables.load().snapshots()) == 1
+    assert not any(re.match("Error", line) for line in printed)
+    await world.write(a, 9)
+    await tables.follow()
+    await tables.check()
+    await check(world, tables, await asyncio.to_thread(sql, tables, "orders", select))

@@ -1,0 +1,131 @@
+"""Topics with tables: a real metastore, a bucket in a directory, pyiceberg's SQL catalog in a file.
+
+The worker's catalog is one that can fail: it ends the process before or after a commit takes effect, loses the
+answer, lets another worker commit first, or is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitStateUnknownException
+from pyiceberg.table import CommitTableResponse, Table
+
+from headrace.metastore.log.loading import load_image
+from headrace.scan.cluster import ScannedCluster
+from headrace.scan.partitions import TopicCatalog
+from headrace.scan.read import SplitReader
+from headrace.scan.tables.catalog import TableCatalog
+from headrace.scan.tables.state import Definition
+from headrace.scan.tables.worker import Condition, TableReader, TableRound, TableWorker
+from tests.spark.world import ScanWorld, SeenRow
+
+NAMESPACE = "headrace"
+
+
+class Killed(BaseException):
+    """The worker's process ends here."""
+
+
+class FailingCatalog(SqlCatalog):
+    """Does `next_failure` at the next commit: "before" and "after" end the process, "lost" loses the answer, "away"
+    refuses. `before_commit` runs ahead of the next commit: another worker's.
+    """
+
+    next_failure = ""
+    before_commit: Callable[[], None] | None = None
+
+    def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
+        failure, self.next_failure = self.next_failure, ""
+        first, self.before_commit = self.before_commit, None
+        if first is not None:
+            first()
+        if failure == "before":
+            raise Killed
+        if failure == "away":
+            raise CommitStateUnknownException("the connection was reset")
+        done = super().commit_table(table, requirements, updates)
+        if failure == "after":
+            raise Killed
+        if failure == "lost":
+            raise CommitStateUnknownException("the answer was lost")
+        return done
+
+
+class Tables:
+    """The tables of one world."""
+
+    def __init__(self, world: ScanWorld, folder: Path) -> None:
+        self.world, self.folder = world, folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.catalog = TableCatalog(self.open_catalog(), NAMESPACE)
+
+    def open_catalog(self) -> FailingCatalog:
+        return FailingCatalog(
+            "test", uri=f"sqlite:///{self.folder}/catalog.db", warehouse=(self.folder / "warehouse").as_uri()
+        )
+
+    @property
+    def failing(self) -> FailingCatalog:
+        assert isinstance(self.catalog.catalog, FailingCatalog)
+        return self.catalog.catalog
+
+    async def create(
+        self, topic: str, start: str = "earliest", layout: Sequence[str] = (), name: str = "", **properties: str
+    ) -> None:
+        image = await load_image(self.world.postgres)
+        definition = Definition(self.world.postgres.cluster_id, topic, image.topics_by_name[topic].topic_id, start, "")
+        await asyncio.to_thread(self.catalog.create, name or topic, definition, layout, properties)
+
+    async def round(self, name: str = "orders", chunk_bytes: int = 1 << 26) -> TableRound:
+        """One round of a new worker's process."""
+        async with self.worker(chunk_bytes) as worker:
+            return await worker.keep(name)
+
+    @asynccontextmanager
+    async def worker(self, chunk_bytes: int = 1 << 26) -> AsyncIterator[TableWorker]:
+        """A worker's process."""
+        world = self.world
+        reader = SplitReader(world.store, pin_hint="")
+        cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
+        worker = TableWorker(TableReader(cluster, TopicCatalog(world.postgres), self.catalog), reader, chunk_bytes)
+        try:
+            yield worker
+        finally:
+            await asyncio.to_thread(reader._loop.close)
+
+    async def follow(self, name: str = "orders", chunk_bytes: int = 1 << 26) -> TableRound:
+        """Rounds until nothing is left."""
+        while True:
+            done = await self.round(name, chunk_bytes)
+            if not done.has_more or done.condition is not Condition.FOLLOWING:
+                return done
+
+    def load(self, name: str = "orders") -> Table:
+        return self.catalog.load(name)
+
+    def rows(self, name: str = "orders") -> list[SeenRow]:
+        """The table's rows as pyiceberg reads them, as a consumer sees records."""
+        table = self.load(name).scan().to_arrow()
+        times = table.column("timestamp").cast("int64").to_pylist()
+        return sorted(
+            SeenRow(
+                "", row["partition"], row["offset"], time // 1_000, 0, row["key"], row["value"],
+                tuple((h["key"], h["value"]) for h in row["headers"] or ()),
+            )
+            for row, time in zip(table.to_pylist(), times, strict=True)
+        )  # fmt: skip
+
+    async def check(self, topic: str = "orders", name: str = "") -> None:
+        """The table has what a consumer of the topic reads, each record once."""
+        consumed = [row._replace(topic="", timestamp_type=0) for row in await self.world.consumed(topic)]
+        assert await asyncio.to_thread(self.rows, name or topic) == consumed
+
+    def files(self) -> set[Path]:
+        """The files below data/ in the warehouse."""
+        return set((self.folder / "warehouse").rglob("data/**/*.parquet"))
