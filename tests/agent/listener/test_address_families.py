@@ -87,10 +87,10 @@ def test_all_addresses_of_a_name_have_one_port(monkeypatch: pytest.MonkeyPatch) 
 def test_every_address_is_that_of_ipv4_where_the_kernel_has_no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     real = socket.socket
 
-    def without_ipv6(family: int, kind: int) -> socket.socket:
+    def without_ipv6(family: int, kind: int, protocol: int) -> socket.socket:
         if family == socket.AF_INET6:
             raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
-        return real(family, kind)
+        return real(family, kind, protocol)
 
     monkeypatch.setattr(module.socket, "socket", without_ipv6)
     (bound,) = bound_sockets("::", 0, 1)
