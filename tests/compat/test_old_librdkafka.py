@@ -75,9 +75,15 @@ def bootstrap(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             change = UserScramCredentialUpsertion("orders", ScramCredentialInfo(mechanism, 4096), PASSWORD.encode())
             admin.alter_user_scram_credentials([change])["orders"].result(SECONDS_MAX)
         for name in SCRAM:  # a librdkafka of today: waits until the server knows the user
-            login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": name, "sasl.username": "orders"}
             client = AdminClient(
-                login | {"bootstrap.servers": f"127.0.0.1:{clients}", "sasl.password": PASSWORD, "log_level": 0}
+                {
+                    "bootstrap.servers": f"127.0.0.1:{clients}",
+                    "security.protocol": "SASL_PLAINTEXT",
+                    "sasl.mechanism": name,
+                    "sasl.username": "orders",
+                    "sasl.password": PASSWORD,
+                    "log_level": 0,
+                }
             )
             assert client.list_topics(timeout=SECONDS_MAX).brokers
         yield f"127.0.0.1:{clients}"
