@@ -16,26 +16,36 @@ import org.apache.kafka.common.utils.Exit;
 public final class KafkaTools {
     private static final class Exited extends RuntimeException {
         final int status;
+        final String output;
 
-        Exited(int status) {
+        Exited(int status, String output) {
             this.status = status;
+            this.output = output;
         }
     }
 
     private static final ByteArrayOutputStream printed = new ByteArrayOutputStream();
+    /** The first exit of the class that runs; null before it. */
+    private static Exited exited;
 
     public static void main(String[] arguments) throws Exception {
         PrintStream answers = System.out;
         System.setOut(new PrintStream(printed, true));
         System.setErr(new PrintStream(printed, true));
         Exit.setExitProcedure((status, message) -> {
-            throw new Exited(status);
+            if (exited == null) {
+                exited = new Exited(status, printed.toString(StandardCharsets.UTF_8)); // some tools catch it, too
+            }
+            throw exited;
         });
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             printed.reset();
+            exited = null;
             int status = run(line.split("\t"));
-            answers.println(status + " " + Base64.getEncoder().encodeToString(printed.toByteArray()));
+            String output = exited == null ? printed.toString(StandardCharsets.UTF_8) : exited.output;
+            String encoded = Base64.getEncoder().encodeToString(output.getBytes(StandardCharsets.UTF_8));
+            answers.println((exited == null ? status : exited.status) + " " + encoded);
             answers.flush();
         }
     }
@@ -46,10 +56,9 @@ public final class KafkaTools {
                 .invoke(null, (Object) Arrays.copyOfRange(words, 1, words.length));
             return 0;
         } catch (java.lang.reflect.InvocationTargetException error) {
-            if (error.getCause() instanceof Exited exited) {
-                return exited.status;
+            if (exited == null) {
+                error.getCause().printStackTrace();
             }
-            error.getCause().printStackTrace();
             return 1;
         }
     }

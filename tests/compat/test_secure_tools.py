@@ -23,6 +23,9 @@ HERE = Path(__file__).parent
 ACLS = "org.apache.kafka.tools.AclCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
+BROKERS = ("--describe", "--entity-type", "brokers")
 ORDERS = ("--allow-principal", "User:CN=orders", "--producer", "--topic", "tools-orders")
 
 
@@ -107,6 +110,7 @@ def test_kafkas_tools_over_sasl_ssl(cluster: SecureCluster, tools: Tools) -> Non
     _acls(tools)
     _users_and_quotas(cluster, tools)
     _tokens(tools)
+    _defaults(tools)
 
 
 def _acls(tools: Tools) -> None:
@@ -154,6 +158,53 @@ def _tokens(tools: Tools) -> None:
     tools.refused("DelegationTokenOwnerMismatchException", TOKENS, *expire)
     assert "Completed expire operation" in tools.printed(TOKENS, *expire)
     tools.until(lambda printed: hmac not in printed, TOKENS, *described)
+
+
+def _defaults(tools: Tools) -> None:
+    """What nobody set is shown as a default, and what somebody set is not."""
+    tools.printed(TOPICS, "--create", "--topic", "plain")
+    tools.printed(TOPICS, "--create", "--topic", "own", "--config", "retention.ms=5000")
+    tools.until(lambda printed: {"plain", "own"} <= set(printed.split()), TOPICS, "--list")
+    shown = tools.printed(TOPICS, "--describe")
+    configs = dict(re.findall(r"^Topic: (\S+)\s.*\bConfigs: (.*?)\s*$", shown, re.MULTILINE))
+    assert {topic: text for topic, text in configs.items() if text} == {"own": "retention.ms=5000"}
+    assert "plain" in configs
+
+    def is_set(*entity: str, with_all: bool = True) -> dict[str, str]:
+        """Return each config that a describe shows with another source than its default."""
+        lines = tools.printed(CONFIGS, "--describe", *entity, *(["--all"] if with_all else [])).splitlines()[1:]
+        found = [re.fullmatch(r"  (\S+)=(.*) sensitive=\w+ synonyms=\{(.*)\}", line) for line in lines]
+        assert None not in found, lines
+        sources = {match[1]: match[3] for match in found if match}
+        assert sources or not with_all
+        assert all(source for source in sources.values())
+        return {name: source for name, source in sources.items() if not source.startswith("DEFAULT_CONFIG:")}
+
+    assert is_set("--entity-type", "topics", "--entity-name", "plain") == {}
+    own = is_set("--entity-type", "topics", "--entity-name", "own")
+    assert own == {"retention.ms": "DYNAMIC_TOPIC_CONFIG:retention.ms=5000, DEFAULT_CONFIG:log.retention.ms=604800000"}
+    everywhere = ("--entity-type", "brokers", "--entity-default")
+    assert is_set(*everywhere, with_all=False) == {}
+    (node,) = re.findall(r"^Dynamic configs for broker (\d+) are:", tools.printed(CONFIGS, *BROKERS), re.MULTILINE)
+    broker = ("--entity-type", "brokers", "--entity-name", node)
+    assert is_set(*broker, with_all=False) == {}
+    assert {source.partition(":")[0] for source in is_set(*broker).values()} == {"STATIC_BROKER_CONFIG"}
+    tools.printed(CONFIGS, "--alter", *everywhere, "--add-config", "log.retention.ms=7000")
+    tools.until(lambda printed: "log.retention.ms=7000" in printed, CONFIGS, "--describe", *everywhere)
+    assert set(is_set("--entity-type", "topics", "--entity-name", "plain")) == {"retention.ms"}
+    tools.printed(CONFIGS, "--alter", *everywhere, "--delete-config", "log.retention.ms")
+    tools.until(lambda printed: "log.retention.ms" not in printed, CONFIGS, "--describe", *everywhere)
+    _features(tools)
+
+
+def _features(tools: Tools) -> None:
+    """Each feature has a line with its range and its level."""
+    shown = tools.printed(FEATURES, "describe")
+    names = ("SupportedMinVersion", "SupportedMaxVersion", "FinalizedVersionLevel", "Epoch")
+    pattern = r"^Feature: (\S+)\s+" + r"\s+".join(rf"{name}: (\S+)" for name in names)
+    found = re.findall(pattern, shown, re.MULTILINE)
+    assert len(found) == len(shown.splitlines())
+    assert {"metadata.version", "transaction.version"} <= {name for name, *_ in found}
 
 
 EXPECTED = """\
