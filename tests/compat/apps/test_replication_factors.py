@@ -46,7 +46,7 @@ EXPECTED = {
     "mm2-offsets.a.internal": 3,
     "mm2-status.a.internal": 3,
 }
-"""What clients see as the factor, by topic, whatever the number of agents."""
+"""The factor of each topic that clients see, with any number of agents."""
 
 
 @pytest.fixture(params=SHAPES)
