@@ -97,7 +97,7 @@ def _streams(bootstrap: str, folder: Path) -> None:
 
 
 def _mirror_maker(bootstrap: str, folder: Path) -> None:
-    """From the cluster to itself, as `a` and `b`."""
+    """Mirror from the cluster to itself, as `a` and `b`."""
     admin = AdminClient({"bootstrap.servers": bootstrap})  # a variable: without one, it ends before its answer
     admin.create_topics([NewTopic("mirrored", 1, 1)])["mirrored"].result(60)
     producer = Producer({"bootstrap.servers": bootstrap})
