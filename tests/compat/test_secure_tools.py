@@ -161,7 +161,7 @@ def _tokens(tools: Tools) -> None:
 
 
 def _defaults(tools: Tools) -> None:
-    """A value that was not set is shown as a default, and one that was set is not."""
+    """Configs that were not set are shown as defaults; others have their source."""
     tools.printed(TOPICS, "--create", "--topic", "plain")
     tools.printed(TOPICS, "--create", "--topic", "own", "--config", "retention.ms=5000")
     tools.until(lambda printed: {"plain", "own"} <= set(printed.split()), TOPICS, "--list")

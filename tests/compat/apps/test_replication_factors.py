@@ -46,7 +46,7 @@ EXPECTED = {
     "mm2-offsets.a.internal": 3,
     "mm2-status.a.internal": 3,
 }
-"""What clients see as the factor, by topic; it is the same with each number of agents."""
+"""The factor of each topic that clients see, with any number of agents."""
 
 
 @pytest.fixture(params=SHAPES)
@@ -97,7 +97,7 @@ def _streams(bootstrap: str, folder: Path) -> None:
 
 
 def _mirror_maker(bootstrap: str, folder: Path) -> None:
-    """From the cluster to itself, as `a` and `b`."""
+    """Mirror from the cluster to itself, as `a` and `b`."""
     admin = AdminClient({"bootstrap.servers": bootstrap})  # a variable: without one, it ends before its answer
     admin.create_topics([NewTopic("mirrored", 1, 1)])["mirrored"].result(60)
     producer = Producer({"bootstrap.servers": bootstrap})
