@@ -42,6 +42,7 @@ COMMANDS = [
     "top",
     "segments",
     "export",
+    "tables",
     "dump-log",
     "shell",
     "bench",

@@ -172,11 +172,12 @@ def test_every_connection_of_a_pool_is_taken_where_errors_are_translated() -> No
     """An error of psycopg without a translation ends a process that should have tried again."""
     takers = [
         path.relative_to(ROOT).as_posix()
-        for folder in ("agent", "metastore", "compactor", "cli")
+        for folder in ("agent", "cli", "compactor", "metastore")
         for path in sorted((ROOT / folder).rglob("*.py"))
         if re.search(r"(pool|readers|self)\.connection\(\)", path.read_text())
     ]
-    assert takers == ["metastore/postgres/statement.py"]
+    assert takers == ["metastore/postgres/diagnosis/diagnosis.py", "metastore/postgres/statement.py"]
+    assert all("with translated(" in (ROOT / path).read_text() for path in takers)
 
 
 async def _for_ever(asked: Statement, pool: Pool) -> None:
