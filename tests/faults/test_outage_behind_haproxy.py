@@ -12,6 +12,7 @@ import random
 import re
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -123,8 +124,9 @@ def _config(stats: Path, port: int, agents: list[AgentUnderTest]) -> str:
 
 
 @asynccontextmanager
-async def _haproxy(folder: Path, agents: list[AgentUnderTest]) -> AsyncIterator[Haproxy]:
-    (port,), stats = free_ports(1), folder / "stats"
+async def _haproxy(folder: Path, short: Path, agents: list[AgentUnderTest]) -> AsyncIterator[Haproxy]:
+    """`short`: a folder for the socket, whose path may have about 90 bytes."""
+    (port,), stats = free_ports(1), short / "stats"
     (folder / "haproxy.cfg").write_text(_config(stats, port, agents))
     command = [str(find_haproxy()), "-db", "-f", str(folder / "haproxy.cfg")]
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -158,8 +160,9 @@ async def world(
         agents.append(AgentUnderTest({**agent_settings, **PRODUCTION, "metastore.url": url}))
     await asyncio.gather(*(asyncio.to_thread(agent.__enter__) for agent in agents))
     try:
-        async with _haproxy(tmp_path, agents) as haproxy:
-            yield World(agents, proxies, haproxy, server.port)
+        with tempfile.TemporaryDirectory(prefix="haproxy-") as short:
+            async with _haproxy(tmp_path, Path(short), agents) as haproxy:
+                yield World(agents, proxies, haproxy, server.port)
     finally:
         for proxy in proxies:
             proxy.target = server.port
