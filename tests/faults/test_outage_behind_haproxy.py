@@ -125,7 +125,7 @@ def _config(stats: Path, port: int, agents: list[AgentUnderTest]) -> str:
 
 @asynccontextmanager
 async def _haproxy(folder: Path, short: Path, agents: list[AgentUnderTest]) -> AsyncIterator[Haproxy]:
-    """`short`: a folder for the socket, whose path may have about 90 bytes."""
+    """Run it. `short`: a folder for the socket; the path of a socket has at most about 90 bytes."""
     (port,), stats = free_ports(1), short / "stats"
     (folder / "haproxy.cfg").write_text(_config(stats, port, agents))
     command = [str(find_haproxy()), "-db", "-f", str(folder / "haproxy.cfg")]
