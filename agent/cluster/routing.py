@@ -75,7 +75,7 @@ class Routes:
         self._level = image.leader_spread
         self._shard_leaders: dict[tuple[int, str | None], AgentImage | None] = {}
         self._between: dict[str | None, _Agents | None] = {}
-        """Between whom partitions are dealt, by zone."""
+        """Agents between which partitions are dealt, by zone."""
         self._spread: dict[tuple[int, str | None], tuple[int, ...] | None] = {}
         """The leaders of a topic's partitions, by topic number and zone; None: they follow commit shards."""
         self._dealt_before: dict[tuple[int, str | None], _Dealt] = {} if before is None else before._dealt_before

@@ -14,7 +14,7 @@ AGENTS_MAX = 16
 """A zone with more live agents is led by commit shards: each agent would commit to each shard, and wait for the others
 there."""
 REGISTERED_MAX = 2 * AGENTS_MAX
-"""With more registered agents, those that are not live are left out."""
+"""Number of registered agents above which those that are not live are left out."""
 TENTHS = 10
 """The highest level: all topics. Each level below covers a tenth less."""
 BLOCK = 128

@@ -21,7 +21,7 @@ class ClusterView(Protocol):
 
     @property
     def commit_shards(self) -> int:
-        """As of the image; the count only grows (decisions/0077)."""
+        """The count of the image; it only grows (decisions/0077)."""
 
     @property
     def node_id(self) -> int:

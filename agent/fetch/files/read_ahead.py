@@ -72,7 +72,7 @@ class _Stream:
         self.ahead = 0
         """Bytes of `loaded`."""
         self.loaded: deque[_Loaded] = deque()
-        """In order of offset, what its reader has not passed."""
+        """Ranges in order of offset that the reader has not passed."""
         self.through = -1
         """The last offset of the last extent that was loaded completely."""
         self.file_id: uuid.UUID | None = None

@@ -140,7 +140,7 @@ class DescribeConfigs:
         return ",".join(f"{each.name}://{address_text(each.host, each.port)}" for each in listeners)
 
     def _whole_cluster(self, image: MetadataImage) -> Iterator[ShownConfig]:
-        """Only the configs that were set for all brokers, as in Kafka; `shown_layers` says which were not."""
+        """Yield only the configs that were set for all brokers, as in Kafka; `shown_layers` says which were not."""
         for name, value in sorted(image.configs.get((ResourceType.BROKER, ""), {}).items()):
             layer = ConfigLayer(name, value, ConfigSource.CLUSTER)
             default = self._configs.broker_layers(image, self._cluster.node_id, name)[-1]
