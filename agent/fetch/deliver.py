@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from headrace.agent.fetch.files.assemble import NO_END, Batches
-from headrace.agent.fetch.files.cache import ChunkCache
+from headrace.agent.fetch.files.cache import LONG_RUN_BYTES, ChunkCache
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.files.read_ahead import ReadAhead, ReadTo
 from headrace.agent.fetch.files.seek import Seeker
@@ -41,10 +41,6 @@ FILES_MAX = 64
 """Maximum number of files that a response is read from, without files in memory: limits the duration of a response.
 
 A client that times out before its answer asks for the same again, and without end if that takes as long.
-"""
-LONG_RUN_BYTES = 512 * 1024
-"""Length from which on an extent is loaded without what is around it: a GET for each costs less than
-the bytes of a chunk that are not needed here, and may be evicted before others come for them.
 """
 
 LEAST_PART = 8

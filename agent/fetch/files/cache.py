@@ -26,6 +26,11 @@ from headrace.storage.segment.file_range import FileRange, RangeBytes
 CHUNK_BYTES = 4 * 1024 * 1024
 """Few GETs for a file of the usual 8 MiB, and one for the small files of a quiet cluster."""
 
+LONG_RUN_BYTES = 512 * 1024
+"""Length from which on an extent is loaded without what is around it: a GET for each costs less than
+the bytes of a chunk that are not needed here, and may be evicted before others come for them.
+"""
+
 FORGOTTEN_MAX = 1_024
 """Number of missing or corrupt files that are remembered, so that no other agent is asked for them again."""
 

@@ -17,7 +17,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from headrace.agent.fetch.files.cache import ChunkCache
+from headrace.agent.fetch.files.cache import LONG_RUN_BYTES, ChunkCache
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.locate import Locator
 from headrace.metastore.api.read import Extent
@@ -173,7 +173,8 @@ class ReadAhead:
             stop = self._stop(extent, start, share - stream.ahead, share)
             if stop <= start or self.unread[recent] + stop - start > self._budgets[recent]:
                 break
-            wanted = FileRange(extent.file_id, start, stop, end, recent, stop)
+            is_run = not recent or extent.length >= LONG_RUN_BYTES
+            wanted = FileRange(extent.file_id, start, stop, end, recent, stop if is_run else 0)
             if not self._is_coming(wanted):
                 ranges.append(wanted)
             self._note(stream, extent, wanted)
@@ -206,15 +207,19 @@ class ReadAhead:
 
 
 def joined_ranges(wanted: Sequence[FileRange], chunk_bytes: int) -> list[FileRange]:
-    """The ranges to load, each within one chunk; those that are close to each other are one. Pure."""
-    by_chunk: dict[tuple[uuid.UUID, int, bool], list[ByteRange]] = defaultdict(list)
+    """The ranges to load, each within one chunk; those that are close to each other are one. Pure.
+
+    What is recent and no long run is loaded by chunks, as its readers do: a part of a chunk would be read again with
+    the whole of it, and so more than once per zone.
+    """
+    by_chunk: dict[tuple[uuid.UUID, int, bool, bool], list[ByteRange]] = defaultdict(list)
     for one in wanted:
         for chunk in range(one.start // chunk_bytes, (one.end - 1) // chunk_bytes + 1):
             start, end = max(one.start, chunk * chunk_bytes), min(one.end, (chunk + 1) * chunk_bytes)
-            by_chunk[one.file_id, chunk, one.recent].append(ByteRange(start, end - start))
+            by_chunk[one.file_id, chunk, one.recent, one.run_end > 0].append(ByteRange(start, end - start))
     return [
-        FileRange(file_id, start, start + length, start + length, recent, start + length)
-        for (file_id, _, recent), parts in by_chunk.items()
+        FileRange(file_id, start, start + length, start + length, recent, start + length if is_run else 0)
+        for (file_id, _, recent, is_run), parts in by_chunk.items()
         for start, length in ((span.start, span.length) for span in merge_ranges(parts, GAP_BYTES))
     ]
 
