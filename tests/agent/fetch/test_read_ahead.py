@@ -239,14 +239,6 @@ async def _read_all(world: World, service: FetchService, *, patient: bool = Fals
     return fetches
 
 
-def _overlaps(world: World) -> list[tuple[object, object]]:
-    """Pairs of GETs that have bytes in common."""
-    ranges = [(name, one.start, one.start + one.length) for name, one in world.store.gets if one]
-    return [
-        (a, b) for n, a in enumerate(ranges) for b in ranges[n + 1 :] if a[0] == b[0] and a[1] < b[2] and b[1] < a[2]
-    ]
-
-
 def _gets(world: World) -> list[int]:
     return [byte_range.length for _, byte_range in world.store.gets if byte_range]
 
@@ -317,7 +309,10 @@ async def test_a_reader_joins_a_load_in_progress() -> None:
     world.store.before_get = slow
     for offset in (0, 11, 22):
         await world.fetch({key: offset}, service=service)
-    overlaps = _overlaps(world)
+    ranges = [(name, one.start, one.start + one.length) for name, one in world.store.gets if one]
+    overlaps = [
+        (a, b) for n, a in enumerate(ranges) for b in ranges[n + 1 :] if a[0] == b[0] and a[1] < b[2] and b[1] < a[2]
+    ]
     assert len(overlaps) <= 2, "only the batches at the ends of the first fetches"
     await service.close()
 
