@@ -33,6 +33,8 @@ SESSION_PARTITION_BYTES = 512
 """A partition of a fetch session."""
 REFUSED_SEQUENCES_BYTES = 8 * MIB
 """What an agent remembers of batches that it refused (agent/produce/refused_sequences.py)."""
+LAST_STORED_BYTES = 4 * MIB
+"""What it remembers of how the last batch of a producer came (agent/produce/last_stored.py)."""
 REMEMBERED_BYTES: Mapping[str, int] = {
     "access_decisions": 8 * MIB,
     "client_zones": MIB,
@@ -58,7 +60,7 @@ def memory_budget(settings: Settings) -> Mapping[str, int]:
             "produce_requests": settings.buffer_memory_bytes,
             # Its batches are in requests that wait for their answer.
             "uploads": min(settings.upload_parallelism * largest_file, settings.buffer_memory_bytes),
-            "refused_sequences": REFUSED_SEQUENCES_BYTES,
+            "refused_sequences": REFUSED_SEQUENCES_BYTES + LAST_STORED_BYTES,
             "requests": settings.request_memory_bytes,
             "replies": settings.reply_memory_bytes,
             "fetch_cache": settings.cache_bytes,

@@ -8,7 +8,8 @@ client that repeats them all repeats them in order.
 If the process ends here the data is stored and not acknowledged: the client sends it again, and the
 producer's sequence numbers make it a duplicate.
 The commit's OUT_OF_ORDER is answered with the retriable error if this agent lately refused an earlier batch of the
-producer (refused_sequences.py): it is "not stored", too, and is accepted once the client has sent that one again.
+producer, or if that one may be on its way through another agent (refused_sequences.py): the batch is "not stored", too,
+and is accepted once the earlier one is stored.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.produce.batches import Arrival, PlacedBatch, Stream
 from headrace.agent.produce.buffer import ActiveBuffer
 from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
+from headrace.agent.produce.last_stored import LastStored
 from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.pending import Refusal, not_stored
 from headrace.agent.produce.refused_sequences import RefusedSequences
@@ -60,6 +62,7 @@ class Acknowledger:
         clock: Clock,
         metrics: ProduceMetrics,
         refused: RefusedSequences,
+        last_stored: LastStored,
         *,
         log_start_offset: Callable[[int], int],
         topic_name: Callable[[int], str],
@@ -76,6 +79,7 @@ class Acknowledger:
         self._clock = clock
         self._metrics = metrics
         self._refused = refused
+        self._last_stored = last_stored
         self._log_start_offset = log_start_offset
         self._topic_name = topic_name
         self._count_received = count_received
@@ -105,8 +109,8 @@ class Acknowledger:
                 appended += outcome is BatchOutcome.APPENDED
                 entry.request.judged()
                 self._end_notes(entry)
-            elif outcome is BatchOutcome.OUT_OF_ORDER and self._is_explained(entry):
-                self._answer((entry,), _behind_a_refused_one(entry))
+            elif outcome is BatchOutcome.OUT_OF_ORDER and (reason := self._explanation(entry)):
+                self._answer((entry,), not_stored(f"{reason}{_producer_of(entry)}"))
             else:
                 if outcome is BatchOutcome.DUPLICATE_SEQUENCE:
                     self._end_notes(entry)
@@ -176,14 +180,24 @@ class Acknowledger:
             self._refused.note(numbered, self._clock.monotonic())
 
     def _end_notes(self, entry: PlacedBatch) -> None:
-        """Forget that the batch, or an earlier one, was refused: it is stored."""
+        """Forget that the batch, or an earlier one, was refused: it is stored. Remember how it came."""
+        if entry.owner < 0:
+            return
+        self._last_stored.note(entry.stream, entry.request.route)
         if self._refused and (numbered := entry.numbered) is not None:
             self._refused.stored(numbered)
 
-    def _is_explained(self, entry: PlacedBatch) -> bool:
-        """Return whether the batch is out of order because this agent refused an earlier one."""
-        numbered = entry.numbered
-        return numbered is not None and self._refused.explain(numbered, self._clock.monotonic())
+    def _explanation(self, entry: PlacedBatch) -> str | None:
+        """Return why the batch is out of order for now only; None if it is so for good."""
+        if (numbered := entry.numbered) is None:
+            return None
+        now = self._clock.monotonic()
+        if self._refused.explain(numbered, now):
+            return "an earlier batch of the producer was refused"
+        is_new = not self._last_stored.came_by(entry.stream, entry.request.route)
+        if self._refused.explain_by_another_agent(numbered, now, is_new_route=is_new):
+            return "an earlier batch of the producer may be on its way through another agent"
+        return None
 
     def _answer(self, entries: Sequence[Arrival] | Sequence[PlacedBatch], refusal: Refusal) -> None:
         for entry in entries:
@@ -238,10 +252,6 @@ def _refusal_of(outcome: BatchOutcome, entry: PlacedBatch) -> Refusal:
     if outcome is BatchOutcome.UNKNOWN_PARTITION and entry.request.by_id:
         code = int(ErrorCode.unknown_topic_id)
     return Refusal(code, f"refused at commit: {outcome.name.lower()}{_producer_of(entry)}")
-
-
-def _behind_a_refused_one(entry: PlacedBatch) -> Refusal:
-    return not_stored(f"an earlier batch of the producer was refused{_producer_of(entry)}")
 
 
 def _producer_of(entry: PlacedBatch) -> str:

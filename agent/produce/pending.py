@@ -52,6 +52,10 @@ def not_stored(reason: str) -> Refusal:
     return Refusal(file_error(FileStatus.CONDEMNED), f"not stored: {reason}")
 
 
+Route = tuple[int, int]
+"""How a request came: the id of its connection, and how often the live agents had changed (last_stored.py)."""
+NO_ROUTE: Route = (-1, -1)
+
 LEADER_ONLY_TIMEOUT_MS = 30_000
 """How long a request with acks=0 or acks=1 waits. A client's timeout is how long a leader waits for its followers:
 these clients do not ask for that, and one that sends its records again after a short time would write them twice."""
@@ -75,6 +79,7 @@ class PendingRequest(Promise):
         "before_answer",
         "deadline",
         "reply",
+        "route",
         "version",
     )
 
@@ -85,6 +90,7 @@ class PendingRequest(Promise):
         self.reply = refuse(produce, ErrorCode.request_timed_out)
         self.appended_at = appended_at
         self.deadline = deadline
+        self.route = NO_ROUTE
         self._correlation_id = correlation_id
         self.version = version
         self._acks = produce.acks

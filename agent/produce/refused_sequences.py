@@ -5,6 +5,9 @@ by acknowledge when the commit says OUT_OF_ORDER.
 A client has up to five batches of a partition in flight. If the first one is refused, the others are out of order for
 the commit, and librdkafka answers that error with a new epoch for all partitions: it then sends batches a second time
 that were stored but not answered. So the error becomes the retriable one that the first batch got.
+The first batch may also be on its way through another agent: the leader moved, or a connection was cut and the next one
+reached another agent. Java then begins another epoch, and stores a second time what the other agent commits meanwhile.
+So a gap is waited for, ELSEWHERE_SECONDS from its first sight.
 Invariant: only the commit judges a batch. A note explains its OUT_OF_ORDER and never prevents anything else. A note
 ends when its sequence or a later one is stored, with a higher epoch, or NOTED_SECONDS after the refusal; a refusal that
 a note explains does not last longer than this note. Around the beginning of a life of the metastore, notes end sooner:
@@ -26,6 +29,8 @@ NOTED_SECONDS = 120.0
 NEW_LIFE_SECONDS = 30.0
 """How long a note lasts in the first NOTED_SECONDS of a life of the metastore: the default request timeout, after which
 what was on the wire behind the refused batch has its answer."""
+ELSEWHERE_SECONDS = 30.0
+"""How long a batch may be on its way through another agent: the default request timeout of clients."""
 NOTES_BYTES_MAX = REFUSED_SEQUENCES_BYTES
 PRODUCER_BYTES = 640
 """One producer in one partition, without sequences."""
@@ -51,13 +56,19 @@ class Numbered(NamedTuple):
 
 class _Producer:
     """One producer in one partition. `refused`: (sequence, NOTED_SECONDS before its note ends), in the order of the
-    refusals."""
+    refusals. `gap`: (sequence, when it was first out of order and nothing here explained it)."""
 
-    __slots__ = ("epoch", "refused")
+    __slots__ = ("epoch", "gap", "refused")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.refused: list[tuple[int, float]] = []
+        self.gap: tuple[int, float] | None = None
+
+    @property
+    def noted_at(self) -> float:
+        """The newest of its times."""
+        return max([at for _, at in self.refused] + ([] if self.gap is None else [self.gap[1]]), default=-math.inf)
 
 
 class RefusedSequences:
@@ -80,17 +91,8 @@ class RefusedSequences:
         self.expire(now)
         as_of = now if now >= self._life_began_at + NOTED_SECONDS else _ends_soon(now)
         key = batch.producer_id, batch.place
-        found = self._producers.get(key)
-        if found is not None and found.epoch != batch.epoch:
-            if batch.epoch < found.epoch:
-                return
-            self._forget(key)
-            found = None
-        if found is None:
-            if self.held_bytes + PRODUCER_BYTES + SEQUENCE_BYTES > self._bytes_max:
-                return
-            found = self._producers[key] = _Producer(batch.epoch)
-            self.held_bytes += PRODUCER_BYTES
+        if (found := self._producer_of(batch)) is None:
+            return
         self._drop(found, {batch.sequence})
         if len(found.refused) < SEQUENCES_PER_PRODUCER and self.held_bytes + SEQUENCE_BYTES <= self._bytes_max:
             found.refused.append((batch.sequence, as_of))
@@ -105,7 +107,9 @@ class RefusedSequences:
                 continue
             if batch.epoch == found.epoch:
                 self._drop(found, {each for each, _ in found.refused if not _is_before(batch.sequence, each)})
-            if batch.epoch > found.epoch or not found.refused:
+                if found.gap is not None and not _is_before(batch.sequence, found.gap[0]):
+                    found.gap = None
+            if batch.epoch > found.epoch or not (found.refused or found.gap):
                 self._forget(key)
 
     def explain(self, batch: Numbered, now: float) -> bool:
@@ -125,6 +129,29 @@ class RefusedSequences:
             self._note_as_of(batch, max(times), now)
         return bool(times)
 
+    def explain_by_another_agent(self, batch: Numbered, now: float, *, is_new_route: bool) -> bool:
+        """Return whether an earlier batch of the same epoch may be on its way through another agent.
+
+        `is_new_route`: no earlier batch of the producer came as this one did (last_stored.py); otherwise only a gap
+        that is waited for already counts. A gap is waited for once, ELSEWHERE_SECONDS in all, and is final for the rest
+        of NOTED_SECONDS; what is out of order meanwhile is noted for as long.
+        """
+        self.expire(now)
+        before = self._producers.get((batch.producer_id, batch.place))
+        is_waited_for = before is not None and before.epoch == batch.epoch and before.gap is not None
+        if not is_new_route and not is_waited_for:
+            return False
+        if (found := self._producer_of(batch)) is None:
+            return False
+        if found.gap is None or now - found.gap[1] >= NOTED_SECONDS:
+            found.gap = batch.sequence, now
+            self._producers.move_to_end((batch.producer_id, batch.place))
+        first_seen = found.gap[1]
+        if now - first_seen >= ELSEWHERE_SECONDS:
+            return False
+        self._note_as_of(batch, first_seen + ELSEWHERE_SECONDS - NOTED_SECONDS, now)
+        return True
+
     def life_begins(self, now: float) -> None:
         """Let notes end soon, and those of late refusals too.
 
@@ -139,7 +166,7 @@ class RefusedSequences:
         """Forget producers without a refusal in NOTED_SECONDS."""
         while self._producers:
             key, oldest = next(iter(self._producers.items()))
-            if oldest.refused and now - max(at for _, at in oldest.refused) < NOTED_SECONDS:
+            if now - oldest.noted_at < NOTED_SECONDS:
                 return
             self._forget(key)
 
@@ -149,8 +176,25 @@ class RefusedSequences:
         earlier = [] if before is None else [time for sequence, time in before.refused if sequence == batch.sequence]
         self.note(batch, now)
         found = self._producers.get(key)
-        if found is not None and found.refused[-1][0] == batch.sequence:
+        if found is not None and found.refused and found.refused[-1][0] == batch.sequence:
             found.refused[-1] = batch.sequence, max([at, *earlier])
+
+    def _producer_of(self, batch: Numbered) -> _Producer | None:
+        """Return the batch's producer in its epoch, a new one if there is none; None for an earlier epoch, and without
+        room."""
+        key = batch.producer_id, batch.place
+        found = self._producers.get(key)
+        if found is not None and found.epoch != batch.epoch:
+            if batch.epoch < found.epoch:
+                return None
+            self._forget(key)
+            found = None
+        if found is None:
+            if self.held_bytes + PRODUCER_BYTES + SEQUENCE_BYTES > self._bytes_max:
+                return None
+            found = self._producers[key] = _Producer(batch.epoch)
+            self.held_bytes += PRODUCER_BYTES
+        return found
 
     def _keys(self, batch: Numbered) -> list[tuple[int, Place]]:
         """Return where the batch's producer may have notes: also from when the agent did not know the topic."""

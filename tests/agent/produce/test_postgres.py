@@ -87,8 +87,10 @@ async def test_a_fenced_agent_goes_on_under_a_new_epoch(metastore: PostgresMetas
 
 async def test_refusals_of_a_real_commit_are_per_batch(metastore: PostgresMetastore) -> None:
     (world,) = await _agents(metastore, 1)
-    gap = plain_batch(1, producer_id=1000, producer_epoch=0, base_sequence=5)
-    answers = await world.produce(world.connect(), {"t": {0: gap, 1: plain_batch(1)}})
+    client = world.connect()
+    first, gap = (plain_batch(1, producer_id=1000, producer_epoch=0, base_sequence=each) for each in (0, 5))
+    await world.produce(client, {"t": {0: first}})
+    answers = await world.produce(client, {"t": {0: gap, 1: plain_batch(1)}})
     assert answers is not None
     assert [answers["t", index].error for index in range(2)] == ["out_of_order_sequence_number", "none"]
     assert await metastore.delete_topics(await metastore.metadata_head(), [TOPIC_ID])

@@ -218,12 +218,13 @@ async def test_batches_for_an_alias_are_noted_under_the_partition_that_their_cli
 async def test_a_final_refusal_is_not_noted() -> None:
     """No client sends such a batch again: to wait for it would only delay the answer."""
     async with Bench() as bench:
-        huge = plain_batch(1, b"x" * 8000, producer_id=PRODUCER, producer_epoch=0, base_sequence=0)
+        huge = plain_batch(1, b"x" * 8000, producer_id=PRODUCER, producer_epoch=0, base_sequence=1)
         bench.world.create_topic("small", max_message_bytes="4096")
+        assert await bench.error(0, topic="small") == "none"
         sent = asyncio.create_task(bench.world.produce(bench.client, {"small": {0: huge}}))
         await bench.world.clock.advance(0.1)
         assert _error(sent) == "message_too_large"
-        assert await bench.error(1, topic="small") == "out_of_order_sequence_number"
+        assert await bench.error(2, topic="small") == "out_of_order_sequence_number"
 
 
 async def test_the_commit_judges_each_batch_and_its_other_answers_stay() -> None:
