@@ -33,7 +33,7 @@ SESSION_PARTITION_BYTES = 512
 """A partition of a fetch session."""
 REFUSED_SEQUENCES_BYTES = 8 * MIB
 """What an agent remembers of batches that it refused (agent/produce/refused_sequences.py)."""
-LAST_STORED_BYTES = 4 * MIB
+LAST_STORED_BYTES = 5 * MIB
 """What it remembers of how the last batch of a producer came (agent/produce/last_stored.py)."""
 REMEMBERED_BYTES: Mapping[str, int] = {
     "access_decisions": 8 * MIB,

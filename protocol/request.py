@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of a client on TLS without a certificate; also what answers name for one without a principal."""
@@ -40,6 +40,15 @@ class UnlimitedReplies:
 
 
 _UNLIMITED = UnlimitedReplies()
+
+
+class GivenProducer(NamedTuple):
+    """What a connection's last InitProducerId gave out."""
+
+    producer: tuple[int, int]
+    """Producer id and epoch."""
+    offset: int
+    """End of the metadata log at that time, as the agent knew it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +85,8 @@ class ClientConnection:
     """The most of them at once, seen lately (agent/produce/flusher.py)."""
     produce_below_depth: int = 0
     """Requests since it had as many."""
+    given: GivenProducer | None = None
+    """What its last InitProducerId gave out."""
     request_elements_max: int = REQUEST_ELEMENTS_MAX
     """Array elements that one request may have in total."""
     replies: ReplyReservations = _UNLIMITED

@@ -108,12 +108,12 @@ class Acknowledger:
                 duplicates += outcome is BatchOutcome.DUPLICATE
                 appended += outcome is BatchOutcome.APPENDED
                 entry.request.judged()
-                self._end_notes(entry)
+                self._end_notes(entry, is_appended=outcome is BatchOutcome.APPENDED)
             elif outcome is BatchOutcome.OUT_OF_ORDER and (reason := self._explanation(entry)):
                 self._answer((entry,), not_stored(f"{reason}{_producer_of(entry)}"))
             else:
                 if outcome is BatchOutcome.DUPLICATE_SEQUENCE:
-                    self._end_notes(entry)
+                    self._end_notes(entry, is_appended=False)
                 refusal = _refusal_of(outcome, entry)
                 if outcome is BatchOutcome.MOVED_KEY:
                     self._metrics.count_moved_keys(self._topic_name(entry.batch.partition_key))
@@ -179,11 +179,11 @@ class Acknowledger:
         if (numbered := entry.numbered) is not None:
             self._refused.note(numbered, self._clock.monotonic())
 
-    def _end_notes(self, entry: PlacedBatch) -> None:
+    def _end_notes(self, entry: PlacedBatch, *, is_appended: bool) -> None:
         """Forget that the batch, or an earlier one, was refused: it is stored. Remember how it came."""
         if entry.owner < 0:
             return
-        self._last_stored.note(entry.stream, entry.request.route)
+        self._last_stored.note(entry, is_appended=is_appended)
         if self._refused and (numbered := entry.numbered) is not None:
             self._refused.stored(numbered)
 
@@ -194,8 +194,8 @@ class Acknowledger:
         now = self._clock.monotonic()
         if self._refused.explain(numbered, now):
             return "an earlier batch of the producer was refused"
-        is_new = not self._last_stored.came_by(entry.stream, entry.request.route)
-        if self._refused.explain_by_another_agent(numbered, now, is_new_route=is_new):
+        is_settled = self._last_stored.is_settled(entry)
+        if self._refused.explain_by_another_agent(numbered, now, is_settled=is_settled):
             return "an earlier batch of the producer may be on its way through another agent"
         return None
 

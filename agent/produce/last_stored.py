@@ -1,62 +1,89 @@
-"""The way by which the last stored batch of each producer came: its connection, and which agents there were then.
+"""The route by which a producer's batches of a partition reach this agent, and since when.
 
 Place: filled and read by acknowledge; receive gives each request its route.
-If an earlier batch came by the same route, a batch that is out of order has a gap before it for good: its client sends
-in order on a connection, and had no reason to send through another agent. Otherwise, what is missing may be on its way
-through another agent (refused_sequences.py).
-Invariant: a route that is not known, or forgotten, only lets an answer be retriable. At most twice STREAMS_MAX streams
+A client sends the batches of a partition in order over one connection, until the leader moves or the connection ends.
+So if this agent stored the producer's last batch by the same route, and the first one by that route so long ago that
+what was sent before it has its answer, a batch that is out of order has a gap before it for good. Otherwise the missing
+one may be on its way through another agent (refused_sequences.py). A producer whose id was given out over its
+connection, and whose first batch came over it too, has sent nothing elsewhere.
+Invariant: a route that is not known, or forgotten, only makes an answer retriable. At most twice STREAMS_MAX streams
 are remembered, those with the newest batches.
 """
 
 from __future__ import annotations
 
-from headrace.agent.produce.batches import Stream
+import math
+
+from headrace.agent.produce.batches import PlacedBatch, Stream
 from headrace.agent.produce.pending import Route
+from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
 from headrace.metastore.log.image import MetadataImage
+from headrace.protocol.request import ClientConnection
+from headrace.storage.clock import Clock
 
 STREAMS_MAX = 8_192
-STREAM_BYTES = 256
-"""One stream in a dict; its route is shared with its request."""
+STREAM_BYTES = 320
+"""One stream in a dict with its time; its route is shared with its request."""
 
 
 class LastStored:
     """Two generations of streams: when the newer one is full, it becomes the older one, which is forgotten."""
 
-    def __init__(self, streams_max: int = STREAMS_MAX) -> None:
+    def __init__(self, clock: Clock, streams_max: int = STREAMS_MAX) -> None:
+        self._clock = clock
         self._streams_max = streams_max
-        self._newer: dict[Stream, Route] = {}
-        self._older: dict[Stream, Route] = {}
+        self._newer: dict[Stream, tuple[Route, float]] = {}
+        self._older: dict[Stream, tuple[Route, float]] = {}
 
     @property
     def held_bytes(self) -> int:
         """The memory that the streams take."""
         return STREAM_BYTES * (len(self._newer) + len(self._older))
 
-    def note(self, stream: Stream, route: Route) -> None:
-        """A batch of the stream is stored, and came by this route."""
-        if len(self._newer) >= self._streams_max and stream not in self._newer:
-            self._older, self._newer = self._newer, {}
-        self._newer[stream] = route
+    def note(self, entry: PlacedBatch, *, is_appended: bool) -> None:
+        """A batch of an idempotent producer is stored: appended, or a duplicate."""
+        stream, route = entry.stream, entry.request.route
+        known = self._newer.get(stream)
+        if known is not None and known[0] == route:
+            return
+        if known is None:
+            known = self._older.get(stream)
+            if len(self._newer) >= self._streams_max:
+                self._older, self._newer = self._newer, {}
+        if known is None or known[0] != route:
+            batch = entry.batch
+            is_first = is_appended and not batch.base_sequence
+            is_first = is_first and route.issued == (batch.producer_id, batch.producer_epoch)
+            known = route, -math.inf if is_first else self._clock.monotonic()
+        self._newer[stream] = known
 
-    def came_by(self, stream: Stream, route: Route) -> bool:
-        """Return whether the last stored batch of the stream came by this route."""
-        return (self._newer.get(stream) or self._older.get(stream)) == route
+    def is_settled(self, entry: PlacedBatch) -> bool:
+        """Return whether the stream's stored batches have come by the route of this one for ELSEWHERE_SECONDS."""
+        known = self._newer.get(entry.stream) or self._older.get(entry.stream)
+        return (
+            known is not None
+            and known[0] == entry.request.route
+            and self._clock.monotonic() - known[1] >= ELSEWHERE_SECONDS
+        )
 
 
-class AgentChanges:
-    """Counts how often the agents that clients are sent to have changed, as far as requests saw it."""
+class Routes:
+    """Makes the routes of requests. Counts how often the agents changed that clients are sent to."""
 
     def __init__(self) -> None:
         self._count = 0
         self._image: MetadataImage | None = None
         self._agents: frozenset[tuple[int, int]] = frozenset()
+        self._changed_at = -1
 
-    def count(self, image: MetadataImage) -> int:
-        """Return the count at this image."""
+    def route(self, connection: ClientConnection, image: MetadataImage) -> Route:
+        """Return the route of a request that is judged with this image."""
         if image is not self._image:
             self._image = image
             agents = frozenset((agent.node_id, agent.broker_epoch) for agent in image.agents.values() if agent.live)
             if agents != self._agents:
-                self._agents = agents
+                self._agents, self._changed_at = agents, image.offset
                 self._count += 1
-        return self._count
+        given = connection.given
+        issued = given.producer if given is not None and given.offset >= self._changed_at else None
+        return Route(connection.connection_id, self._count, issued)

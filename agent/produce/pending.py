@@ -52,9 +52,17 @@ def not_stored(reason: str) -> Refusal:
     return Refusal(file_error(FileStatus.CONDEMNED), f"not stored: {reason}")
 
 
-Route = tuple[int, int]
-"""How a request came: the id of its connection, and how often the live agents had changed (last_stored.py)."""
-NO_ROUTE: Route = (-1, -1)
+class Route(NamedTuple):
+    """How a request came (last_stored.py)."""
+
+    connection_id: int
+    agent_changes: int
+    """How often the agents that clients are sent to had changed."""
+    issued: tuple[int, int] | None
+    """The producer id and epoch that were given out over the connection, if the agents have not changed since."""
+
+
+NO_ROUTE = Route(-1, -1, None)
 
 LEADER_ONLY_TIMEOUT_MS = 30_000
 """How long a request with acks=0 or acks=1 waits. A client's timeout is how long a leader waits for its followers:

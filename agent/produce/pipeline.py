@@ -142,7 +142,7 @@ class ProducePipeline:
         self._on_closed, self._on_settled = callbacks.on_closed, callbacks.on_settled
         self._names = names = ProducerNames(lambda names: metastore.find_transactions(names))
         self._refused = RefusedSequences(lambda number: _names_of(view, number))
-        self._last_stored = LastStored()
+        self._last_stored = LastStored(clock)
         self._receiver = self._new_receiver(view, RuleBook(EffectiveConfigs(settings)), names, authorizer)
         self._uploader = Uploader(
             store,

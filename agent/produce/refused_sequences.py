@@ -129,17 +129,17 @@ class RefusedSequences:
             self._note_as_of(batch, max(times), now)
         return bool(times)
 
-    def explain_by_another_agent(self, batch: Numbered, now: float, *, is_new_route: bool) -> bool:
+    def explain_by_another_agent(self, batch: Numbered, now: float, *, is_settled: bool) -> bool:
         """Return whether an earlier batch of the same epoch may be on its way through another agent.
 
-        `is_new_route`: no earlier batch of the producer came as this one did (last_stored.py); otherwise only a gap
-        that is waited for already counts. A gap is waited for once, ELSEWHERE_SECONDS in all, and is final for the rest
+        `is_settled`: all that may be missing came as this batch did (last_stored.py); then only a gap that is waited
+        for already counts. A gap is waited for once, ELSEWHERE_SECONDS in all, and is final for the rest
         of NOTED_SECONDS; what is out of order meanwhile is noted for as long.
         """
         self.expire(now)
         before = self._producers.get((batch.producer_id, batch.place))
         is_waited_for = before is not None and before.epoch == batch.epoch and before.gap is not None
-        if not is_new_route and not is_waited_for:
+        if is_settled and not is_waited_for:
             return False
         if (found := self._producer_of(batch)) is None:
             return False

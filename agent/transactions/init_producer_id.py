@@ -22,7 +22,7 @@ from headrace.agent.transactions.producer_ids import ProducerIds
 from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch
 from headrace.metastore.api.transactions import TransactionApi
 from headrace.protocol.errors import transaction_error, transaction_failure
-from headrace.protocol.request import Request, Response
+from headrace.protocol.request import GivenProducer, Request, Response
 from headrace.protocol.typed import decode, reply
 from headrace.storage.errors import HeadraceError, OutcomeUnknownError, UnavailableError
 
@@ -70,6 +70,7 @@ class InitProducerId:
             code, producer = await self._transactional(
                 request, entity.transactional_id, _milliseconds(entity.transaction_timeout), asked
             )
+        request.connection.given = GivenProducer((producer.producer_id, producer.epoch), self._cluster.image.offset)
         response = schema.response(
             error_code=ErrorCode(code),
             producer_id=producer.producer_id,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from headrace.agent.produce.acknowledge import Acknowledger
 from headrace.agent.produce.batches import PlacedBatch
 from headrace.agent.produce.flush_queue import FlushedFile
+from headrace.agent.produce.last_stored import LastStored
 from headrace.agent.produce.refused_sequences import Numbered, RefusedSequences
 from headrace.agent.produce.stages import CommittingFile
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome
@@ -19,6 +20,44 @@ from tests.simulation.problems import Kind
 def what_is_behind_a_refused_batch_is_called_out_of_order(patch: Patch) -> None:
     """The commit's OUT_OF_ORDER goes to the client as it is."""
     patch.replace(RefusedSequences, "explain", lambda self, batch, now: False)
+
+
+@bug("W7", Kind.SPURIOUS)
+def a_gap_is_final_while_an_earlier_batch_is_on_its_way_through_another_agent(patch: Patch) -> None:
+    """Only what this agent refused explains that a batch is out of order."""
+    patch.replace(RefusedSequences, "explain_by_another_agent", lambda self, batch, now, is_settled: False)
+
+
+@bug("W7", Kind.SPURIOUS)
+def a_gap_is_final_on_every_connection(patch: Patch) -> None:
+    """How the last stored batch of the producer came is not looked at."""
+    patch.replace(LastStored, "is_settled", lambda self, entry: True)
+
+
+@bug("W7", Kind.SPURIOUS)
+def a_gap_is_final_once_an_earlier_batch_came_by_its_connection(patch: Patch) -> None:
+    """The wait for a batch on its way ends when any batch before it is stored."""
+
+    def stored(self: RefusedSequences, batch: Numbered) -> None:
+        original(self, batch)
+        found = self._producers.get((batch.producer_id, batch.place))
+        if found is not None:
+            found.gap = None
+
+    original = patch.replace(RefusedSequences, "stored", stored)
+
+
+@bug("W7", Kind.HIDDEN)
+def a_gap_is_waited_for_without_end(patch: Patch) -> None:
+    """Each batch that is out of order begins the wait again."""
+
+    def explain(self: RefusedSequences, batch: Numbered, now: float, *, is_settled: bool) -> bool:
+        found = self._producers.get((batch.producer_id, batch.place))
+        if found is not None:
+            found.gap = None
+        return bool(original(self, batch, now, is_settled=False))
+
+    original = patch.replace(RefusedSequences, "explain_by_another_agent", explain)
 
 
 @bug("W7", Kind.HIDDEN)
@@ -45,7 +84,7 @@ def a_refused_batch_that_another_agent_stored_is_waited_for(patch: Patch) -> Non
         original(self, file, [judged_by_notes(self, *each) for each in zip(_first_entries(file), answers, strict=True)])
 
     def judged_by_notes(self: Acknowledger, entry: PlacedBatch, answer: BatchAnswer) -> BatchAnswer:
-        return BatchAnswer(BatchOutcome.OUT_OF_ORDER, -1, -1) if self._is_explained(entry) else answer
+        return BatchAnswer(BatchOutcome.OUT_OF_ORDER, -1, -1) if self._explanation(entry) else answer
 
     original = patch.replace(Acknowledger, "committed", committed)
 

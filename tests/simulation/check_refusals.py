@@ -1,8 +1,8 @@
 """Decide which out-of-order batches are refused retriably, judged from answers and from what the metastore judged.
 
 An agent that refused a batch of a producer does not tell the batches behind it that they are out of order, until it has
-stored the refused one or a later one (agent/produce/refused_sequences.py). Only then does it tell them. It refuses
-nothing that the commit accepted.
+stored the refused one or a later one (agent/produce/refused_sequences.py). Only then does it tell them, or after the
+time that an earlier batch may be on its way through another agent. It refuses nothing that the commit accepted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.produce.refused_sequences import NEW_LIFE_SECONDS, NOTED_SECONDS
+from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS, NEW_LIFE_SECONDS, NOTED_SECONDS
 from headrace.metastore.api.commit import BatchOutcome
 from tests.simulation.clocks import CLOCK_RATES
 from tests.simulation.database import Committed
@@ -77,6 +77,7 @@ def _end_of_note(refused: Attempt, lives: Sequence[float]) -> float:
 
 
 def _check_hidden(attempts: Sequence[Attempt], judged: dict[tuple[object, ...], list[Committed]]) -> Iterator[Problem]:
+    hidden: list[Attempt] = []
     for told in attempts:
         if told.code != NOT_STORED or told.arrived_at is None or told.settled_at is None:
             continue
@@ -100,7 +101,21 @@ def _check_hidden(attempts: Sequence[Attempt], judged: dict[tuple[object, ...], 
             and not any(_ends(refused, stored, told) for stored in attempts)
             for refused in attempts
         ):
-            yield Problem(Kind.HIDDEN, f"{told.batch} is out of order, and called not stored")
+            hidden.append(told)
+    for told in hidden:
+        if any(_is_waited_for_too_long(first, told, attempts) for first in hidden):
+            yield Problem(Kind.HIDDEN, f"{told.batch} is out of order for too long, and called not stored")
+
+
+def _is_waited_for_too_long(first: Attempt, told: Attempt, attempts: Sequence[Attempt]) -> bool:
+    """Return whether the gap before `first` is still hidden from `told`, by the slowest clock. By the fastest one, the
+    agent may have forgotten it, and waits again."""
+    assert first.settled_at is not None
+    assert told.arrived_at is not None
+    waited = told.arrived_at - first.settled_at
+    return ELSEWHERE_SECONDS / CLOCK_RATES[0] < waited < NOTED_SECONDS / CLOCK_RATES[1] and not any(
+        _may_end(first, stored) for stored in attempts
+    )
 
 
 def _is_before(attempt: Attempt, other: Attempt) -> bool:

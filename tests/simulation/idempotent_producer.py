@@ -6,6 +6,7 @@ unresolved, it lets everything in flight end in all partitions, bumps the epoch,
 under it, also what may be stored (rd_kafka_handle_Produce_error, rd_kafka_idemp_drain_epoch_bump).
 JAVA (Kafka's own): a failed batch is sent again only when it is the first unresolved one; a batch that is too old is
 given up, and the gap that this may leave is closed by bumping the epoch and renumbering the unresolved batches, from 0.
+If a batch is out of order that is the next one by now, it does so at once, while others are on the wire.
 Both: nothing is sent that is 5 or more batches after the first unresolved one, an epoch's attempts
 all carry the same sequence, and any agent will do, so that neighbours may travel through different ones.
 What no server may ever tell them is reported: out of order to a batch that was sent when everything
@@ -63,6 +64,8 @@ class IdempotentProducer:
         self._gives_up_after = rng.uniform(*GIVES_UP_SECONDS)
         self._sticks = rng.choice((0.5, 0.9, 1.0))
         """How likely it is that a request goes where the one before it went."""
+        self._begins_where_it_asked = rng.random() < 0.5
+        """It sends its first batch over the connection that its id was given out over."""
         self._connection: SimulatedConnection | None = None
         self._rest = asyncio.Event()
         self._is_starting_over = False
@@ -92,15 +95,19 @@ class IdempotentProducer:
             exchange = await connection.ask(
                 protocol.INIT_PRODUCER_ID, protocol.INIT_PRODUCER_ID_VERSION, body, self._patience
             )
-            connection.close()
             frame = exchange.answer.result()
             if frame is not None:
                 code, producer_id = protocol.read_init_producer_id(frame)
                 if code == OK:
                     self.producer_id = producer_id
+                    if self._begins_where_it_asked:
+                        self._connection = connection
+                    else:
+                        connection.close()
                     self._world.producer_ids.append(producer_id)
                     self._world.note("producer id", self.name, producer_id)
                     return
+            connection.close()
             await asyncio.sleep(self._rng.uniform(*BACKOFF_SECONDS))
 
     def _lane(self, place: Place, wraps: bool) -> Lane:
@@ -205,16 +212,22 @@ class IdempotentProducer:
         if code == OUT_OF_ORDER and self._world.past:
             self._meet_a_loss(lane, pending)
             return
+        now = self._world.loop.time()
+        if attempt.epoch < lane.epoch:  # Java began another epoch while it was on the wire
+            lane.failed(pending, now)
+            return
         is_back = (
             code in UNKNOWN and lane.place.topic.is_mortal and bool(self._world.past)
         )  # an agent does not know yet
         if code == OUT_OF_ORDER and self._style is Style.PATIENT and lane.is_behind(pending):
             self._drains_to_bump = True
-        legal = code is None or is_back or code in RETRIABLE or (code == OUT_OF_ORDER and lane.out_of_order(pending))
+        legal = code is None or is_back or code in RETRIABLE
+        if code == OUT_OF_ORDER:
+            legal = lane.out_of_order(pending, now)
         if not legal:
             self._world.report(Kind.SPURIOUS, f"{pending.batch} code={code} sequence={attempt.identity}")
         backoff = self._rng.uniform(*BACKOFF_SECONDS)
-        lane.failed(pending, self._world.loop.time() + backoff)
+        lane.failed(pending, now + backoff)
         self._wake_later(backoff)
 
     def _bump_all(self) -> bool:
@@ -233,7 +246,6 @@ class IdempotentProducer:
         """The metastore was replaced, and may lack batches that it had acknowledged. Java bumps the epoch. Users of
         librdkafka, which stops, begin with another producer, and without what is unresolved."""
         if self._style is Style.JAVA:
-            lane.out_of_order(pending)
             lane.bump_soon()
             lane.failed(pending, self._world.loop.time())
         elif not self._is_starting_over:

@@ -10,6 +10,8 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 
+from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
+from tests.simulation.clocks import CLOCK_RATES
 from tests.simulation.messages import SEQUENCES, Batch
 from tests.simulation.metadata import Place
 
@@ -33,6 +35,8 @@ class Pending:
     was_head: bool = False
     """Everything before it was resolved when it was sent last."""
     first_sent_at: float = 0.0
+    behind_since: float = 0.0
+    """When the batch was first sent that was the first unresolved one when this one was sent last."""
     is_again: bool = False
     """It was sent to a topic that was deleted. All go through one connection, in order, so it goes alone."""
     is_behind_gap: bool = False
@@ -94,6 +98,7 @@ class Lane:
             pending.first_sent_at = now
         pending.on_wire = True
         pending.was_head = self.queue[0] is pending
+        pending.behind_since = self.queue[0].first_sent_at
 
     def succeeded(self, pending: Pending) -> None:
         self.queue.remove(pending)
@@ -104,17 +109,22 @@ class Lane:
         self.not_before = not_before
         self._is_draining = self.style is Style.PATIENT
 
-    def out_of_order(self, pending: Pending) -> bool:
-        """False when a correct server could not have said so.
+    def out_of_order(self, pending: Pending, now: float) -> bool:
+        """False when a correct server could not have said so: neighbours may travel through different agents, and an
+        agent waits for what may be on its way through another one.
 
-        Neighbours may travel through different agents, so the answer of one that was judged too early
-        may come after those of its predecessors: Java then bumps its epoch. The real librdkafka has no two agents
-        in flight at once, and would stop; here it sends the batch again.
+        If everything before it was acknowledged meanwhile, Java begins another epoch at once, also for what is on the
+        wire: that may be stored under both epochs. The real librdkafka has no two agents in flight at once, and would
+        stop; here it sends the batch again.
         """
         has_gap = self._has_gap or pending.is_behind_gap
-        legal = has_gap or not pending.was_head
-        if self.queue[0] is pending and (has_gap or self.style is Style.JAVA or not legal):
-            self._wants_bump = True
+        is_late = not pending.was_head and now - pending.behind_since >= ELSEWHERE_SECONDS / CLOCK_RATES[1]
+        legal = has_gap or is_late
+        if self.queue[0] is pending:
+            if self.style is Style.JAVA and not has_gap:
+                self._bump()
+            elif has_gap or not legal:
+                self._wants_bump = True
         return legal
 
     def is_behind(self, pending: Pending) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
 from tests.simulation.lane import IN_FLIGHT_MAX, Lane, Pending, Style
 from tests.simulation.messages import SEQUENCES, Messages
 from tests.simulation.metadata import Place, Topic
@@ -85,21 +86,34 @@ def test_a_gap_ends_in_a_bump_once_the_next_one_is_out_of_order() -> None:
     assert send_all(lane, now=30.0, gives_up_after=20.0) == [second]
     assert second.sequence == 2
     second.on_wire = False
-    assert lane.out_of_order(second), "expected, after a gap"
+    assert lane.out_of_order(second, 0.0), "expected, after a gap"
     fail(lane, second)
     assert send_all(lane, now=31.0, gives_up_after=20.0) == [second]
     assert (lane.epoch, second.sequence, lane.next_sequence) == (1, 0, 2)
 
 
-def test_out_of_order_is_spurious_only_when_everything_before_was_acknowledged() -> None:
+def test_out_of_order_is_spurious_unless_an_earlier_batch_is_unresolved_for_long() -> None:
     lane = lane_of(Style.PATIENT, 2)
     first, second = send_all(lane)
     second.on_wire = False
-    assert lane.out_of_order(second)
+    assert not lane.out_of_order(second, 1.0)
+    assert lane.out_of_order(second, ELSEWHERE_SECONDS)
     lane.succeeded(first)
     fail(lane, second)
-    send_all(lane)
-    assert not lane.out_of_order(second)
+    send_all(lane, ELSEWHERE_SECONDS)
+    assert not lane.out_of_order(second, 3 * ELSEWHERE_SECONDS)
+
+
+def test_java_begins_another_epoch_at_once_if_the_next_batch_is_out_of_order() -> None:
+    lane = lane_of(Style.JAVA, 3)
+    first, second, third = send_all(lane)
+    second.on_wire = False
+    lane.succeeded(first)
+    lane.out_of_order(second, 0.0)
+    assert (lane.epoch, second.sequence, third.sequence) == (1, 0, 1)
+    assert third.on_wire
+    fail(lane, second, third)
+    assert send_all(lane) == [second]
 
 
 def test_sequences_wrap_to_zero() -> None:
@@ -133,12 +147,12 @@ def test_what_a_deleted_topic_acknowledged_is_a_gap_in_the_next_one() -> None:
     end_in_order(lane, again)
     (behind,) = send_all(lane)
     behind.on_wire = False
-    assert lane.out_of_order(behind), "the batch between them is in the deleted topic only"
+    assert lane.out_of_order(behind, 0.0), "the batch between them is in the deleted topic only"
     fail(lane, behind)
     assert send_all(lane) == [behind]
     assert (lane.epoch, behind.sequence) == (1, 0)
     behind.on_wire = False
-    assert not lane.out_of_order(behind), "nothing is missing in the next epoch"
+    assert not lane.out_of_order(behind, 0.0), "nothing is missing in the next epoch"
 
 
 def test_the_last_one_that_a_deleted_topic_acknowledged_is_a_gap_before_what_is_new() -> None:
@@ -152,7 +166,7 @@ def test_the_last_one_that_a_deleted_topic_acknowledged_is_a_gap_before_what_is_
     (new,) = send_all(lane)
     new.on_wire = False
     assert new.sequence == 2
-    assert lane.out_of_order(new)
+    assert lane.out_of_order(new, 0.0)
 
 
 def test_a_deleted_topic_that_acknowledged_none_in_between_leaves_no_gap() -> None:
@@ -166,7 +180,7 @@ def test_a_deleted_topic_that_acknowledged_none_in_between_leaves_no_gap() -> No
     (last,) = send_all(lane)
     last.on_wire = False
     assert (again.sequence, last.sequence) == (1, 2)
-    assert not lane.out_of_order(last)
+    assert not lane.out_of_order(last, 0.0)
 
 
 def test_what_was_given_up_in_a_deleted_topic_is_a_gap_in_the_next_one() -> None:
@@ -179,7 +193,7 @@ def test_what_was_given_up_in_a_deleted_topic_is_a_gap_in_the_next_one() -> None
     (again,) = send_all(lane)
     again.on_wire = False
     assert again.sequence == 1
-    assert lane.out_of_order(again)
+    assert lane.out_of_order(again, 0.0)
     fail(lane, again)
     assert send_all(lane) == [again]
     assert (lane.epoch, again.sequence) == (1, 0)

@@ -24,7 +24,7 @@ from headrace.metastore.api.commit import FileAnswer, FileCommit
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol import wire
 from headrace.protocol.produce_codec import FIRST_BY_ID, FIRST_FLEXIBLE
-from headrace.protocol.request import ClientConnection, Request, Response
+from headrace.protocol.request import ClientConnection, GivenProducer, Request, Response
 from headrace.protocol.typed import schema
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.memory import MemoryStore
@@ -146,9 +146,11 @@ class ProduceWorld:
             access_controls=head.access_controls,
         )
 
-    def connect(self) -> ClientConnection:
+    def connect(self, producer_id: int | None = None) -> ClientConnection:
+        """A new connection; `producer_id` was given out over it."""
         self._connections += 1
-        return ClientConnection(self._connections, f"127.0.0.1:{self._connections}")
+        given = None if producer_id is None else GivenProducer((producer_id, 0), self.view.image.offset)
+        return ClientConnection(self._connections, f"127.0.0.1:{self._connections}", given=given)
 
     async def produce(
         self,

@@ -13,7 +13,9 @@ from types import MappingProxyType
 
 import pytest
 
-from headrace.agent.produce.last_stored import STREAM_BYTES, STREAMS_MAX, AgentChanges, LastStored
+from headrace.agent.produce.batches import PlacedBatch
+from headrace.agent.produce.last_stored import STREAM_BYTES, STREAMS_MAX, LastStored, Routes
+from headrace.agent.produce.pending import ALL_ACKS, PendingRequest, Route
 from headrace.agent.produce.refused_sequences import (
     ELSEWHERE_SECONDS,
     NOTED_SECONDS,
@@ -23,9 +25,12 @@ from headrace.agent.produce.refused_sequences import (
     RefusedSequences,
 )
 from headrace.config.memory_budget import LAST_STORED_BYTES
+from headrace.metastore.api.commit import StagedBatch
 from headrace.metastore.log.image import AgentImage, MetadataImage
-from headrace.protocol.request import ClientConnection
+from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest
+from headrace.protocol.request import ClientConnection, GivenProducer
 from tests.agent.produce.produce_world import ProduceWorld
+from tests.manual_clock import ManualClock
 from tests.storage.batches import plain_batch
 
 PRODUCER = 77
@@ -41,7 +46,7 @@ class Two:
         there.bucket, there.store, there.clock = here.bucket, here.bucket, here.clock
         there.model, there.metastore, there.view = here.model, here.model, here.view
         here.create_topic("t")
-        self.clients = [world.connect() for world in self.worlds]
+        self.clients = [here.connect(PRODUCER), there.connect()]
         for world in self.worlds:
             await world.start()
         return self
@@ -108,7 +113,21 @@ async def test_a_gap_on_the_same_connection_is_waited_for_after_the_agents_chang
         assert await two.send(0) == "none"
         two.agents_change()
         assert await two.send(3) == RETRIABLE
-        assert [await two.send(sequence) for sequence in (1, 2, 3, 7)] == ["none", "none", "none", FINAL]
+        assert [await two.send(sequence) for sequence in (1, 2, 3)] == ["none"] * 3
+        await two.wait(ELSEWHERE_SECONDS)
+        assert await two.send(7) == FINAL
+
+
+@pytest.mark.requirement("W7")
+async def test_a_gap_on_a_connection_that_was_opened_lately_is_waited_for() -> None:
+    """What was sent before it, through another agent, may not have its answer yet."""
+    async with Two() as two:
+        assert await two.send(0, agent=0) == "none"
+        assert [await two.send(sequence, agent=1) for sequence in (1, 3)] == ["none", RETRIABLE]
+        assert [await two.send(sequence, agent=0) for sequence in (2, 3)] == ["none"] * 2
+        assert await two.send(4, agent=1) == "none"
+        await two.wait(ELSEWHERE_SECONDS)
+        assert await two.send(9, agent=1) == FINAL
 
 
 @pytest.mark.requirement("W7")
@@ -119,7 +138,6 @@ async def test_an_earlier_batch_that_comes_by_this_connection_does_not_end_the_w
         assert [await two.send(sequence, agent=1) for sequence in (1, 4)] == ["none", RETRIABLE]
         assert [await two.send(sequence, agent=0) for sequence in (2, 3)] == ["none"] * 2
         assert await two.send(4, agent=1) == "none"
-        assert await two.send(9, agent=1) == FINAL
 
 
 @pytest.mark.requirement("W7")
@@ -150,18 +168,16 @@ class TestGaps:
     def setup_method(self) -> None:
         self.notes = RefusedSequences(lambda number: None)
 
-    def explain(self, sequence: int, now: float, *, epoch: int = 0, is_new_route: bool = True) -> bool:
+    def explain(self, sequence: int, now: float, *, epoch: int = 0, is_settled: bool = False) -> bool:
         batch = Numbered(PRODUCER, epoch, sequence, (9, 0))
-        return self.notes.explain(batch, now) or self.notes.explain_by_another_agent(
-            batch, now, is_new_route=is_new_route
-        )
+        return self.notes.explain(batch, now) or self.notes.explain_by_another_agent(batch, now, is_settled=is_settled)
 
     def test_it_ends_when_its_batch_or_a_later_one_is_stored(self) -> None:
         for sequence in (5, 7):
             assert self.explain(5, 0.0)
             self.notes.stored(Numbered(PRODUCER, 0, sequence, (9, 0)))
             assert (len(self.notes), self.notes.held_bytes) == (0, 0)
-            assert not self.explain(8, 1.0, is_new_route=False)
+            assert not self.explain(8, 1.0, is_settled=True)
 
     def test_it_is_forgotten_after_two_minutes_and_may_begin_again(self) -> None:
         assert self.explain(5, 0.0)
@@ -189,36 +205,74 @@ class TestGaps:
             if rng.random() < 0.01:
                 self.notes.stored(Numbered(PRODUCER, 0, 50, (9, 0)))
                 began = None
-            elif self.explain(rng.randrange(1, 50), now, is_new_route=rng.random() < 0.5):
+            elif self.explain(rng.randrange(1, 50), now, is_settled=rng.random() < 0.5):
                 began = now if began is None or now - began >= NOTED_SECONDS else began
                 assert now - began < ELSEWHERE_SECONDS
 
 
-class TestLastStored:
-    """By which route the last stored batch of a stream came."""
+class TestRoutes:
+    """Since when a stream's batches have come by one route."""
 
-    def test_only_the_last_route_counts(self) -> None:
-        last = LastStored()
-        assert not last.came_by((1, 2), (3, 4))
-        for route in ((3, 4), (5, 4)):
-            last.note((1, 2), route)
-            assert last.came_by((1, 2), route)
-        assert not last.came_by((1, 2), (3, 4))
-        assert not last.came_by((1, 3), (5, 4))
+    def setup_method(self) -> None:
+        self.clock = ManualClock()
+        self.last = LastStored(self.clock, streams_max=10)
 
-    def test_the_newest_streams_are_kept_in_bounded_memory(self) -> None:
-        last = LastStored()
-        for number in range(5 * STREAMS_MAX):
-            last.note((number, 1), (number, 1))
-            last.note((0, 1), (0, 1))
-        assert last.came_by((0, 1), (0, 1))
-        assert all(last.came_by((number, 1), (number, 1)) for number in range(4 * STREAMS_MAX + 10, 5 * STREAMS_MAX))
-        assert last.held_bytes <= 2 * STREAMS_MAX * STREAM_BYTES <= LAST_STORED_BYTES
+    def entry(self, route: Route, *, sequence: int = 7, producer_id: int = PRODUCER) -> PlacedBatch:
+        produce = ProduceRequest(None, ALL_ACKS, 1000, [])
+        request = PendingRequest(produce, correlation_id=0, version=9, appended_at=0.0, deadline=0.0)
+        request.route = route
+        batch = StagedBatch(1, 0, 100, 1, 0, producer_id, 0, sequence)
+        return PlacedBatch(batch, 0, producer_id, False, request, ProducePartitionReply(0))
 
-    def test_agents_that_come_and_go_are_counted_and_other_changes_are_not(self) -> None:
-        changes, image = AgentChanges(), MetadataImage()
-        counts = [changes.count(image)]
+    async def test_a_route_is_settled_after_the_request_timeout_of_clients(self) -> None:
+        first, second = Route(1, 1, None), Route(2, 1, None)
+        assert not self.last.is_settled(self.entry(first))
+        self.last.note(self.entry(first), is_appended=True)
+        assert not self.last.is_settled(self.entry(first))
+        await self.clock.advance(ELSEWHERE_SECONDS)
+        self.last.note(self.entry(first), is_appended=True)
+        assert self.last.is_settled(self.entry(first))
+        assert not self.last.is_settled(self.entry(second))
+        self.last.note(self.entry(second), is_appended=False)
+        for route in (first, second):
+            assert not self.last.is_settled(self.entry(route))
+
+    @pytest.mark.parametrize(
+        ("sequence", "is_appended", "issued", "settled"),
+        [
+            (0, True, (PRODUCER, 0), True),
+            (1, True, (PRODUCER, 0), False),
+            (0, False, (PRODUCER, 0), False),
+            (0, True, (PRODUCER, 1), False),
+            (0, True, (78, 0), False),
+            (0, True, None, False),
+        ],
+    )
+    def test_the_route_of_a_first_batch_is_settled_if_the_producer_id_was_given_out_over_it(
+        self, sequence: int, is_appended: bool, issued: tuple[int, int] | None, settled: bool
+    ) -> None:
+        route = Route(1, 1, issued)
+        self.last.note(self.entry(route, sequence=sequence), is_appended=is_appended)
+        assert self.last.is_settled(self.entry(route)) is settled
+
+    async def test_the_newest_streams_are_kept_in_bounded_memory(self) -> None:
+        route = Route(1, 1, None)
+        for number in range(100):
+            self.last.note(self.entry(route, producer_id=number), is_appended=True)
+            self.last.note(self.entry(route, producer_id=0), is_appended=True)
+        await self.clock.advance(ELSEWHERE_SECONDS)
+        assert all(self.last.is_settled(self.entry(route, producer_id=number)) for number in (0, *range(92, 100)))
+        assert self.last.held_bytes <= 2 * 10 * STREAM_BYTES
+        assert 2 * STREAMS_MAX * STREAM_BYTES <= LAST_STORED_BYTES
+
+    def test_agents_that_come_and_go_make_another_route_and_other_changes_do_not(self) -> None:
+        routes, image, connection = Routes(), MetadataImage(), ClientConnection(3, "peer")
+        made = [routes.route(connection, image)]
+        connection.given = GivenProducer((PRODUCER, 0), image.offset)
         for agents in ({2: AGENT}, {2: AGENT}, {2: replace(AGENT, broker_epoch=6)}, {2: replace(AGENT, fenced=True)}):
             image = replace(image, agents=MappingProxyType(agents), offset=image.offset + 1)
-            counts.append(changes.count(image))
-        assert counts == [0, 1, 1, 2, 3]
+            made.append(routes.route(connection, image))
+        assert [route.agent_changes for route in made] == [0, 1, 1, 2, 3]
+        assert {route.issued for route in made} == {None}
+        connection.given = GivenProducer((PRODUCER, 0), image.offset)
+        assert routes.route(connection, image).issued == (PRODUCER, 0)

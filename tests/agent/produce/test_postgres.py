@@ -87,7 +87,7 @@ async def test_a_fenced_agent_goes_on_under_a_new_epoch(metastore: PostgresMetas
 
 async def test_refusals_of_a_real_commit_are_per_batch(metastore: PostgresMetastore) -> None:
     (world,) = await _agents(metastore, 1)
-    client = world.connect()
+    client = world.connect(producer_id=1000)
     first, gap = (plain_batch(1, producer_id=1000, producer_epoch=0, base_sequence=each) for each in (0, 5))
     await world.produce(client, {"t": {0: first}})
     answers = await world.produce(client, {"t": {0: gap, 1: plain_batch(1)}})

@@ -292,7 +292,7 @@ async def test_refusals_of_the_commit_have_kafkas_codes() -> None:
         world.model.set_leader_epoch(key, 4)
         del world.model.partitions[topic.key(2) or 0]
         first, sequence_gap = (plain_batch(1, producer_id=5, producer_epoch=0, base_sequence=each) for each in (0, 7))
-        client = world.connect()
+        client = world.connect(producer_id=5)
         await world.clock.run(world.produce(client, {"t": {0: first}}))
         by_name = await world.clock.run(world.produce(client, {"t": {0: sequence_gap, 1: GOOD, 2: GOOD}}))
         by_id = await world.clock.run(world.produce(world.connect(), {topic.topic_id: {2: GOOD}}, version=13))

@@ -35,7 +35,7 @@ class Bench:
 
     async def __aenter__(self) -> Bench:
         await self.world.start()
-        self.client = self.world.connect()
+        self.client = self.world.connect(PRODUCER)
         return self
 
     async def __aexit__(self, *_: object) -> None:
