@@ -41,23 +41,27 @@ def check_refusals(world: World, logs: StoredLog) -> Iterator[Problem]:
         for attempt in batch.attempts if batch.is_idempotent else ():
             streams[batch.place, attempt.producer_id, attempt.epoch, attempt.process].append(attempt)
     for attempts in streams.values():
-        yield from _check_out_of_order(world, attempts)
+        yield from _check_out_of_order(world, attempts, judged)
         yield from _check_hidden(attempts, judged)
 
 
-def _check_out_of_order(world: World, attempts: Sequence[Attempt]) -> Iterator[Problem]:
+def _check_out_of_order(
+    world: World, attempts: Sequence[Attempt], judged: dict[tuple[object, ...], list[Committed]]
+) -> Iterator[Problem]:
     """Check, within the time of the first note: what it explains does not last longer. Attempts of
     one process.
     """
     lives = world.lives_heard[attempts[0].process]
-    ends = min((_end_of_note(a, lives) for a in attempts if a.code in SENT_AGAIN), default=0.0)
+    noted = [a for a in attempts if a.code in SENT_AGAIN]
+    ends = min((_end_of_note(a, lives) for a in noted), default=0.0)
+    by_gaps = [a for a in noted if _is_by_gap(a, noted, attempts, judged)]
     for told in attempts:
         if told.code != OUT_OF_ORDER or told.arrived_at is None or told.arrived_at > ends:
             continue
-        for refused in attempts:
+        for refused in noted:
             if (
-                refused.code in SENT_AGAIN
-                and refused.settled_at is not None
+                refused.settled_at is not None
+                and refused not in by_gaps
                 and refused.settled_at <= told.arrived_at
                 and _is_before(refused, told)
                 and not any(_may_end(refused, stored) for stored in attempts)
@@ -65,6 +69,34 @@ def _check_out_of_order(world: World, attempts: Sequence[Attempt]) -> Iterator[P
                 yield Problem(
                     Kind.SPURIOUS, f"{told.batch} is called out of order, {refused.batch} before it was refused there"
                 )
+
+
+def _is_by_gap(
+    told: Attempt,
+    noted: Sequence[Attempt],
+    attempts: Sequence[Attempt],
+    judged: dict[tuple[object, ...], list[Committed]],
+) -> bool:
+    """Return whether a batch may have been refused only because an earlier one might be elsewhere: out of order, and
+    nothing before it was refused here. What that explains ends with the gap's own time."""
+    verdicts = _verdicts(told, judged)
+    return any(committed.outcome is BatchOutcome.OUT_OF_ORDER for committed in verdicts) and not any(
+        _is_before(refused, told)
+        and not _is_by_gap(refused, (), attempts, judged)
+        and not any(_ends(refused, stored, told) for stored in attempts)
+        for refused in noted
+    )
+
+
+def _verdicts(told: Attempt, judged: dict[tuple[object, ...], list[Committed]]) -> list[Committed]:
+    """Return how the commits judged the batch while its agent had the attempt."""
+    if told.arrived_at is None or told.settled_at is None:
+        return []
+    return [
+        committed
+        for committed in judged[told.batch.place.key, told.identity]
+        if committed.node_id == told.process // 1000 and told.arrived_at <= committed.at <= told.settled_at
+    ]
 
 
 def _end_of_note(refused: Attempt, lives: Sequence[float]) -> float:
@@ -81,11 +113,7 @@ def _check_hidden(attempts: Sequence[Attempt], judged: dict[tuple[object, ...], 
     for told in attempts:
         if told.code != NOT_STORED or told.arrived_at is None or told.settled_at is None:
             continue
-        verdicts = [
-            committed
-            for committed in judged[told.batch.place.key, told.identity]
-            if committed.node_id == told.process // 1000 and told.arrived_at <= committed.at <= told.settled_at
-        ]
+        verdicts = _verdicts(told, judged)
         accepted = any(c.outcome in (BatchOutcome.APPENDED, BatchOutcome.DUPLICATE) for c in verdicts)
         if accepted and not any(_may_be_of(other, told) for other in attempts):
             yield Problem(Kind.PHANTOM, f"{told.batch} is called not stored, and the commit accepted it")

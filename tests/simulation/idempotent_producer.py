@@ -43,6 +43,8 @@ RETRIABLE = (
     int(ErrorCode.leader_not_available),
 )
 BACKOFF_SECONDS = (0.01, 0.1)
+BACKOFF_DOUBLINGS = 4
+"""It grows with the failures one after another, as retry.backoff.max.ms lets it."""
 GIVES_UP_SECONDS = (0.6, 1.5)
 
 
@@ -226,7 +228,7 @@ class IdempotentProducer:
             legal = lane.out_of_order(pending, now)
         if not legal:
             self._world.report(Kind.SPURIOUS, f"{pending.batch} code={code} sequence={attempt.identity}")
-        backoff = self._rng.uniform(*BACKOFF_SECONDS)
+        backoff = self._rng.uniform(*BACKOFF_SECONDS) * 2 ** min(lane.failures, BACKOFF_DOUBLINGS)
         lane.failed(pending, now + backoff)
         self._wake_later(backoff)
 

@@ -53,6 +53,8 @@ class Lane:
         self.next_sequence = next_sequence
         self.queue: deque[Pending] = deque()
         self.not_before = 0.0
+        self.failures = 0
+        """Since the last batch was acknowledged."""
         self._has_gap = False
         """A batch was given up, and nothing sent after it was acknowledged yet."""
         self._left: list[Pending] = []
@@ -102,10 +104,12 @@ class Lane:
 
     def succeeded(self, pending: Pending) -> None:
         self.queue.remove(pending)
+        self.failures = 0
         self._has_gap = self._is_unknown = False
 
     def failed(self, pending: Pending, not_before: float) -> None:
         """To be sent again."""
+        self.failures += 1
         self.not_before = not_before
         self._is_draining = self.style is Style.PATIENT
 
