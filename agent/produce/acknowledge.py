@@ -62,7 +62,6 @@ class Acknowledger:
         clock: Clock,
         metrics: ProduceMetrics,
         refused: RefusedSequences,
-        last_stored: LastStored,
         *,
         log_start_offset: Callable[[int], int],
         topic_name: Callable[[int], str],
@@ -79,10 +78,15 @@ class Acknowledger:
         self._clock = clock
         self._metrics = metrics
         self._refused = refused
-        self._last_stored = last_stored
+        self._last_stored = LastStored(clock)
         self._log_start_offset = log_start_offset
         self._topic_name = topic_name
         self._count_received = count_received
+
+    @property
+    def remembered_bytes(self) -> int:
+        """What it remembers of how the last batches of producers came."""
+        return self._last_stored.held_bytes
 
     def committed(self, file: FlushedFile, answers: Sequence[BatchAnswer]) -> None:
         """The metastore judged the file's batches; `answers[i]` is for the i-th batch of its commit."""
@@ -188,7 +192,7 @@ class Acknowledger:
             self._refused.stored(numbered)
 
     def _explanation(self, entry: PlacedBatch) -> str | None:
-        """Return why the batch is out of order for now only; None if it is so for good."""
+        """Return why the batch is out of order for now only; None if it stays so."""
         if (numbered := entry.numbered) is None:
             return None
         now = self._clock.monotonic()

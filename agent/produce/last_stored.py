@@ -3,9 +3,9 @@
 Place: filled and read by acknowledge; receive gives each request its route.
 A client sends the batches of a partition in order over one connection, until the leader moves or the connection ends.
 So if this agent stored the producer's last batch by the same route, and the first one by that route so long ago that
-what was sent before it has its answer, a batch that is out of order has a gap before it for good. Otherwise the missing
-one may be on its way through another agent (refused_sequences.py). A producer whose id was given out over its
-connection, and whose first batch came over it too, has sent nothing elsewhere.
+what was sent before it has its answer, a batch that is out of order follows a gap that stays. Otherwise the missing
+one may be on its way through another agent (refused_sequences.py). If the producer id was given out over a connection,
+and the producer's first batch came over it too, nothing was sent elsewhere.
 Invariant: a route that is not known, or forgotten, only makes an answer retriable. At most twice STREAMS_MAX streams
 are remembered, those with the newest batches.
 """
@@ -67,7 +67,7 @@ class LastStored:
         )
 
 
-class Routes:
+class RequestRoutes:
     """Makes the routes of requests. Counts how often the agents changed that clients are sent to."""
 
     def __init__(self) -> None:

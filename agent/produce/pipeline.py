@@ -29,7 +29,6 @@ from headrace.agent.produce.flush_budget import EARLY_PER_SECOND_S3
 from headrace.agent.produce.flush_policy import FlushLimits, FlushPolicy
 from headrace.agent.produce.flush_queue import FlushedFile, FlushQueue
 from headrace.agent.produce.flusher import Flusher
-from headrace.agent.produce.last_stored import LastStored
 from headrace.agent.produce.metrics import ProduceMetrics
 from headrace.agent.produce.observer import ProduceObserver
 from headrace.agent.produce.pending import not_stored
@@ -142,7 +141,6 @@ class ProducePipeline:
         self._on_closed, self._on_settled = callbacks.on_closed, callbacks.on_settled
         self._names = names = ProducerNames(lambda names: metastore.find_transactions(names))
         self._refused = RefusedSequences(lambda number: _names_of(view, number))
-        self._last_stored = LastStored(clock)
         self._receiver = self._new_receiver(view, RuleBook(EffectiveConfigs(settings)), names, authorizer)
         self._uploader = Uploader(
             store,
@@ -160,7 +158,6 @@ class ProducePipeline:
             clock,
             self._metrics,
             self._refused,
-            self._last_stored,
             log_start_offset=callbacks.log_start_offset,
             topic_name=lambda key: _topic_name(view, key),
             count_received=count_received,
@@ -204,7 +201,7 @@ class ProducePipeline:
     def memory_in_use(self) -> dict[str, Callable[[], float]]:
         """Bytes by part of the memory budget."""
         return {
-            "refused_sequences": lambda: self._refused.held_bytes + self._last_stored.held_bytes,
+            "refused_sequences": lambda: self._refused.held_bytes + self._acknowledger.remembered_bytes,
             "producer_names": lambda: self._names.in_use_bytes,
             "uploads": lambda: self._uploader.in_flight_bytes,
         }

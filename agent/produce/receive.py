@@ -23,7 +23,7 @@ from headrace.agent.access.authorization.operations import AclOperation, AclReso
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.listener.client_turns import ClientTurns, client_of
 from headrace.agent.produce.batches import Arrival
-from headrace.agent.produce.last_stored import Routes
+from headrace.agent.produce.last_stored import RequestRoutes
 from headrace.agent.produce.moved_keys import with_moved_keys
 from headrace.agent.produce.pending import PendingRequest, Refusal, deadline_of
 from headrace.agent.produce.refused_sequences import Numbered, Place, RefusedSequences
@@ -121,7 +121,7 @@ class Receiver:
         self._refused = refused
         self._on_refused = on_refused
         self._reading = ClientTurns()
-        self._routes = Routes()
+        self._routes = RequestRoutes()
 
     def refuse(self, request: Request, produce: ProduceRequest, refusal: Refusal) -> PendingRequest:
         """The answer to a request that is refused as a whole."""

@@ -1,6 +1,6 @@
 """A batch is not called out of order while an earlier one may be on its way through another agent (decisions/0082).
 
-One client sends through two agents, as one does whose leader moved or whose connection was cut.
+One client sends through two agents, as after a move of its leader or the end of its connection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import MappingProxyType
 import pytest
 
 from headrace.agent.produce.batches import PlacedBatch
-from headrace.agent.produce.last_stored import STREAM_BYTES, STREAMS_MAX, LastStored, Routes
+from headrace.agent.produce.last_stored import STREAM_BYTES, STREAMS_MAX, LastStored, RequestRoutes
 from headrace.agent.produce.pending import ALL_ACKS, PendingRequest, Route
 from headrace.agent.produce.refused_sequences import (
     ELSEWHERE_SECONDS,
@@ -210,7 +210,7 @@ class TestGaps:
                 assert now - began < ELSEWHERE_SECONDS
 
 
-class TestRoutes:
+class TestLastStored:
     """Since when a stream's batches have come by one route."""
 
     def setup_method(self) -> None:
@@ -266,7 +266,7 @@ class TestRoutes:
         assert 2 * STREAMS_MAX * STREAM_BYTES <= LAST_STORED_BYTES
 
     def test_agents_that_come_and_go_make_another_route_and_other_changes_do_not(self) -> None:
-        routes, image, connection = Routes(), MetadataImage(), ClientConnection(3, "peer")
+        routes, image, connection = RequestRoutes(), MetadataImage(), ClientConnection(3, "peer")
         made = [routes.route(connection, image)]
         connection.given = GivenProducer((PRODUCER, 0), image.offset)
         for agents in ({2: AGENT}, {2: AGENT}, {2: replace(AGENT, broker_epoch=6)}, {2: replace(AGENT, fenced=True)}):
