@@ -78,12 +78,16 @@ class RequestRoutes:
 
     def route(self, connection: ClientConnection, image: MetadataImage) -> Route:
         """Return the route of a request that is judged with this image."""
+        self.see(image)
+        given = connection.given
+        issued = given.producer if given is not None and given.offset >= self._changed_at else None
+        return Route(connection.connection_id, self._count, issued)
+
+    def see(self, image: MetadataImage) -> None:
+        """Look whether the agents are others than in the image before."""
         if image is not self._image:
             self._image = image
             agents = frozenset((agent.node_id, agent.broker_epoch) for agent in image.agents.values() if agent.live)
             if agents != self._agents:
                 self._agents, self._changed_at = agents, image.offset
                 self._count += 1
-        given = connection.given
-        issued = given.producer if given is not None and given.offset >= self._changed_at else None
-        return Route(connection.connection_id, self._count, issued)

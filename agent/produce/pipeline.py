@@ -217,6 +217,7 @@ class ProducePipeline:
 
     async def start(self) -> None:
         """Begin to serve."""
+        self._receiver.start()
         self.stopped = None
         self._spawn(self._flusher.run(), "produce-flush")
         self._spawn(self._committer.run(), "produce-commit")

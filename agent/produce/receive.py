@@ -123,6 +123,10 @@ class Receiver:
         self._reading = ClientTurns()
         self._routes = RequestRoutes()
 
+    def start(self) -> None:
+        """The agent is about to serve: changes of the agents count from here on."""
+        self._routes.see(self._view.image)
+
     def refuse(self, request: Request, produce: ProduceRequest, refusal: Refusal) -> PendingRequest:
         """The answer to a request that is refused as a whole."""
         pending = self._pending(request, produce)

@@ -34,19 +34,6 @@ def a_gap_is_final_on_every_connection(patch: Patch) -> None:
     patch.replace(LastStored, "is_settled", lambda self, entry: True)
 
 
-@bug("W7", Kind.SPURIOUS)
-def a_gap_is_final_once_an_earlier_batch_came_by_its_connection(patch: Patch) -> None:
-    """The wait for a batch on its way ends when any batch before it is stored."""
-
-    def stored(self: RefusedSequences, batch: Numbered) -> None:
-        original(self, batch)
-        found = self._producers.get((batch.producer_id, batch.place))
-        if found is not None:
-            found.gap = None
-
-    original = patch.replace(RefusedSequences, "stored", stored)
-
-
 @bug("W7", Kind.HIDDEN)
 def a_gap_is_waited_for_without_end(patch: Patch) -> None:
     """Each batch that is out of order begins the wait again."""
@@ -58,22 +45,6 @@ def a_gap_is_waited_for_without_end(patch: Patch) -> None:
         return bool(original(self, batch, now, is_settled=False))
 
     original = patch.replace(RefusedSequences, "explain_by_another_agent", explain)
-
-
-@bug("W7", Kind.HIDDEN)
-def the_note_of_a_refusal_is_never_dropped(patch: Patch) -> None:
-    """A batch was refused and stored later, and every gap of its producer is explained by it."""
-    patch.replace(RefusedSequences, "stored", lambda self, batch: None)
-
-
-@bug("W7", Kind.HIDDEN)
-def the_note_of_a_refusal_explains_earlier_batches(patch: Patch) -> None:
-    """A refused batch explains that the ones before it are out of order, too."""
-
-    def explain(self: RefusedSequences, batch: Numbered, now: float) -> bool:
-        return bool(original(self, batch._replace(sequence=(batch.sequence + 1000) % 2**31), now))
-
-    original = patch.replace(RefusedSequences, "explain", explain)
 
 
 @bug("W7", Kind.PHANTOM)

@@ -1,0 +1,93 @@
+"""The proofs of decisions 7 and 82 fail when what an agent remembers of batches is wrong: planted bugs of W7."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import pytest
+
+from headrace.agent.produce.acknowledge import Acknowledger
+from headrace.agent.produce.last_stored import LastStored
+from headrace.agent.produce.pending import not_stored
+from headrace.agent.produce.refused_sequences import Numbered, RefusedSequences
+from tests.agent.produce import test_batches_elsewhere as elsewhere
+from tests.agent.produce import test_refused_sequences as refused
+
+_explain_by_another_agent = RefusedSequences.explain_by_another_agent
+
+
+class Bug(NamedTuple):
+    """What replaces `owner.name`, and the proof that must notice it."""
+
+    owner: type
+    name: str
+    wrong: Callable[..., object]
+    prove: Callable[[], Awaitable[None]]
+
+
+def _begin_again(self: RefusedSequences, batch: Numbered, now: float, *, is_settled: bool) -> bool:
+    found = self._producers.get((batch.producer_id, batch.place))
+    if found is not None:
+        found.gap = None
+    return _explain_by_another_agent(self, batch, now, is_settled=is_settled)
+
+
+BUGS = {
+    "the note of a refusal is never dropped": Bug(
+        RefusedSequences,
+        "stored",
+        lambda self, batch: None,
+        refused.test_what_comes_behind_a_batch_that_was_not_stored_is_refused_retriably,
+    ),
+    "a refused batch that another agent stored is waited for": Bug(
+        RefusedSequences,
+        "explain",
+        lambda self, batch, now: True,
+        refused.test_a_refused_batch_that_another_agent_stored_prevents_nothing,
+    ),
+    "only a refusal here is a reason": Bug(
+        RefusedSequences,
+        "explain_by_another_agent",
+        lambda self, batch, now, is_settled: False,
+        elsewhere.test_a_gap_after_a_move_is_waited_for_until_the_other_agent_has_stored_it,
+    ),
+    "a gap is final once anything was stored here": Bug(
+        LastStored,
+        "is_settled",
+        lambda self, entry: entry.stream in self._newer,
+        elsewhere.test_a_gap_on_a_connection_that_was_opened_lately_is_waited_for,
+    ),
+    "each gap is waited for": Bug(
+        LastStored,
+        "is_settled",
+        lambda self, entry: False,
+        elsewhere.test_a_gap_behind_a_batch_that_came_by_the_same_connection_is_final,
+    ),
+    "a connection is settled from its first batch": Bug(
+        LastStored,
+        "is_settled",
+        lambda self, entry: (self._newer.get(entry.stream) or (None, 0))[0] == entry.request.route,
+        elsewhere.test_a_gap_on_a_connection_that_was_opened_lately_is_waited_for,
+    ),
+    "each batch begins the wait again": Bug(
+        RefusedSequences,
+        "explain_by_another_agent",
+        _begin_again,
+        elsewhere.test_a_gap_that_stays_is_final_after_the_request_timeout_of_clients,
+    ),
+    "what the commit accepts is refused": Bug(
+        Acknowledger,
+        "_end_notes",
+        lambda self, entry, is_appended: self._refuse((entry,), not_stored("planted")),
+        refused.test_a_refused_batch_that_another_agent_stored_prevents_nothing,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+async def test_a_bug_fails_the_proof(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = BUGS[name]
+    monkeypatch.setattr(bug.owner, bug.name, bug.wrong)
+    with pytest.raises(AssertionError):
+        await bug.prove()
