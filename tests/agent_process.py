@@ -17,6 +17,7 @@ from headrace.cli.forked_agent import fork_agent, load_code
 from headrace.cli.main import main
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 
+LOADED_BY_TESTS = "tests.loaded_schemas"
 SECONDS_MAX = 300
 """Far beyond what anything here takes, even on a machine that stalls for a while."""
 
@@ -33,7 +34,7 @@ class Forked:
     """The part of subprocess.Popen that AgentUnderTest uses, of a process that the fork server made."""
 
     def __init__(self, words: Sequence[str], output: int) -> None:
-        load_code(["tests.loaded_schemas"])
+        load_code([LOADED_BY_TESTS])
         self._process = fork_agent(words, output)
         assert self._process.pid is not None
         self.pid = self._process.pid

@@ -45,7 +45,7 @@ settings.register_profile(
 settings.load_profile("headrace")
 
 # what another imports comes before it: pytest rewrites the assertions of plugins that it imports itself
-_HOUSE = ("garbage", "last_run", "needs", "skip_table", "units", "cost", "limits", "progress", "failures")
+_HOUSE = ("compiling", "garbage", "last_run", "needs", "skip_table", "units", "cost", "limits", "progress", "failures")
 pytest_plugins = ("tests.simulation.summary", *(f"tests.house.{name}" for name in _HOUSE))
 
 if not (Path(__file__).resolve().parents[1] / "agent").is_dir():

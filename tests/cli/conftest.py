@@ -11,10 +11,15 @@ from load.dev_server import DevServer
 from tests.cli.command_lines import Run, json_runner
 
 
+def two_agents(tmp_path_factory: pytest.TempPathFactory) -> DevServer:
+    """Return a cluster to start."""
+    settings = {"linger.ms": 25, "group.initial.rebalance.delay.ms": 100}
+    return DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=settings)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    settings = {"linger.ms": 25, "group.initial.rebalance.delay.ms": 100}
-    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
+    with two_agents(tmp_path_factory) as running:
         yield running
 
 

@@ -41,6 +41,8 @@ from headrace.storage.objects.memory import MemoryStore
 
 SEEDS_OWN = "3Db5QLSqSZieL3rJBUUegA"
 ANOTHER = "8XUwXa9qSyi9tSOquGtauQ"
+NOT_FORMATTED = "bucket is not formatted: run `headrace storage format --ignore-formatted --cluster-id {cluster_id}`"
+TWO_CLUSTERS = f"bucket={ANOTHER} metastore={{cluster_id}}: correct metastore.url or bucket; nothing was changed"
 
 
 @pytest.fixture
@@ -196,12 +198,13 @@ def main_in_thread(argv: list[str]) -> int:
 
 
 @pytest.mark.requirement("C12")
-@pytest.mark.parametrize("command", ["agent", "compactor"])
 @pytest.mark.parametrize(
-    ("stored", "said"),
+    ("command", "stored", "said"),
     [
-        (None, "bucket is not formatted: run `headrace storage format --ignore-formatted --cluster-id {cluster_id}`"),
-        (ANOTHER, f"bucket={ANOTHER} metastore={{cluster_id}}: correct metastore.url or bucket; nothing was changed"),
+        ("agent", None, NOT_FORMATTED),
+        ("compactor", ANOTHER, TWO_CLUSTERS),
+        pytest.param("agent", ANOTHER, TWO_CLUSTERS, marks=pytest.mark.slow),
+        pytest.param("compactor", None, NOT_FORMATTED, marks=pytest.mark.slow),
     ],
 )
 def test_a_process_refuses_parts_that_do_not_belong_together_and_says_what_to_do(

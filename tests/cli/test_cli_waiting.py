@@ -88,7 +88,7 @@ async def test_connecting_is_tried_until_the_registration_timeout(
 
 
 @pytest.mark.requirement("C17")
-@pytest.mark.parametrize("command", ["agent", "compactor"])
+@pytest.mark.parametrize("command", ["agent", pytest.param("compactor", marks=pytest.mark.slow)])
 def test_a_process_that_cannot_register_in_time_exits(command: str, tmp_path: Path) -> None:
     """initial.broker.registration.timeout.ms: the process ends by itself, with status 1 and the reason."""
     ports = ["--http-port", "0", *(["--listeners", "PLAINTEXT://127.0.0.1:0"] if command == "agent" else [])]
@@ -180,8 +180,15 @@ async def test_a_wrong_address_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
         await open_metastore(Settings(), ManualClock())
 
 
-@pytest.mark.parametrize("command", ["agent", "compactor"])
-@pytest.mark.parametrize("comes_back", [True, False])
+@pytest.mark.parametrize(
+    ("comes_back", "command"),
+    [
+        (True, "agent"),
+        (False, "compactor"),
+        pytest.param(True, "compactor", marks=pytest.mark.slow),
+        pytest.param(False, "agent", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_process_waits_for_postgres_and_stops_on_a_signal(
     command: str, postgres_server: EmbeddedPostgres, metastore_url: str, tmp_path: Path, *, comes_back: bool
 ) -> None:

@@ -58,7 +58,7 @@ def test_the_manifests_are_the_frozen_ones(name: str) -> None:
 
 
 @pytest.mark.needs("helm")
-@pytest.mark.parametrize("version", [NEWEST, WITHOUT_LABELS])
+@pytest.mark.parametrize("version", [NEWEST, pytest.param(WITHOUT_LABELS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_manifests_fit_kubernetes_schemas(name: str, version: str) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate")

@@ -34,9 +34,9 @@ from tests.faults.shared_cluster import free_ports
 
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "ADDRESSES.md"
 TOPIC, RECORDS = "orders", 10
-PRODUCTION = {
-    "broker.session.timeout.ms": 9_000,
-    "broker.heartbeat.interval.ms": 2_000,
+SETTINGS = {
+    "broker.session.timeout.ms": 6_000,
+    "broker.heartbeat.interval.ms": 1_300,
     "process.roles": "broker,controller",
 }
 LEASE_LOST = "its lease ran out"
@@ -157,7 +157,7 @@ async def world(
         await proxy.start()
         proxy.target = server.port
         url = postgres_server.tcp_url(database, port=proxy.port)
-        agents.append(AgentUnderTest({**agent_settings, **PRODUCTION, "metastore.url": url}))
+        agents.append(AgentUnderTest({**agent_settings, **SETTINGS, "metastore.url": url}))
     await asyncio.gather(*(asyncio.to_thread(agent.__enter__) for agent in agents))
     try:
         with tempfile.TemporaryDirectory(prefix="haproxy-") as short:

@@ -1,7 +1,8 @@
 """A rolling upgrade from the previous release, and back, under the load of two client libraries.
 
 Fault model: none but the upgrade: its agents run against the new schema, next to an agent of this release, and are
-drained one after another; then one comes back. Nothing is lost, doubled or reordered, and no client sees an error.
+drained one after another; in another test, one comes back. Nothing is lost, doubled or reordered, and
+no client sees an error.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.cli.forked_agent import load_code
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.log.features import change_feature
@@ -24,7 +26,7 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests import previous_release
-from tests.agent_process import AgentUnderTest, until_told
+from tests.agent_process import LOADED_BY_TESTS, AgentUnderTest, until_told
 from tests.faults.conftest import EAGER_COMPACTION
 from tests.faults.steady_load import PARTITIONS, Load
 
@@ -77,12 +79,12 @@ async def _format_of(url: str, level: int | None = None) -> int:
 
 
 @pytest.mark.requirement("X9")
-async def test_agents_are_upgraded_one_by_one_and_back_without_an_error(
-    previous: Path, old_cluster: dict[str, object]
-) -> None:
+async def test_agents_are_upgraded_one_by_one_without_an_error(previous: Path, old_cluster: dict[str, object]) -> None:
     url, environment = str(old_cluster["metastore.url"]), previous_release.environment(previous)
     with contextlib.ExitStack() as stack:
-        old = [stack.enter_context(AgentUnderTest(old_cluster, environment)) for _ in range(2)]
+        starting = [asyncio.to_thread(stack.enter_context, AgentUnderTest(old_cluster, environment)) for _ in range(2)]
+        load_code([LOADED_BY_TESTS])  # meanwhile
+        old = await asyncio.gather(*starting)
         admin = AdminClient({"bootstrap.servers": old[0].kafka})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(SECONDS_MAX)
         until_told(old, TOPIC)
@@ -98,7 +100,23 @@ async def test_agents_are_upgraded_one_by_one_and_back_without_an_error(
                 assert await asyncio.to_thread(leaving.stop) == 0
             await load.until_acknowledged(RECORDS)
             assert await _format_of(url) == 2, "an upgrade of agents changes no feature level"
+    load.assert_nothing_went_wrong()
 
+
+@pytest.mark.requirement("X9")
+async def test_an_agent_of_the_previous_release_comes_back_without_an_error(
+    previous: Path, old_cluster: dict[str, object]
+) -> None:
+    """After the upgrade, before a feature level is raised."""
+    await asyncio.to_thread(migrate, str(old_cluster["metastore.url"]))
+    environment = previous_release.environment(previous)
+    with contextlib.ExitStack() as stack:
+        new = stack.enter_context(AgentUnderTest(old_cluster))
+        admin = AdminClient({"bootstrap.servers": new.kafka})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(SECONDS_MAX)
+        until_told([new], TOPIC)
+        async with Load(new.kafka, TOPIC) as load:
+            await load.until_acknowledged(RECORDS)
             back = await asyncio.to_thread(stack.enter_context, AgentUnderTest(old_cluster, environment))
             await asyncio.to_thread(until_told, [new, back], TOPIC)
             await load.until_acknowledged(RECORDS)  # one release back

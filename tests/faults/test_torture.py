@@ -13,7 +13,7 @@ import pytest
 
 from load.torture import cluster, run
 from load.torture.checker import Name, Read, check, compare
-from load.torture.faults import BEHIND_AGENTS, KINDS, LINK_FAULTS, STEADY_KINDS, schedule
+from load.torture.faults import BEHIND_AGENTS, GAP_MEAN_S, KINDS, LINK_FAULTS, STEADY_KINDS, schedule
 from load.torture.pacing import NOWHERE
 from load.torture.reading import read_with_confluent
 from load.torture.report import print_outcome
@@ -22,8 +22,8 @@ from load.torture.servers import CREDENTIALS
 from load.torture.writers import Report
 from tests.faults.forked_torture import ForkedAgent
 
-RUNS = [(6, 69584, 60), pytest.param(15, 2773, 250, marks=pytest.mark.slow)]
-"""Seconds, seed and records/s of each client: the faults of each run are of every kind."""
+RUNS = [(4, 0.4, 16105, 40), pytest.param(15, GAP_MEAN_S, 2773, 250, marks=pytest.mark.slow)]
+"""Seconds, seconds between faults, seed and records/s of each client: the faults of each run are of every kind."""
 ALWAYS = {"aiokafka", "confluent"}
 FOUR = ALWAYS | {"java", "kafkajs"}
 CLEAN = [Read(0, 0, "a/0/0"), Read(0, 1, "b/0/0"), Read(0, 2, "a/0/1"), Read(1, 0, "a/1/0")]
@@ -31,15 +31,15 @@ ACKNOWLEDGED = {Name("a", 0, 0): 0, Name("b", 0, 0): 1, Name("a", 0, 1): 2, Name
 
 
 @pytest.mark.requirement("W13")
-@pytest.mark.parametrize(("seconds", "seed", "rate"), RUNS)
+@pytest.mark.parametrize(("seconds", "gap_s", "seed", "rate"), RUNS)
 def test_nothing_is_lost_doubled_or_out_of_order(
-    seconds: int, seed: int, rate: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    seconds: int, gap_s: float, seed: int, rate: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not request.node.get_closest_marker("slow"):
         monkeypatch.setattr(cluster, "ProxiedAgent", ForkedAgent)
         for name, value in CREDENTIALS.items():
             monkeypatch.setenv(name, value)
-    outcome = asyncio.run(torture(TorturePlan(seed=seed, seconds=seconds, rate=rate)))
+    outcome = asyncio.run(torture(TorturePlan(seed=seed, seconds=seconds, gap_s=gap_s, rate=rate)))
     print_outcome(outcome)
 
     assert outcome.offences == []

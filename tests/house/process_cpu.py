@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -38,6 +38,8 @@ class ProcessTree:
         self._root = root
         self._lock = threading.Lock()
         self._known: dict[Key, Process] = {}
+        self._strangers: frozenset[int] = frozenset()
+        """Processes that are no members. None becomes one, so they are not read again."""
         self._ended_ticks = 0
         self._seconds = 0.0
 
@@ -48,7 +50,9 @@ class ProcessTree:
     def fresh_seconds(self) -> float:
         """Return the CPU seconds that the tree has used until now."""
         with self._lock:
-            members = self._members(dict(_processes()))
+            listed = frozenset(int(name) for name in os.listdir("/proc") if name.isdecimal())
+            members = self._members(dict(_processes(listed - self._strangers)))
+            self._strangers = listed - {key.pid for key in members}
             parents = {key.pid for key in self._known}
             for key, process in self._known.items():
                 if key not in members and process.parent not in parents:
@@ -78,13 +82,12 @@ def process_tree() -> ProcessTree:
     return ProcessTree(os.getpid())
 
 
-def _processes() -> Iterator[tuple[Key, Process]]:
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    # the name, in parentheses, may hold anything
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:  # it has ended
-                continue
-            yield Key(int(name), int(fields[19])), Process(int(fields[1]), sum(map(int, fields[11:15])))
+def _processes(ids: Iterable[int]) -> Iterator[tuple[Key, Process]]:
+    for pid in ids:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                # the name, in parentheses, may hold anything
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:  # it has ended
+            continue
+        yield Key(pid, int(fields[19])), Process(int(fields[1]), sum(map(int, fields[11:15])))

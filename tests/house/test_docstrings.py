@@ -13,9 +13,11 @@ def _fragments(code: str) -> list[str]:
     return [one.text for one in docstrings.docstrings("a.py", code) if one.fragment]
 
 
+@pytest.mark.slow
 def test_code_and_documents_are_below_both_alarms(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """In `make test`, this is a part of `make check`."""
     monkeypatch.setattr(sys, "argv", ["docstrings"])
     assert docstrings.main() == 0, capsys.readouterr().out
 

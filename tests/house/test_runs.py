@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 from load.tools.plan import VARIABLE, ToolPlan
-from tests.house import limits
+from tests.house import compiling, limits
 from tests.house.failures import LINES_KEPT, last_lines
 from tests.house.process_cpu import ProcessTree
 from tests.house.progress import Progress
@@ -129,6 +129,12 @@ def test_a_tree_counts_children_and_what_they_leave_behind() -> None:
         assert before >= 0.3  # /proc counts whole ticks of user and of system time, and rounds each down
         assert tree.fresh_seconds() >= before
         child.stdin.close()
+
+
+def test_workers_compile_every_test_module_once() -> None:
+    shares = [compiling.share(f"gw{number}", 3) for number in range(3)]
+    assert sorted(module for each in shares for module in each) == sorted(compiling.share("gw0", 1))
+    assert __name__ in compiling.share("gw0", 1)
 
 
 def test_progress_shows_count_percentage_and_what_is_left() -> None:

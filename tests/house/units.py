@@ -19,7 +19,9 @@ from load.tools.deploy import DEPLOY_TOOLS
 from tests.house.expected import file_of, seconds_of_test
 from tests.house.needs import tools_of
 
-SHARED_FOLDERS = ("tests/compat/apps/", "tests/compat/", "tests/cli/console/", "tests/spark/", "tests/deploy/")
+SHARED_FOLDERS = (
+    "tests/compat/apps/", "tests/compat/", "tests/cli/console/", "tests/cli/running/", "tests/spark/", "tests/deploy/",
+)  # fmt: skip
 """Each is one unit."""
 NEED_VERSITYGW = frozenset({"real_s3_url", "s3_url", "https_server"})
 """Fixtures of tests/fixtures_s3.py."""

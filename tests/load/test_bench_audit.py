@@ -15,6 +15,7 @@ SHARE = 0.004
 PROMISE_BYTES = 2 << 30
 
 
+@pytest.mark.slow
 async def test_ninety_days_at_one_gigabyte_per_second_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small share of the rows, and no blocks that wait: bytes per row by table, times all rows."""
     monkeypatch.setattr(bench_audit, "SIMULATED_SECONDS", 120)

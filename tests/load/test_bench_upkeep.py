@@ -11,6 +11,7 @@ from headrace.compactor.cleaning.planner import PARTITIONS_PER_LOOK
 from load import bench_upkeep
 
 
+@pytest.mark.slow
 async def test_planners_questions_are_asked_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,7 +89,7 @@ def _one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.requirement("L2", "L3", "L4", "L6")
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(steps, st.integers(0, 2**32))
 def test_readers_of_a_compacted_topic_see_what_they_are_promised(history: list[Any], seed: int) -> None:
     asyncio.run(Story(seed).tell(history))

@@ -99,7 +99,7 @@ Seen = tuple[bool, int, bool, Record]
 
 
 @pytest.mark.requirement("W9", "W10")
-@settings(max_examples=250)
+@settings(max_examples=125)
 @given(steps, types, st.integers(0, 2**32))
 def test_readers_see_the_same_records(history: list[Any], compression: list[str], seed: int) -> None:
     asyncio.run(Story(compression, seed).tell(history))

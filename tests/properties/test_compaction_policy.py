@@ -141,7 +141,7 @@ class Story:
 
 
 @pytest.mark.requirement("W10")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(policies(), st.lists(st.one_of(living, idle), min_size=1, max_size=6), st.integers(1, 9), st.integers(0, 2**32))
 def test_without_expiration_a_byte_is_written_once_per_class_that_its_file_can_climb(
     drawn: tuple[PolicyLimits, MergeLimits], steps: list[Any], partitions: int, seed: int
@@ -157,7 +157,7 @@ def test_without_expiration_a_byte_is_written_once_per_class_that_its_file_can_c
 
 
 @pytest.mark.requirement("W10")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     policies(),
     st.lists(st.one_of(flushes, flushes, deaths, idle), min_size=1, max_size=8),

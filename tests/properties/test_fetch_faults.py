@@ -33,7 +33,7 @@ DISTURBED = ("swap", "swap unread", "delay feed", "drop rows", "lose shard", "re
 
 
 @pytest.mark.requirement("W5")
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(USUAL + DISTURBED), min_size=5, max_size=40), st.integers(0, 2**32))
 def test_a_disturbed_feed_never_shows_wrong_data_and_never_rewinds(steps: list[str], seed: int) -> None:
     asyncio.run(_Disturbed(seed).run(steps))

@@ -20,7 +20,7 @@ from tests.simulation.planting import look_for
 from tests.simulation.summary import SIMULATED
 from tests.simulation.world import simulate
 
-EVERYDAY = 50
+EVERYDAY = 25
 EVERYDAY_PER_TEST = 25
 SLOW = 2_000
 SLOW_PER_TEST = 100

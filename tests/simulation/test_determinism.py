@@ -14,15 +14,15 @@ from tests.simulation.world import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = range(300, 325)
-SEEDS_EACH_WAY = [*SEEDS[:8], *range(FIRST_SEED_WITH_SEGMENTS, FIRST_SEED_WITH_SEGMENTS + 2)]
+SEEDS_EACH_WAY = [*SEEDS[:4], *range(FIRST_SEED_WITH_SEGMENTS, FIRST_SEED_WITH_SEGMENTS + 2)]
 MANY_SEEDS_EACH_WAY = [*SEEDS, *range(FIRST_SEED_WITH_SEGMENTS, FIRST_SEED_WITH_SEGMENTS + 5)]
 DIGESTS = "from tests.simulation.world import simulate; print([simulate(seed).digest for seed in %s])"
 
 
 def test_a_seed_gives_the_same_history_again() -> None:
-    first = [simulate(seed).digest for seed in SEEDS[:12]]
-    assert [simulate(seed).digest for seed in SEEDS[:12]] == first
-    assert len(set(first)) == 12
+    first = [simulate(seed).digest for seed in SEEDS[:6]]
+    assert [simulate(seed).digest for seed in SEEDS[:6]] == first
+    assert len(set(first)) == 6
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tests.simulation.plan import FIRST_SEED_WITH_GROWTH, make_plan
 from tests.simulation.planting import look_for
 from tests.simulation.summary import SIMULATED
 
-EVERYDAY = 60
+EVERYDAY = 30
 EVERYDAY_PER_TEST = 30
 SLOW = 2_000
 SLOW_PER_TEST = 100

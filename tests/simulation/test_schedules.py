@@ -15,7 +15,7 @@ from tests.simulation.plan import make_plan
 from tests.simulation.summary import SIMULATED
 from tests.simulation.world import World
 
-EVERYDAY, FIRST_SEEDS = 200, 1_000
+EVERYDAY, FIRST_SEEDS = 100, 1_000
 EVERYDAY_PER_TEST = 50
 FIRST_SLOW_SEED = 1_000_000
 SLOW = 20_000

@@ -13,6 +13,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.cluster_properties import write_cluster_id
 from tests.fixtures_s3 import aws_credentials, real_s3_url
 from tests.house.needs import require
+from tests.java_program import FLAGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,7 @@ def spark(aws_credentials: None) -> Iterator[SparkSession]:
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.extraJavaOptions": " ".join(FLAGS),
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.session.timeZone": "UTC",
         }.items():

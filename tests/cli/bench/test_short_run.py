@@ -50,6 +50,7 @@ def test_a_short_run_measures_two_agents_and_reads_back_all_records(
     assert [summary["row"] for summary in found["summary"]] == ["16kib", "one", "read-1"]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("s3-latency", "versitygw")
 def test_a_short_run_on_an_s3_server_counts_its_cost_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = tmp_path / "result.json"

@@ -80,6 +80,7 @@ def test_people_read_a_plan(files: Files, server: DevServer, capsys: pytest.Capt
     assert ended.value.code == 1, "2 would say that there is a difference"
 
 
+@pytest.mark.slow
 def test_the_git_workflow_of_the_page_works_as_it_is_written(empty: DevServer, tmp_path: Path) -> None:
     blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 5

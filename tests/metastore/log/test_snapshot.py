@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 import tracemalloc
 import uuid
@@ -96,9 +97,12 @@ def test_files_of_another_kind_are_named(data: bytes, kind: type[Exception], nam
         load_snapshot(data)
 
 
+_packed = functools.cache(functools.partial(zlib.compress, level=9))
+
+
 def _forged(body: bytes, size: int, count: int) -> bytes:
     """A file with a valid checksum."""
-    packed = zlib.compress(body, 9)
+    packed = _packed(body)
     header = struct.pack(">4sHqIII", b"HRMS", 1, 1, count, 0, size)
     checksum = crc32c(packed, crc32c(header))
     return struct.pack(">4sHqIII", b"HRMS", 1, 1, count, checksum, size) + packed
