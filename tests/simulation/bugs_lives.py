@@ -10,7 +10,7 @@ from unittest import mock
 from unittest.mock import AsyncMock
 
 from headrace.agent.fetch.index.index import TailIndex
-from headrace.agent.produce.refused_sequences import RefusedSequences
+from headrace.agent.produce.refused_sequences import Numbered, RefusedSequences
 from headrace.metastore.life import keeper, verdict
 from headrace.metastore.life.bucket import Position
 from headrace.metastore.life.keeper import FlushedPosition, LeavePolicy, LifeKeeper
@@ -167,6 +167,19 @@ def a_copy_is_taken_for_what_it_was(patch: Patch) -> None:
 def connections_to_an_old_primary_are_kept(patch: Patch) -> None:
     """The address of Postgres has moved, and a process that is connected to the old primary stays there."""
     patch.replace(LeavePolicy, "leaves", lambda self, verdict, server, now: False)
+
+
+@bug("W7", Kind.HIDDEN)
+def a_gap_is_waited_for_without_end(patch: Patch) -> None:
+    """Each batch that is out of order begins the wait again."""
+
+    def explain(self: RefusedSequences, batch: Numbered, now: float, *, is_settled: bool) -> bool:
+        found = self._producers.get((batch.producer_id, batch.place))
+        if found is not None:
+            found.gap = None
+        return bool(original(self, batch, now, is_settled=False))
+
+    original = patch.replace(RefusedSequences, "explain_by_another_agent", explain)
 
 
 @bug("W7", Kind.STUCK)

@@ -8,7 +8,7 @@ from headrace.agent.produce.acknowledge import Acknowledger
 from headrace.agent.produce.batches import PlacedBatch
 from headrace.agent.produce.flush_queue import FlushedFile
 from headrace.agent.produce.last_stored import LastStored
-from headrace.agent.produce.refused_sequences import Numbered, RefusedSequences
+from headrace.agent.produce.refused_sequences import RefusedSequences
 from headrace.agent.produce.stages import CommittingFile
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome
 from tests.patch import Patch
@@ -32,19 +32,6 @@ def a_gap_is_final_while_an_earlier_batch_is_on_its_way_through_another_agent(pa
 def a_gap_is_final_on_every_connection(patch: Patch) -> None:
     """How the last stored batch of the producer came is not looked at."""
     patch.replace(LastStored, "is_settled", lambda self, entry: True)
-
-
-@bug("W7", Kind.HIDDEN)
-def a_gap_is_waited_for_without_end(patch: Patch) -> None:
-    """Each batch that is out of order begins the wait again."""
-
-    def explain(self: RefusedSequences, batch: Numbered, now: float, *, is_settled: bool) -> bool:
-        found = self._producers.get((batch.producer_id, batch.place))
-        if found is not None:
-            found.gap = None
-        return bool(original(self, batch, now, is_settled=False))
-
-    original = patch.replace(RefusedSequences, "explain_by_another_agent", explain)
 
 
 @bug("W7", Kind.PHANTOM)
