@@ -36,7 +36,7 @@ PASSWORD = "open sesame"
 
 
 class Secured:
-    """An agent with ACLs: users log in at `clients`, everybody at `admin` may do everything."""
+    """An agent with ACLs: users log in at `clients`, a client of `admin` may do everything."""
 
     def __init__(self, agent: AgentUnderTest, admin: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._clients, self._admin, self._folder, self._capsys = agent.kafka, admin, folder, capsys
@@ -113,7 +113,7 @@ def test_the_named_rights_suffice_and_each_is_needed(secured: Secured) -> None:
         for missing in rights:
             user = secured.user_with([right for right in rights if right != missing])
             status, out, err = secured.command(action, user)
-            if (action, missing) == ("export", "topic Describe"):  # topics that nobody may see cannot be named
+            if (action, missing) == ("export", "topic Describe"):  # a hidden topic has no name to refuse
                 assert (status, "team.old" in out) == (0, False), err
                 continue
             assert status == 1, f"{action} without {missing}: {out}{err}"
