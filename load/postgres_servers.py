@@ -158,9 +158,27 @@ class Servers:
         address = f"host={place['host']} port={place['port']} user={USER} application_name={name}"
         directory = self._home / name
         directory.mkdir()
-        self._give(directory)
+        self.give(directory)
         to = str(directory / "pgdata")
         self._run("pg_basebackup", "-d", address, "-D", to, *flags, "-X", "stream", "-c", "fast", "--no-sync")
+
+    def configure(self, name: str, lines: str) -> None:
+        """Append lines to postgresql.conf and start the server again."""
+        with (self._home / name / "pgdata" / "postgresql.conf").resolve().open("a") as settings:
+            settings.write(lines)
+        self.stop(name)
+        self.start(name)
+
+    def data_of(self, name: str) -> Path:
+        """Return the place of the data directory of a new server, for a restore; `start_restored` starts it."""
+        (self._home / name).mkdir()
+        return self._home / name / "pgdata"
+
+    def start_restored(self, name: str) -> None:
+        """Start on a restored directory, and return when the recovery has ended."""
+        self.give(self._home / name)
+        self.start(name)
+        self._until(name, "SELECT NOT pg_is_in_recovery()")
 
     def start_from_backup(self, name: str) -> None:
         """Start on a directory of back_up, as a restore from an archive that has nothing newer: on a new timeline."""
@@ -168,9 +186,7 @@ class Servers:
         with (data / "postgresql.auto.conf").open("a") as settings:
             settings.write("restore_command = 'false'\n")
         (data / "recovery.signal").touch()
-        self._give(self._home / name)
-        self.start(name)
-        self._until(name, "SELECT NOT pg_is_in_recovery()")
+        self.start_restored(name)
 
     def wait_until_streamed(self, name: str, *, of: str = "primary") -> None:
         """Return when the standby has replayed what the primary has now."""
@@ -194,7 +210,7 @@ class Servers:
         (self._home / to).mkdir()
         shutil.copytree(source, self._home / to / "pgdata", ignore=shutil.ignore_patterns(".s.PGSQL.*"))  # no sockets
         (self._home / to / "pgdata").chmod(0o700)
-        self._give(self._home / to)
+        self.give(self._home / to)
 
     def dump(self, name: str) -> bytes:
         """pg_dump of the metastore."""
@@ -222,7 +238,8 @@ class Servers:
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout
 
-    def _give(self, directory: Path) -> None:
+    def give(self, directory: Path) -> None:
+        """Let the server write there."""
         if self._account is not None:
             for path in (directory, *directory.rglob("*")):
                 shutil.chown(path, self._account.pw_uid, self._account.pw_gid)

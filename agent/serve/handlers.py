@@ -147,7 +147,12 @@ class _BrokerParts:
         self.producer_ids = ProducerIds(parts.metastore, parts.clock)
         self.refused = RefusalLog().refused
         self.controller = ControllerParts(
-            parts.metastore, parts.cluster, parts.settings, parts.clock, parts.is_active_controller
+            parts.metastore,
+            parts.cluster,
+            parts.settings,
+            parts.clock,
+            parts.is_active_controller,
+            shared=parts.shared,
         )
         self.change = self.controller.change
         self.access = AccessParts(

@@ -185,6 +185,19 @@ class KafkaCluster:
             raise NotFoundError(f"topic does not exist: {', '.join(missing)}")
         return sorted(found, key=lambda topic: str(topic.name))
 
+    def named_topics(self, names: Iterable[str]) -> list[Any]:
+        """Return what the cluster says of each topic, with its error."""
+        return self._metadata(names)
+
+    def topic_operations(self, names: Iterable[str]) -> dict[str, int]:
+        """Return what the caller may do with each topic that exists, as Kafka's bits of operations (KIP-430)."""
+        found = self._metadata(names, topic_operations=True)
+        return {
+            str(topic.name): int(topic.topic_authorized_operations)
+            for topic in found
+            if topic.error_code is ErrorCode.none and hasattr(topic, "topic_authorized_operations")
+        }
+
     def nodes(self) -> list[int]:
         """The brokers' node ids."""
         self._metadata(())
@@ -198,13 +211,13 @@ class KafkaCluster:
         self._addresses[answer.node_id] = (answer.host, answer.port)
         return int(answer.node_id)
 
-    def _metadata(self, names: Iterable[str] | None) -> list[Any]:
+    def _metadata(self, names: Iterable[str] | None, *, topic_operations: bool = False) -> list[Any]:
         m = self.message(ApiKey.METADATA)
         topics = None if names is None else tuple(m.make("MetadataRequestTopic", topic_id=None, name=n) for n in names)
         request = m.request(
             topics=topics,
             allow_auto_topic_creation=False,
-            include_topic_authorized_operations=False,
+            include_topic_authorized_operations=topic_operations,
             include_cluster_authorized_operations=False,
         )
         answer = self.ask(ApiKey.METADATA, request)

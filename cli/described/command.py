@@ -106,7 +106,7 @@ def run_plan(args: argparse.Namespace) -> int:
     description = read_description(args.file, args.secrets)
     with open_cluster(args) as cluster:
         plan = _planned(args, cluster, description)
-        _refuse(description, plan, check_steps(cluster, plan.steps, description.state))
+        _refuse(description, plan, check_steps(cluster, plan.steps, description.state, only_reads=True))
     _show(args, description, plan.steps)
     return STATUS_DIFFERENT if plan.steps else 0
 
@@ -118,7 +118,7 @@ def run_apply(args: argparse.Namespace) -> int:
         plan = _planned(args, cluster, description)
         passwords, failed = read_passwords(plan.steps, description.state)
         failed += [(step, _why_not(step)) for step in plan.steps if not _is_allowed(args, step)]
-        failed += check_steps(cluster, plan.steps, description.state)
+        failed += check_steps(cluster, plan.steps, description.state, only_reads=False)
         _refuse(description, plan, failed)
         _confirm(args, plan.steps)
         done: list[ApplyStep] = []

@@ -10,8 +10,10 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
+from kio.schema.errors import ErrorCode
+
 from headrace.cli.client.acls import Acl, SecurityDisabledError, WantedAcls, list_acls
-from headrace.cli.client.cluster import KafkaCluster
+from headrace.cli.client.cluster import KafkaCluster, require
 from headrace.cli.client.features import is_headrace
 from headrace.cli.client.quotas import list_quotas
 from headrace.cli.client.users import list_users
@@ -91,6 +93,10 @@ def _topics(
         for topic in cluster.metadata()
         if not getattr(topic, "is_internal", False) and not _INTERNAL.fullmatch(str(topic.name))
     }
+    hidden = sorted(set(configs_of or ()) - listed.keys())
+    for topic in cluster.named_topics(hidden) if hidden else ():
+        if topic.error_code is not ErrorCode.unknown_topic_or_partition:  # a topic that the caller may not see
+            require(topic.error_code, None, str(topic.name))
     shown = [name for name in listed if configs_of is None or name in configs_of]
     configs = describe_topics(cluster, shown)
     states = {}

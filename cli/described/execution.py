@@ -23,6 +23,7 @@ from headrace.cli.client.topics import BY_DEFAULT, add_partitions, create_topic,
 from headrace.cli.client.users import ITERATIONS_DEFAULT, Credential, delete_credential, set_password
 from headrace.cli.configs import BROKER, DELETE, SET, TOPIC, change_configs
 from headrace.cli.configs import Change as ConfigChange
+from headrace.cli.described.rights import why_not_allowed
 from headrace.cli.described.state import Action, ApplyStep, ClusterState, ObjectKind, UserKey
 from headrace.config.errors import ConfigError
 from headrace.config.references import resolved
@@ -54,12 +55,14 @@ def read_passwords(steps: Sequence[ApplyStep], wanted: ClusterState) -> tuple[di
     return found, failed
 
 
-def check_steps(cluster: KafkaCluster, steps: Sequence[ApplyStep], wanted: ClusterState) -> list[Failed]:
+def check_steps(
+    cluster: KafkaCluster, steps: Sequence[ApplyStep], wanted: ClusterState, *, only_reads: bool
+) -> list[Failed]:
     """Ask the cluster whether it would accept each step; nothing is changed. Return those that it refuses.
 
-    A caller that may only read gets no answer, and so no refusal.
+    With `only_reads`, a caller without the right to change gets no answer, and so no refusal.
     """
-    failed = []
+    failed = [] if only_reads else why_not_allowed(cluster, steps)
     for step in steps:
         check = _check(cluster, step, wanted)
         if check is None:
@@ -67,7 +70,7 @@ def check_steps(cluster: KafkaCluster, steps: Sequence[ApplyStep], wanted: Clust
         try:
             cluster.look_again(check)
         except HeadraceError as error:
-            if _MAY_NOT not in str(error):
+            if not only_reads or _MAY_NOT not in str(error):
                 failed.append((step, str(error)))
     return failed
 

@@ -4,7 +4,7 @@ Place: behind AlterPartitionReassignments and ListPartitionReassignments, and in
 which completes reassignments. Pure: from an image to the records to append at its offset.
 Invariant: all of a reassignment's state is in the log, so it survives every failover and ends with
 its topic. An agent holds no data, so it is in sync as soon as it is registered and live; an added one
-becomes preferred only then.
+becomes preferred only then. A list of what clients behind one address see moves nothing (replica_counts.py).
 """
 
 from __future__ import annotations
@@ -12,24 +12,31 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 
-from headrace.config.node_ids import STORE_REPLICAS
+from headrace.config.node_ids import VIRTUAL_NODE_ID
 from headrace.metastore.log.image import Assignment, MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import PartitionChangeRecord
+from headrace.metastore.log.replica_counts import is_agent, resized
 from headrace.storage.errors import InvalidError, NotFoundError
 
 
-def reassign(image: MetadataImage, topic_id: uuid.UUID, index: int, target: Sequence[int]) -> PartitionChangeRecord:
+def reassign(
+    image: MetadataImage, topic_id: uuid.UUID, index: int, target: Sequence[int], *, shows_virtual: bool = False
+) -> PartitionChangeRecord:
     """Prefer the agents of `target`, best first; one that is under way is replaced.
 
     It is complete at once when no agent is added. NotFoundError for an unknown partition, InvalidError for a target
     without an agent, one that names an agent twice or an agent that is not registered (fenced is fine). Replicas of the
     object store, which Metadata shows to clients, may be in it and are complete at once.
+    With `shows_virtual` the client sees one virtual node instead of the agents: a target of this node and of replicas
+    of the object store states their number, and moves nothing.
     """
     topic = _topic(image, topic_id, index)
     wanted = tuple(target)
-    agents = [node_id for node_id in wanted if node_id not in STORE_REPLICAS]
+    agents = [node_id for node_id in wanted if is_agent(node_id) or node_id == VIRTUAL_NODE_ID]
     if not agents or len(set(wanted)) != len(wanted):
         raise InvalidError(f"preferred agents must be distinct and at least one: topic={topic.name} target={wanted}")
+    if shows_virtual and agents == [VIRTUAL_NODE_ID]:
+        return _change(topic_id, index, Assignment(resized(topic, index, len(wanted))))
     unknown = [node_id for node_id in agents if node_id not in image.agents]
     if unknown:
         raise InvalidError(f"agents are not registered: topic={topic.name} node_ids={unknown}")

@@ -11,7 +11,7 @@ from headrace.cli.command_line import make_parser
 from headrace.cli.described.diff import Scope, make_plan
 from headrace.cli.described.reading import read_description
 from headrace.cli.described.state import ClusterState, ObjectKind, TopicState, UserState
-from tests.deploy.rendering import Object, objects, one, pods
+from tests.deploy.rendering import Object, environment, objects, one, pods
 from tests.deploy.test_chart_refusals import render
 
 pytestmark = pytest.mark.needs("helm")
@@ -94,3 +94,14 @@ def test_a_wrong_entry_is_refused_by_its_key(settings: tuple[str, ...], key: str
 
 def _hooks(found: list[Object]) -> list[Object]:
     return [item for item in found if "helm.sh/hook" in item["metadata"].get("annotations", {})]
+
+
+def test_clients_of_the_admin_listener_are_allowed_what_an_emergency_needs(tmp_path: Path) -> None:
+    """They are anonymous, so without an ACL an authorizer refuses them everything."""
+    (file := tmp_path / "cluster.yaml").write_text(
+        one(objects("secure"), "ConfigMap", "-cluster-file")["data"]["cluster.yaml"]
+    )
+    state = read_description([str(file)]).state
+    assert state.acls == {Acl("cluster", "kafka-cluster", "literal", "User:ANONYMOUS", "127.0.0.1", "All", "allow")}
+    (agent,) = pods(objects("secure"))["Deployment/hr-headrace-agent"]["containers"]
+    assert environment(agent)["HEADRACE_LISTENERS"].endswith(",ADMIN://127.0.0.1:9096")

@@ -357,7 +357,7 @@ def test_clients_log_in_by_one_values_file() -> None:
     assert users == [
         f"SCRAM-SHA-512=[name={name},password-file=/run/headrace-users/{name}]" for name in ("admin", "orders")
     ]
-    (test,) = [spec for name, spec in pods(found).items() if name.startswith("Pod/")]
+    test = pods(found)["Pod/hr-headrace-test"]
     assert test["containers"][0]["args"][0].count("--command-config /etc/headrace-client/client.properties") == 4
 
 

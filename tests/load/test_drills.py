@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from load import operator_week
 from load.drills.__main__ import main
 from load.drills.clients import PARTITIONS, DrillClients
 from load.drills.operator import Findings, moved, warnings, worse
@@ -68,3 +71,22 @@ def test_a_drill_of_a_lost_agent(monkeypatch: pytest.MonkeyPatch, capfd: pytest.
     monkeypatch.setattr("sys.argv", ["drills", "agent_lost"])
     assert main() == 0
     assert "recovered without hands" in capfd.readouterr().out
+
+
+def test_a_drill_that_raises_has_failed_and_the_week_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def drill(name: str, write: Callable[[str], None]) -> bool:
+        if name == "zone_lost":
+            raise RuntimeError("a program of the rig is missing")
+        return name == "agent_lost"
+
+    monkeypatch.setattr(operator_week, "run_drill", drill)
+    monkeypatch.setattr("sys.argv", ["operator_week", "zone_lost", "wrong_clock", "agent_lost"])
+    assert operator_week.main() == 1
+    printed = capfd.readouterr().out
+    assert "a program of the rig is missing" in printed
+    verdicts = [line.split()[:2] for line in printed.partition("== the week")[2].splitlines()[1:4]]
+    assert verdicts == [["zone_lost", "FAILED"], ["wrong_clock", "FAILED"], ["agent_lost", "passed"]]
+    monkeypatch.setattr("sys.argv", ["operator_week", "agent_lost"])
+    assert operator_week.main() == 0

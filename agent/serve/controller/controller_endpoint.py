@@ -90,7 +90,7 @@ class ControllerEndpoint:
         self._registry = own_registry = CollectorRegistry()
         self._audit = audit = AuditLog(clock, own_registry)
         authorizer = reporting_authorizer(settings, view, clock, own_registry, audit)
-        parts = ControllerParts(metastore, view, settings, clock, lambda: self.controller.is_active)
+        parts = ControllerParts(metastore, view, settings, clock, lambda: self.controller.is_active, shared=None)
         register_rows(self._dispatcher, CONTROLLER_ROWS, parts, authorizer, audit)
         self._serve: RequestHandler = self._dispatcher.handle
         self._listener = KafkaListener(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from headrace.agent.access import audited_changes
 from headrace.agent.access.authorization.rules import cluster
 from headrace.agent.cluster.log_change import LogChange
+from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.serve.api_row import ApiRow
 from headrace.agent.serve.controller.broker_lifecycle import BrokerHeartbeat, BrokerRegistration, UnregisterBroker
@@ -33,17 +34,24 @@ class ControllerParts:
     """What these handlers are made of."""
 
     def __init__(
-        self, metastore: Metastore, view: ClusterView, settings: Settings, clock: Clock, is_active: Callable[[], bool]
+        self,
+        metastore: Metastore,
+        view: ClusterView,
+        settings: Settings,
+        clock: Clock,
+        is_active: Callable[[], bool],
+        *,
+        shared: SharedAddress | None,
     ) -> None:
-        """`is_active` says whether this controller is the active one."""
-        self.metastore, self.view, self.is_active = metastore, view, is_active
+        """`is_active` says whether this controller is the active one. `shared`: None where no client is."""
+        self.metastore, self.view, self.is_active, self.shared = metastore, view, is_active, shared
         self.change = LogChange(view, metastore, clock)
         self.in_force = SettingsInForce(settings, lambda: view.image)
 
 
 CONTROLLER_ROWS: dict[int, ApiRow[ControllerParts]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: ApiRow(
-        lambda of: AlterPartitionReassignments(of.change), cluster.ALTER, audited_changes.reassignments
+        lambda of: AlterPartitionReassignments(of.change, of.shared), cluster.ALTER, audited_changes.reassignments
     ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ApiRow(lambda of: ListPartitionReassignments(of.view), cluster.DESCRIBE),
     ApiKey.DESCRIBE_QUORUM: ApiRow(lambda of: DescribeQuorum(of.view, of.metastore), cluster.DESCRIBE),

@@ -13,16 +13,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import LogChange, Verdict
+from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
-from headrace.agent.topics.metadata.shown_replicas import SHOWN_REPLICAS_MAX
 from headrace.metastore.log.image import Assignment, MetadataImage
 from headrace.metastore.log.kip631_records import PartitionChangeRecord
 from headrace.metastore.log.reassignment import cancel_reassignment, reassign, reassignments
+from headrace.metastore.log.replica_counts import shown_count
 from headrace.protocol.errors import error_code, reassignment_error
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply
@@ -43,11 +44,18 @@ class _Wish:
         self.code, self.message = ErrorCode(code), message
 
 
+class _Rules(NamedTuple):
+    """`same_size`: the number of replicas must not change. `shows_virtual`: the client sees no agents."""
+
+    same_size: bool
+    shows_virtual: bool
+
+
 class AlterPartitionReassignments:
     """The handler of key 45."""
 
-    def __init__(self, change: LogChange) -> None:
-        self._change = change
+    def __init__(self, change: LogChange, shared: SharedAddress | None) -> None:
+        self._change, self._shared = change, shared
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -56,7 +64,8 @@ class AlterPartitionReassignments:
         ]
         same_size = not getattr(entity, "allow_replication_factor_change", True)
         deadline = request.received_at + entity.timeout.total_seconds()
-        code, message = await self._alter([wish for topic in wishes for wish in topic], same_size, deadline)
+        rules = _Rules(same_size, virtual_node(self._shared, request.connection.listener) is not None)
+        code, message = await self._alter([wish for topic in wishes for wish in topic], rules, deadline)
         responses = tuple(
             schema.make(
                 "ReassignableTopicResponse",
@@ -81,12 +90,12 @@ class AlterPartitionReassignments:
         )
         return reply(request, response)
 
-    async def _alter(self, wishes: list[_Wish], same_size: bool, deadline: float) -> Verdict:
+    async def _alter(self, wishes: list[_Wish], rules: _Rules, deadline: float) -> Verdict:
         """The result of the request as a whole."""
         times = Counter((wish.topic, wish.index) for wish in wishes)
         if any(count > 1 for count in times.values()):
             return Verdict(ErrorCode.invalid_request, "duplicate partition")
-        return await self._change.append(lambda image: _judge(image, wishes, same_size), deadline)
+        return await self._change.append(lambda image: _judge(image, wishes, rules), deadline)
 
 
 class ListPartitionReassignments:
@@ -124,17 +133,18 @@ class ListPartitionReassignments:
         return reply(request, response)
 
 
-def _judge(image: MetadataImage, wishes: Iterable[_Wish], same_size: bool) -> list[PartitionChangeRecord]:
+def _judge(image: MetadataImage, wishes: Iterable[_Wish], rules: _Rules) -> list[PartitionChangeRecord]:
     """The records of accepted changes; refused ones get an error."""
     records = []
     for wish in wishes:
         wish.answer(ErrorCode.none, None)
         try:
-            record = _change(image, wish)
+            record = _change(image, wish, rules)
         except InvalidError as error:
             wish.answer(reassignment_error(error), str(error))
         else:
-            if same_size and wish.target is not None and len(wish.target) != (shown := _shown(image, wish)):
+            shown = shown_count(image.topics_by_name[wish.topic], wish.index)
+            if rules.same_size and wish.target is not None and len(wish.target) != shown:
                 wish.answer(
                     ErrorCode.invalid_replication_factor, f"the number of replicas must not change from {shown}"
                 )
@@ -145,19 +155,13 @@ def _judge(image: MetadataImage, wishes: Iterable[_Wish], same_size: bool) -> li
     return records
 
 
-def _change(image: MetadataImage, wish: _Wish) -> PartitionChangeRecord | None:
+def _change(image: MetadataImage, wish: _Wish, rules: _Rules) -> PartitionChangeRecord | None:
     topic = image.topics_by_name.get(wish.topic)
     if topic is None:
         raise NotFoundError(f"topic does not exist: {wish.topic}")
     if wish.target is None:
         return cancel_reassignment(image, topic.topic_id, wish.index)
-    return reassign(image, topic.topic_id, wish.index, wish.target)
-
-
-def _shown(image: MetadataImage, wish: _Wish) -> int:
-    """The number of replicas that clients see; without preferred agents, the topic's replication factor."""
-    topic = image.topics_by_name[wish.topic]
-    return len(topic.assignment(wish.index).preferred) or min(topic.replication_factor, SHOWN_REPLICAS_MAX)
+    return reassign(image, topic.topic_id, wish.index, wish.target, shows_virtual=rules.shows_virtual)
 
 
 def _under_way(image: MetadataImage, asked: Any) -> dict[str, list[tuple[int, Assignment]]]:

@@ -25,6 +25,7 @@ from headrace.agent.topics.topic_rules import PARTITIONS_PER_REQUEST_MAX, TopicD
 from headrace.metastore.api.topics import CountChange, PartitionApi, PartitionGrowth
 from headrace.metastore.log.features import PARTITION_CHANGES_FORMAT
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.log.replica_counts import like_the_first
 from headrace.metastore.partitions.changes import change_count
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, InvalidError
@@ -136,12 +137,15 @@ class PartitionCounts:
         preferred = wanted.assignments
         if preferred is not None and (refusal := _assignment_refusal(image, preferred, wanted.partition_count - count)):
             return refusal
-        return _plan(image, topic, wanted.partition_count, preferred or ())
+        return _plan(image, topic, wanted.partition_count, preferred)
 
 
-def _plan(image: MetadataImage, topic: TopicImage, wanted: int, preferred: Sequence[Sequence[int]]) -> _Plan | Verdict:
+def _plan(
+    image: MetadataImage, topic: TopicImage, wanted: int, assignments: Sequence[Sequence[int]] | None
+) -> _Plan | Verdict:
     partitions = topic.ordered_partitions
     added = max(wanted - partitions.undeleted, 0)
+    preferred = like_the_first(topic, added) if assignments is None else assignments
     if image.metadata_format < PARTITION_CHANGES_FORMAT:
         if not added:
             message = (

@@ -19,8 +19,9 @@ from headrace.agent.access.authorization.operations import NOT_ASKED, AclOperati
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.topics.metadata.describe_cluster import controller_id
 from headrace.agent.topics.metadata.shown_replicas import shown_replicas
-from headrace.config.node_ids import STORE_REPLICAS
+from headrace.config.node_ids import STORE_REPLICAS, VIRTUAL_NODE_ID
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
+from headrace.metastore.log.replica_counts import is_agent
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.typed import Schema
 
@@ -132,8 +133,10 @@ class MetadataRendering:
         assigned = topic.assignment(index).replicas
         if self.virtual is not None:
             return shown_replicas(len(assigned) or topic.replication_factor, self.virtual.node_id, self._nodes)
-        if not assigned:
-            return shown_replicas(topic.replication_factor, None if leader is None else leader.node_id, self._nodes)
+        if not any(map(is_agent, assigned)):
+            leads = None if leader is None else leader.node_id
+            return shown_replicas(len(assigned) or topic.replication_factor, leads, self._nodes)
+        assigned = tuple(node_id for node_id in assigned if node_id != VIRTUAL_NODE_ID)
         return assigned if leader is None or leader.node_id in assigned else (leader.node_id, *assigned)
 
     def _is_live(self, node_id: int) -> bool:

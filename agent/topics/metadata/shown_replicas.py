@@ -17,9 +17,7 @@ import bisect
 from collections.abc import Sequence
 
 from headrace.config.node_ids import STORE_REPLICAS
-
-SHOWN_REPLICAS_MAX = len(STORE_REPLICAS)
-"""A client may ask for 32,767, and each costs 8 bytes in the answer for each partition."""
+from headrace.metastore.log.replica_counts import SHOWN_REPLICAS_MAX
 
 
 def shown_replicas(factor: int, leader: int | None, nodes: Sequence[int]) -> tuple[int, ...]:

@@ -73,9 +73,11 @@ class FakeMetadataLog:
                 self.cluster_values[record.name] = record.value
         return len(self.log) - len(records)
 
-    def add_topic(self, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> uuid.UUID:
+    def add_topic(
+        self, name: str, partitions: int = 1, configs: dict[str, str] | None = None, *, factor: int = 1
+    ) -> uuid.UUID:
         topic_id = uuid.uuid4()
-        self._append_topic(NewTopic(name, topic_id, partitions, configs or {}))
+        self._append_topic(NewTopic(name, topic_id, partitions, configs or {}, replication_factor=factor))
         return topic_id
 
     def add_partitions(

@@ -37,7 +37,7 @@ class World:
         self.view = ControllerView(CONTROLLER, api.cluster_id, api.commit_shards, MetadataFollower(api))
         self.dispatcher = Dispatcher(lambda: self.view.image)
         self.is_active = False
-        parts = ControllerParts(api, self.view, Settings(), SystemClock(), lambda: self.is_active)
+        parts = ControllerParts(api, self.view, Settings(), SystemClock(), lambda: self.is_active, shared=None)
         handlers: dict[int, RequestHandler] = {
             ApiKey.DESCRIBE_CLUSTER: DescribeCluster(self.view, shared=None),
             **{api_key: row.handler(parts) for api_key, row in CONTROLLER_ROWS.items()},

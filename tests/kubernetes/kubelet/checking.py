@@ -35,9 +35,7 @@ async def run_inside(pid: int, command: list[str], environment: dict[str, str], 
     if pid == 0:
         return 1
     process = await asyncio.create_subprocess_exec(
-        NSENTER, "--target", str(pid), "--mount", "--net", "--pid", "--uts", "--root", "--wd",
-        "--setuid=" + _id(pid, "Uid"), "--setgid=" + _id(pid, "Gid"), "--", *command,
-        env=environment, stdin=asyncio.subprocess.DEVNULL,
+        *enter(pid), *command, env=environment, stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -48,6 +46,14 @@ async def run_inside(pid: int, command: list[str], environment: dict[str, str], 
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 process.kill()
+
+
+def enter(pid: int) -> list[str]:
+    """Return what runs a command in the namespaces of this process of a container, as its user."""
+    return [
+        NSENTER, "--target", str(pid), "--mount", "--net", "--pid", "--uts", "--root", "--wd",
+        "--setuid=" + _id(pid, "Uid"), "--setgid=" + _id(pid, "Gid"), "--",
+    ]  # fmt: skip
 
 
 def port_of(port: int | str, container: Json) -> int:

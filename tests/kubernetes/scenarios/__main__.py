@@ -13,7 +13,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.kubernetes.scenarios import changes, install, outage, removal, scaling, secured, spark
+from tests.kubernetes.scenarios import (
+    administration,
+    changes,
+    described,
+    install,
+    outage,
+    removal,
+    scaling,
+    secured,
+    spark,
+)
 from tests.kubernetes.scenarios.release import Release
 
 SCENARIOS: dict[str, Callable[[Release], str]] = {
@@ -31,6 +41,8 @@ SCENARIOS: dict[str, Callable[[Release], str]] = {
     "proxied": install.proxied,
     "uninstall": removal.uninstall,
     "secured": secured.secured,
+    "admin-listener": administration.admin_listener,
+    "cluster-file": described.cluster_file,
 }
 
 
