@@ -1,1 +1,1 @@
-"""Clients beside kills and pauses of the servers, the same ones for Headrace and for Apache Kafka."""
+"""Runs in which servers are only killed and paused: at the same times for Headrace and for Apache Kafka."""

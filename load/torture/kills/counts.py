@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from load.torture.checker import Name
-from load.torture.kills.stored import Stored
+from load.torture.kills.stored import WrittenRecord
 from load.torture.writers import Report
 
 _REFUSALS = (
@@ -37,9 +37,9 @@ class ClientCounts:
     """(producer id, epoch) -> stored records."""
 
 
-def count_clients(reports: Iterable[Report], stored: Sequence[Stored]) -> list[ClientCounts]:
+def count_clients(reports: Iterable[Report], stored: Sequence[WrittenRecord]) -> list[ClientCounts]:
     """In the order of the reports."""
-    copies: defaultdict[Name, list[Stored]] = defaultdict(list)
+    copies: defaultdict[Name, list[WrittenRecord]] = defaultdict(list)
     for each in stored:
         copies[Name.of(each.read.value)].append(each)
     found: dict[str, ClientCounts] = {}
@@ -66,7 +66,7 @@ def refusals_in(log: str) -> Counter[str]:
     return found
 
 
-def _in_words(name: Name, copies: Sequence[Stored]) -> str:
+def _in_words(name: Name, copies: Sequence[WrittenRecord]) -> str:
     places = ", ".join(
         f"offset={each.read.offset} producer_id={each.producer_id} epoch={each.epoch} sequence={each.sequence}"
         for each in copies

@@ -1,7 +1,7 @@
-"""Three nodes of Apache Kafka (KRaft, broker and controller in one) whose processes are killed and started again.
+"""Three nodes of Apache Kafka (KRaft, broker and controller in one), each of which can be killed and started again.
 
-Place: beside load/torture/cluster.py, for runs with kills only. Settings are those of `headrace bench`, with Headrace's
-session timeout.
+Place: the counterpart of load/torture/cluster.py, for runs with kills only. Settings are those of `headrace bench`,
+with Headrace's session timeout.
 Invariant: leaving the context ends every process that was started here. A killed node keeps its ports: they are below
 the ports that the kernel gives to connections, else a client that connects to a dead node could get the node's port.
 """

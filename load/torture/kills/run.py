@@ -1,7 +1,7 @@
 """A run with kills only: three servers of Headrace or Apache Kafka, clients that write and read, one strike at a time.
 
 Place: `python -m load.torture --kills-only`.
-Invariant: seed and length decide the strikes, whatever the target is. Leaders, session timeout, clients and their
+Invariant: seed and length decide the strikes, not the target. Leaders, session timeout, clients and their
 settings are the same for both.
 """
 
@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.cli.bench.topic_admin import create_topic
+from headrace.storage.clock import SystemClock
 from load.torture.checker import Read, TortureVerdict, check, compare
 from load.torture.cluster import TortureCluster
 from load.torture.kills.counts import ClientCounts, count_clients, refusals_in
 from load.torture.kills.kafka_servers import KafkaServers
 from load.torture.kills.stored import read_stored
-from load.torture.kills.strikes import Node, Striking, strikes
+from load.torture.kills.strikes import Striking, StruckNode, strikes
 from load.torture.reading import read_with_aiokafka, read_with_confluent
 from load.torture.tracebacks import find_tracebacks
 from load.torture.writers import DELIVERY_MS, Report, Writer, installed
@@ -55,12 +56,12 @@ class KillsPlan:
 
 
 @dataclass(frozen=True)
-class Target:
+class StruckServers:
     """Servers that are up. `name`: with the version."""
 
     name: str
     bootstrap: str
-    nodes: Sequence[Node]
+    nodes: Sequence[StruckNode]
     replication_factor: int
 
 
@@ -119,7 +120,7 @@ async def run_with_kills(plan: KillsPlan, say: Callable[[str], None]) -> KillsOu
 
 
 async def _write_and_strike(
-    plan: KillsPlan, target: Target, writers: Sequence[Writer], outcome: KillsOutcome, say: Callable[[str], None]
+    plan: KillsPlan, target: StruckServers, writers: Sequence[Writer], outcome: KillsOutcome, say: Callable[[str], None]
 ) -> None:
     await asyncio.to_thread(create_topic, target.bootstrap, TOPIC, PARTITIONS, target.replication_factor)
     for writer in writers:
@@ -130,7 +131,7 @@ async def _write_and_strike(
     follower = LiveReader(target.bootstrap, TOPIC, PARTITIONS)
     follower.start()
     say("every client writes")
-    striking = Striking(target.nodes, say, outcome.injected)
+    striking = Striking(target.nodes, say, SystemClock(), outcome.injected)
     await striking.run(strikes(plan.seed, plan.seconds, len(target.nodes)))
     outcome.late, outcome.latest_s = striking.late, striking.latest_s
     say("the last answers")
@@ -160,14 +161,14 @@ async def _until_followed(follower: LiveReader, records: int) -> None:
 
 
 @asynccontextmanager
-async def _open_target(plan: KillsPlan) -> AsyncIterator[Target]:
+async def _open_target(plan: KillsPlan) -> AsyncIterator[StruckServers]:
     if plan.target == KAFKA:
         servers = await asyncio.to_thread(KafkaServers, plan.directory)
         async with servers:
-            yield Target(servers.name, servers.bootstrap, servers.nodes, len(servers.nodes))
+            yield StruckServers(servers.name, servers.bootstrap, servers.nodes, len(servers.nodes))
     else:
         async with TortureCluster(plan.directory, plan.seed, settings=NO_COMPACTION) as cluster:
-            yield Target(f"Headrace on {cluster.s3.name}", cluster.bootstrap, list(cluster.agents.values()), 1)
+            yield StruckServers(f"Headrace on {cluster.s3.name}", cluster.bootstrap, list(cluster.agents.values()), 1)
 
 
 def _with_time(say: Callable[[str], None]) -> Callable[[str], None]:

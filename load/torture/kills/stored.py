@@ -20,7 +20,7 @@ from load.torture.checker import Read
 FETCH_BYTES = 4 * 1024 * 1024
 
 
-class Stored(NamedTuple):
+class WrittenRecord(NamedTuple):
     """One record: where it is, and who wrote it under which sequence number."""
 
     read: Read
@@ -29,7 +29,7 @@ class Stored(NamedTuple):
     sequence: int
 
 
-def read_stored(bootstrap: str, topic: str, ends: dict[int, int]) -> list[Stored]:
+def read_stored(bootstrap: str, topic: str, ends: dict[int, int]) -> list[WrittenRecord]:
     """`ends`: partition -> high watermark. Each partition in its order."""
     found = []
     with KafkaCluster.of(ClientConfig(parse_servers(bootstrap))) as cluster:
@@ -48,11 +48,11 @@ def read_stored(bootstrap: str, topic: str, ends: dict[int, int]) -> list[Stored
     return found
 
 
-def stored_in(partition: int, data: memoryview) -> Iterator[Stored]:
+def stored_in(partition: int, data: memoryview) -> Iterator[WrittenRecord]:
     """Yield the records of whole batches. Pure."""
     for batch in split_batches(data):
         header = read_header(batch)
         for record in decode_records(batch):
             read = Read(partition, record.offset, (record.value or b"").decode())
             sequence = header.base_sequence + record.offset - header.base_offset
-            yield Stored(read, header.producer_id, header.producer_epoch, sequence)
+            yield WrittenRecord(read, header.producer_id, header.producer_epoch, sequence)

@@ -5,13 +5,14 @@ Invariant: one server at a time. A strike that is due while the one before is no
 
 from __future__ import annotations
 
-import asyncio
 import random
 import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+from headrace.storage.clock import Clock
 
 NODES = 3
 KILLED_S = 1.0, 6.0
@@ -34,7 +35,7 @@ class Strike(NamedTuple):
     seconds: float
 
 
-class Node(Protocol):
+class StruckNode(Protocol):
     """A server that can be killed and paused."""
 
     async def start(self) -> None:
@@ -65,19 +66,19 @@ def strikes(seed: int, seconds: float, nodes: int = NODES) -> list[Strike]:
 class Striking:
     """Carries strikes out. `say` gets a line for each."""
 
-    nodes: Sequence[Node]
+    nodes: Sequence[StruckNode]
     say: Callable[[str], None]
+    clock: Clock
     injected: Counter[str] = field(default_factory=Counter)
     late: int = 0
     latest_s: float = 0.0
 
     async def run(self, due: Sequence[Strike]) -> None:
         """Return when the last one is over and every server serves clients."""
-        clock = asyncio.get_running_loop()
-        began = clock.time()
+        began = self.clock.monotonic()
         for strike in due:
-            await asyncio.sleep(began + strike.at_s - clock.time())
-            behind_s = clock.time() - began - strike.at_s
+            await self.clock.sleep(began + strike.at_s - self.clock.monotonic())
+            behind_s = self.clock.monotonic() - began - strike.at_s
             self.late += behind_s > LATE_S
             self.latest_s = max(self.latest_s, behind_s)
             self.injected[strike.kind] += 1
@@ -88,10 +89,10 @@ class Striking:
         self.say(f"{strike.kind} of server {strike.node} for {strike.seconds:.1f} s")
         if strike.kind == "pause":
             node.signal(signal.SIGSTOP)
-            await asyncio.sleep(strike.seconds)
+            await self.clock.sleep(strike.seconds)
             node.signal(signal.SIGCONT)
         else:
             await node.kill()
-            await asyncio.sleep(strike.seconds)
+            await self.clock.sleep(strike.seconds)
             await node.start()
         self.say(f"server {strike.node} is back")
