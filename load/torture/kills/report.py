@@ -32,6 +32,8 @@ def print_kills(outcome: KillsOutcome) -> None:
         print_reasons(report)
         for line in counts.twice_with_bump[:COPIES_SHOWN]:
             print(f"             {line}")
+    for name, count in sorted(outcome.counters.items()):
+        print(f"agents     {count:7}  {name.removeprefix('headrace_produce_').removesuffix('_total')}")
     verdict = outcome.verdict
     print(
         f"records    read {verdict.read:,} (of these {verdict.unacknowledged:,} that no client got)  lost"

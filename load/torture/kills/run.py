@@ -63,6 +63,8 @@ class StruckServers:
     bootstrap: str
     nodes: Sequence[StruckNode]
     replication_factor: int
+    counters: Callable[[], Counter[str]] = Counter
+    """Counted by the servers; Kafka has no metric of a producer's repeated batches."""
 
 
 @dataclass
@@ -77,6 +79,8 @@ class KillsOutcome:
     late: int = 0
     latest_s: float = 0.0
     counts: list[ClientCounts] = field(default_factory=list)
+    counters: Counter[str] = field(default_factory=Counter)
+    """Of Headrace's agents."""
     refusals: dict[str, Counter[str]] = field(default_factory=dict)
     verdict: TortureVerdict = field(default_factory=TortureVerdict)
     disagreements: list[str] = field(default_factory=list)
@@ -137,11 +141,15 @@ async def _write_and_strike(
     say("the last answers")
     patience_s = QUIET_SECONDS + plan.delivery_ms / 1000
     await asyncio.gather(*(writer.finish(patience_s) for writer in writers))
-    say("reading everything")
+    outcome.counters = target.counters()
+    say("reading with librdkafka")
     first = await asyncio.to_thread(read_with_confluent, target.bootstrap, TOPIC, PARTITIONS)
+    say("reading with aiokafka")
     second = await asyncio.to_thread(read_with_aiokafka, target.bootstrap, TOPIC, PARTITIONS)
+    say(f"the reader that followed has {len(follower.seen):,} of {len(first):,} records")
     await _until_followed(follower, len(first))
     ends = {partition: offset + 1 for partition, offset, _ in first}
+    say("reading the batches")
     stored = await asyncio.to_thread(read_stored, target.bootstrap, TOPIC, ends)
     acknowledged = {name: offset for report in outcome.reports for name, offset in report.acknowledged.items()}
     outcome.verdict = check(acknowledged, first)
@@ -168,7 +176,18 @@ async def _open_target(plan: KillsPlan) -> AsyncIterator[StruckServers]:
             yield StruckServers(servers.name, servers.bootstrap, servers.nodes, len(servers.nodes))
     else:
         async with TortureCluster(plan.directory, plan.seed, settings=NO_COMPACTION) as cluster:
-            yield StruckServers(f"Headrace on {cluster.s3.name}", cluster.bootstrap, list(cluster.agents.values()), 1)
+            agents = list(cluster.agents.values())
+            watching = asyncio.create_task(cluster.watch_metrics())
+            try:
+                yield StruckServers(
+                    f"Headrace on {cluster.s3.name}",
+                    cluster.bootstrap,
+                    agents,
+                    replication_factor=1,
+                    counters=lambda: sum((agent.totals for agent in agents), Counter()),
+                )
+            finally:
+                watching.cancel()
 
 
 def _with_time(say: Callable[[str], None]) -> Callable[[str], None]:
