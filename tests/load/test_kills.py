@@ -37,7 +37,11 @@ JAVA = """
 08:59:24.001 [main] WARN Sender - [Producer clientId=producer-1] Got error produce response with correlation id 5 on \
 topic-partition kills-1, retrying (2147483646 attempts left). Error: REQUEST_TIMED_OUT
 08:59:24.002 [main] WARN Sender - [Producer clientId=producer-1] Got error produce response with correlation id 6 on \
-topic-partition kills-1, retrying (2147483646 attempts left). Error: NETWORK_EXCEPTION. Error Message: Disconnected
+topic-partition kills-1, retrying (2147483646 attempts left). Error: NETWORK_EXCEPTION. Error Message: \
+Disconnected from node 1
+08:59:24.003 [main] WARN Sender - [Producer clientId=producer-1] Got error produce response with correlation id 7 on \
+topic-partition kills-1, retrying (2147483646 attempts left). Error: REQUEST_TIMED_OUT. Error Message: Disconnected \
+from node 1 due to timeout
 """
 
 
@@ -136,7 +140,7 @@ def test_what_was_acknowledged_and_is_nowhere_is_lost() -> None:
 
 def test_refused_batches_are_counted_by_reason() -> None:
     assert refusals_in(LIBRDKAFKA) == {"Broker: Request timed out": 1}
-    assert refusals_in(JAVA) == {"REQUEST_TIMED_OUT": 1, "NETWORK_EXCEPTION": 1}
+    assert refusals_in(JAVA) == {"REQUEST_TIMED_OUT": 1, "NETWORK_EXCEPTION": 1, "timeout": 1}
 
 
 def test_a_stored_record_has_the_number_that_its_producer_gave_it() -> None:

@@ -18,9 +18,11 @@ from load.torture.writers import Report
 
 _REFUSALS = (
     re.compile(r"MessageSet with \d+ message\(s\) .* encountered error: (.*) \(actions"),
+    re.compile(r"Got error produce response .* due to (timeout)"),
     re.compile(r"Got error produce response .* Error: (\w+)"),
 )
-"""One line of librdkafka's log (debug=msg) and of Java's for each batch that will be sent again or was given up."""
+"""One line of librdkafka's log (debug=msg) and of Java's for each batch that will be sent again or was given up.
+`timeout`: Java waited no longer; without this row it would count as the answer REQUEST_TIMED_OUT of a broker."""
 
 
 @dataclass
@@ -63,6 +65,7 @@ def refusals_in(log: str) -> Counter[str]:
         for pattern in _REFUSALS:
             if match := pattern.search(line):
                 found[match[1]] += 1
+                break
     return found
 
 
