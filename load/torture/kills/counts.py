@@ -40,7 +40,7 @@ class ClientCounts:
 
 
 def count_clients(reports: Iterable[Report], stored: Sequence[WrittenRecord]) -> list[ClientCounts]:
-    """In the order of the reports."""
+    """Count for each report, in their order."""
     copies: defaultdict[Name, list[WrittenRecord]] = defaultdict(list)
     for each in stored:
         copies[Name.of(each.read.value)].append(each)
@@ -59,7 +59,7 @@ def count_clients(reports: Iterable[Report], stored: Sequence[WrittenRecord]) ->
 
 
 def refusals_in(log: str) -> Counter[str]:
-    """Why batches were not acknowledged at once, from the log of librdkafka or Java: one for each batch and attempt."""
+    """Count why batches were not acknowledged at once, in the log of librdkafka or Java: one for each attempt."""
     found: Counter[str] = Counter()
     for line in log.splitlines():
         for pattern in _REFUSALS:

@@ -37,7 +37,7 @@ NO_COMPACTION = {"process.roles": "broker,controller"}
 FIRST_ANSWER_SECONDS = 300
 QUIET_SECONDS = 300
 FOLLOW_SECONDS = 120
-"""Within which the reader that followed the run has read what the last ones find."""
+"""Limit for the reader that followed the run to read what the last ones find."""
 CLIENT_LOGS = {"TORTURE_LIBRDKAFKA_DEBUG": "eos,msg"}
 """What a batch was refused with."""
 
@@ -80,7 +80,7 @@ class KillsOutcome:
     latest_s: float = 0.0
     counts: list[ClientCounts] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
-    """Of Headrace's agents."""
+    """Metrics of Headrace's agents."""
     refusals: dict[str, Counter[str]] = field(default_factory=dict)
     verdict: TortureVerdict = field(default_factory=TortureVerdict)
     disagreements: list[str] = field(default_factory=list)

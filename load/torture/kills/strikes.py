@@ -1,4 +1,4 @@
-"""Which server is killed or paused when: a pure function of the seed, the same for both targets; and how it is done.
+"""The schedule of kills and pauses, a pure function of the seed and the same for both targets; and how it is done.
 
 Invariant: one server at a time. A strike that is due while the one before is not over yet is late, and that is counted.
 """
@@ -16,7 +16,7 @@ from headrace.storage.clock import Clock
 
 NODES = 3
 KILLED_S = 1.0, 6.0
-"""From a kill until the server is started again."""
+"""Time from a kill until the server is started again."""
 PAUSED_S = 4.0, 10.0
 """Longer than SESSION_MS, so that leaders move."""
 REST_S = {"kill": (14.0, 22.0), "pause": (6.0, 12.0)}
@@ -49,7 +49,7 @@ class StruckNode(Protocol):
 
 
 def strikes(seed: int, seconds: float, nodes: int = NODES) -> list[Strike]:
-    """In order of time, all over before `seconds`."""
+    """Return them in order of time, all over before `seconds`."""
     rng = random.Random(seed)
     found: list[Strike] = []
     at_s = 2.0
