@@ -121,6 +121,7 @@ async def test_a_strike_waits_for_the_one_before_and_is_late_then() -> None:
         ([ONCE, OTHER, UNDER_ANOTHER_ID], 1, 0),
         ([ONCE, OTHER, UNDER_THE_SAME], 0, 1),
         ([ONCE, OTHER, UNDER_ANOTHER_EPOCH, UNDER_THE_SAME], 0, 1),
+        ([ONCE, OTHER, WITHOUT_AN_ID[1]], 0, 1),
         ([WITHOUT_AN_ID[0], OTHER, WITHOUT_AN_ID[1]], 0, 1),
     ],
 )

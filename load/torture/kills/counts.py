@@ -2,7 +2,8 @@
 
 A server can see that a batch was sent before by its producer id, epoch and sequence number only. If a client sends a
 record again under another epoch, the second copy is new for any server: stored twice with a bump. Two copies of one
-producer id and epoch are a fault of the server: stored twice without a bump.
+producer id and epoch are a fault of the server: stored twice without a bump. So is a copy without a producer id: all
+clients of a run are idempotent.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def count_clients(reports: Iterable[Report], stored: Sequence[WrittenRecord]) ->
         counts.wrote_as.update((each.producer_id, each.epoch) for each in of_name)
         if len(of_name) > 1:
             writers = [(each.producer_id, each.epoch) for each in of_name]
-            is_bump = len(set(writers)) == len(writers)
+            is_bump = len(set(writers)) == len(writers) and all(each.producer_id >= 0 for each in of_name)
             (counts.twice_with_bump if is_bump else counts.twice_without).append(_in_words(name, of_name))
     return list(found.values())
 
