@@ -11,7 +11,7 @@ import pytest
 
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.compression import Codec
-from load.torture.checker import Read
+from load.torture.checker import Read, check
 from load.torture.kills.counts import count_clients, refusals_in
 from load.torture.kills.kafka_servers import PORTS, lasting_ports
 from load.torture.kills.report import print_kills
@@ -75,8 +75,8 @@ def _report(*lines: str) -> Report:
     return report
 
 
-def _outcome(target: str, stored: list[WrittenRecord]) -> KillsOutcome:
-    report = _report("ack 0 0 0", "ack 0 1 1")
+def _outcome(target: str, stored: list[WrittenRecord], first_offset: int = 0) -> KillsOutcome:
+    report = _report(f"ack 0 0 {first_offset}", "ack 0 1 1")
     plan = KillsPlan(seed=1, seconds=1, target=target, directory=Path("unused"))
     return KillsOutcome(plan, target, {}, [report], counts=count_clients([report], stored))
 
@@ -131,6 +131,14 @@ def test_copies_differ_by_id_and_epoch(stored: list[WrittenRecord], with_bump: i
     assert (counts.acknowledged, counts.given_up, counts.lost) == (2, 0, [])
     for target in (HEADRACE, KAFKA):
         assert len(_outcome(target, stored).offences) == without
+
+
+def test_a_client_may_report_the_offset_of_the_second_copy() -> None:
+    for stored, offences in (([ONCE, OTHER, UNDER_ANOTHER_EPOCH], 0), ([ONCE, OTHER], 1)):
+        outcome = _outcome(HEADRACE, stored, first_offset=2)
+        outcome.verdict = check(outcome.reports[0].acknowledged, [each.read for each in stored])
+        assert len(outcome.verdict.misplaced) == 1
+        assert len(outcome.offences) == offences
 
 
 def test_what_was_acknowledged_and_is_nowhere_is_lost() -> None:

@@ -94,7 +94,10 @@ class KillsOutcome:
         if self.plan.target == KAFKA:
             return twice
         verdict = self.verdict
-        rest = [*verdict.lost, *verdict.misplaced, *verdict.gaps, *self.disagreements, *self.tracebacks]
+        # the client knows the offset of the second copy, and the verdict the offset of the first
+        copied = {_value_in(line) for counts in self.counts for line in counts.twice_with_bump}
+        misplaced = [line for line in verdict.misplaced if _value_in(line) not in copied]
+        rest = [*verdict.lost, *misplaced, *verdict.gaps, *self.disagreements, *self.tracebacks]
         # after a bump a client may send what was refused after what was stored
         bumped = [f"value={report.producer}/" for report in self.reports if report.started_over]
         disordered = [line for line in verdict.disordered if not any(value in line for value in bumped)]
@@ -188,6 +191,10 @@ async def _open_target(plan: KillsPlan) -> AsyncIterator[StruckServers]:
                 )
             finally:
                 watching.cancel()
+
+
+def _value_in(line: str) -> str:
+    return line.partition("value=")[2].partition(" ")[0]
 
 
 def _with_time(say: Callable[[str], None]) -> Callable[[str], None]:
