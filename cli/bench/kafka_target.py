@@ -139,13 +139,14 @@ async def _until_ready(processes: Sequence[ServerProcess], bootstrap: str, clock
         for process in processes:
             if process.ended():
                 raise process.failure()
-        if await asyncio.to_thread(_has_brokers, bootstrap, len(processes)):
+        if await asyncio.to_thread(has_brokers, bootstrap, len(processes)):
             return
         await clock.sleep(PAUSE_SECONDS)
     raise UnavailableError(f"Apache Kafka was not ready within {START_SECONDS} s")
 
 
-def _has_brokers(bootstrap: str, count: int) -> bool:
+def has_brokers(bootstrap: str, count: int) -> bool:
+    """Say whether a server answers, and knows so many brokers."""
     try:
         with open_admin(bootstrap) as cluster:
             return len(cluster.nodes()) >= count

@@ -13,12 +13,15 @@ from pathlib import Path
 
 from load.torture.drills import DRILLS
 from load.torture.faults import BUCKET_FAULTS, GAP_MEAN_S, KINDS, STEADY_KINDS
+from load.torture.kills.report import print_kills
+from load.torture.kills.run import HEADRACE, TARGETS, KillsPlan, run_with_kills
 from load.torture.report import print_outcome
 from load.torture.run import TorturePlan, torture
 from load.torture.run_directory import RunDirectory
 from load.torture.small_disk import why_missing
 from load.torture.writers import DELIVERY_MS, installed
 
+RATE = 250
 LONG_RUN_SECONDS = 300
 """Length in seconds from which on a run has every fault."""
 
@@ -28,7 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make torture", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="of faults")
     parser.add_argument("--seed", type=int, default=None, help="of the schedule of faults; drawn when not given")
-    parser.add_argument("--rate", type=int, default=250, help="records per second and client")
+    parser.add_argument("--rate", type=int, default=RATE, help="records per second and client")
     parser.add_argument("--gap", type=float, default=GAP_MEAN_S, help="seconds between two faults, in the mean")
     parser.add_argument("--kinds", help="which faults, comma-separated (default: all; slow_down in a long run only)")
     parser.add_argument(
@@ -43,13 +46,21 @@ def main() -> int:
         help="strike only S3 and Postgres, for less than a lease; a client that begins another epoch fails the run",
     )
     parser.add_argument(
+        "--kills-only",
+        action="store_true",
+        help="only kill and pause servers, one at a time; count epochs and records that are stored twice",
+    )
+    parser.add_argument("--target", choices=TARGETS, default=HEADRACE, help="which servers; with --kills-only")
+    parser.add_argument(
         "--directory", type=Path, help="an empty directory for logs and data; without it they stay if the run fails"
     )
     args = parser.parse_args()
     every = (*KINDS, *BUCKET_FAULTS)
     logging.disable(logging.CRITICAL)  # the clients tell at length what the faults do to them
     chosen = _named(args.drills, DRILLS) if args.drills is not None else _usual_drills(args)
-    if "disk_full" in chosen and (reason := why_missing()):
+    if args.target != HEADRACE and not args.kills_only:
+        parser.error("--target needs --kills-only")
+    if "disk_full" in chosen and not args.kills_only and (reason := why_missing()):
         print(f"left out   disk_full: {reason}", flush=True)
         chosen = [drill for drill in chosen if drill != "disk_full"]
     clients = [name for name in args.clients.split(",") if name]
@@ -58,8 +69,10 @@ def main() -> int:
         if name not in commands:
             parser.error(missing.get(name, f"unknown client: {name}"))
     place = RunDirectory(args.directory)
+    if args.kills_only:
+        return _run_with_kills(args, clients, place)
     plan = TorturePlan(
-        seed=random.SystemRandom().randrange(2**31) if args.seed is None else args.seed,
+        seed=_seed(args),
         seconds=args.seconds,
         kinds=_named(args.kinds, every) if args.kinds is not None else _usual_kinds(args),
         drills=chosen,
@@ -76,6 +89,27 @@ def main() -> int:
     print_outcome(outcome)
     place.end(is_clean=not outcome.offences)
     return 1 if outcome.offences else 0
+
+
+def _run_with_kills(args: argparse.Namespace, clients: Sequence[str], place: RunDirectory) -> int:
+    plan = KillsPlan(
+        seed=_seed(args),
+        seconds=args.seconds,
+        target=args.target,
+        directory=place.path,
+        rate=args.rate,
+        delivery_ms=args.delivery_ms,
+        clients=clients,
+    )
+    print(f"seed {plan.seed}, {plan.seconds:g} s of kills and pauses, target: {plan.target}", flush=True)
+    outcome = asyncio.run(run_with_kills(plan, partial(print, flush=True)))
+    print_kills(outcome)
+    place.end(is_clean=not outcome.offences)
+    return 1 if outcome.offences else 0
+
+
+def _seed(args: argparse.Namespace) -> int:
+    return random.SystemRandom().randrange(2**31) if args.seed is None else int(args.seed)
 
 
 def _usual_drills(args: argparse.Namespace) -> Sequence[str]:

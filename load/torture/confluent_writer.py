@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -56,7 +57,7 @@ class Diary(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Called by librdkafka from poll and flush."""
         line = record.getMessage()
-        print(line, file=sys.stderr)
+        print(f"{record.created:.3f} {line}", file=sys.stderr)
         if match := re.search(r"(\d+) message\(s\) implicitly acked", line):
             self.implied += int(match[1])
         elif match := re.search(r"(?:epoch bump|reset) for .* in-flight requests: (.*)", line):
@@ -137,7 +138,7 @@ def _new_producer(arguments: Arguments, transmitted: Transmitted, logger: loggin
             "topic.metadata.refresh.interval.ms": 1_000,
             "statistics.interval.ms": 500,
             "stats_cb": transmitted.on_statistics,
-            "debug": "eos",
+            "debug": os.environ.get("TORTURE_LIBRDKAFKA_DEBUG", "eos"),
         },
         logger=logger,
     )

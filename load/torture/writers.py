@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from load.tools import JAVA_CLASSES, JAVA_LIBRARIES, JAVA_LOG, KAFKAJS, why_missing
 from load.torture.checker import Name
@@ -19,6 +20,8 @@ from load.torture.pacing import NOWHERE
 
 HERE = Path(__file__).parent
 DELIVERY_MS = 120_000
+_LOG = "-Dorg.slf4j.simpleLogger"
+_LOG_FLAGS = (f"{_LOG}.showDateTime=true", f"{_LOG}.dateTimeFormat=HH:mm:ss.SSS")
 
 
 def installed() -> tuple[dict[str, list[str]], dict[str, str]]:
@@ -31,7 +34,7 @@ def installed() -> tuple[dict[str, list[str]], dict[str, str]]:
     if reason := why_missing("kafka-clients"):
         missing["java"] = reason
     else:
-        flags = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        flags = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *_LOG_FLAGS]
         libraries = f"{JAVA_CLASSES}:{JAVA_LOG}/*:{JAVA_LIBRARIES}/*"
         commands["java"] = ["java", *flags, "-cp", libraries, "TortureWriter"]
     if reason := why_missing("kafkajs"):
@@ -82,8 +85,15 @@ class Report:
 class Writer:
     """One client's process. `report` grows while it runs; `answered` once a record is acknowledged, or at its end."""
 
-    def __init__(self, producer: str, command: list[str], log: Path) -> None:
+    def __init__(
+        self,
+        producer: str,
+        command: list[str],
+        log: Path,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.report = Report(producer)
+        self._environment = environment
         self.answered = asyncio.Event()
         self._command = command
         self._log = log
@@ -94,6 +104,7 @@ class Writer:
         environment: Mapping[str, str] = os.environ | {
             "KAFKAJS": str(KAFKAJS),
             "KAFKAJS_NO_PARTITIONER_WARNING": "1",
+            **self._environment,
         }
         arguments = [bootstrap, topic, str(partitions), str(rate), str(delivery_ms)]
         with self._log.open("wb") as log:
