@@ -81,6 +81,7 @@ class TablesRole:
         from headrace.scan.read import SplitReader
         from headrace.scan.tables.follower import TableFollower
         from headrace.scan.tables.metrics import TableMetrics
+        from headrace.scan.tables.values.formats import ValueFormats
         from headrace.scan.tables.worker import TableReader, TableWorker
 
         shared, settings = self._shared, self._settings
@@ -89,7 +90,9 @@ class TablesRole:
         reader = SplitReader.open(BucketAddress.of(settings), shared.clock, shared.rng, pin_hint=hint)
         try:
             cluster = ScannedCluster(shared.metastore, shared.store, shared.clock, shared.rng)
-            worker = TableWorker(TableReader(cluster, TopicCatalog(shared.metastore), catalog), reader)
+            formats = ValueFormats(settings.tables_schema_registry_url)
+            tables = TableReader(cluster, TopicCatalog(shared.metastore), catalog)
+            worker = TableWorker(tables, reader, formats=formats)
             self._metrics = self._metrics or TableMetrics(shared.registry, shared.clock.monotonic)
             self._follower = TableFollower(
                 *(worker, self._metrics, self._supervisor, shared.clock, shared.rng),

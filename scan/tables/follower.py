@@ -13,6 +13,7 @@ import logging
 import random
 from dataclasses import dataclass, field
 
+from headrace.scan.errors import ForeignTableError
 from headrace.scan.tables.appending import CommitOutcome
 from headrace.scan.tables.metrics import TableMetrics
 from headrace.scan.tables.worker import Condition, TableRound, TableWorker
@@ -62,8 +63,8 @@ class TableFollower:
         for _ in range(COMMITS_IN_A_ROW):
             try:
                 done = await self.worker.keep(name)
-            except NotFoundError:
-                return  # dropped meanwhile
+            except (NotFoundError, ForeignTableError):
+                return  # dropped meanwhile, or not of a topic
             self._note(name, done)
             if done.outcome is CommitOutcome.CONFLICT:
                 await self.clock.sleep(self.rng.random() * self.interval_ms / 1_000)
@@ -72,9 +73,11 @@ class TableFollower:
 
     def _note(self, name: str, done: TableRound) -> None:
         before = self.last.get(name)
-        if done.condition is Condition.STOPPED and (before is None or before.reason != done.reason):
-            logger.error("table is stopped: table=%s reason=%s", name, done.reason)
+        if done.condition is not Condition.FOLLOWING and (before is None or before.reason != done.reason):
+            logger.error("table is %s: table=%s reason=%s", done.condition.value, name, done.reason)
         if done.rows:
             logger.info("appended: table=%s records=%d lag=%d", name, done.rows, sum(done.lag.values()))
+        if done.dead_letters:
+            logger.warning("records do not fit: table=%s dead_letters=%d", name, done.dead_letters)
         self.last[name] = done
         self.metrics.done(name, done)

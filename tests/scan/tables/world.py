@@ -22,6 +22,7 @@ from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.catalog import TableCatalog
 from headrace.scan.tables.state import Definition
+from headrace.scan.tables.values.formats import ValueFormats
 from headrace.scan.tables.worker import Condition, TableReader, TableRound, TableWorker
 from tests.spark.world import ScanWorld, SeenRow
 
@@ -60,10 +61,11 @@ class FailingCatalog(SqlCatalog):
 class Tables:
     """The tables of one world."""
 
-    def __init__(self, world: ScanWorld, folder: Path) -> None:
+    def __init__(self, world: ScanWorld, folder: Path, registry_url: str = "") -> None:
         self.world, self.folder = world, folder
         folder.mkdir(parents=True, exist_ok=True)
         self.catalog = TableCatalog(self.open_catalog(), NAMESPACE)
+        self.formats = ValueFormats(registry_url)
 
     def open_catalog(self) -> FailingCatalog:
         return FailingCatalog(
@@ -76,10 +78,18 @@ class Tables:
         return self.catalog.catalog
 
     async def create(
-        self, topic: str, start: str = "earliest", layout: Sequence[str] = (), name: str = "", **properties: str
+        self,
+        topic: str,
+        start: str = "earliest",
+        layout: Sequence[str] = (),
+        name: str = "",
+        values: Sequence[str] = (),
+        **properties: str,
     ) -> None:
+        """`values`: the format, the text of its schema, the tolerance."""
         image = await load_image(self.world.postgres)
-        definition = Definition(self.world.postgres.cluster_id, topic, image.topics_by_name[topic].topic_id, start, "")
+        topic_id = image.topics_by_name[topic].topic_id
+        definition = Definition(self.world.postgres.cluster_id, topic, topic_id, start, "", *values)
         await asyncio.to_thread(self.catalog.create, name or topic, definition, layout, properties)
 
     async def round(self, name: str = "orders", chunk_bytes: int = 1 << 26) -> TableRound:
@@ -93,7 +103,9 @@ class Tables:
         world = self.world
         reader = SplitReader(world.store, pin_hint="")
         cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
-        worker = TableWorker(TableReader(cluster, TopicCatalog(world.postgres), self.catalog), reader, chunk_bytes)
+        worker = TableWorker(
+            TableReader(cluster, TopicCatalog(world.postgres), self.catalog), reader, chunk_bytes, self.formats
+        )
         try:
             yield worker
         finally:
@@ -120,6 +132,17 @@ class Tables:
             )
             for row, time in zip(table.to_pylist(), times, strict=True)
         )  # fmt: skip
+
+    def found(self, name: str = "orders") -> list[dict[str, Any]]:
+        """The rows of a table with a schema, as pyiceberg reads them, by partition and offset."""
+        rows: list[dict[str, Any]] = self.load(name).scan().to_arrow().to_pylist()
+        return sorted(rows, key=lambda row: (row["kafka"]["partition"], row["kafka"]["offset"]))
+
+    def dead(self, name: str = "orders") -> list[tuple[int, int, bytes | None, str]]:
+        """Partition, offset, value and reason of each dead letter."""
+        letters = self.catalog.load_dead_letters(self.load(name))
+        rows = [] if letters is None else letters.scan().to_arrow().to_pylist()
+        return sorted((row["partition"], row["offset"], row["value"], row["reason"]) for row in rows)
 
     async def check(self, topic: str = "orders", name: str = "") -> None:
         """The table has what a consumer of the topic reads, each record once."""
