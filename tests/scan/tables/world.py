@@ -34,23 +34,29 @@ class Killed(BaseException):
 
 
 class FailingCatalog(SqlCatalog):
-    """Does `next_failure` at the next commit: "before" and "after" end the process, "lost" loses the answer, "away"
+    """Does `next_failure` at the next commit, or when a table is created next: "before" and "after" end the process, "lost" loses the answer, "away"
     refuses. `before_commit` runs ahead of the next commit: another worker's.
     """
 
     next_failure = ""
     before_commit: Callable[[], None] | None = None
 
+    def create_table(self, *args: Any, **more: Any) -> Table:
+        return self._failing(lambda: super(FailingCatalog, self).create_table(*args, **more))
+
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
-        failure, self.next_failure = self.next_failure, ""
         first, self.before_commit = self.before_commit, None
         if first is not None:
             first()
+        return self._failing(lambda: super(FailingCatalog, self).commit_table(table, requirements, updates))
+
+    def _failing(self, work: Callable[[], Any]) -> Any:
+        failure, self.next_failure = self.next_failure, ""
         if failure == "before":
             raise Killed
         if failure == "away":
             raise CommitStateUnknownException("the connection was reset")
-        done = super().commit_table(table, requirements, updates)
+        done = work()
         if failure == "after":
             raise Killed
         if failure == "lost":
@@ -132,6 +138,18 @@ class Tables:
             )
             for row, time in zip(table.to_pylist(), times, strict=True)
         )  # fmt: skip
+
+    def rows_with_values(self, name: str) -> list[SeenRow]:
+        """The rows of a table with a column `value` of text, and its dead letters, as `rows`."""
+        found = [
+            (row["kafka"], None if row.get("value") is None else row["value"].encode()) for row in self.found(name)
+        ]
+        letters = self.catalog.load_dead_letters(self.load(name))
+        dead = [] if letters is None else letters.scan().to_arrow().to_pylist()
+        rows = [*found, *((row, row["value"]) for row in dead)]
+        return sorted(
+            SeenRow("", each["partition"], each["offset"], 0, 0, each["key"], value, ()) for each, value in rows
+        )
 
     def found(self, name: str = "orders") -> list[dict[str, Any]]:
         """The rows of a table with a schema, as pyiceberg reads them, by partition and offset."""
