@@ -148,13 +148,13 @@ def _logical(logical: str, schema: Any) -> Plan:
         precision, scale = schema["precision"], schema.get("scale", 0)
         if precision > DIGITS_MAX:
             raise SchemaError(f"decimal of {precision} digits: Iceberg has at most {DIGITS_MAX}")
-        return Plan(pa.decimal128(precision, scale), partial(_decimal, precision))
+        return Plan(pa.decimal128(precision, scale), partial(_decimal, -scale))
     return Plan(c.STRING, _text) if logical in _AS_TEXT else Plan(_LOGICAL[logical])
 
 
-def _decimal(precision: int, value: decimal.Decimal) -> decimal.Decimal:
-    if len(value.as_tuple().digits) > precision:
-        raise ValueError(f"a decimal has more than {precision} digits")
+def _decimal(exponent: int, value: decimal.Decimal) -> decimal.Decimal:
+    if value.as_tuple().exponent != exponent:  # fastavro rounds, then
+        raise ValueError("a decimal has more digits than its precision")
     return value
 
 

@@ -14,6 +14,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 from headrace.scan.errors import ForeignTableError, OptionError
 from headrace.scan.tables.appending import CommitOutcome
 from headrace.scan.tables.catalog import view_of
+from headrace.scan.tables.reading import TableAddress, duckdb_lines
 from headrace.scan.tables.resume import Choice, decide, decide_letters
 from headrace.scan.tables.state import PAUSED, TOLERANCE, Follows, standing_of
 from headrace.scan.tables.values import open as opening
@@ -21,8 +22,10 @@ from headrace.scan.tables.worker import Condition
 from headrace.storage.errors import UnavailableError
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.compression import Codec
+from tests.scan.tables.duckdb_reader import rows_by_duckdb
 from tests.scan.tables.history import expire_all_but_the_newest, rewrite
 from tests.scan.tables.registry import FakeRegistry, avro_bytes, wire
+from tests.scan.tables.test_value_columns import AVRO
 from tests.scan.tables.world import Tables
 from tests.spark.world import TIME_MS, ScanWorld
 
@@ -322,3 +325,36 @@ async def test_another_table_with_the_name_is_left_alone(world: ScanWorld, table
     assert [row["id"] for row in tables.found()] == [1]
     tables.catalog.drop("orders", purge=True)
     assert tables.catalog.names() == [], "its dead letters are dropped with it"
+
+
+async def test_other_readers_read_the_columns_of_each_avro_type(
+    world: ScanWorld, tables: Tables, registry: FakeRegistry
+) -> None:
+    (key,) = await world.topic("orders", 1)
+    schema = registry.register(record(*((f"f{n}", renamed(kind, n)) for n, (_, kind, *_) in enumerate(AVRO))))
+    values = {f"f{n}": named(value, n) for n, (*_, value, _) in enumerate(AVRO)}
+    await tables.create("orders", values=REGISTRY)
+    await world.commit((key, batch(registry.avro(schema, values), None)))
+    await tables.follow()
+    address = TableAddress("test", {}, "headrace.orders", tables.load().metadata_location)
+    by_pyiceberg = tables.found()
+    assert [by_pyiceberg[0][f"f{n}"] for n in range(len(AVRO))] == [
+        {f"{k}{n}" if k in ("Point", "E") else k: v for k, v in read.items()} if isinstance(read, dict) else read
+        for n, (*_, read) in enumerate(AVRO)
+    ]
+    by_duckdb = rows_by_duckdb(duckdb_lines(address)).to_pylist()
+    by_duckdb.sort(key=lambda row: row["kafka"]["offset"])
+    assert by_duckdb == by_pyiceberg
+    assert tables.dead() == []
+
+
+def renamed(schema: Any, number: int) -> Any:
+    """The schema with names of its own: all are fields of one record."""
+    text = json.dumps(schema)
+    for name in ("Point", "Node", "E", "F", "D"):
+        text = text.replace(f'"{name}"', f'"{name}{number}"')
+    return json.loads(text)
+
+
+def named(value: Any, number: int) -> Any:
+    return (f"{value[0]}{number}", value[1]) if isinstance(value, tuple) else value
