@@ -63,7 +63,7 @@ class OpenTables:
         start: str,
         layout: Sequence[str],
         properties: Mapping[str, str],
-        values: Values = Values(),
+        values: Values | None = None,
     ) -> None:
         """Create the table and fix where it begins. NotFoundError for an unknown topic; errors as TableCatalog and
         require_format.
@@ -73,6 +73,7 @@ class OpenTables:
         image = (await TopicCatalog(self.cluster.metastore).refresh()).topics_by_name.get(topic)
         if image is None:
             raise NotFoundError(f"topic does not exist: topic={topic}")
+        values = values or Values()
         text = values.schema_text or ""
         definition = Definition(
             self.cluster.metastore.cluster_id, topic, image.topic_id, start, "", values.format, text, values.tolerance

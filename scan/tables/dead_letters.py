@@ -1,4 +1,4 @@
-"""Records that do not fit their table, in a table of their own: each once, and in one of the two.
+"""Records that do not fit their table, in a second table: each record is in one of the two, once.
 
     table          commit n: rows that fit, and in its progress the offsets of those that do not (`dead`)
     dead letters   a commit with these records; its positions say up to which offsets it has what is due
@@ -55,6 +55,9 @@ class DeadLetters(NamedTuple):
     """Why it cannot be continued."""
 
 
+NOTHING_DUE = DeadLetters(None, None, ())
+
+
 class Buried(NamedTuple):
     """What a commit to the dead-letter table did."""
 
@@ -66,7 +69,7 @@ class Buried(NamedTuple):
 def dead_letters_due(catalog: TableCatalog, table: Table, progress: TableProgress) -> DeadLetters:
     """Look. Blocks. ForeignTableError: another table has the name."""
     if not progress.dead:
-        return DeadLetters(None, None, ())
+        return NOTHING_DUE
     letters = catalog.load_dead_letters(table)
     if letters is None:
         return DeadLetters(None, None, progress.dead)

@@ -54,7 +54,7 @@ class TableMetrics:
         )
         self._following = Gauge(
             "headrace_table_following",
-            "1 if the table follows its topic; 0 if a user or a record that it cannot follow paused it, or it is stopped",
+            "1 if the table follows its topic; 0 if a user or its worker paused it, or it is stopped",
             ["table"],
             registry=registry,
         )

@@ -67,9 +67,7 @@ def decide_letters(letters: Table, choice: Choice) -> None:
     decide(letters, choice)
 
 
-def follow_log(
-    table: Table, ahead: Mapping[int, Ahead], letters: Table | None = None
-) -> dict[int, TablePosition]:
+def follow_log(table: Table, ahead: Mapping[int, Ahead], letters: Table | None = None) -> dict[int, TablePosition]:
     """Delete the rows that the log does not have, and continue at its end; the positions there. Errors as `decide`."""
     standing = standing_of(view_of(table))
     if isinstance(standing, (Broken, NotBegun)):

@@ -30,7 +30,7 @@ BINARY = "binary"
 """The format of a table without a schema."""
 TOLERANCE = "headrace.errors-tolerance"
 DEAD_LETTERS_OF = "headrace.dead-letters-of"
-"""In a dead-letter table: the UUID of the table whose records it has. It has no topic."""
+"""In a dead-letter table: the UUID of the table that the records did not fit. It has no topic."""
 UNKNOWN_EPOCH = -1
 REWRITE = "replace"
 """Iceberg's name for a snapshot with the same rows in other files."""

@@ -29,7 +29,7 @@ from headrace.scan.read import SplitReader
 from headrace.scan.tables.appending import Append, Appended, CommitOutcome, append, widen
 from headrace.scan.tables.catalog import TableCatalog, dead_letters_of, view_of
 from headrace.scan.tables.chunks import CHUNK_BYTES, ChunkReader
-from headrace.scan.tables.dead_letters import DeadLetters, DeadLetterWriter, dead_letters_due
+from headrace.scan.tables.dead_letters import NOTHING_DUE, DeadLetters, DeadLetterWriter, dead_letters_due
 from headrace.scan.tables.log_ranges import log_ranges, start_positions
 from headrace.scan.tables.policy import AppendStep, after, next_step
 from headrace.scan.tables.state import (
@@ -38,6 +38,7 @@ from headrace.scan.tables.state import (
     Broken,
     Definition,
     Follows,
+    OffsetGap,
     TableProgress,
     standing_of,
 )
@@ -88,7 +89,7 @@ class TableLook:
     progress: TableProgress | None = None
     partitions: Mapping[int, ScanPartition] = field(default_factory=dict)
     step: AppendStep | None = None
-    letters: DeadLetters = DeadLetters(None, None, ())
+    letters: DeadLetters = NOTHING_DUE
 
     @property
     def lag(self) -> dict[int, int]:
@@ -123,7 +124,7 @@ class TableReader:
         if isinstance(standing, Broken):
             return stopped(standing.reason)
         progress = standing.progress if isinstance(standing, Follows) else None
-        letters = DeadLetters(None, None, ())
+        letters = NOTHING_DUE
         if progress is not None and progress.dead:
             letters = await asyncio.to_thread(dead_letters_due, self.catalog, table, progress)
         if letters.broken:
@@ -206,7 +207,8 @@ class TableWorker:
 
     async def _advance(self, name: str, look: TableLook, step: AppendStep, progress: TableProgress) -> TableRound:
         reach, rows = await self._chunks.read(step, look.partitions)
-        reached, dead = {p: each.position for p, each in reach.items()}, ()
+        reached = {p: each.position for p, each in reach.items()}
+        dead: tuple[OffsetGap, ...] = ()
         if (opener := self._opener(look)) is not None:
             opened = await asyncio.to_thread(opener.open, rows)
             if opened.columns != opener.columns:

@@ -191,7 +191,7 @@ def _union(schema: list[Any], named: Mapping[str, Any], inside: tuple[str, ...])
 def _kind_of(schema: Any, plan: Plan) -> tuple[_Kind, str]:
     """Return how values of this part of a union are recognised, and its column's name."""
     name = schema if isinstance(schema, str) else schema.get("name", schema["type"])
-    if isinstance(schema, str) and schema not in _PRIMITIVES or not isinstance(schema, str) and "name" in schema:
+    if (isinstance(schema, str) and schema not in _PRIMITIVES) or (not isinstance(schema, str) and "name" in schema):
         return name, c.column_name(name.rpartition(".")[2])
     logical = None if isinstance(schema, str) else schema.get("logicalType")
     if f"{name}-{logical}" not in LOGICAL_READERS:

@@ -109,7 +109,7 @@ def widened(have: pa.DataType, shape: pa.DataType, path: str = "", *, is_new: bo
     """
     if have == shape or (have, shape) in ((LONG, INT), (DOUBLE, FLOAT), (DOUBLE, INT), (DOUBLE, LONG)):
         return have
-    if (have, shape) in ((INT, LONG), (FLOAT, DOUBLE)) or is_new and (have, shape) == (LONG, DOUBLE):
+    if (have, shape) in ((INT, LONG), (FLOAT, DOUBLE)) or (is_new and (have, shape) == (LONG, DOUBLE)):
         return shape
     if pa.types.is_struct(have) and pa.types.is_struct(shape):
         return widened_struct(have, shape, path, is_new=is_new)
@@ -122,9 +122,7 @@ def widened(have: pa.DataType, shape: pa.DataType, path: str = "", *, is_new: bo
     raise SchemaError(f"column {path} is {told(have)}, and the value has {told(shape)}")
 
 
-def widened_struct(
-    have: pa.StructType, shape: pa.StructType, path: str = "", *, is_new: bool = False
-) -> pa.StructType:
+def widened_struct(have: pa.StructType, shape: pa.StructType, path: str = "", *, is_new: bool = False) -> pa.StructType:
     """The same of the fields of two structs; new ones come last."""
     fields = {field.name: field for field in have}
     by_case = {name.lower(): name for name in fields}

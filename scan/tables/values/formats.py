@@ -8,7 +8,7 @@
 | avro, json-schema | values of one schema, which is in a file |
 
 Place: the command checks what a user gives; the worker opens chunks by it.
-Invariant: a table whose format this process cannot open is not appended to.
+Invariant: a worker that cannot open the format of a table appends nothing to it.
 """
 
 from __future__ import annotations

@@ -5,17 +5,15 @@
 | object, array | struct, list; at the top its members are columns |
 | string, true and false | string, boolean |
 | number | long without, double with a fraction or an exponent; double if both come before the column is made |
-| null, empty object, empty array | no column of its own: null, or empty in a column that others made |
+| null, empty object, empty array | no column; null, or empty, in a column that other values made |
 
 Place: a format of open.py.
-Invariant: a value that does not fit the columns that the table has is a misfit of its own: a record cannot stop the
-table for all others.
+Invariant: a value that does not fit the columns of the table is a dead letter: one record does not stop the table.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any
 
@@ -47,7 +45,7 @@ class InferredJson:
     """Implements ValueFormat."""
 
     def __init__(self) -> None:
-        self._shapes: dict[Hashable, Shape] = {}
+        self._shapes: dict[Any, Shape] = {}
 
     def begin(self) -> None:
         """Keep no more shapes than of one chunk."""
@@ -69,7 +67,7 @@ class InferredJson:
         return shape, {c.column_name(name, is_top=True): _columns(each) for name, each in parsed.items()}
 
 
-def _signature(value: Any, depth: int) -> Hashable:
+def _signature(value: Any, depth: int) -> Any:
     """Return what decides the columns of a value, as something to look them up by."""
     if depth > DEPTH_MAX:
         raise MisfitError(f"a JSON value is nested deeper than {DEPTH_MAX}")

@@ -24,7 +24,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
 from jsonschema import exceptions
 from jsonschema.validators import Draft202012Validator, validator_for
 from referencing import Registry, Resource
@@ -95,7 +94,7 @@ def _plan(schema: Any, resolver: Any, inside: tuple[int, ...]) -> Plan:
         case "array":
             return _array(schema, resolver, inside)
         case "string":
-            return _FORMATS.get(schema.get("format"), Plan(c.STRING))
+            return _FORMATS.get(schema.get("format", ""), Plan(c.STRING))
         case other:
             return _SCALARS[other]
 

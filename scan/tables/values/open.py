@@ -2,7 +2,7 @@
 
 Place: between the raw rows of a scan (rows.py) and the append (worker.py).
 Invariant: each record is a row, or is in `dead`, or is at or behind its partition's cut. If the table lacks columns,
-nothing but the columns is of use: the table gets them first, and the chunk is read again.
+there are no rows: the table gets the columns first, and the chunk is read again.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class ChunkOpener:
     def _without_misfits(
         self, batch: pa.RecordBatch, kept: list[int], values: list[Any]
     ) -> tuple[list[int], list[Any]]:
-        """The records whose values Arrow takes for the columns: a number can be too large, a text no Unicode."""
+        """The records with values that Arrow can put into the columns: a number can be too large, a text no Unicode."""
         records, fitting = list(_records(batch)), []
         for row, value in zip(kept, values, strict=True):
             partition, offset, _ = records[row]
@@ -218,4 +218,3 @@ def kafka_struct(records: pa.RecordBatch, kind: pa.StructType) -> pa.StructArray
     """The rest of each record, as the column `kafka` has it."""
     parts = [records.column(each.name).cast(each.type) for each in kind]
     return pa.StructArray.from_arrays(parts, fields=list(kind))
-

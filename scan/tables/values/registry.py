@@ -75,7 +75,7 @@ class RegistryFormat:
         text = schema.schema_str or ""
         if schema.schema_type in (None, "AVRO"):
             named: dict[str, Any] = {}
-            for _, each in self._references(schema).items():
+            for each in self._references(schema).values():
                 AvroSchema(name, each, named)
             return AvroSchema(name, text, named)
         if schema.schema_type == "JSON":
@@ -86,6 +86,8 @@ class RegistryFormat:
         """The texts of the schemas that this one refers to, by name; each after those that it refers to itself."""
         found: dict[str, str] = {}
         for each in schema.references or ():
+            if each.name is None or each.subject is None or each.version is None:
+                raise SchemaError(f"a reference without a name, a subject or a version: {each}")
             try:
                 version = self._client.get_version(each.subject, each.version).schema
             except Exception as error:

@@ -41,7 +41,7 @@ _names = itertools.count()
 
 
 class FickleFormats(ValueFormats):
-    """A format of which each look at a value decides anew whether it fits, and whose registry is away at times."""
+    """A format that decides by chance, each time, whether a value fits; its registry is away at times."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()

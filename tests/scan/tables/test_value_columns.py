@@ -30,7 +30,7 @@ POINT = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "do
 NODE = {"type": "record", "name": "Node", "fields": [{"name": "v", "type": ["null", "bytes"]},
         {"name": "next", "type": ["null", "Node"]}]}  # fmt: skip
 NOON = datetime.datetime(2026, 1, 2, 12)
-UTC_NOON = NOON.replace(tzinfo=datetime.timezone.utc)
+UTC_NOON = NOON.replace(tzinfo=datetime.UTC)
 ID = uuid.UUID(int=7)
 
 
@@ -177,7 +177,9 @@ JSON_SCHEMAS: list[tuple[Any, pa.DataType, Any, Any]] = [
     ({"$ref": "#/$defs/node"}, pa.struct([("v", c.LONG), ("next", c.STRING)]),
      {"v": 1, "next": {"v": 2, "next": None}}, {"v": 1, "next": '{"v": 2, "next": null}'}),
 ]  # fmt: skip
-NODES = {"node": {"type": ["object", "null"], "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}}}
+NODES = {
+    "node": {"type": ["object", "null"], "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}}
+}
 
 
 @pytest.mark.parametrize(("schema", "column", "value", "read"), JSON_SCHEMAS)

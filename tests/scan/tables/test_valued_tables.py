@@ -1,4 +1,6 @@
-"""Tables with a schema: columns follow the values, what does not fit is a dead letter, what cannot be followed pauses."""
+"""Tables with a schema: columns follow the values, what does not fit is a dead letter, and what cannot be followed
+pauses the table.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ async def test_columns_follow_the_schemas_of_a_registry_without_rewriting(
     world: ScanWorld, tables: Tables, registry: FakeRegistry
 ) -> None:
     (key,) = await world.topic("orders", 1)
-    first = registry.register(record(("id", "int"), ("price", "float"), ("who", record(("name", "string"), name="Who"))))
+    first = registry.register(
+        record(("id", "int"), ("price", "float"), ("who", record(("name", "string"), name="Who")))
+    )
     address = registry.register(record(("zip", "string"), name="Address"), subject="address")
     second = registry.register(
         record(
@@ -349,7 +353,7 @@ async def test_other_readers_read_the_columns_of_each_avro_type(
 
 
 def renamed(schema: Any, number: int) -> Any:
-    """The schema with names of its own: all are fields of one record."""
+    """The schema with other names: all are fields of one record."""
     text = json.dumps(schema)
     for name in ("Point", "Node", "E", "F", "D"):
         text = text.replace(f'"{name}"', f'"{name}{number}"')

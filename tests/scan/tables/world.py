@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
@@ -26,6 +26,7 @@ from headrace.scan.tables.values.formats import ValueFormats
 from headrace.scan.tables.worker import Condition, TableReader, TableRound, TableWorker
 from tests.spark.world import ScanWorld, SeenRow
 
+T = TypeVar("T")
 NAMESPACE = "headrace"
 
 
@@ -34,8 +35,8 @@ class Killed(BaseException):
 
 
 class FailingCatalog(SqlCatalog):
-    """Does `next_failure` at the next commit, or when a table is created next: "before" and "after" end the process, "lost" loses the answer, "away"
-    refuses. `before_commit` runs ahead of the next commit: another worker's.
+    """Does `next_failure` at the next commit, or when a table is created next: "before" and "after" end the process,
+    "lost" loses the answer, "away" refuses. `before_commit` runs ahead of the next commit: another worker's.
     """
 
     next_failure = ""
@@ -50,7 +51,7 @@ class FailingCatalog(SqlCatalog):
             first()
         return self._failing(lambda: super(FailingCatalog, self).commit_table(table, requirements, updates))
 
-    def _failing(self, work: Callable[[], Any]) -> Any:
+    def _failing(self, work: Callable[[], T]) -> T:
         failure, self.next_failure = self.next_failure, ""
         if failure == "before":
             raise Killed
