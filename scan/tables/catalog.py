@@ -7,6 +7,7 @@ Invariant: a table that Headrace does not keep is never changed. A catalog that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ OWN_PROPERTIES = {
 """Properties of a new table; --set changes all but the first two."""
 ATTEMPTS = 10
 """Commits that a change of a property may lose against others."""
+_NAME = re.compile(r"[\w-]{1,200}")
+"""Dots are for namespaces; the name is part of the paths of files."""
 _FIXED = ("format-version", RETRIES)
 
 
@@ -101,6 +104,8 @@ class TableCatalog:
 
     def create(self, name: str, definition: Definition, layout: Sequence[str], properties: Mapping[str, str]) -> Table:
         """Create the table without a row. AlreadyExistsError; OptionError for a name or property that is refused."""
+        if _NAME.fullmatch(name) is None:
+            raise OptionError(f"a table's name has letters, digits, _ and -: {name!r}")
         if fixed := [key for key in properties if key in _FIXED or key.startswith("headrace.")]:
             raise OptionError(f"cannot be set: {', '.join(fixed)}")
         own = {

@@ -26,6 +26,8 @@ from tests.cli.command_lines import SECONDS_MAX, Run, json_runner, told
 from tests.confluent_records import read
 from tests.scan.tables.duckdb_reader import rows_by_duckdb
 
+pytestmark = pytest.mark.requirement("X11")
+
 INTERVAL_MS = 200
 
 

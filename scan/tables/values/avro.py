@@ -32,7 +32,7 @@ from fastavro.read import LOGICAL_READERS
 
 from headrace.scan.errors import MisfitError, SchemaError
 from headrace.scan.tables.values import columns as c
-from headrace.scan.tables.values.columns import Convert, Plan, Shape
+from headrace.scan.tables.values.columns import ColumnPlan, Convert, ValueShape
 
 _PRIMITIVES = {
     "boolean": c.BOOLEAN, "int": c.INT, "long": c.LONG, "float": c.FLOAT, "double": c.DOUBLE, "bytes": c.BINARY,
@@ -67,7 +67,7 @@ class AvroSchema:
         except SchemaError as error:
             raise SchemaError(f"{name}: {error}") from error
         assert self._plan.type is not None
-        self.shape = Shape(name, self._plan.type)
+        self.shape = ValueShape(name, self._plan.type)
 
     def read(self, data: bytes) -> Any:
         """Return the columns of one value. MisfitError for bytes that the schema does not describe."""
@@ -84,40 +84,40 @@ class AvroSchema:
             raise MisfitError(f"not a value of {self.shape.name}: {error}") from error
 
 
-def _plan(schema: Any, named: Mapping[str, Any], inside: tuple[str, ...]) -> Plan:
+def _plan(schema: Any, named: Mapping[str, Any], inside: tuple[str, ...]) -> ColumnPlan:
     if isinstance(schema, list):
         return _union(schema, named, inside)
     if isinstance(schema, str):
         if schema == "null":
-            return Plan(None)
-        return Plan(_PRIMITIVES[schema]) if schema in _PRIMITIVES else _plan(named[schema], named, inside)
+            return ColumnPlan(None)
+        return ColumnPlan(_PRIMITIVES[schema]) if schema in _PRIMITIVES else _plan(named[schema], named, inside)
     kind = schema["type"]
     if kind in ("record", "error"):
         return _record(schema, named, inside)
     if kind == "enum":
-        return Plan(c.STRING)
+        return ColumnPlan(c.STRING)
     if kind in ("array", "map"):
         return _collection(kind, _plan(schema["items" if kind == "array" else "values"], named, inside))
     logical = schema.get("logicalType")
     if f"{kind}-{logical}" in LOGICAL_READERS:
         return _logical(logical, schema)
     if kind == "fixed":
-        return Plan(pa.binary(schema["size"]))
+        return ColumnPlan(pa.binary(schema["size"]))
     return _plan(kind, named, inside)
 
 
-def _record(schema: Any, named: Mapping[str, Any], inside: tuple[str, ...]) -> Plan:
+def _record(schema: Any, named: Mapping[str, Any], inside: tuple[str, ...]) -> ColumnPlan:
     if schema["name"] in inside:
-        return Plan(c.STRING, _json_text)
+        return ColumnPlan(c.STRING, _json_text)
     found = [(field["name"], _plan(field["type"], named, (*inside, schema["name"]))) for field in schema["fields"]]
     kept = [(name, c.column_name(name), plan) for name, plan in found if plan.type is not None]
     if not kept:
-        return Plan(None if inside else pa.struct([]), c.nothing)
+        return ColumnPlan(None if inside else pa.struct([]), c.nothing)
     kind = c.struct_of((column, plan.type) for _, column, plan in kept)
     if len(kept) == len(found) and all(name == column and plan.convert is None for name, column, plan in kept):
-        return Plan(kind)
+        return ColumnPlan(kind)
     parts = [(name, column, plan.convert) for name, column, plan in kept]
-    return Plan(kind, partial(_fields, parts))
+    return ColumnPlan(kind, partial(_fields, parts))
 
 
 def _fields(parts: list[tuple[str, str, Convert | None]], value: Any) -> Any:
@@ -128,28 +128,28 @@ def _fields(parts: list[tuple[str, str, Convert | None]], value: Any) -> Any:
     }
 
 
-def _collection(kind: str, plan: Plan) -> Plan:
+def _collection(kind: str, plan: ColumnPlan) -> ColumnPlan:
     if plan.type is None:
-        return Plan(None)
+        return ColumnPlan(None)
     convert = plan.convert
     if kind == "array":
         of_list = None if convert is None else lambda value: [x if x is None else convert(x) for x in value]
-        return Plan(c.list_of(plan.type), of_list)
+        return ColumnPlan(c.list_of(plan.type), of_list)
     of_map = (
         (lambda value: list(value.items()))
         if convert is None
         else lambda value: [(k, x if x is None else convert(x)) for k, x in value.items()]
     )
-    return Plan(c.map_of(plan.type), of_map)
+    return ColumnPlan(c.map_of(plan.type), of_map)
 
 
-def _logical(logical: str, schema: Any) -> Plan:
+def _logical(logical: str, schema: Any) -> ColumnPlan:
     if logical == "decimal":
         precision, scale = schema["precision"], schema.get("scale", 0)
         if precision > DIGITS_MAX:
             raise SchemaError(f"decimal of {precision} digits: Iceberg has at most {DIGITS_MAX}")
-        return Plan(pa.decimal128(precision, scale), partial(_decimal, -scale))
-    return Plan(c.STRING, _text) if logical in _AS_TEXT else Plan(_LOGICAL[logical])
+        return ColumnPlan(pa.decimal128(precision, scale), partial(_decimal, -scale))
+    return ColumnPlan(c.STRING, _text) if logical in _AS_TEXT else ColumnPlan(_LOGICAL[logical])
 
 
 def _decimal(exponent: int, value: decimal.Decimal) -> decimal.Decimal:
@@ -164,10 +164,10 @@ def _text(value: Any) -> str:
 
 class _Branch(NamedTuple):
     column: str
-    plan: Plan
+    plan: ColumnPlan
 
 
-def _union(schema: list[Any], named: Mapping[str, Any], inside: tuple[str, ...]) -> Plan:
+def _union(schema: list[Any], named: Mapping[str, Any], inside: tuple[str, ...]) -> ColumnPlan:
     branches: dict[_Kind, _Branch] = {}
     for each in schema:
         plan = _plan(each, named, inside)
@@ -180,15 +180,15 @@ def _union(schema: list[Any], named: Mapping[str, Any], inside: tuple[str, ...])
             name = before.column if plan is before.plan else name
         branches[kind] = _Branch(name, plan)
     if not branches:
-        return Plan(None)
+        return ColumnPlan(None)
     if len(branches) == 1:
         (one,) = branches.values()
-        return Plan(one.plan.type, partial(_unnamed, one.plan.convert))
+        return ColumnPlan(one.plan.type, partial(_unnamed, one.plan.convert))
     kind = c.struct_of((branch.column, branch.plan.type) for branch in branches.values())
-    return Plan(kind, partial(_choose, branches))
+    return ColumnPlan(kind, partial(_choose, branches))
 
 
-def _kind_of(schema: Any, plan: Plan) -> tuple[_Kind, str]:
+def _kind_of(schema: Any, plan: ColumnPlan) -> tuple[_Kind, str]:
     """Return how values of this part of a union are recognised, and its column's name."""
     name = schema if isinstance(schema, str) else schema.get("name", schema["type"])
     if (isinstance(schema, str) and schema not in _PRIMITIVES) or (not isinstance(schema, str) and "name" in schema):

@@ -32,14 +32,14 @@ _OTHER = re.compile(r"\W")
 Convert = Callable[[Any], Any]
 
 
-class Plan(NamedTuple):
+class ColumnPlan(NamedTuple):
     """How a part of a value becomes a column. `type` None: it has no values but null. `convert` None: as it is."""
 
     type: pa.DataType | None
     convert: Convert | None = None
 
 
-class Shape(NamedTuple):
+class ValueShape(NamedTuple):
     """The columns that a schema asks for, and what it is called in reasons.
 
     `is_declared`: a schema of others; False: it is what one JSON value looks like.
@@ -68,13 +68,13 @@ def struct_of(fields: Iterable[tuple[str, pa.DataType]]) -> pa.StructType:
     return pa.struct(list(named.values()))
 
 
-def top(plan: Plan) -> Plan:
+def top(plan: ColumnPlan) -> ColumnPlan:
     """The columns of a whole value: its fields, or the one column `value` if it is no struct."""
     if plan.type is None:
-        return Plan(pa.struct([]), nothing)
+        return ColumnPlan(pa.struct([]), nothing)
     one = plan.convert
     if not pa.types.is_struct(plan.type):
-        return Plan(pa.struct([(VALUE, plan.type)]), lambda value: {VALUE: value if one is None else one(value)})
+        return ColumnPlan(pa.struct([(VALUE, plan.type)]), lambda value: {VALUE: value if one is None else one(value)})
     names = {field.name: column_name(field.name, is_top=True) for field in plan.type}
     if all(name == column for name, column in names.items()):
         return plan
@@ -84,7 +84,7 @@ def top(plan: Plan) -> Plan:
         fields = value if one is None else one(value)
         return {names.get(name, name): each for name, each in (fields or {}).items()}
 
-    return Plan(kind, renamed)
+    return ColumnPlan(kind, renamed)
 
 
 def nothing(_: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.scan.tables.values.avro import AvroSchema
-from headrace.scan.tables.values.columns import Shape
+from headrace.scan.tables.values.columns import ValueShape
 from headrace.scan.tables.values.json_schema import JsonSchema
 
 
@@ -20,12 +20,12 @@ class GivenSchema:
         self._schema = schema
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> ValueShape:
         return self._schema.shape
 
     def begin(self) -> None:
         """Do nothing: the schema does not change."""
 
-    def open(self, value: bytes) -> tuple[Shape, Any]:
+    def open(self, value: bytes) -> tuple[ValueShape, Any]:
         """MisfitError."""
         return self._schema.shape, self._schema.read(value)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from headrace.scan.errors import MisfitError, SchemaError
 from headrace.scan.tables.values import columns as c
-from headrace.scan.tables.values.columns import Shape
+from headrace.scan.tables.values.columns import ValueShape
 
 DEPTH_MAX = 32
 SHAPES_KEPT = 10_000
@@ -45,14 +45,14 @@ class InferredJson:
     """Implements ValueFormat."""
 
     def __init__(self) -> None:
-        self._shapes: dict[Any, Shape] = {}
+        self._shapes: dict[Any, ValueShape] = {}
 
     def begin(self) -> None:
         """Keep no more shapes than of one chunk."""
         if len(self._shapes) > SHAPES_KEPT:
             self._shapes.clear()
 
-    def open(self, value: bytes) -> tuple[Shape, Any]:
+    def open(self, value: bytes) -> tuple[ValueShape, Any]:
         """MisfitError for what is no JSON, or has a list of several types."""
         parsed = parse_json(value)
         if not isinstance(parsed, dict):
@@ -60,7 +60,7 @@ class InferredJson:
         signature = _signature(parsed, 0)
         if (shape := self._shapes.get(signature)) is None:
             try:
-                shape = Shape("a JSON value", c.top(c.Plan(_type(signature))).type, is_declared=False)
+                shape = ValueShape("a JSON value", c.top(c.ColumnPlan(_type(signature))).type, is_declared=False)
             except SchemaError as error:
                 raise MisfitError(str(error)) from error
             self._shapes[signature] = shape

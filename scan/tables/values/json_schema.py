@@ -32,7 +32,7 @@ from referencing.jsonschema import specification_with
 
 from headrace.scan.errors import MisfitError, SchemaError
 from headrace.scan.tables.values import columns as c
-from headrace.scan.tables.values.columns import Plan, Shape
+from headrace.scan.tables.values.columns import ColumnPlan, ValueShape
 from headrace.scan.tables.values.inferred import parse_json
 
 _NULL = {"type": "null"}
@@ -58,7 +58,7 @@ class JsonSchema:
         except SchemaError as error:
             raise SchemaError(f"{name}: {error}") from error
         assert self._plan.type is not None
-        self.shape = Shape(name, self._plan.type)
+        self.shape = ValueShape(name, self._plan.type)
 
     def read(self, data: bytes) -> Any:
         """Return the columns of one value. MisfitError for what the schema does not accept."""
@@ -73,9 +73,9 @@ class JsonSchema:
             raise MisfitError(f"not a value of {self.shape.name}: {error}") from error
 
 
-def _plan(schema: Any, resolver: Any, inside: tuple[int, ...]) -> Plan:
+def _plan(schema: Any, resolver: Any, inside: tuple[int, ...]) -> ColumnPlan:
     if id(schema) in inside or not isinstance(schema, dict):
-        return Plan(c.STRING, _json_text)
+        return ColumnPlan(c.STRING, _json_text)
     inside = (*inside, id(schema))
     if "$ref" in schema:
         found = resolver.lookup(schema["$ref"])
@@ -83,55 +83,55 @@ def _plan(schema: Any, resolver: Any, inside: tuple[int, ...]) -> Plan:
     for choice in ("oneOf", "anyOf"):
         if choice in schema:
             left = [each for each in schema[choice] if each != _NULL]
-            return _plan(left[0], resolver, inside) if len(left) == 1 else Plan(c.STRING, _json_text)
+            return _plan(left[0], resolver, inside) if len(left) == 1 else ColumnPlan(c.STRING, _json_text)
     kinds = schema.get("type", "object" if "properties" in schema else ())
     kinds = [kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind != "null"]
     if len(kinds) != 1 or "allOf" in schema:
-        return Plan(None) if schema == _NULL else Plan(c.STRING, _json_text)
+        return ColumnPlan(None) if schema == _NULL else ColumnPlan(c.STRING, _json_text)
     match kinds[0]:
         case "object":
             return _object(schema, resolver, inside)
         case "array":
             return _array(schema, resolver, inside)
         case "string":
-            return _FORMATS.get(schema.get("format", ""), Plan(c.STRING))
+            return _FORMATS.get(schema.get("format", ""), ColumnPlan(c.STRING))
         case other:
             return _SCALARS[other]
 
 
-def _object(schema: Any, resolver: Any, inside: tuple[int, ...]) -> Plan:
+def _object(schema: Any, resolver: Any, inside: tuple[int, ...]) -> ColumnPlan:
     if not schema.get("properties"):
         more = schema.get("additionalProperties")
         if not isinstance(more, dict):
-            return Plan(c.STRING, _json_text)
+            return ColumnPlan(c.STRING, _json_text)
         plan = _plan(more, resolver, inside)
-        return Plan(None) if plan.type is None else Plan(c.map_of(plan.type), partial(_map, plan))
+        return ColumnPlan(None) if plan.type is None else ColumnPlan(c.map_of(plan.type), partial(_map, plan))
     found = [(name, _plan(each, resolver, inside)) for name, each in schema["properties"].items()]
     parts = [(name, c.column_name(name), plan) for name, plan in found if plan.type is not None]
     kind = c.struct_of((column, plan.type) for _, column, plan in parts)
-    return Plan(kind, partial(_fields, parts))
+    return ColumnPlan(kind, partial(_fields, parts))
 
 
-def _array(schema: Any, resolver: Any, inside: tuple[int, ...]) -> Plan:
+def _array(schema: Any, resolver: Any, inside: tuple[int, ...]) -> ColumnPlan:
     if not isinstance(schema.get("items"), dict) or "prefixItems" in schema:
-        return Plan(c.STRING, _json_text)
+        return ColumnPlan(c.STRING, _json_text)
     plan = _plan(schema["items"], resolver, inside)
-    return Plan(None) if plan.type is None else Plan(c.list_of(plan.type), partial(_list, plan))
+    return ColumnPlan(None) if plan.type is None else ColumnPlan(c.list_of(plan.type), partial(_list, plan))
 
 
-def _converted(plan: Plan, value: Any) -> Any:
+def _converted(plan: ColumnPlan, value: Any) -> Any:
     return value if value is None or plan.convert is None else plan.convert(value)
 
 
-def _fields(parts: list[tuple[str, str, Plan]], value: Any) -> Any:
+def _fields(parts: list[tuple[str, str, ColumnPlan]], value: Any) -> Any:
     return {column: _converted(plan, value[name]) for name, column, plan in parts if name in value}
 
 
-def _map(plan: Plan, value: Any) -> Any:
+def _map(plan: ColumnPlan, value: Any) -> Any:
     return [(key, _converted(plan, each)) for key, each in value.items()]
 
 
-def _list(plan: Plan, value: Any) -> Any:
+def _list(plan: ColumnPlan, value: Any) -> Any:
     return [_converted(plan, each) for each in value]
 
 
@@ -146,5 +146,5 @@ def _timestamp(text: str) -> datetime.datetime:
     return found
 
 
-_FORMATS = {"date": Plan(c.DATE, datetime.date.fromisoformat), "date-time": Plan(c.TIMESTAMPTZ, _timestamp)}
-_SCALARS = {"integer": Plan(c.LONG, int), "number": Plan(c.DOUBLE, float), "boolean": Plan(c.BOOLEAN)}
+_FORMATS = {"date": ColumnPlan(c.DATE, datetime.date.fromisoformat), "date-time": ColumnPlan(c.TIMESTAMPTZ, _timestamp)}
+_SCALARS = {"integer": ColumnPlan(c.LONG, int), "number": ColumnPlan(c.DOUBLE, float), "boolean": ColumnPlan(c.BOOLEAN)}

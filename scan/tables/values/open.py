@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.scan.errors import MisfitError, SchemaError
 from headrace.scan.tables.state import OffsetGap
-from headrace.scan.tables.values.columns import COLUMNS_MAX, KAFKA, Shape, leaves, widened_struct
+from headrace.scan.tables.values.columns import COLUMNS_MAX, KAFKA, ValueShape, leaves, widened_struct
 
 DEAD_RANGES_MAX = 5_000
 """Ranges of records that do not fit in one commit: the table's property names them until they are elsewhere."""
@@ -38,7 +38,7 @@ class ValueFormat(Protocol):
     def begin(self) -> None:
         """A chunk begins."""
 
-    def open(self, value: bytes) -> tuple[Shape, Any]:
+    def open(self, value: bytes) -> tuple[ValueShape, Any]:
         """Return what columns the value asks for, and their values by name. MisfitError, SchemaError;
         UnavailableError: try the chunk again.
         """
@@ -70,7 +70,7 @@ class ChunkOpener:
     tolerance: Tolerance
     _table: pa.StructType = field(init=False)
     _columns: pa.StructType = field(init=False)
-    _room: dict[int, tuple[Shape, str]] = field(default_factory=dict)
+    _room: dict[int, tuple[ValueShape, str]] = field(default_factory=dict)
     """By shape: it is kept alive, and why it has no room; empty: it has."""
     _dead: list[OffsetGap] = field(default_factory=list)
     _cuts: dict[int, Cut] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class ChunkOpener:
             raise (SchemaError if shape.is_declared else MisfitError)(f"{shape.name}: {known[1]}")
         return opened
 
-    def _make_room(self, shape: Shape) -> str:
+    def _make_room(self, shape: ValueShape) -> str:
         """Widen the columns; why not."""
         try:
             if shape.is_declared:

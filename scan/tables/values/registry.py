@@ -15,7 +15,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from headrace.scan.errors import MisfitError, OptionError, SchemaError
 from headrace.scan.tables.values.avro import AvroSchema
-from headrace.scan.tables.values.columns import Shape
+from headrace.scan.tables.values.columns import ValueShape
 from headrace.scan.tables.values.json_schema import JsonSchema
 from headrace.storage.errors import UnavailableError
 
@@ -41,7 +41,7 @@ class RegistryFormat:
         """Ask again for what the registry did not know."""
         self._unknown.clear()
 
-    def open(self, value: bytes) -> tuple[Shape, Any]:
+    def open(self, value: bytes) -> tuple[ValueShape, Any]:
         """MisfitError for another format or an unknown id; SchemaError for a schema that no table can have."""
         if len(value) < _PREFIX.size or value[0]:
             raise MisfitError("not in the wire format of a schema registry: a zero byte and a schema's id")

@@ -27,7 +27,7 @@ from pyiceberg.table.update import snapshot as snapshots
 from headrace.scan.errors import MisfitError
 from headrace.scan.tables.catalog import view_of
 from headrace.scan.tables.state import Definition, Follows, OffsetGap, standing_of
-from headrace.scan.tables.values.columns import Shape
+from headrace.scan.tables.values.columns import ValueShape
 from headrace.scan.tables.values.formats import ValueFormats
 from headrace.scan.tables.worker import Condition, TableRound
 from headrace.storage.errors import UnavailableError
@@ -46,7 +46,7 @@ class FickleFormats(ValueFormats):
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
         self.rng = rng
-        self.shape = Shape("a text", pa.struct([("value", pa.large_string())]))
+        self.shape = ValueShape("a text", pa.struct([("value", pa.large_string())]))
 
     def of(self, definition: Definition) -> FickleFormats:
         return self
@@ -55,7 +55,7 @@ class FickleFormats(ValueFormats):
         if self.rng.random() < 0.1:
             raise UnavailableError("the registry is away")
 
-    def open(self, value: bytes) -> tuple[Shape, Any]:
+    def open(self, value: bytes) -> tuple[ValueShape, Any]:
         if self.rng.random() < 0.4:
             raise MisfitError("by chance")
         return self.shape, {"value": value.decode()}
@@ -96,7 +96,7 @@ class TableHistory:
 
     def _other_worker(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
         """A worker of another process gets to commit first; more records have arrived for it, or none."""
-        other, more = Tables(self.world, self.tables.folder), self.rng.random() < 0.5
+        other, more = self.tables.again(), self.rng.random() < 0.5
         other.formats = self.tables.formats
 
         async def work() -> None:

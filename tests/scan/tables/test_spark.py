@@ -22,15 +22,24 @@ from load.tools.python_apps import python_of
 from tests.scan.tables.world import Tables
 from tests.spark.world import ScanWorld
 
+pytestmark = pytest.mark.requirement("X11")
+
 SECONDS_MAX = 300
 ROWS = "SELECT to_json(struct(partition, offset, unix_millis(timestamp) AS at, hex(key) AS key, hex(value) AS value))"
 
 
-def sql(tables: Tables, name: str, *statements: str) -> list[str]:
-    """Return what spark-sql prints for these statements; `{}` is the table."""
-    catalog = tables.failing
+def spark_rows(tables: Tables, properties: dict[str, str]) -> list[tuple[int, int]]:
+    """Return partition and offset of each row of the table `orders`."""
+    printed = sql(tables, "orders", f"{ROWS} FROM {{}}", properties=properties)
+    rows = [json.loads(line) for line in printed if line.startswith("{")]
+    return sorted((row["partition"], row["offset"]) for row in rows)
+
+
+def sql(tables: Tables, name: str, *statements: str, properties: dict[str, str] | None = None) -> list[str]:
+    """Return what spark-sql prints for these statements; `{}` is the table. `properties`: of the catalog."""
     table = tables.load(name)
-    properties = {key: catalog.properties[key] for key in ("uri", "warehouse")}
+    if properties is None:
+        properties = {key: tables.failing.properties[key] for key in ("uri", "warehouse")}
     address = TableAddress("test", properties, f"headrace.{name}", table.metadata_location)
     words = shlex.split(spark_lines(address).replace("\\\n", " "))
     where = words.index("--packages")

@@ -23,6 +23,8 @@ from tests.scan.tables.history import TableHistory
 from tests.scan.tables.world import Tables
 from tests.spark.world import ScanWorld
 
+pytestmark = pytest.mark.requirement("X11")
+
 
 async def histories(world: ScanWorld, tables: Tables, seeds: Iterable[int], *, is_valued: bool = False) -> None:
     for seed in seeds:

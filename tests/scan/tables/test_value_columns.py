@@ -26,6 +26,8 @@ from headrace.scan.tables.values.open import ChunkOpener, Tolerance
 from headrace.scan.tables.values.registry import RegistryFormat
 from tests.scan.tables.registry import avro_bytes
 
+pytestmark = pytest.mark.requirement("X11")
+
 POINT = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "double"}]}
 NODE = {"type": "record", "name": "Node", "fields": [{"name": "v", "type": ["null", "bytes"]},
         {"name": "next", "type": ["null", "Node"]}]}  # fmt: skip

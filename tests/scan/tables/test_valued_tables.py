@@ -31,6 +31,8 @@ from tests.scan.tables.test_value_columns import AVRO
 from tests.scan.tables.world import Tables
 from tests.spark.world import TIME_MS, ScanWorld
 
+pytestmark = pytest.mark.requirement("X11")
+
 REGISTRY, JSON = ("registry",), ("json",)
 
 

@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import CommitTableResponse, Table
@@ -34,7 +36,7 @@ class Killed(BaseException):
     """The worker's process ends here."""
 
 
-class FailingCatalog(SqlCatalog):
+class Failing(Catalog):
     """Does `next_failure` at the next commit, or when a table is created next: "before" and "after" end the process,
     "lost" loses the answer, "away" refuses. `before_commit` runs ahead of the next commit: another worker's.
     """
@@ -43,13 +45,13 @@ class FailingCatalog(SqlCatalog):
     before_commit: Callable[[], None] | None = None
 
     def create_table(self, *args: Any, **more: Any) -> Table:
-        return self._failing(lambda: super(FailingCatalog, self).create_table(*args, **more))
+        return self._failing(lambda: super(Failing, self).create_table(*args, **more))
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
         first, self.before_commit = self.before_commit, None
         if first is not None:
             first()
-        return self._failing(lambda: super(FailingCatalog, self).commit_table(table, requirements, updates))
+        return self._failing(lambda: super(Failing, self).commit_table(table, requirements, updates))
 
     def _failing(self, work: Callable[[], T]) -> T:
         failure, self.next_failure = self.next_failure, ""
@@ -65,23 +67,38 @@ class FailingCatalog(SqlCatalog):
         return done
 
 
+class FailingCatalog(Failing, SqlCatalog):
+    """A catalog in a file."""
+
+
+class FailingRestCatalog(Failing, RestCatalog):
+    """A catalog behind HTTP."""
+
+
 class Tables:
     """The tables of one world."""
 
-    def __init__(self, world: ScanWorld, folder: Path, registry_url: str = "") -> None:
-        self.world, self.folder = world, folder
+    def __init__(self, world: ScanWorld, folder: Path, registry_url: str = "", rest_url: str = "") -> None:
+        """`rest_url`: of a REST catalog that is used instead of a file."""
+        self.world, self.folder, self.rest_url = world, folder, rest_url
         folder.mkdir(parents=True, exist_ok=True)
         self.catalog = TableCatalog(self.open_catalog(), NAMESPACE)
         self.formats = ValueFormats(registry_url)
 
-    def open_catalog(self) -> FailingCatalog:
+    def again(self) -> Tables:
+        """Return the same tables, for another process."""
+        return Tables(self.world, self.folder, rest_url=self.rest_url)
+
+    def open_catalog(self) -> FailingCatalog | FailingRestCatalog:
+        if self.rest_url:
+            return FailingRestCatalog("test", uri=self.rest_url)
         return FailingCatalog(
             "test", uri=f"sqlite:///{self.folder}/catalog.db", warehouse=(self.folder / "warehouse").as_uri()
         )
 
     @property
-    def failing(self) -> FailingCatalog:
-        assert isinstance(self.catalog.catalog, FailingCatalog)
+    def failing(self) -> Failing:
+        assert isinstance(self.catalog.catalog, Failing)
         return self.catalog.catalog
 
     async def create(
