@@ -439,6 +439,13 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
             " larger files."
         ),
     ] = field(default=60_000, name="tables.commit.interval.ms")
+    tables_snapshot_max_age_ms: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="Age at which the worker removes replaced snapshots of a table, and the files that only they"
+            " have. 0: it removes none."
+        ),
+    ] = field(default=86_400_000, name="tables.snapshot.max.age.ms")
     compaction_cpu_percent: Annotated[
         int,
         Meta(

@@ -97,6 +97,7 @@ class TablesRole:
             self._follower = TableFollower(
                 *(worker, self._metrics, self._supervisor, shared.clock, shared.rng),
                 settings.tables_commit_interval_ms,
+                settings.tables_snapshot_max_age_ms,
             )
             await self._follower.run()
         finally:

@@ -30,6 +30,7 @@ from headrace.scan.tables.appending import Append, Appended, CommitOutcome, appe
 from headrace.scan.tables.catalog import TableCatalog, dead_letters_of, view_of
 from headrace.scan.tables.chunks import CHUNK_BYTES, ChunkReader
 from headrace.scan.tables.dead_letters import NOTHING_DUE, DeadLetters, DeadLetterWriter, dead_letters_due
+from headrace.scan.tables.expiry import expire
 from headrace.scan.tables.log_ranges import log_ranges, start_positions
 from headrace.scan.tables.policy import AppendStep, after, next_step
 from headrace.scan.tables.state import (
@@ -241,6 +242,15 @@ class TableWorker:
         """Say in the table why it cannot go on; a user resumes it."""
         await asyncio.to_thread(self.tables.catalog.set_property, name, PAUSED, reason)
         return TableRound(Condition.PAUSED, reason, lag=look.lag)
+
+    def expire(self, name: str, before_ms: int) -> int:
+        """Expire old snapshots of the table and its dead-letter table; how many. Blocks. Errors as `expire`."""
+        table, definition = self.tables.catalog.load_own(name)
+        count = expire(table, before_ms)
+        if definition.value_format == BINARY:
+            return count
+        letters = self.tables.catalog.load_dead_letters(table)
+        return count if letters is None else count + expire(letters, before_ms)
 
     def _opener(self, look: TableLook) -> ChunkOpener | None:
         """None for a table without a schema. OptionError, SchemaError for a format that cannot be opened."""

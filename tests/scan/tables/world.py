@@ -45,7 +45,7 @@ class Failing(Catalog):
     before_commit: Callable[[], None] | None = None
 
     def create_table(self, *args: Any, **more: Any) -> Table:
-        return self._failing(lambda: super(Failing, self).create_table(*args, **more))
+        return self._failing(lambda: super(Failing, self).create_table(*args, **more))  # type: ignore[safe-super]
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
         first, self.before_commit = self.before_commit, None
