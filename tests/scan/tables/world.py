@@ -51,7 +51,8 @@ class Failing(Catalog):
         first, self.before_commit = self.before_commit, None
         if first is not None:
             first()
-        return self._failing(lambda: super(Failing, self).commit_table(table, requirements, updates))
+        commit = super().commit_table  # type: ignore[safe-super]
+        return self._failing(lambda: commit(table, requirements, updates))
 
     def _failing(self, work: Callable[[], T]) -> T:
         failure, self.next_failure = self.next_failure, ""
