@@ -38,9 +38,9 @@ def expire(table: Table, before_ms: int) -> int:
         files = _files_of(table, old)
         requirements = (
             AssertTableUUID(uuid=table.metadata.table_uuid),
-            AssertRefSnapshotId(ref=MAIN, snapshot_id=current),
+            AssertRefSnapshotId(ref=MAIN, snapshot_id=current),  # type: ignore[call-arg]
         )
-        update = RemoveSnapshotsUpdate(snapshot_ids=[each.snapshot_id for each in old])
+        update = RemoveSnapshotsUpdate(snapshot_ids=[each.snapshot_id for each in old])  # type: ignore[call-arg]
         try:
             left = table.catalog.commit_table(table, requirements, (update,)).metadata
         except CommitFailedException:
