@@ -108,7 +108,9 @@ class TablesRole:
 def require_tables() -> None:
     """InvalidError that says how to install the extra, if it is missing."""
     try:
-        import pyarrow  # noqa: F401 -- only to say what is missing
+        import fastavro  # noqa: F401 -- only to say what is missing
+        import jsonschema  # noqa: F401
+        import pyarrow  # noqa: F401
         import pyiceberg  # noqa: F401
     except ImportError as error:
-        raise InvalidError(not_installed("pyiceberg", "tables")) from error
+        raise InvalidError(not_installed(error.name or "pyiceberg", "tables")) from error
