@@ -425,6 +425,13 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
             extra_json_schema={"accepted": "names, separated by dots"},
         ),
     ] = field(default="headrace", name="tables.namespace")
+    tables_schema_registry_url: Annotated[
+        str,
+        Meta(
+            description="Address of the schema registry for tables with --value-format registry, also with a login:"
+            " https://user:password@registry:8081. Several, separated by commas, are tried in turn."
+        ),
+    ] = field(default="", name="tables.schema.registry.url")
     tables_commit_interval_ms: Annotated[
         PositiveInt,
         Meta(
@@ -432,6 +439,13 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
             " larger files."
         ),
     ] = field(default=60_000, name="tables.commit.interval.ms")
+    tables_snapshot_max_age_ms: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="Age at which the worker removes replaced snapshots of a table, and the files that only they"
+            " have. 0: it removes none."
+        ),
+    ] = field(default=86_400_000, name="tables.snapshot.max.age.ms")
     compaction_cpu_percent: Annotated[
         int,
         Meta(

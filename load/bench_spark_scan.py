@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,15 +59,24 @@ def main() -> None:
         draw(scans, size, args.plot)
 
 
-def produce(bootstrap: str, size: int, record_bytes: int, compression: str) -> int:
-    """Bytes of values that were produced: random text that compresses about as JSON does."""
+def produce(
+    bootstrap: str,
+    size: int,
+    record_bytes: int,
+    compression: str,
+    made_of: Callable[[int, bytes], bytes] = lambda _, text: text,
+) -> int:
+    """Bytes of values that were produced: random text that compresses about as JSON does. `made_of` makes a value of a
+    number and its text.
+    """
     rng = random.Random(1)
     producer = Producer(
         {"bootstrap.servers": bootstrap, "compression.type": compression, "linger.ms": 50, "batch.size": 500_000}
     )
     words = [rng.randbytes(6).hex().encode() for _ in range(2_000)]
     values = [b" ".join(rng.choices(words, k=record_bytes // 13 + 1))[:record_bytes] for _ in range(1_000)]
-    count = size // record_bytes
+    values = [made_of(number, text) for number, text in enumerate(values)]
+    count = size * len(values) // sum(map(len, values))
     for number in range(count):
         while True:
             try:
@@ -76,7 +86,7 @@ def produce(bootstrap: str, size: int, record_bytes: int, compression: str) -> i
                 producer.poll(0.1)
         producer.poll(0)
     assert producer.flush(600) == 0
-    return count * record_bytes
+    return sum(len(values[number % 1_000]) for number in range(count))
 
 
 def scan(server: DevServer, rounds: int) -> list[TimedScan]:

@@ -2,22 +2,27 @@
 
     python -m load.bench_tables --megabytes 500 --record-bytes 1000 --rounds 3
 Starts `headrace dev` on a directory, produces the topic with librdkafka, and appends it to a new table for each round
-in this process; the catalog is a file. CPU in seconds per 10^9 bytes of values.
+in this process; the catalog is a file. --value-format avro or json: values with four fields become columns.
+CPU in seconds per 10^9 bytes of values.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import io
+import json
 import os
 import random
 import statistics
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import fastavro
 import msgspec
 
 from headrace.config.settings import Settings
@@ -51,18 +56,48 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=500, help="of values")
     parser.add_argument("--record-bytes", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--value-format", default="binary", choices=("binary", "avro", "json"))
     parser.add_argument("--compression", default="none", help="the producer's")
     args = parser.parse_args()
     print(machine_state())
     with tempfile.TemporaryDirectory(prefix="headrace-tables-") as place, DevServer(Path(place) / "data") as server:
         asyncio.run(server.create_topic(TOPIC, PARTITIONS))
-        size = produce(server.bootstrap, args.megabytes * 1_000_000, args.record_bytes, args.compression)
-        timed = [asyncio.run(append(server, Path(place))) for _ in range(args.rounds)]
+        made_of = MADE_OF[args.value_format]
+        size = produce(server.bootstrap, args.megabytes * 1_000_000, args.record_bytes, args.compression, made_of)
+        timed = [asyncio.run(append(server, Path(place), args.value_format)) for _ in range(args.rounds)]
     report(timed, size)
 
 
-async def append(server: DevServer, place: Path) -> TimedAppend:
+def fields(number: int, text: bytes) -> dict[str, Any]:
+    """Return a value's fields."""
+    return {"id": number, "price": number / 8, "is_paid": number % 3 == 0, "note": text.decode()}
+
+
+def in_avro(number: int, text: bytes) -> bytes:
+    """Return a value in Avro."""
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, AVRO, fields(number, text))
+    return buffer.getvalue()
+
+
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": name, "type": kind}
+        for name, kind in (("id", "long"), ("price", "double"), ("is_paid", "boolean"), ("note", "string"))
+    ],
+}
+MADE_OF: dict[str, Callable[[int, bytes], bytes]] = {
+    "binary": lambda _, text: text,
+    "avro": in_avro,
+    "json": lambda number, text: json.dumps(fields(number, text)).encode(),
+}
+
+
+async def append(server: DevServer, place: Path, value_format: str) -> TimedAppend:
     """Append the whole topic to a new table."""
+    schema = json.dumps(AVRO) if value_format == "avro" else ""
     settings = msgspec.structs.replace(
         Settings(),
         metastore_url=server.metastore_url,
@@ -79,7 +114,10 @@ async def append(server: DevServer, place: Path) -> TimedAppend:
             topics = TopicCatalog(cluster.metastore)
             topic = (await topics.refresh()).topics_by_name[TOPIC]
             catalog.create(
-                name, Definition(cluster.metastore.cluster_id, TOPIC, topic.topic_id, "earliest", ""), (), {}
+                name,
+                Definition(cluster.metastore.cluster_id, TOPIC, topic.topic_id, "earliest", "", value_format, schema),
+                (),
+                {},
             )
             worker = TableWorker(TableReader(cluster, topics, catalog), reader)
             began, cpu, agent_cpu = time.monotonic(), time.process_time(), _cpu_of(agent)

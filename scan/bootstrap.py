@@ -59,7 +59,7 @@ def cluster_settings(options: Mapping[str, str], environ: Mapping[str, str]) -> 
 
 
 def agent_configs(servers: str, names: Sequence[str]) -> dict[str, str]:
-    """What the first agent that answers shows of these settings; without those that it does not show. Blocks.
+    """Return what the first agent that answers shows of these settings, without those that it does not show. Blocks.
 
     OptionError if none answers.
     """

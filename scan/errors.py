@@ -27,3 +27,15 @@ class BulkWriteError(InvalidError):
 
 class TableError(InvalidError):
     """An Iceberg table is not Headrace's, or was changed so that Headrace cannot continue it."""
+
+
+class SchemaError(TableError):
+    """A schema asks for columns that a table cannot have, or cannot change to without rewriting its files."""
+
+
+class MisfitError(InvalidError):
+    """A record's value is not what its table's format says."""
+
+
+class ForeignTableError(TableError):
+    """A table in the catalog that is not of a topic: others keep it."""

@@ -1,4 +1,4 @@
-"""Which steps of a plan the caller may not do, by what the cluster says of its rights.
+"""The steps of a plan that the caller may not do, by what the cluster says of its rights.
 
 Place: asked by `headrace cluster apply` before the first step; execution.py asks the cluster itself about steps that
 can be checked by a request that changes nothing.

@@ -81,6 +81,7 @@ class TablesRole:
         from headrace.scan.read import SplitReader
         from headrace.scan.tables.follower import TableFollower
         from headrace.scan.tables.metrics import TableMetrics
+        from headrace.scan.tables.values.formats import ValueFormats
         from headrace.scan.tables.worker import TableReader, TableWorker
 
         shared, settings = self._shared, self._settings
@@ -89,11 +90,14 @@ class TablesRole:
         reader = SplitReader.open(BucketAddress.of(settings), shared.clock, shared.rng, pin_hint=hint)
         try:
             cluster = ScannedCluster(shared.metastore, shared.store, shared.clock, shared.rng)
-            worker = TableWorker(TableReader(cluster, TopicCatalog(shared.metastore), catalog), reader)
+            formats = ValueFormats(settings.tables_schema_registry_url)
+            tables = TableReader(cluster, TopicCatalog(shared.metastore), catalog)
+            worker = TableWorker(tables, reader, formats=formats)
             self._metrics = self._metrics or TableMetrics(shared.registry, shared.clock.monotonic)
             self._follower = TableFollower(
                 *(worker, self._metrics, self._supervisor, shared.clock, shared.rng),
                 settings.tables_commit_interval_ms,
+                settings.tables_snapshot_max_age_ms,
             )
             await self._follower.run()
         finally:
@@ -104,7 +108,9 @@ class TablesRole:
 def require_tables() -> None:
     """InvalidError that says how to install the extra, if it is missing."""
     try:
-        import pyarrow  # noqa: F401 -- only to say what is missing
+        import fastavro  # noqa: F401 -- only to say what is missing
+        import jsonschema  # noqa: F401
+        import pyarrow  # noqa: F401
         import pyiceberg  # noqa: F401
     except ImportError as error:
-        raise InvalidError(not_installed("pyiceberg", "tables")) from error
+        raise InvalidError(not_installed(error.name or "pyiceberg", "tables")) from error

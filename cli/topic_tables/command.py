@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.options import PREFIX, S3, add_settings, settings_from
@@ -22,13 +23,14 @@ from headrace.config.settings import Settings
 from headrace.storage.errors import InvalidError
 
 if TYPE_CHECKING:
-    from headrace.cli.topic_tables.work import OpenTables
+    from headrace.cli.topic_tables.work import OpenTables, Values
 
 DESCRIPTION = """\
 Iceberg tables of topics: each committed record once, read from the bucket without an agent.
 
   headrace tables create orders -b 127.0.0.1:9092
   headrace tables create orders --partition-by day --from latest -b 127.0.0.1:9092
+  headrace tables create orders --value-format registry -b 127.0.0.1:9092
   headrace tables show orders -b 127.0.0.1:9092
   headrace tables list --json -b 127.0.0.1:9092
   headrace tables pause orders -b 127.0.0.1:9092
@@ -43,6 +45,7 @@ FROM_AGENT = (
     "metastore.url", "bucket", "s3.endpoint", "s3.region", "s3.path.style",
     "tables.catalog.name", "tables.catalog.uri", "tables.warehouse", "tables.namespace",
 )  # fmt: skip
+TOLERANCES = ("none", "invalid_data", "all")
 _LIST = ("table", "topic", "condition", "records", "lag", "reason")
 _NAME = re.compile(r"[^A-Za-z0-9_]")
 
@@ -65,6 +68,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--partition-by", action="append", default=[], metavar="HOW", help="day, partition; may be given twice"
     )
     creating.add_argument(
+        "--value-format",
+        default="binary",
+        choices=("binary", "registry", "json", "avro", "json-schema"),
+        help="binary (default): one column; registry: Avro or JSON in Confluent's wire format; json: columns are what"
+        " is there; avro, json-schema: values of --schema-file",
+    )
+    creating.add_argument("--schema-file", metavar="PATH", help="the schema of --value-format avro or json-schema")
+    creating.add_argument(
+        "--errors-tolerance",
+        default="invalid_data",
+        choices=TOLERANCES,
+        help="what goes to the dead-letter table and does not pause the table: nothing, records that do not fit"
+        " (default), records with a schema that the table cannot follow, too",
+    )
+    creating.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a property of the Iceberg table"
     )
     showing = commands.add_parser("show", help="show a table, and the lines that read it")
@@ -77,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a table that is stopped: after its rows (what was rolled back is appended again), at its offsets"
         " (what was rolled back stays out), or where the log ends (rows that the log lost are deleted)",
     )
+    resuming.add_argument("--errors-tolerance", choices=TOLERANCES, help="the table's from now on, as for create")
     dropping = commands.add_parser("drop", help="remove a table from the catalog")
     dropping.add_argument("--purge", action="store_true", help="delete its files, too")
     add_yes(dropping)
@@ -141,9 +160,21 @@ def table_name(topic: str) -> str:
 async def _create(args: argparse.Namespace, tables: OpenTables) -> None:
     name = args.table or table_name(args.topic)
     properties = pairs(args.set, "property")
-    await tables.create(name, args.topic, args.start, args.partition_by, properties)
+    await tables.create(name, args.topic, args.start, args.partition_by, properties, _values(args))
     identifier = f"{tables.catalog.namespace}.{name}"
     say(args, f"created: {identifier}", table=identifier, topic=args.topic)
+
+
+def _values(args: argparse.Namespace) -> Values:
+    from headrace.cli.topic_tables.work import Values
+
+    text = None
+    if args.schema_file is not None:
+        try:
+            text = Path(args.schema_file).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise InvalidError(f"--schema-file cannot be read: {error}") from error
+    return Values(args.value_format, text, args.errors_tolerance)
 
 
 async def _list(args: argparse.Namespace, tables: OpenTables) -> None:
@@ -162,6 +193,8 @@ def _text(found: dict[str, Any]) -> str:
     head = [f"{key}: {found[key]}" for key in ("table", "topic", "topic_id", "condition", "records", "snapshot")]
     if found["reason"]:
         head.append(f"reason: {found['reason']}")
+    if (letters := found["dead_letters"]) is not None:
+        head.append(f"dead letters: {letters['table']}, records {letters['records']}, due {letters['due']}")
     partitions = [
         f"partition {each['partition']}: offset {each['offset']}, lag {each['lag']}" for each in found["partitions"]
     ]
@@ -178,7 +211,7 @@ async def _pause(args: argparse.Namespace, tables: OpenTables) -> None:
 
 
 async def _resume(args: argparse.Namespace, tables: OpenTables) -> None:
-    await tables.resume(args.table, args.at)
+    await tables.resume(args.table, args.at, args.errors_tolerance)
     say(args, f"resumed: {args.table}", table=args.table, condition="following")
 
 

@@ -10,20 +10,22 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.config.settings import Settings
 from headrace.scan.cluster import ScannedCluster, open_cluster
-from headrace.scan.errors import OptionError, TableError
+from headrace.scan.errors import ForeignTableError, OptionError
 from headrace.scan.partitions import TopicCatalog
-from headrace.scan.tables.appending import Append, CommitOutcome, append
-from headrace.scan.tables.catalog import CatalogAddress, TableCatalog
+from headrace.scan.tables.appending import Append, CommitOutcome, append, widen
+from headrace.scan.tables.catalog import CatalogAddress, TableCatalog, dead_letters_of, snapshot_view
 from headrace.scan.tables.log_ranges import EARLIEST, LATEST, start_positions, start_timestamp
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
-from headrace.scan.tables.resume import Choice, decide, follow_log
-from headrace.scan.tables.state import PAUSED, Definition
+from headrace.scan.tables.resume import Choice, decide, decide_letters, follow_log
+from headrace.scan.tables.state import BINARY, PAUSED, TOLERANCE, Definition
+from headrace.scan.tables.values.formats import require_format
+from headrace.scan.tables.values.open import Tolerance
 from headrace.scan.tables.worker import Condition, TableLook, TableReader
-from headrace.storage.errors import HeadraceError, NotFoundError, UnavailableError
+from headrace.storage.errors import AlreadyExistsError, HeadraceError, NotFoundError, UnavailableError
 
 
 @asynccontextmanager
@@ -38,6 +40,14 @@ async def open_tables(settings: Settings) -> AsyncIterator[OpenTables]:
         await asyncio.to_thread(catalog.close)
 
 
+class Values(NamedTuple):
+    """What the values of a new table are. `schema_text`: of a file."""
+
+    format: str = BINARY
+    schema_text: str | None = None
+    tolerance: str = Tolerance.INVALID_DATA.value
+
+
 @dataclass(frozen=True, slots=True)
 class OpenTables:
     """The tables of one namespace."""
@@ -47,20 +57,37 @@ class OpenTables:
     address: CatalogAddress
 
     async def create(
-        self, name: str, topic: str, start: str, layout: Sequence[str], properties: Mapping[str, str]
+        self,
+        name: str,
+        topic: str,
+        start: str,
+        layout: Sequence[str],
+        properties: Mapping[str, str],
+        values: Values | None = None,
     ) -> None:
-        """Create the table and fix where it begins. NotFoundError for an unknown topic; errors as TableCatalog."""
+        """Create the table and fix where it begins. NotFoundError for an unknown topic; errors as TableCatalog and
+        require_format.
+        """
         if start not in (EARLIEST, LATEST):
             start_timestamp(start)
         image = (await TopicCatalog(self.cluster.metastore).refresh()).topics_by_name.get(topic)
         if image is None:
             raise NotFoundError(f"topic does not exist: topic={topic}")
-        definition = Definition(self.cluster.metastore.cluster_id, topic, image.topic_id, start, "")
+        values = values or Values()
+        text = values.schema_text or ""
+        definition = Definition(
+            self.cluster.metastore.cluster_id, topic, image.topic_id, start, "", values.format, text, values.tolerance
+        )
+        columns = require_format(definition, has_file=values.schema_text is not None)
+        if values.format != BINARY and dead_letters_of(name) in await asyncio.to_thread(self.catalog.names):
+            raise AlreadyExistsError(f"the name of its dead-letter table is taken: {dead_letters_of(name)}")
         table = await asyncio.to_thread(self.catalog.create, name, definition, layout, properties)
         positions = await start_positions(self.cluster, image, start)
         made = await asyncio.to_thread(append, table, None, Append(None, positions))
         if made.outcome is CommitOutcome.UNKNOWN:
             raise UnavailableError(f"the table was created, and begins at its worker's first round: {name}")
+        if columns is not None:  # so that readers see them; if this fails, the worker adds them
+            await asyncio.to_thread(widen, await asyncio.to_thread(self.catalog.load, name), columns)
 
     async def rows(self) -> list[dict[str, Any]]:
         """A row for each table of a topic."""
@@ -68,8 +95,8 @@ class OpenTables:
         for name in await asyncio.to_thread(self.catalog.names):
             try:
                 look = await self._look(name)
-            except TableError:
-                continue  # not ours
+            except ForeignTableError:
+                continue
             except HeadraceError as error:
                 found.append({"table": name, "topic": None, "condition": "unknown", "reason": str(error)})
                 continue
@@ -96,6 +123,9 @@ class OpenTables:
                 {"partition": gap.partition, "start": gap.start, "end": gap.end}
                 for gap in (progress.gaps if progress is not None else ())
             ],
+            "value_format": look.definition.value_format,
+            "errors_tolerance": look.definition.tolerance,
+            "dead_letters": await asyncio.to_thread(self._dead_letters, look),
             "catalog": {"name": self.address.name, **shown(self.address.properties)},
             "metadata": look.table.metadata_location,
             "read_with": {
@@ -105,25 +135,54 @@ class OpenTables:
             },
         }
 
+    def _dead_letters(self, look: TableLook) -> dict[str, Any] | None:
+        """The dead-letter table and how many records it has; None if there is none."""
+        letters = None if look.definition.value_format == BINARY else self.catalog.load_dead_letters(look.table)
+        if letters is None:
+            return None
+        snapshot = letters.metadata.current_snapshot()
+        return {
+            "table": ".".join(letters.name()[-2:]),
+            "records": 0 if snapshot is None else snapshot_view(snapshot).records,
+            "due": sum(gap.end - gap.start for gap in look.letters.due),
+        }
+
     async def pause(self, name: str, reason: str) -> None:
         """Let no worker append until `resume`."""
         await asyncio.to_thread(self.catalog.set_property, name, PAUSED, reason)
 
-    async def resume(self, name: str, at: str | None) -> None:
-        """Let workers append again. OptionError if the table is stopped and `at` does not say from where."""
+    async def resume(self, name: str, at: str | None, tolerance: str | None = None) -> None:
+        """Let workers append again. OptionError if the table is stopped and `at` does not say from where.
+
+        `tolerance`: the table's from now on.
+        """
         look = await self._look(name)
         if look.condition is Condition.STOPPED:
             if at is None:
                 raise OptionError(f"the table is stopped: {look.reason}. Say --at rows, offsets or log")
-            if look.step is not None and look.step.ahead:
-                if at != Choice.LOG.value:
-                    raise OptionError(f"say --at log: {look.reason}")
-                await asyncio.to_thread(follow_log, look.table, {each.partition: each for each in look.step.ahead})
-            else:
-                await asyncio.to_thread(decide, look.table, Choice(at))
+            await self._continue(look, Choice(at))
         elif at is not None:
             raise OptionError(f"the table is not stopped: {name}: --at is for one that is")
+        if tolerance is not None:
+            if look.definition.value_format == BINARY:
+                raise OptionError(f"every record fits: {name} has no schema")
+            await asyncio.to_thread(self.catalog.set_property, name, TOLERANCE, tolerance)
         await asyncio.to_thread(self.catalog.set_property, name, PAUSED, "")
+
+    async def _continue(self, look: TableLook, choice: Choice) -> None:
+        if look.letters.broken and look.letters.table is not None:
+            await asyncio.to_thread(decide_letters, look.letters.table, choice)
+            return
+        letters = None
+        if look.definition.value_format != BINARY:
+            letters = await asyncio.to_thread(self.catalog.load_dead_letters, look.table)
+        if look.step is None or not look.step.ahead:
+            await asyncio.to_thread(decide, look.table, choice, letters)
+        elif choice is not Choice.LOG:
+            raise OptionError(f"say --at log: {look.reason}")
+        else:
+            ahead = {each.partition: each for each in look.step.ahead}
+            await asyncio.to_thread(follow_log, look.table, ahead, letters)
 
     async def drop(self, name: str, *, purge: bool) -> None:
         """Remove it from the catalog."""

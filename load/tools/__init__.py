@@ -52,6 +52,9 @@ SPARK_KAFKA_JARS = TOOLS / "spark-kafka" / "lib"
 ICEBERG_SPARK = "iceberg-spark"
 ICEBERG_JARS = TOOLS / "iceberg-spark-jars"
 """Iceberg's runtime for Spark 4.1, and a driver for SQLite; the venv ICEBERG_SPARK has PySpark 4.1."""
+ICEBERG_REST = "iceberg-rest"
+ICEBERG_REST_JARS = TOOLS / "iceberg-rest" / f"lib-{digest(HERE / 'iceberg-rest')}"
+"""The REST catalog of Iceberg's own tests, and the class RestCatalog that starts it."""
 KAFKA_APPS = TOOLS / "kafka-apps" / "lib"
 """Kafka Connect, MirrorMaker 2 and Kafka Streams."""
 DEBEZIUM_JARS = TOOLS / "debezium" / "lib"
@@ -95,6 +98,12 @@ def _copy_jars(pom: Path, place: Path) -> None:
 def _install_iceberg_spark() -> None:
     _copy_jars(HERE / "iceberg-spark" / "pom.xml", ICEBERG_JARS)
     python_apps.install(ICEBERG_SPARK)
+
+
+def _install_iceberg_rest() -> None:
+    _copy_jars(HERE / "iceberg-rest" / "pom.xml", ICEBERG_REST_JARS)
+    source = HERE / "iceberg-rest" / "RestCatalog.java"
+    run("javac", "-d", str(ICEBERG_REST_JARS), "-cp", f"{ICEBERG_REST_JARS}/*", str(source))
 
 
 def _install_java_client() -> None:
@@ -160,6 +169,15 @@ ALL = {
             ("java", "mvn"),
             lambda: any(SPARK_KAFKA_JARS.glob("spark-sql-kafka-*.jar")),
             lambda: _copy_jars(HERE / "spark" / "pom.xml", SPARK_KAFKA_JARS),
+            COMMAND,
+            is_nightly=True,
+        ),
+        Tool(
+            ICEBERG_REST,
+            "Iceberg's REST catalog (80 MB)",
+            ("java", "mvn"),
+            (ICEBERG_REST_JARS / "RestCatalog.class").exists,
+            _install_iceberg_rest,
             COMMAND,
             is_nightly=True,
         ),

@@ -249,7 +249,7 @@ class MetadataImage:
 
     @property
     def leader_spread(self) -> int:
-        """Of how many tenths of the topics the leaders are dealt evenly; 0: leaders follow commit shards."""
+        """The tenths of the topics whose leaders are dealt evenly; 0: leaders follow commit shards."""
         active = self.features.get(LEADER_SPREAD)
         return 0 if active is None else active.max_level
 

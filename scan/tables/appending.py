@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -55,6 +55,8 @@ class Append:
     rows: pa.Table | None
     positions: Mapping[int, TablePosition]
     gaps: tuple[OffsetGap, ...] = ()
+    dead: tuple[OffsetGap, ...] = ()
+    """Records below the positions that are not in the rows, and are due in the dead-letter table."""
 
 
 class WrittenFiles(FileIO):
@@ -100,11 +102,30 @@ def append(table: Table, before: TableProgress | None, add: Append) -> Appended:
 
     `before`: the progress in that snapshot; None if it has none. UnavailableError: nothing was committed.
     """
+    return _commit(table, lambda: _staged(table, before, add))
+
+
+def widen(table: Table, columns: pa.StructType) -> CommitOutcome:
+    """Add the columns that the table lacks, and widen others; no snapshot. A commit bound to a snapshot is not
+    disturbed: rows in the older columns are as good. UnavailableError, TableError: nothing was committed.
+    """
+
+    def staged() -> Transaction:
+        table.metadata.properties[RETRIES] = NO_RETRIES
+        change = table.transaction()
+        with change.update_schema() as update:
+            update.union_by_name(pa.schema(list(columns)))
+        return change
+
+    return _commit(table, staged).outcome
+
+
+def _commit(table: Table, stage: Callable[[], Transaction]) -> Appended:
     base_id, files = table.metadata.current_snapshot_id, WrittenFiles(table.io)
     table.io = files
     try:
         with translated(f"table {name_of(table)}"):
-            change = _staged(table, before, add)
+            change = stage()
     except BaseException:
         files.remove()
         raise
@@ -142,6 +163,6 @@ def _staged(table: Table, before: TableProgress | None, add: Append) -> Transact
     assert snapshot is not None, "an append adds a snapshot"
     gaps = (*(before.gaps if before else ()), *add.gaps)[-GAPS_KEPT:]
     records = snapshot_view(snapshot).records
-    progress = TableProgress(dict(add.positions), snapshot.snapshot_id, records, gaps)
+    progress = TableProgress(dict(add.positions), snapshot.snapshot_id, records, gaps, add.dead)
     change.set_properties({PROGRESS: progress.text()})
     return change

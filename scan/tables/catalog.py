@@ -7,25 +7,33 @@ Invariant: a table that Headrace does not keep is never changed. A catalog that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.config import Config
 
 from headrace.config.settings import Settings
-from headrace.scan.errors import OptionError, TableError
-from headrace.scan.tables.rows import SCHEMA, layout_of
+from headrace.scan.errors import ForeignTableError, OptionError, TableError
+from headrace.scan.tables.rows import DEAD_LETTER_SCHEMA, SCHEMA, VALUED_SCHEMA, layout_of
 from headrace.scan.tables.state import (
+    BINARY,
     CLUSTER_ID,
+    DEAD_LETTERS_OF,
     OFFSETS,
     START,
+    TOLERANCE,
     TOPIC,
     TOPIC_ID,
+    VALUE_FORMAT,
+    VALUE_SCHEMA,
     Definition,
     SnapshotView,
     TableView,
@@ -44,6 +52,8 @@ OWN_PROPERTIES = {
 """Properties of a new table; --set changes all but the first two."""
 ATTEMPTS = 10
 """Commits that a change of a property may lose against others."""
+_NAME = re.compile(r"[\w-]{1,200}")
+"""Dots are for namespaces; the name is part of the paths of files."""
 _FIXED = ("format-version", RETRIES)
 
 
@@ -94,6 +104,8 @@ class TableCatalog:
 
     def create(self, name: str, definition: Definition, layout: Sequence[str], properties: Mapping[str, str]) -> Table:
         """Create the table without a row. AlreadyExistsError; OptionError for a name or property that is refused."""
+        if _NAME.fullmatch(name) is None:
+            raise OptionError(f"a table's name has letters, digits, _ and -: {name!r}")
         if fixed := [key for key in properties if key in _FIXED or key.startswith("headrace.")]:
             raise OptionError(f"cannot be set: {', '.join(fixed)}")
         own = {
@@ -102,14 +114,44 @@ class TableCatalog:
             TOPIC_ID: str(definition.topic_id),
             START: definition.start,
         }
+        is_valued = definition.value_format != BINARY
+        if is_valued:
+            own |= {
+                VALUE_FORMAT: definition.value_format,
+                VALUE_SCHEMA: definition.value_schema,
+                TOLERANCE: definition.tolerance,
+            }
+        schema, spec = VALUED_SCHEMA if is_valued else SCHEMA, layout_of(layout, is_valued=is_valued)
+        return self._create(name, schema, spec, OWN_PROPERTIES | dict(properties) | own)
+
+    def create_dead_letters(self, of: Table, definition: Definition) -> Table:
+        """Create the dead-letter table of a table; if it is there, return it. ForeignTableError: it is of another."""
+        own = {CLUSTER_ID: definition.cluster_id, DEAD_LETTERS_OF: str(of.metadata.table_uuid)}
+        try:
+            return self._create(dead_letters_of(of.name()[-1]), DEAD_LETTER_SCHEMA, layout_of(()), OWN_PROPERTIES | own)
+        except AlreadyExistsError:
+            found = self.load_dead_letters(of)
+            if found is None:
+                raise UnavailableError(f"the dead-letter table was dropped meanwhile: {of.name()[-1]}") from None
+            return found
+
+    def load_dead_letters(self, of: Table) -> Table | None:
+        """The dead-letter table of a table; None if it has none yet. ForeignTableError: it is of another."""
+        name = dead_letters_of(of.name()[-1])
+        try:
+            table = self.load(name)
+        except NotFoundError:
+            return None
+        if table.properties.get(DEAD_LETTERS_OF) != str(of.metadata.table_uuid):
+            raise ForeignTableError(f"not the dead-letter table of {of.name()[-1]}: {self.namespace}.{name}")
+        return table
+
+    def _create(self, name: str, schema: Schema, spec: PartitionSpec, properties: dict[str, str]) -> Table:
         with translated(f"table {self.namespace}.{name}"):
             try:
                 self.catalog.create_namespace_if_not_exists(self.namespace)
                 return self.catalog.create_table(
-                    (*self._namespace, name),
-                    SCHEMA,
-                    partition_spec=layout_of(layout),
-                    properties=OWN_PROPERTIES | dict(properties) | own,
+                    (*self._namespace, name), schema, partition_spec=spec, properties=properties
                 )
             except (ValueError, exceptions.BadRequestError) as error:
                 raise OptionError(f"the catalog refuses the table: {self.namespace}.{name}: {error}") from error
@@ -124,7 +166,7 @@ class TableCatalog:
         table = self.load(name)
         definition = definition_of(table.properties)
         if definition is None:
-            raise TableError(f"not a table of a topic: {self.namespace}.{name}: Headrace did not create it")
+            raise ForeignTableError(f"not a table of a topic: {self.namespace}.{name}: Headrace did not create it")
         return table, definition
 
     def names(self) -> list[str]:
@@ -152,8 +194,15 @@ class TableCatalog:
         raise UnavailableError(f"the table changed {ATTEMPTS} times meanwhile: {self.namespace}.{name}")
 
     def drop(self, name: str, *, purge: bool) -> None:
-        """Remove the table from the catalog; `purge`: and its files. TableError for a table that is not ours."""
-        self.load_own(name)
+        """Remove the table and its dead letters from the catalog; `purge`: and their files. TableError for a table
+        that is not ours.
+        """
+        table, _ = self.load_own(name)
+        if self.load_dead_letters(table) is not None:
+            self._drop(dead_letters_of(name), purge=purge)
+        self._drop(name, purge=purge)
+
+    def _drop(self, name: str, *, purge: bool) -> None:
         with translated(f"table {self.namespace}.{name}"):
             if purge:
                 self.catalog.purge_table((*self._namespace, name))
@@ -163,6 +212,11 @@ class TableCatalog:
     @property
     def _namespace(self) -> tuple[str, ...]:
         return tuple(self.namespace.split("."))
+
+
+def dead_letters_of(name: str) -> str:
+    """Return the name of a table's dead-letter table."""
+    return f"{name}_dead_letters"
 
 
 def view_of(table: Table) -> TableView:

@@ -46,9 +46,15 @@ class TableMetrics:
             ["table"],
             registry=registry,
         )
+        self._dead_letters = Counter(
+            "headrace_table_dead_letters_total",
+            "Records that do not fit the table's schema, appended to its dead-letter table",
+            ["table"],
+            registry=registry,
+        )
         self._following = Gauge(
             "headrace_table_following",
-            "1 if the table follows its topic; 0 if a user paused it, or it cannot be continued without one",
+            "1 if the table follows its topic; 0 if a user or its worker paused it, or it is stopped",
             ["table"],
             registry=registry,
         )
@@ -60,6 +66,7 @@ class TableMetrics:
             self._commits.labels(table, done.outcome.value).inc()
         self._rows.labels(table).inc(done.rows)
         self._missing.labels(table).inc(done.missing)
+        self._dead_letters.labels(table).inc(done.dead_letters)
         if done.condition is Condition.FOLLOWING:
             self._show_lag(table, done.lag)
 

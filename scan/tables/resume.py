@@ -17,7 +17,16 @@ from headrace.scan.errors import OptionError
 from headrace.scan.tables.appending import Append, CommitOutcome, append, name_of
 from headrace.scan.tables.catalog import translated, view_of
 from headrace.scan.tables.policy import Ahead
-from headrace.scan.tables.state import Broken, Follows, NotBegun, TablePosition, TableProgress, standing_of
+from headrace.scan.tables.state import (
+    Broken,
+    Follows,
+    NotBegun,
+    TablePosition,
+    TableProgress,
+    before_positions,
+    standing_of,
+)
+from headrace.scan.tables.values.columns import KAFKA
 from headrace.storage.errors import UnavailableError
 
 
@@ -32,9 +41,10 @@ class Choice(enum.Enum):
     """Continue where the log ends: rows that the log does not have (any more) are deleted."""
 
 
-def decide(table: Table, choice: Choice) -> dict[int, TablePosition]:
+def decide(table: Table, choice: Choice, letters: Table | None = None) -> dict[int, TablePosition]:
     """Commit the choice for a table that was rolled back; the positions at which it continues. OptionError if there is
-    nothing to decide, or not this way. UnavailableError: try again.
+    nothing to decide, or not this way. UnavailableError: try again. `letters`: its dead-letter table, which goes back
+    with it.
     """
     standing = standing_of(view_of(table))
     if isinstance(standing, (Follows, NotBegun)):
@@ -44,29 +54,60 @@ def decide(table: Table, choice: Choice) -> dict[int, TablePosition]:
         positions = None if standing.progress is None else standing.progress.positions
     if choice is Choice.LOG or positions is None:
         raise OptionError(f"the table does not say where to continue by {choice.value!r}: {standing.reason}")
+    if letters is not None:
+        withdraw(letters, positions)
     _commit(table, standing.progress, positions)
     return dict(positions)
 
 
-def follow_log(table: Table, ahead: Mapping[int, Ahead]) -> dict[int, TablePosition]:
+def decide_letters(letters: Table, choice: Choice) -> None:
+    """Continue a dead-letter table that was rolled back: what was rolled back stays out. Errors as `decide`."""
+    if choice is not Choice.OFFSETS:
+        raise OptionError(f"a dead-letter table continues at its offsets: say --at offsets: {name_of(letters)}")
+    decide(letters, choice)
+
+
+def follow_log(table: Table, ahead: Mapping[int, Ahead], letters: Table | None = None) -> dict[int, TablePosition]:
     """Delete the rows that the log does not have, and continue at its end; the positions there. Errors as `decide`."""
     standing = standing_of(view_of(table))
     if isinstance(standing, (Broken, NotBegun)):
         raise OptionError(f"the table's offsets are not those of its rows: {name_of(table)}")
-    positions = dict(standing.progress.positions)
-    for each in ahead.values():
-        lost = f"partition == {each.partition} and offset >= {each.log_end}"
-        with translated(f"table {name_of(table)}"):
-            try:
-                table.delete(lost)
-            except CommitFailedException as error:
-                raise UnavailableError(f"the table changed meanwhile: {name_of(table)}") from error
-        positions[each.partition] = TablePosition(each.log_end)
+    ends = {each.partition: TablePosition(each.log_end) for each in ahead.values()}
+    if letters is not None:
+        withdraw(letters, ends)
+    _delete_behind(table, ends)
+    positions = standing.progress.positions | ends
     _commit(table, standing.progress, positions)
     return positions
 
 
+def withdraw(letters: Table, ends: Mapping[int, TablePosition]) -> None:
+    """Delete the dead letters at and behind these positions: their table goes back there, and decides again."""
+    standing = standing_of(view_of(letters))
+    if isinstance(standing, Broken):
+        raise OptionError(f"the dead-letter table cannot go back: {standing.reason}")
+    if isinstance(standing, NotBegun):
+        return
+    have = standing.progress.positions
+    back = {p: end for p, end in ends.items() if p in have and have[p].offset > end.offset}
+    if back:
+        _delete_behind(letters, back)
+        _commit(letters, standing.progress, have | back)
+
+
+def _delete_behind(table: Table, ends: Mapping[int, TablePosition]) -> None:
+    prefix = "" if "partition" in table.schema().column_names else f"{KAFKA}."
+    for partition, end in ends.items():
+        behind = f"{prefix}partition == {partition} and {prefix}offset >= {end.offset}"
+        with translated(f"table {name_of(table)}"):
+            try:
+                table.delete(behind)
+            except CommitFailedException as error:
+                raise UnavailableError(f"the table changed meanwhile: {name_of(table)}") from error
+
+
 def _commit(table: Table, before: TableProgress | None, positions: Mapping[int, TablePosition]) -> None:
-    made = append(table, before, Append(None, positions))
+    dead = () if before is None else before_positions(before.dead, positions)
+    made = append(table, before, Append(None, positions, dead=dead))
     if made.outcome is not CommitOutcome.COMMITTED:
         raise UnavailableError(f"the table changed meanwhile, or the catalog did not answer: {name_of(table)}")

@@ -1,4 +1,5 @@
-"""The columns of a table without a schema: the bytes of each record, and where it was in the topic.
+"""The columns of a table without a schema: the bytes of each record, and where it was in the topic. Those of a table
+with one are in values/, with the rest of the record in the struct `kafka`.
 
 Place: between the record batches of a scan and the table's Parquet files, which pyiceberg writes.
 Invariant: a row per record, in offset order inside a partition; `partition` and `offset` together are unique.
@@ -27,6 +28,7 @@ from pyiceberg.types import (
 from headrace.scan.columns import TYPES
 from headrace.scan.errors import OptionError
 from headrace.scan.options import HEADERS
+from headrace.scan.tables.values.columns import KAFKA
 
 _HEADER = StructType(NestedField(8, "key", StringType()), NestedField(9, "value", BinaryType()))
 SCHEMA = Schema(
@@ -37,6 +39,22 @@ SCHEMA = Schema(
     NestedField(5, "partition", IntegerType(), required=True),
     NestedField(6, "offset", LongType(), required=True),
 )
+VALUED_SCHEMA = Schema(
+    NestedField(
+        1,
+        KAFKA,
+        StructType(
+            NestedField(2, "key", BinaryType()),
+            NestedField(3, HEADERS, ListType(7, _HEADER, element_required=False)),
+            NestedField(4, "timestamp", TimestamptzType()),
+            NestedField(5, "partition", IntegerType(), required=True),
+            NestedField(6, "offset", LongType(), required=True),
+        ),
+        required=True,
+    )
+)
+"""A table with a schema begins with this; columns are added as records need them."""
+DEAD_LETTER_SCHEMA = Schema(*SCHEMA.fields, NestedField(10, "reason", StringType()))
 COLUMNS = ("key", "value", HEADERS, "timestamp", "partition", "offset")
 _REQUIRED = ("partition", "offset")
 ARROW = pa.schema([pa.field(name, TYPES[name], nullable=name not in _REQUIRED) for name in COLUMNS])
@@ -48,7 +66,7 @@ LAYOUTS: dict[str, tuple[str, Transform[Any, Any]]] = {
 _FIRST_FIELD_ID = 1_000
 
 
-def layout_of(names: Sequence[str]) -> PartitionSpec:
+def layout_of(names: Sequence[str], *, is_valued: bool = False) -> PartitionSpec:
     """The partition spec. OptionError for a name that LAYOUTS lacks."""
     if unknown := [name for name in names if name not in LAYOUTS]:
         raise OptionError(f"cannot partition by {', '.join(unknown)}: there are {', '.join(LAYOUTS)}")
@@ -57,7 +75,7 @@ def layout_of(names: Sequence[str]) -> PartitionSpec:
     fields = []
     for number, name in enumerate(dict.fromkeys(names)):
         column, transform = LAYOUTS[name]
-        source = SCHEMA.find_field(column).field_id
+        source = (VALUED_SCHEMA.find_field(f"{KAFKA}.{column}") if is_valued else SCHEMA.find_field(column)).field_id
         field_name = "timestamp_day" if name == "day" else name
         fields.append(PartitionField(source, _FIRST_FIELD_ID + number, transform, field_name))
     return PartitionSpec(*fields)

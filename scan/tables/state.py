@@ -15,7 +15,7 @@ number of records is the same.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,6 +25,12 @@ from headrace.scan.errors import TableError
 
 CLUSTER_ID, TOPIC, TOPIC_ID = "headrace.cluster-id", "headrace.topic", "headrace.topic-id"
 START, PROGRESS, OFFSETS, PAUSED = "headrace.start", "headrace.progress", "headrace.offsets", "headrace.paused"
+VALUE_FORMAT, VALUE_SCHEMA = "headrace.value-format", "headrace.value-schema"
+BINARY = "binary"
+"""The format of a table without a schema."""
+TOLERANCE = "headrace.errors-tolerance"
+DEAD_LETTERS_OF = "headrace.dead-letters-of"
+"""The property of a dead-letter table with the UUID of the table that the records did not fit. It has no topic."""
 UNKNOWN_EPOCH = -1
 REWRITE = "replace"
 """Iceberg's name for a snapshot with the same rows in other files."""
@@ -40,7 +46,7 @@ class TablePosition(NamedTuple):
 
 
 class OffsetGap(msgspec.Struct, frozen=True):
-    """Offsets [start, end) that were removed from the log before they were appended."""
+    """Offsets [start, end) that a table does not have."""
 
     partition: int
     start: int
@@ -56,7 +62,9 @@ class TableProgress(msgspec.Struct, frozen=True):
     records: int = 0
     """Records in the table as of that snapshot; -1 if its summary did not say."""
     gaps: tuple[OffsetGap, ...] = ()
-    """Newest last, at most GAPS_KEPT."""
+    """Removed from the log before they were appended. Newest last, at most GAPS_KEPT."""
+    dead: tuple[OffsetGap, ...] = ()
+    """Records of this snapshot's commit that do not fit: they are due in the dead-letter table (dead_letters.py)."""
 
     def text(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -68,6 +76,12 @@ class TableProgress(msgspec.Struct, frozen=True):
             return msgspec.json.decode(text, type=cls)
         except msgspec.DecodeError as error:
             raise TableError(f"{PROGRESS} of the table is not Headrace's: {error}") from error
+
+
+def before_positions(dead: Sequence[OffsetGap], positions: Mapping[int, TablePosition]) -> tuple[OffsetGap, ...]:
+    """Return what is left of these ranges below the positions."""
+    cut = [(each, min(each.end, positions.get(each.partition, TablePosition(0)).offset)) for each in dead]
+    return tuple(OffsetGap(each.partition, each.start, end) for each, end in cut if each.start < end)
 
 
 def offsets_text(positions: Mapping[int, TablePosition]) -> str:
@@ -125,7 +139,13 @@ class Definition:
     topic_id: uuid.UUID
     start: str
     paused: str
-    """Why a user paused it; empty: it is not."""
+    """Why a user, or its worker, paused it; empty: it is not."""
+    value_format: str = BINARY
+    """One of values/formats.py."""
+    value_schema: str = ""
+    """The text of a schema that was given as a file."""
+    tolerance: str = "invalid_data"
+    """The errors that do not pause it (values/open.py)."""
 
 
 def definition_of(properties: Mapping[str, str]) -> Definition | None:
@@ -135,7 +155,9 @@ def definition_of(properties: Mapping[str, str]) -> Definition | None:
     try:
         topic_id = uuid.UUID(properties[TOPIC_ID])
         return Definition(
-            properties[CLUSTER_ID], properties[TOPIC], topic_id, properties[START], properties.get(PAUSED, "")
+            *(properties[CLUSTER_ID], properties[TOPIC], topic_id, properties[START], properties.get(PAUSED, "")),
+            *(properties.get(VALUE_FORMAT, BINARY), properties.get(VALUE_SCHEMA, "")),
+            properties.get(TOLERANCE, "invalid_data"),
         )
     except (KeyError, ValueError) as error:
         raise TableError(f"a property that Headrace set is missing or damaged: {error}") from error

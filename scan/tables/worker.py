@@ -1,6 +1,7 @@
 """Keeps one table: reads where it is, reads what the topic has beyond that, and appends it.
 
     table (catalog) -> offsets (state.py) -> step (policy.py) -> chunk -> pin, plan, rows -> commit (appending.py)
+    values with a schema: rows -> columns (values/), dead letters (dead_letters.py)
 
 Place: called again and again by follower.py in the role `tables`. Stateless, but for files of commits without an
 answer.
@@ -17,30 +18,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 
-from headrace.metastore.api.metastore import Metastore
-from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.log.image import TopicImage
 from headrace.scan.cluster import ScannedCluster
-from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.errors import DataLossError
-from headrace.scan.options import READ_PIN_MS
 from headrace.scan.partitions import ScanPartition, TopicCatalog
-from headrace.scan.plan import WantedOffsets, pin, plan
 from headrace.scan.read import SplitReader
-from headrace.scan.tables.appending import Append, Appended, CommitOutcome, append
-from headrace.scan.tables.catalog import TableCatalog, view_of
+from headrace.scan.tables.appending import Append, Appended, CommitOutcome, append, widen
+from headrace.scan.tables.catalog import TableCatalog, dead_letters_of, view_of
+from headrace.scan.tables.chunks import CHUNK_BYTES, ChunkReader
+from headrace.scan.tables.dead_letters import NOTHING_DUE, DeadLetters, DeadLetterWriter, dead_letters_due
+from headrace.scan.tables.expiry import expire
 from headrace.scan.tables.log_ranges import log_ranges, start_positions
 from headrace.scan.tables.policy import AppendStep, after, next_step
-from headrace.scan.tables.rows import COLUMNS, table_of
-from headrace.scan.tables.state import Broken, Definition, Follows, TablePosition, TableProgress, standing_of
+from headrace.scan.tables.state import (
+    BINARY,
+    PAUSED,
+    Broken,
+    Definition,
+    Follows,
+    OffsetGap,
+    TableProgress,
+    standing_of,
+)
+from headrace.scan.tables.values.formats import ValueFormats
+from headrace.scan.tables.values.open import ChunkOpener, Tolerance
 
 logger = logging.getLogger(__name__)
-
-CHUNK_BYTES = 64 * 1024 * 1024
-"""Stored bytes that one commit appends, at most about; opened they may be several times as many."""
 
 
 class Condition(enum.Enum):
@@ -48,7 +54,7 @@ class Condition(enum.Enum):
 
     FOLLOWING = "following"
     PAUSED = "paused"
-    """Paused by a user."""
+    """Paused by a user, or by its worker because of a record or a schema: the reason says which."""
     STOPPED = "stopped"
     """It cannot be continued without a user's decision: the reason says why."""
 
@@ -63,6 +69,8 @@ class TableRound(NamedTuple):
     rows: int = 0
     missing: int = 0
     """Offsets of new gaps."""
+    dead_letters: int = 0
+    """Records appended to the dead-letter table."""
     lag: Mapping[int, int] = {}
     has_more: bool = False
 
@@ -82,6 +90,7 @@ class TableLook:
     progress: TableProgress | None = None
     partitions: Mapping[int, ScanPartition] = field(default_factory=dict)
     step: AppendStep | None = None
+    letters: DeadLetters = NOTHING_DUE
 
     @property
     def lag(self) -> dict[int, int]:
@@ -116,6 +125,11 @@ class TableReader:
         if isinstance(standing, Broken):
             return stopped(standing.reason)
         progress = standing.progress if isinstance(standing, Follows) else None
+        letters = NOTHING_DUE
+        if progress is not None and progress.dead:
+            letters = await asyncio.to_thread(dead_letters_due, self.catalog, table, progress)
+        if letters.broken:
+            return replace(stopped(letters.broken), letters=letters)
         found = TableLook(
             condition=Condition.PAUSED if definition.paused else Condition.FOLLOWING,
             reason=definition.paused,
@@ -123,6 +137,7 @@ class TableReader:
             definition=definition,
             topic=topic,
             progress=progress,
+            letters=letters,
         )
         return found if progress is None else await self._next_to_the_log(found, topic, progress)
 
@@ -144,15 +159,16 @@ class TableWorker:
     tables: TableReader
     reader: SplitReader
     chunk_bytes: int = CHUNK_BYTES
+    formats: ValueFormats = field(default_factory=ValueFormats)
     _unanswered: dict[str, list[Appended]] = field(default_factory=dict)
     """Commits without an answer, by table, since the last one with an answer."""
 
     @property
-    def _metastore(self) -> Metastore:
-        return self.tables.cluster.metastore
+    def _chunks(self) -> ChunkReader:
+        return ChunkReader(self.tables.cluster, self.reader, self.chunk_bytes)
 
     async def keep(self, name: str) -> TableRound:
-        """One round: at most one commit. Errors of catalog, bucket and metastore; nothing is lost by them."""
+        """One round: at most one commit. Errors of catalog, bucket, metastore and registry; nothing is lost by them."""
         look = await self.tables.look(name)
         if look.condition is not Condition.FOLLOWING:
             return TableRound(look.condition, look.reason, lag=look.lag)
@@ -162,18 +178,53 @@ class TableWorker:
             made = await asyncio.to_thread(append, look.table, None, Append(None, positions))
             self._settle(name, made)
             return TableRound(Condition.FOLLOWING, outcome=made.outcome, has_more=True)
-        if not look.step.wanted and not look.step.gaps:
-            return TableRound(Condition.FOLLOWING, lag=look.lag)
-        return await self._advance(name, look, look.step, look.progress)
-
-    async def _advance(self, name: str, look: TableLook, step: AppendStep, progress: TableProgress) -> TableRound:
         try:
-            reached, rows = await self._read(step, look.partitions)
+            if look.letters.due:
+                return await self._bury(name, look, look.topic)
+            if not look.step.wanted and not look.step.gaps:
+                return TableRound(Condition.FOLLOWING, lag=look.lag)
+            return await self._advance(name, look, look.step, look.progress)
         except DataLossError as error:  # the log start moved meanwhile: the next round names the gap
             logger.info("log changed during a round: table=%s error=%s", name, error)
             return TableRound(Condition.FOLLOWING, lag=look.lag, has_more=True)
+
+    async def _bury(self, name: str, look: TableLook, topic: TopicImage) -> TableRound:
+        """Append the dead letters of the table's newest commit: nothing is appended to the table before."""
+        opener = self._opener(look)
+        assert opener is not None, "a table without a schema has no dead letters"
+        writer = DeadLetterWriter(self.tables.catalog, self._chunks)
+        buried = await writer.bury(look.table, look.definition, look.letters, opener, topic)
+        self._settle(dead_letters_of(name), buried.made)
+        if buried.made.outcome is not CommitOutcome.COMMITTED:
+            return TableRound(Condition.FOLLOWING, outcome=buried.made.outcome, lag=look.lag, has_more=True)
+        return TableRound(
+            Condition.FOLLOWING,
+            outcome=buried.made.outcome,
+            missing=buried.missing,
+            dead_letters=buried.records,
+            lag=look.lag,
+            has_more=True,
+        )
+
+    async def _advance(self, name: str, look: TableLook, step: AppendStep, progress: TableProgress) -> TableRound:
+        reach, rows = await self._chunks.read(step, look.partitions)
+        reached = {p: each.position for p, each in reach.items()}
+        dead: tuple[OffsetGap, ...] = ()
+        if (opener := self._opener(look)) is not None:
+            opened = await asyncio.to_thread(opener.open, rows)
+            if opened.columns != opener.columns:
+                outcome = await asyncio.to_thread(widen, look.table, opened.columns)
+                return TableRound(Condition.FOLLOWING, outcome=outcome, lag=look.lag, has_more=True)
+            for partition, cut in opened.cuts.items():
+                if cut.offset > step.wanted[partition].start:
+                    reached[partition] = reach[partition].cut(cut.offset)
+                elif cut.reason:
+                    return await self._pause(name, look, cut.reason)
+                else:
+                    del reached[partition]
+            rows, dead = opened.rows, opened.dead
         moved, gaps = after(progress.positions, step, reached)
-        made = await asyncio.to_thread(append, look.table, progress, Append(rows, moved, gaps))
+        made = await asyncio.to_thread(append, look.table, progress, Append(rows, moved, gaps, dead))
         self._settle(name, made)
         if made.outcome is not CommitOutcome.COMMITTED:
             return TableRound(Condition.FOLLOWING, outcome=made.outcome, lag=look.lag, has_more=True)
@@ -184,44 +235,29 @@ class TableWorker:
             )
         left = look.lag | {p: wanted.end - max(wanted.start, moved[p].offset) for p, wanted in step.wanted.items()}
         missing = sum(gap.end - gap.start for gap in gaps)
-        return TableRound(Condition.FOLLOWING, "", made.outcome, rows.num_rows, missing, left, any(left.values()))
+        has_more = bool(dead) or any(left.values())
+        return TableRound(Condition.FOLLOWING, "", made.outcome, rows.num_rows, missing, lag=left, has_more=has_more)
 
-    async def _read(
-        self, step: AppendStep, partitions: Mapping[int, ScanPartition]
-    ) -> tuple[dict[int, TablePosition], pa.Table]:
-        """The rows of about `chunk_bytes`, and how far they reach. DataLossError."""
-        metastore = self._metastore
-        pinned = await pin(metastore, "tables", READ_PIN_MS)
-        try:
-            reached = await self._reach(step, partitions)
-            ranges = {
-                partitions[p]: WantedOffsets(step.wanted[p].start, position.offset) for p, position in reached.items()
-            }
-            planned = await plan(metastore, ranges, fail_on_data_loss=True, committed=True)
-            schema = arrow_schema(COLUMNS)
-            rows = await asyncio.to_thread(
-                lambda: table_of(
-                    batch for each in planned for batch in record_batches(self.reader.batches((each,)), schema)
-                )
-            )
-        finally:
-            await metastore.release_pins([pinned])
-        return reached, rows
+    async def _pause(self, name: str, look: TableLook, reason: str) -> TableRound:
+        """Say in the table why it cannot go on; a user resumes it."""
+        await asyncio.to_thread(self.tables.catalog.set_property, name, PAUSED, reason)
+        return TableRound(Condition.PAUSED, reason, lag=look.lag)
 
-    async def _reach(self, step: AppendStep, partitions: Mapping[int, ScanPartition]) -> dict[int, TablePosition]:
-        """Return where one commit may get: the ends of the extents that have about `chunk_bytes` together."""
-        order = list(step.wanted)
-        self.tables.cluster.rng.shuffle(order)  # each of very many partitions gets its turn
-        queries = [ExtentQuery(partitions[p].key, step.wanted[p].start, self.chunk_bytes) for p in order]
-        answers = await self._metastore.find_extents(queries, self.chunk_bytes)
-        reached = {}
-        for partition, answer in zip(order, answers, strict=True):
-            if answer.extents:
-                last = answer.extents[-1]
-                reached[partition] = TablePosition(
-                    min(last.last_offset + 1, step.wanted[partition].end), last.leader_epoch
-                )
-        return dict(sorted(reached.items()))
+    def expire(self, name: str, before_ms: int) -> int:
+        """Expire old snapshots of the table and its dead-letter table; how many. Blocks. Errors as `expire`."""
+        table, definition = self.tables.catalog.load_own(name)
+        count = expire(table, before_ms)
+        if definition.value_format == BINARY:
+            return count
+        letters = self.tables.catalog.load_dead_letters(table)
+        return count if letters is None else count + expire(letters, before_ms)
+
+    def _opener(self, look: TableLook) -> ChunkOpener | None:
+        """Return what opens values; None for a table without a schema. OptionError and SchemaError if it cannot."""
+        if look.definition.value_format == BINARY:
+            return None
+        schema = schema_to_pyarrow(look.table.schema(), include_field_ids=False)
+        return ChunkOpener(self.formats.of(look.definition), schema, Tolerance(look.definition.tolerance))
 
     def _settle(self, name: str, made: Appended) -> None:
         """Remove the files of unanswered commits that can no longer happen: another one continued their snapshot."""

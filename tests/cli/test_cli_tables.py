@@ -26,6 +26,8 @@ from tests.cli.command_lines import SECONDS_MAX, Run, json_runner, told
 from tests.confluent_records import read
 from tests.scan.tables.duckdb_reader import rows_by_duckdb
 
+pytestmark = pytest.mark.requirement("X11")
+
 INTERVAL_MS = 200
 
 
@@ -192,6 +194,43 @@ def test_pause_resume_list_and_drop(server: DevServer, run: Run) -> None:
     assert "does not exist" in run("tables", "show", "mine", status=1)
     assert "topic does not exist" in run("tables", "create", "nothing", status=1)
     assert "catalog" in run("tables", "list", "--tables-catalog-name", "nowhere", "--tables-catalog-uri", "", status=1)
+
+
+def test_columns_of_values_and_a_dead_letter_that_a_user_reads(server: DevServer, run: Run, tmp_path: Path) -> None:
+    run("topics", "create", "typed", "--partitions", "1")
+    schema = tmp_path / "order.avsc"
+    schema.write_text('{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}')
+    assert "schema file is needed" in run("tables", "create", "typed", "--value-format", "avro", status=1)
+    for bad in (tmp_path / "missing.avsc", tmp_path):
+        told_by = run("tables", "create", "typed", "--value-format", "avro", "--schema-file", str(bad), status=1)
+        assert "--schema-file cannot be read" in told_by
+    run(
+        "tables",
+        "create",
+        "typed",
+        "--value-format",
+        "avro",
+        "--schema-file",
+        str(schema),
+        "--errors-tolerance",
+        "none",
+    )
+    producer = Producer({"bootstrap.servers": server.bootstrap})
+    for value in (b"\x0e", b"", None):
+        producer.produce("typed", value, partition=0)
+    assert producer.flush(SECONDS_MAX) == 0
+    shown = told(lambda: run("tables", "show", "typed"), lambda shown: shown["condition"] == "paused")
+    assert shown["reason"].startswith("partition 0, offset 1: not a value of the table's schema")
+    assert {row["table"]: row["reason"] for row in run("tables", "list")}["typed"] == shown["reason"]
+    run("tables", "resume", "typed", "--errors-tolerance", "invalid_data")
+    shown = caught_up(run, "typed", 2)
+    assert (shown["value_format"], shown["errors_tolerance"]) == ("avro", "invalid_data")
+    shown = told(lambda: run("tables", "show", "typed"), lambda shown: (shown["dead_letters"] or {}).get("records"))
+    assert shown["dead_letters"] == {"table": "headrace.typed_dead_letters", "records": 1, "due": 0}
+    rows = rows_by_duckdb(shown["read_with"]["duckdb"]).to_pylist()
+    assert sorted((row["kafka"]["offset"], row["id"]) for row in rows) == [(0, 7), (2, None)]
+    run("tables", "drop", "typed", "--yes")
+    assert "typed_dead_letters" not in {row["table"] for row in run("tables", "list")}
 
 
 def test_a_table_has_a_name_that_every_engine_takes() -> None:

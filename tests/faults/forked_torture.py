@@ -16,7 +16,7 @@ from load.torture.agents import ProxiedAgent
 from tests.agent_process import Forked
 
 LOOK_SECONDS = 0.02
-"""Between two looks whether a process has ended."""
+"""The time between two looks whether a process has ended."""
 
 
 class ForkedAgent(ProxiedAgent):

@@ -266,7 +266,7 @@ class Load:
         )
 
     async def until_acknowledged(self, more: int) -> None:
-        """Until each producer has learned of so many more of its records."""
+        """Wait until each producer has learned of so many more of its records."""
         wanted = [len(seen.acknowledged) + more for seen in self.producers]
         until = time.monotonic() + PATIENCE_SECONDS
         while any(len(seen.acknowledged) < count for seen, count in zip(self.producers, wanted, strict=True)):

@@ -62,7 +62,7 @@ class Recipe:
         self._shell(self.block("pg_basebackup"), "primary")
 
     def finish_archive(self) -> None:
-        """What archive_timeout does after a minute: the segment is complete and is archived."""
+        """Do what archive_timeout does after a minute: the segment is complete and is archived."""
         url = self.servers.url("primary")
         (segment,) = ask(url, "SELECT pg_walfile_name(pg_switch_wal())")
         until = time.monotonic() + SECONDS_MAX

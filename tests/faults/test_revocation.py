@@ -111,7 +111,7 @@ def _remove(cluster: SecureCluster, admin: AdminClient, user: str) -> tuple[list
 
 
 def _each(conditions: Sequence[Callable[[], bool]]) -> list[float]:
-    """When each condition was first seen to hold."""
+    """Return when each condition was first seen to hold."""
     seen: dict[int, float] = {}
     until = time.monotonic() + SECONDS_MAX
     while len(seen) < len(conditions):

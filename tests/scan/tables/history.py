@@ -2,7 +2,9 @@
 same time, and other engines that rewrite the table and expire its snapshots.
 
 Invariant checked: once the worker has nothing to do, the table has each record that a consumer of committed records
-could read when the worker came by, once, with its offset; what retention removed before is named as a gap.
+could read when the worker came by, once, with its offset; what retention removed before is named as a gap. If values
+have a schema, each record is in the table or in its dead-letter table, although each worker decides by chance which
+fit.
 """
 
 from __future__ import annotations
@@ -12,62 +14,96 @@ import contextlib
 import itertools
 import random
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import snapshot as snapshots
 
+from headrace.scan.errors import MisfitError
 from headrace.scan.tables.catalog import view_of
-from headrace.scan.tables.state import Follows, standing_of
+from headrace.scan.tables.state import Definition, Follows, OffsetGap, standing_of
+from headrace.scan.tables.values.columns import ValueShape
+from headrace.scan.tables.values.formats import ValueFormats
 from headrace.scan.tables.worker import Condition, TableRound
+from headrace.storage.errors import UnavailableError
 from tests.scan.tables.world import Killed, Tables
-from tests.spark.world import ScanWorld
+from tests.spark.world import ScanWorld, SeenRow
 from tests.transactional_world import SeenRecord, Truth, some_history
 
+ROUNDS_MAX = 500
 FAILURES = ("", "", "before", "after", "lost", "away")
 _names = itertools.count()
+
+
+class FickleFormats(ValueFormats):
+    """A format that decides by chance, each time, whether a value fits; its registry is away at times."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self.rng = rng
+        self.shape = ValueShape("a text", pa.struct([("value", pa.large_string())]))
+
+    def of(self, definition: Definition) -> FickleFormats:
+        return self
+
+    def begin(self) -> None:
+        if self.rng.random() < 0.1:
+            raise UnavailableError("the registry is away")
+
+    def open(self, value: bytes) -> tuple[ValueShape, Any]:
+        if self.rng.random() < 0.4:
+            raise MisfitError("by chance")
+        return self.shape, {"value": value.decode()}
 
 
 class TableHistory:
     """One topic with two partitions, and its table."""
 
-    def __init__(self, world: ScanWorld, tables: Tables, rng: random.Random) -> None:
-        self.world, self.tables, self.rng = world, tables, rng
+    def __init__(self, world: ScanWorld, tables: Tables, rng: random.Random, *, is_valued: bool = False) -> None:
+        self.world, self.tables, self.rng, self.is_valued = world, tables, rng, is_valued
+        tables.formats = FickleFormats(rng)
         self.truth = Truth()
         self.name = f"t{next(_names)}"
 
     async def tell(self, parts: int = 4) -> None:
         """Let it happen; AssertionError if the table is wrong."""
         self.keys = await self.world.topic(self.name, 2)
-        await self.tables.create(self.name, layout=self.rng.choice([(), ("partition",), ("day",)]))
+        values = ("json",) if self.is_valued else ()
+        await self.tables.create(self.name, layout=self.rng.choice([(), ("partition",), ("day",)]), values=values)
         for part in range(parts):
             await some_history(self.world, self.keys, self.rng, 6, self.truth)
             for _ in range(self.rng.randint(1, 3)):
                 await self._round()
             await self._between(part)
-        while (await self._follow()).has_more:
-            pass
-        await self.check()
+        for _ in range(ROUNDS_MAX):
+            if not (await self._follow()).has_more:
+                return await self.check()
+        raise AssertionError("the table does not come to rest")
 
     async def _round(self) -> None:
         catalog, rng = self.tables.failing, self.rng
         catalog.next_failure = rng.choice(FAILURES)
         if rng.random() < 0.3:
             catalog.before_commit = self._other_worker(asyncio.get_running_loop())
-        with contextlib.suppress(Killed):
+        with contextlib.suppress(Killed, UnavailableError):
             await self.tables.round(self.name, rng.choice([1, 200, 1 << 26]))
         catalog.next_failure, catalog.before_commit = "", None
 
     def _other_worker(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
         """A worker of another process gets to commit first; more records have arrived for it, or none."""
-        other, more = Tables(self.world, self.tables.folder), self.rng.random() < 0.5
+        other, more = self.tables.again(), self.rng.random() < 0.5
+        other.formats = self.tables.formats
 
         async def work() -> None:
             if more:
                 await some_history(self.world, self.keys, self.rng, 2, self.truth)
-            await other.round(self.name, self.rng.choice([1, 200, 1 << 26]))
+            with contextlib.suppress(UnavailableError):
+                await other.round(self.name, self.rng.choice([1, 200, 1 << 26]))
 
         return lambda: asyncio.run_coroutine_threadsafe(work(), loop).result()
 
@@ -75,28 +111,45 @@ class TableHistory:
         draw = self.rng.random()
         if part == 1:
             await self.world.compact(1)
-        if draw < 0.3:
-            await asyncio.to_thread(rewrite, self.tables.load(self.name))
-        if 0.15 < draw < 0.6:
-            await asyncio.to_thread(expire_all_but_the_newest, self.tables.load(self.name))
+        for table in self._tables():
+            if draw < 0.3:
+                await asyncio.to_thread(rewrite, table())
+            if 0.15 < draw < 0.6:
+                await asyncio.to_thread(expire_all_but_the_newest, table())
         if 0.6 < draw < 0.75:
-            await self.tables.follow(self.name)
+            with contextlib.suppress(UnavailableError):
+                await self.tables.follow(self.name)
             key = self.rng.choice(self.keys)
             await self.world.delete_records(key, self.rng.randint(0, 4))
 
+    def _tables(self) -> list[Callable[[], Table]]:
+        """The table, and its dead-letter table if there is one."""
+        letters = self.tables.catalog.load_dead_letters(self.tables.load(self.name))
+        names = [self.name] if letters is None else [self.name, letters.name()[-1]]
+        return [partial(self.tables.load, name) for name in names]
+
     async def _follow(self) -> TableRound:
-        return await self.tables.round(self.name)
+        while True:
+            try:
+                return await self.tables.round(self.name)
+            except UnavailableError:
+                continue
+
+    def _rows(self) -> list[SeenRow]:
+        return self.tables.rows_with_values(self.name) if self.is_valued else self.tables.rows(self.name)
 
     async def check(self) -> None:
         """Compare with what was sent."""
-        done = await self.tables.round(self.name)
+        done = await self._follow()
         assert done.condition is Condition.FOLLOWING, done.reason
-        table = self.tables.load(self.name)
-        standing = standing_of(view_of(table))
-        assert isinstance(standing, Follows)
-        rows = await asyncio.to_thread(self.tables.rows, self.name)
+        gaps: list[OffsetGap] = []
+        for table in self._tables():
+            standing = standing_of(view_of(table()))
+            assert isinstance(standing, Follows)
+            gaps += standing.progress.gaps
+        rows = await asyncio.to_thread(self._rows)
         for index, key in enumerate(self.keys):
-            lost = [gap for gap in standing.progress.gaps if gap.partition == index]
+            lost = [gap for gap in gaps if gap.partition == index]
             expected = [
                 record for record in self.truth.committed(key)
                 if not any(gap.start <= record.offset < gap.end for gap in lost)

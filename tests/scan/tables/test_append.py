@@ -14,13 +14,15 @@ from headrace.scan.errors import OptionError, TableError
 from headrace.scan.tables.appending import CommitOutcome
 from headrace.scan.tables.catalog import RETRIES, view_of
 from headrace.scan.tables.resume import Choice, decide
-from headrace.scan.tables.state import PROGRESS, Follows, standing_of
+from headrace.scan.tables.state import PROGRESS, Follows, definition_of, standing_of
 from headrace.scan.tables.worker import Condition
 from headrace.storage.errors import AlreadyExistsError, NotFoundError
 from tests.scan.tables.history import expire_all_but_the_newest, rewrite
 from tests.scan.tables.world import Tables
 from tests.spark.world import ScanWorld, records
 from tests.transactional_world import Truth, Writer, send
+
+pytestmark = pytest.mark.requirement("X11")
 
 
 async def test_a_table_follows_its_topic(world: ScanWorld, tables: Tables) -> None:
@@ -225,6 +227,9 @@ async def test_bad_input_is_named_and_changes_nothing(world: ScanWorld, tables: 
         await tables.create("orders", layout=["month"], name="other")
     with pytest.raises(OptionError, match=re.escape(RETRIES)):
         await tables.create("orders", name="other", **{RETRIES: "4"})
+    for name in ("a.b", "a/b", "", "a b", "x" * 201):
+        with pytest.raises(OptionError, match="a table's name has"):
+            tables.catalog.create(name, definition_of(tables.load().properties), (), {})  # type: ignore[arg-type]
     with pytest.raises(NotFoundError):
         await tables.round("other")
     tables.catalog.catalog.create_table("headrace.foreign", tables.load().schema())

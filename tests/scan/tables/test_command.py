@@ -8,13 +8,13 @@ import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
-from headrace.cli.topic_tables.work import OpenTables
+from headrace.cli.topic_tables.work import OpenTables, Values
 from headrace.config.settings import Settings
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import OptionError
 from headrace.scan.tables.catalog import CatalogAddress
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
-from headrace.storage.errors import NotFoundError, UnavailableError
+from headrace.storage.errors import AlreadyExistsError, NotFoundError, UnavailableError
 from tests.scan.tables.world import NAMESPACE, Tables
 from tests.spark.world import ScanWorld
 
@@ -68,6 +68,12 @@ async def test_others_tables_are_not_listed_and_bad_input_is_named(
         await command.create("other", "orders", "yesterday", (), {})
     with pytest.raises(NotFoundError):
         await command.describe("other")
+    await command.create("x_dead_letters", "orders", "latest", (), {})
+    with pytest.raises(AlreadyExistsError, match="is taken: x_dead_letters"):
+        await command.create("x", "orders", "latest", (), {}, Values("json"))
+    assert "x" not in tables.catalog.names()
+    with pytest.raises(OptionError, match="every record fits"):
+        await command.resume("orders", None, "all")
     with pytest.raises(OptionError, match="names the Iceberg catalog"):
         CatalogAddress.of(Settings())
     with pytest.raises(OptionError, match="unknown catalog"):

@@ -59,6 +59,38 @@ async def test_each_table_gets_its_turn_and_its_metrics(world: ScanWorld, tables
         assert value("following", table="c_good") is None
 
 
+async def test_snapshots_expire_once_an_hour_and_not_those_of_a_table_that_is_stopped(
+    world: ScanWorld, tables: Tables
+) -> None:
+    (key,) = await world.topic("orders", 1)
+    for name in ("a_stopped", "b_good"):
+        await tables.create("orders", name=name)
+        for number in range(3):
+            await world.write(key, number)
+            await tables.follow(name)
+    tables.catalog.set_property("a_stopped", PROGRESS, "")
+
+    def snapshots(name: str) -> int:
+        return len(tables.load(name).metadata.snapshots)
+
+    clock = ManualClock(1 << 50)
+    async with tables.worker() as worker:
+        metrics = TableMetrics(CollectorRegistry(), clock.monotonic)
+        parts = (worker, metrics, Supervisor(clock, CollectorRegistry()), clock, random.Random(1), 60_000)
+        before = snapshots("a_stopped")
+        await TableFollower(*parts).turn()
+        assert snapshots("b_good") > 1, "not asked for"
+        follower = TableFollower(*parts, snapshot_max_age_ms=1)
+        await follower.turn()
+        assert (snapshots("a_stopped"), snapshots("b_good")) == (before, 1)
+        await world.write(key, 9)
+        await follower.turn()
+        assert snapshots("b_good") == 2
+        clock.jump(3_600)
+        await follower.turn()
+        assert snapshots("b_good") == 1
+
+
 def test_the_age_of_a_lag_counts_from_when_it_was_seen() -> None:
     from headrace.scan.tables.worker import TableRound
 

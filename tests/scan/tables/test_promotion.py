@@ -23,6 +23,8 @@ from tests.metastore.sql_sources import Throwaway
 from tests.scan.tables.world import Tables
 from tests.spark.world import ScanWorld
 
+pytestmark = pytest.mark.requirement("X11")
+
 COPY = "copy_before_the_loss"
 
 

@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 
+import fastavro
 import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
@@ -19,18 +20,30 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 from headrace.scan.tables.reading import TableAddress, spark_lines
 from load.tools import ICEBERG_JARS, ICEBERG_SPARK
 from load.tools.python_apps import python_of
+from tests.scan.tables.registry import avro_bytes
+from tests.scan.tables.test_value_columns import AVRO
+from tests.scan.tables.test_valued_tables import batch, named, renamed
 from tests.scan.tables.world import Tables
 from tests.spark.world import ScanWorld
+
+pytestmark = pytest.mark.requirement("X11")
 
 SECONDS_MAX = 300
 ROWS = "SELECT to_json(struct(partition, offset, unix_millis(timestamp) AS at, hex(key) AS key, hex(value) AS value))"
 
 
-def sql(tables: Tables, name: str, *statements: str) -> list[str]:
-    """Return what spark-sql prints for these statements; `{}` is the table."""
-    catalog = tables.failing
+def spark_rows(tables: Tables, properties: dict[str, str]) -> list[tuple[int, int]]:
+    """Return partition and offset of each row of the table `orders`."""
+    printed = sql(tables, "orders", f"{ROWS} FROM {{}}", properties=properties)
+    rows = [json.loads(line) for line in printed if line.startswith("{")]
+    return sorted((row["partition"], row["offset"]) for row in rows)
+
+
+def sql(tables: Tables, name: str, *statements: str, properties: dict[str, str] | None = None) -> list[str]:
+    """Return what spark-sql prints for these statements; `{}` is the table. `properties`: of the catalog."""
     table = tables.load(name)
-    properties = {key: catalog.properties[key] for key in ("uri", "warehouse")}
+    if properties is None:
+        properties = {key: tables.failing.properties[key] for key in ("uri", "warehouse")}
     address = TableAddress("test", properties, f"headrace.{name}", table.metadata_location)
     words = shlex.split(spark_lines(address).replace("\\\n", " "))
     where = words.index("--packages")
@@ -66,6 +79,27 @@ async def check(world: ScanWorld, tables: Tables, printed: list[str]) -> None:
 
 def _hex(value: bytes | None) -> str | None:
     return None if value is None else value.hex().upper()
+
+
+@pytest.mark.slow
+@pytest.mark.needs("iceberg-spark")
+async def test_spark_reads_the_columns_of_each_avro_type(world: ScanWorld, tables: Tables) -> None:
+    fields = [{"name": f"f{n}", "type": renamed(kind, n)} for n, (_, kind, *_) in enumerate(AVRO)]
+    schema = {"type": "record", "name": "Order", "fields": fields}
+    (key,) = await world.topic("orders", 1)
+    await tables.create("orders", values=("avro", json.dumps(schema)), layout=["day"])
+    value = {f"f{n}": named(value, n) for n, (*_, value, _) in enumerate(AVRO)}
+    await world.commit((key, batch(avro_bytes(fastavro.parse_schema(schema), value), b"", None)))
+    await tables.follow()
+    printed = await asyncio.to_thread(sql, tables, "orders", "SELECT to_json(struct(*)) FROM {}")
+    rows = sorted((json.loads(line) for line in printed if line.startswith("{")), key=lambda r: r["kafka"]["offset"])
+    assert [row["kafka"]["offset"] for row in rows] == [0, 2]
+    assert rows[1].keys() == {"kafka"}
+    have = {f"f{n}" for n, (*_, read) in enumerate(AVRO) if read is not None}
+    assert rows[0].keys() == have | {"kafka"}
+    by_name = {name: rows[0][f"f{n}"] for n, (name, *_) in enumerate(AVRO) if f"f{n}" in rows[0]}
+    assert (by_name["decimal"], by_name["date"], by_name["time-micros"]) == (-1.5, "2026-01-02", "01:02:03.000004")
+    assert by_name["timestamp-millis"] == "2026-01-02T12:00:00.000Z"
 
 
 @pytest.mark.slow

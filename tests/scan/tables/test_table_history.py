@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
@@ -13,7 +14,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 from pyiceberg.table import Table
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from headrace.scan.tables import appending, worker
+from headrace.scan.tables import appending, dead_letters, worker
 from headrace.scan.tables.state import Follows, NotBegun, TableProgress, TableView, offsets_of
 from headrace.storage.cluster_properties import write_cluster_id
 from tests.metastore.sql_sources import Throwaway
@@ -22,14 +23,20 @@ from tests.scan.tables.history import TableHistory
 from tests.scan.tables.world import Tables
 from tests.spark.world import ScanWorld
 
+pytestmark = pytest.mark.requirement("X11")
 
-async def histories(world: ScanWorld, tables: Tables, seeds: Iterable[int]) -> None:
+
+async def histories(world: ScanWorld, tables: Tables, seeds: Iterable[int], *, is_valued: bool = False) -> None:
     for seed in seeds:
-        await TableHistory(world, tables, random.Random(seed)).tell()
+        await TableHistory(world, tables, random.Random(seed), is_valued=is_valued).tell()
 
 
 async def test_the_table_has_each_committed_record_once(world: ScanWorld, tables: Tables) -> None:
     await histories(world, tables, range(6))
+
+
+async def test_each_record_is_in_the_table_or_in_its_dead_letters(world: ScanWorld, tables: Tables) -> None:
+    await histories(world, tables, range(6), is_valued=True)
 
 
 def _offsets_of_the_newest_snapshot(view: TableView) -> Any:
@@ -70,6 +77,48 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
 PLANTED = PlantedBugs("iceberg tables", most=100)
 
 
+def _not_what_fits_by_now(raw: Any, opener: Any) -> Any:
+    """What is due is decided again by the worker that appends it."""
+    rows = _with_reasons(raw, opener)
+    return rows.filter(pc.field("reason") != dead_letters.FITS_BY_NOW)
+
+
+class _KnowsOnlyItsOwn:
+    """Dead letters are only appended by the process that committed to the table, right after."""
+
+    def __init__(self) -> None:
+        self._is_after_a_commit = False
+
+    async def advance(self, this: Any, name: str, look: Any, *more: Any) -> Any:
+        done = await _advance(this, name, look, *more)
+        if done.outcome is appending.CommitOutcome.COMMITTED and done.has_more:
+            self._is_after_a_commit = True
+            try:
+                look = await this.tables.look(name)
+            finally:
+                self._is_after_a_commit = False
+            if look.letters.due:
+                return await this._bury(name, look, look.topic)
+        return done
+
+    def due(self, *args: Any) -> Any:
+        return _dead_letters_due(*args) if self._is_after_a_commit else dead_letters.DeadLetters(None, None, ())
+
+
+_with_reasons, _dead_letters_due = dead_letters._with_reasons, dead_letters.dead_letters_due
+_advance, _own = worker.TableWorker._advance, _KnowsOnlyItsOwn()
+BUGS_OF_DEAD_LETTERS: dict[str, list[tuple[Any, str, Any]]] = {
+    "what is due is decided again": [(dead_letters, "_with_reasons", _not_what_fits_by_now)],
+    "two workers do not exclude each other": [(dead_letters, "append", _bound_to_the_newest)],
+    "a lost answer is sent again": [(dead_letters, "append", _lost_is_committed_again)],
+    "dead letters of a worker that was killed are forgotten": [
+        (worker.TableWorker, "_advance", lambda *args: _own.advance(*args)),
+        (worker, "dead_letters_due", _own.due),
+    ],
+}
+PLANTED_IN_DEAD_LETTERS = PlantedBugs("dead letters of iceberg tables", most=100)
+
+
 @PLANTED.cases(BUGS)
 async def test_each_planted_bug_is_caught(
     bug: str,
@@ -82,6 +131,33 @@ async def test_each_planted_bug_is_caught(
 ) -> None:
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
+    await _look_for(trial, record_property, postgres_server, metastore_template, tmp_path_factory, is_valued=False)
+
+
+@PLANTED_IN_DEAD_LETTERS.cases(BUGS_OF_DEAD_LETTERS)
+async def test_each_planted_bug_of_dead_letters_is_caught(
+    bug: str,
+    trial: Trial,
+    record_property: Report,
+    postgres_server: EmbeddedPostgres,
+    metastore_template: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module, name, replacement in BUGS_OF_DEAD_LETTERS[bug]:
+        monkeypatch.setattr(module, name, replacement)
+    await _look_for(trial, record_property, postgres_server, metastore_template, tmp_path_factory, is_valued=True)
+
+
+async def _look_for(
+    trial: Trial,
+    record_property: Report,
+    postgres_server: EmbeddedPostgres,
+    metastore_template: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    *,
+    is_valued: bool,
+) -> None:
     for seed in trial.seeds(record_property):
         async with Throwaway(postgres_server, metastore_template).store() as (url, store):
             folder = tmp_path_factory.mktemp("world")
@@ -89,7 +165,7 @@ async def test_each_planted_bug_is_caught(
             await world.begin()
             await write_cluster_id(world.store, store.cluster_id)
             try:
-                await histories(world, Tables(world, folder / "iceberg"), [seed])
+                await histories(world, Tables(world, folder / "iceberg"), [seed], is_valued=is_valued)
             except AssertionError as found:
                 trial.saw(f"{type(found).__name__}: {found}")
             finally:

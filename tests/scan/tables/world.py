@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 from pyiceberg.table import CommitTableResponse, Table
@@ -22,9 +24,11 @@ from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.catalog import TableCatalog
 from headrace.scan.tables.state import Definition
+from headrace.scan.tables.values.formats import ValueFormats
 from headrace.scan.tables.worker import Condition, TableReader, TableRound, TableWorker
 from tests.spark.world import ScanWorld, SeenRow
 
+T = TypeVar("T")
 NAMESPACE = "headrace"
 
 
@@ -32,24 +36,31 @@ class Killed(BaseException):
     """The worker's process ends here."""
 
 
-class FailingCatalog(SqlCatalog):
-    """Does `next_failure` at the next commit: "before" and "after" end the process, "lost" loses the answer, "away"
-    refuses. `before_commit` runs ahead of the next commit: another worker's.
+class Failing(Catalog):
+    """Does `next_failure` at the next commit, or when a table is created next: "before" and "after" end the process,
+    "lost" loses the answer, "away" refuses. `before_commit` runs ahead of the next commit: another worker's.
     """
 
     next_failure = ""
     before_commit: Callable[[], None] | None = None
 
+    def create_table(self, *args: Any, **more: Any) -> Table:
+        return self._failing(lambda: super(Failing, self).create_table(*args, **more))  # type: ignore[safe-super]
+
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
-        failure, self.next_failure = self.next_failure, ""
         first, self.before_commit = self.before_commit, None
         if first is not None:
             first()
+        commit = super().commit_table  # type: ignore[safe-super]
+        return self._failing(lambda: commit(table, requirements, updates))
+
+    def _failing(self, work: Callable[[], T]) -> T:
+        failure, self.next_failure = self.next_failure, ""
         if failure == "before":
             raise Killed
         if failure == "away":
             raise CommitStateUnknownException("the connection was reset")
-        done = super().commit_table(table, requirements, updates)
+        done = work()
         if failure == "after":
             raise Killed
         if failure == "lost":
@@ -57,29 +68,53 @@ class FailingCatalog(SqlCatalog):
         return done
 
 
+class FailingCatalog(Failing, SqlCatalog):
+    """A catalog in a file."""
+
+
+class FailingRestCatalog(Failing, RestCatalog):
+    """A catalog behind HTTP."""
+
+
 class Tables:
     """The tables of one world."""
 
-    def __init__(self, world: ScanWorld, folder: Path) -> None:
-        self.world, self.folder = world, folder
+    def __init__(self, world: ScanWorld, folder: Path, registry_url: str = "", rest_url: str = "") -> None:
+        """`rest_url`: of a REST catalog that is used instead of a file."""
+        self.world, self.folder, self.rest_url = world, folder, rest_url
         folder.mkdir(parents=True, exist_ok=True)
         self.catalog = TableCatalog(self.open_catalog(), NAMESPACE)
+        self.formats = ValueFormats(registry_url)
 
-    def open_catalog(self) -> FailingCatalog:
+    def again(self) -> Tables:
+        """Return the same tables, for another process."""
+        return Tables(self.world, self.folder, rest_url=self.rest_url)
+
+    def open_catalog(self) -> FailingCatalog | FailingRestCatalog:
+        if self.rest_url:
+            return FailingRestCatalog("test", uri=self.rest_url)
         return FailingCatalog(
             "test", uri=f"sqlite:///{self.folder}/catalog.db", warehouse=(self.folder / "warehouse").as_uri()
         )
 
     @property
-    def failing(self) -> FailingCatalog:
-        assert isinstance(self.catalog.catalog, FailingCatalog)
+    def failing(self) -> Failing:
+        assert isinstance(self.catalog.catalog, Failing)
         return self.catalog.catalog
 
     async def create(
-        self, topic: str, start: str = "earliest", layout: Sequence[str] = (), name: str = "", **properties: str
+        self,
+        topic: str,
+        start: str = "earliest",
+        layout: Sequence[str] = (),
+        name: str = "",
+        values: Sequence[str] = (),
+        **properties: str,
     ) -> None:
+        """`values`: the format, the text of its schema, the tolerance."""
         image = await load_image(self.world.postgres)
-        definition = Definition(self.world.postgres.cluster_id, topic, image.topics_by_name[topic].topic_id, start, "")
+        topic_id = image.topics_by_name[topic].topic_id
+        definition = Definition(self.world.postgres.cluster_id, topic, topic_id, start, "", *values)
         await asyncio.to_thread(self.catalog.create, name or topic, definition, layout, properties)
 
     async def round(self, name: str = "orders", chunk_bytes: int = 1 << 26) -> TableRound:
@@ -93,7 +128,9 @@ class Tables:
         world = self.world
         reader = SplitReader(world.store, pin_hint="")
         cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
-        worker = TableWorker(TableReader(cluster, TopicCatalog(world.postgres), self.catalog), reader, chunk_bytes)
+        worker = TableWorker(
+            TableReader(cluster, TopicCatalog(world.postgres), self.catalog), reader, chunk_bytes, self.formats
+        )
         try:
             yield worker
         finally:
@@ -120,6 +157,29 @@ class Tables:
             )
             for row, time in zip(table.to_pylist(), times, strict=True)
         )  # fmt: skip
+
+    def rows_with_values(self, name: str) -> list[SeenRow]:
+        """The rows of a table with a column `value` of text, and its dead letters, as `rows`."""
+        found = [
+            (row["kafka"], None if row.get("value") is None else row["value"].encode()) for row in self.found(name)
+        ]
+        letters = self.catalog.load_dead_letters(self.load(name))
+        dead = [] if letters is None else letters.scan().to_arrow().to_pylist()
+        rows = [*found, *((row, row["value"]) for row in dead)]
+        return sorted(
+            SeenRow("", each["partition"], each["offset"], 0, 0, each["key"], value, ()) for each, value in rows
+        )
+
+    def found(self, name: str = "orders") -> list[dict[str, Any]]:
+        """The rows of a table with a schema, as pyiceberg reads them, by partition and offset."""
+        rows: list[dict[str, Any]] = self.load(name).scan().to_arrow().to_pylist()
+        return sorted(rows, key=lambda row: (row["kafka"]["partition"], row["kafka"]["offset"]))
+
+    def dead(self, name: str = "orders") -> list[tuple[int, int, bytes | None, str]]:
+        """Partition, offset, value and reason of each dead letter."""
+        letters = self.catalog.load_dead_letters(self.load(name))
+        rows = [] if letters is None else letters.scan().to_arrow().to_pylist()
+        return sorted((row["partition"], row["offset"], row["value"], row["reason"]) for row in rows)
 
     async def check(self, topic: str = "orders", name: str = "") -> None:
         """The table has what a consumer of the topic reads, each record once."""

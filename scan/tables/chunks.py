@@ -1,0 +1,103 @@
+"""Reads what one commit appends: raw rows of several partitions, under a read pin.
+
+    step (policy.py) -> how far each partition gets -> plan -> raw rows
+
+Place: between the policy and the rows of the table; used by worker.py and dead_letters.py.
+Invariant: all files that a chunk needs are pinned while it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.api.read import ExtentQuery
+from headrace.scan.cluster import ScannedCluster
+from headrace.scan.columns import arrow_schema, record_batches
+from headrace.scan.options import READ_PIN_MS
+from headrace.scan.partitions import ScanPartition
+from headrace.scan.plan import WantedOffsets, pin, plan
+from headrace.scan.read import SplitReader
+from headrace.scan.tables.policy import AppendStep
+from headrace.scan.tables.rows import COLUMNS, table_of
+from headrace.scan.tables.state import TablePosition
+
+CHUNK_BYTES = 64 * 1024 * 1024
+"""Stored bytes that one commit appends, at most about; opened they may be several times as many."""
+
+
+class Reach(NamedTuple):
+    """How far one commit gets in a partition. `last_offsets`, `epochs`: of its extents, in order."""
+
+    position: TablePosition
+    last_offsets: list[int]
+    epochs: list[int]
+
+    def cut(self, offset: int) -> TablePosition:
+        """Return the position if it ends before `offset`, which is above the first one."""
+        return TablePosition(offset, self.epochs[bisect_left(self.last_offsets, offset - 1)])
+
+
+@dataclass(slots=True)
+class ChunkReader:
+    """Reads chunks of one cluster. `chunk_bytes` as CHUNK_BYTES."""
+
+    cluster: ScannedCluster
+    reader: SplitReader
+    chunk_bytes: int = CHUNK_BYTES
+
+    @property
+    def _metastore(self) -> Metastore:
+        return self.cluster.metastore
+
+    async def read(
+        self, step: AppendStep, partitions: Mapping[int, ScanPartition]
+    ) -> tuple[dict[int, Reach], pa.Table]:
+        """The rows of about `chunk_bytes`, and how far they reach. DataLossError."""
+        pinned = await pin(self._metastore, "tables", READ_PIN_MS)
+        try:
+            reached = await self._reach(step, partitions)
+            ranges = {
+                partitions[p]: WantedOffsets(step.wanted[p].start, each.position.offset) for p, each in reached.items()
+            }
+            return reached, await self._rows(ranges)
+        finally:
+            await self._metastore.release_pins([pinned])
+
+    async def read_ranges(self, ranges: Mapping[ScanPartition, WantedOffsets]) -> pa.Table:
+        """The rows in these offsets. DataLossError."""
+        pinned = await pin(self._metastore, "tables", READ_PIN_MS)
+        try:
+            return await self._rows(ranges)
+        finally:
+            await self._metastore.release_pins([pinned])
+
+    async def _rows(self, ranges: Mapping[ScanPartition, WantedOffsets]) -> pa.Table:
+        planned = await plan(self._metastore, dict(ranges), fail_on_data_loss=True, committed=True)
+        schema = arrow_schema(COLUMNS)
+        return await asyncio.to_thread(
+            lambda: table_of(
+                batch for each in planned for batch in record_batches(self.reader.batches((each,)), schema)
+            )
+        )
+
+    async def _reach(self, step: AppendStep, partitions: Mapping[int, ScanPartition]) -> dict[int, Reach]:
+        """Return where one commit may get: the ends of the extents that have about `chunk_bytes` together."""
+        order = list(step.wanted)
+        self.cluster.rng.shuffle(order)  # each of very many partitions gets its turn
+        queries = [ExtentQuery(partitions[p].key, step.wanted[p].start, self.chunk_bytes) for p in order]
+        answers = await self._metastore.find_extents(queries, self.chunk_bytes)
+        reached = {}
+        for partition, answer in zip(order, answers, strict=True):
+            if answer.extents:
+                last = answer.extents[-1]
+                end = TablePosition(min(last.last_offset + 1, step.wanted[partition].end), last.leader_epoch)
+                lasts = [each.last_offset for each in answer.extents]
+                reached[partition] = Reach(end, lasts, [each.leader_epoch for each in answer.extents])
+        return dict(sorted(reached.items()))

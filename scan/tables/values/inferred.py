@@ -1,0 +1,99 @@
+"""JSON without a schema: what a value looks like are its columns.
+
+| JSON | column |
+| --- | --- |
+| object, array | struct, list; at the top its members are columns |
+| string, true and false | string, boolean |
+| number | long without, double with a fraction or an exponent; double if both come before the column is made |
+| null, empty object, empty array | no column; null, or empty, in a column that other values made |
+
+Place: a format of open.py.
+Invariant: a value that does not fit the columns of the table is a dead letter: one record does not stop the table.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.scan.errors import MisfitError, SchemaError
+from headrace.scan.tables.values import columns as c
+from headrace.scan.tables.values.columns import ValueShape
+
+DEPTH_MAX = 32
+SHAPES_KEPT = 10_000
+_SCALARS: dict[type, pa.DataType] = {bool: c.BOOLEAN, int: c.LONG, float: c.DOUBLE, str: c.STRING}
+_column = lru_cache(maxsize=10_000)(c.column_name)
+
+
+def parse_json(value: bytes) -> Any:
+    """The value of a JSON text. MisfitError."""
+    try:
+        return json.loads(value.decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise MisfitError(f"not a JSON value: {error}") from error
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+class InferredJson:
+    """Implements ValueFormat."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[Any, ValueShape] = {}
+
+    def begin(self) -> None:
+        """Keep no more shapes than of one chunk."""
+        if len(self._shapes) > SHAPES_KEPT:
+            self._shapes.clear()
+
+    def open(self, value: bytes) -> tuple[ValueShape, Any]:
+        """MisfitError for what is no JSON, or has a list of several types."""
+        parsed = parse_json(value)
+        if not isinstance(parsed, dict):
+            parsed = {c.VALUE: parsed}
+        signature = _signature(parsed, 0)
+        if (shape := self._shapes.get(signature)) is None:
+            try:
+                shape = ValueShape("a JSON value", c.top(c.ColumnPlan(_type(signature))).type, is_declared=False)
+            except SchemaError as error:
+                raise MisfitError(str(error)) from error
+            self._shapes[signature] = shape
+        return shape, {c.column_name(name, is_top=True): _columns(each) for name, each in parsed.items()}
+
+
+def _signature(value: Any, depth: int) -> Any:
+    """Return what decides the columns of a value, as something to look them up by."""
+    if depth > DEPTH_MAX:
+        raise MisfitError(f"a JSON value is nested deeper than {DEPTH_MAX}")
+    if isinstance(value, dict):
+        return tuple((name, _signature(each, depth + 1)) for name, each in value.items())
+    if isinstance(value, list):
+        return frozenset(_signature(each, depth + 1) for each in value)
+    return None if value is None else type(value)
+
+
+def _type(signature: Any) -> pa.DataType | None:
+    if isinstance(signature, tuple):
+        fields = [(_column(name), kind) for name, each in signature if (kind := _type(each)) is not None]
+        return c.struct_of(fields) if fields else None
+    if isinstance(signature, frozenset):
+        kinds = [kind for each in signature if (kind := _type(each)) is not None]
+        if not kinds:
+            return None
+        element = kinds[0]
+        for kind in kinds[1:]:
+            element = c.widened(element, kind, "element", is_new=True)
+        return c.list_of(element)
+    return None if signature is None else _SCALARS[signature]
+
+
+def _columns(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_column(name): _columns(each) for name, each in value.items()}
+    return [_columns(each) for each in value] if isinstance(value, list) else value
