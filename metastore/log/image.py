@@ -249,7 +249,7 @@ class MetadataImage:
 
     @property
     def leader_spread(self) -> int:
-        """The tenths of the topics whose leaders are dealt evenly; 0: leaders follow commit shards."""
+        """How many tenths of the topics have leaders that are dealt evenly; 0: leaders follow commit shards."""
         active = self.features.get(LEADER_SPREAD)
         return 0 if active is None else active.max_level
 
