@@ -18,7 +18,9 @@ from tests.cli.described.file_checks import (
     check_export,
     check_impossible,
 )
+from tests.cli.described.rights_checks import Secured, check_rights
 from tests.compat.kafka_server import kafka_server
+from tests.faults.shared_cluster import free_ports
 
 pytestmark = [
     pytest.mark.needs("kafka"),
@@ -30,6 +32,8 @@ SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
 }
+
+SCRAM = "SCRAM-SHA-512"
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +179,22 @@ def test_a_cluster_without_an_authorizer_has_no_acls(
         files.write("topics: [{name: t}]")
         files.apply()
         assert [topic["name"] for topic in files.run("export")["topics"]] == ["t"]
+
+
+def test_the_named_rights_suffice_and_each_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    admin, clients, controller = (f"127.0.0.1:{port}" for port in free_ports(3))
+    addresses = f"PLAINTEXT://{admin},CLIENT://{clients}"
+    settings = SETTINGS | {
+        "listeners": f"{addresses},CONTROLLER://{controller}",
+        "advertised.listeners": addresses,
+        "controller.quorum.voters": f"1@{controller}",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,CLIENT:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": SCRAM,
+        "listener.name.client.scram-sha-512.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
+    }
+    (folder := tmp_path / "kafka").mkdir()
+    with kafka_server(folder, settings) as bootstrap:
+        check_rights(Secured(clients, bootstrap, tmp_path, capsys))
