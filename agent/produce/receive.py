@@ -94,10 +94,7 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """Knows the cluster; keeps of a request only notes of refused batches.
-
-    `on_refused` learns of every batch that did not pass.
-    """
+    """Knows the cluster; keeps of a request only notes of refused batches. `on_refused` learns of all of them."""
 
     def __init__(
         self,
