@@ -44,7 +44,7 @@ class LastStored:
         """A batch of an idempotent producer is stored: appended, or a duplicate."""
         stream, route = entry.stream, entry.request.route
         known = self._newer.get(stream)
-        if known is not None and known[0] == route:
+        if known is not None and (known[0] is route or known[0] == route):
             return
         if known is None:
             known = self._older.get(stream)
@@ -78,16 +78,19 @@ class RequestRoutes:
 
     def route(self, connection: ClientConnection, image: MetadataImage) -> Route:
         """Return the route of a request that is judged with this image."""
-        self.see(image)
-        given = connection.given
-        issued = given.producer if given is not None and given.offset >= self._changed_at else None
-        return Route(connection.connection_id, self._count, issued)
+        if image is not self._image:
+            self.see(image)
+        route: Route | None = connection.route
+        if route is None or route.agent_changes != self._count:
+            given = connection.given
+            issued = given.producer if given is not None and given.offset >= self._changed_at else None
+            route = connection.route = Route(connection.connection_id, self._count, issued)
+        return route
 
     def see(self, image: MetadataImage) -> None:
         """Look whether the agents are others than in the image before."""
-        if image is not self._image:
-            self._image = image
-            agents = frozenset((agent.node_id, agent.broker_epoch) for agent in image.agents.values() if agent.live)
-            if agents != self._agents:
-                self._agents, self._changed_at = agents, image.offset
-                self._count += 1
+        self._image = image
+        agents = frozenset((agent.node_id, agent.broker_epoch) for agent in image.agents.values() if agent.live)
+        if agents != self._agents:
+            self._agents, self._changed_at = agents, image.offset
+            self._count += 1

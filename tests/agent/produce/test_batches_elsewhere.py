@@ -274,5 +274,5 @@ class TestLastStored:
             made.append(routes.route(connection, image))
         assert [route.agent_changes for route in made] == [0, 1, 1, 2, 3]
         assert {route.issued for route in made} == {None}
-        connection.given = GivenProducer((PRODUCER, 0), image.offset)
+        connection.given, connection.route = GivenProducer((PRODUCER, 0), image.offset), None
         assert routes.route(connection, image).issued == (PRODUCER, 0)
