@@ -144,15 +144,15 @@ def test_what_is_not_there_is_not_an_empty_table(run: Run) -> None:
 
 
 def test_duplicate_values_are_refused(run: Run) -> None:
-    run("topics", "create", "twice")
+    run("topics", "create", "set-twice")
     for command in (
-        ("configs", "set", "segment.ms=1", "segment.ms=2", "--topic", "twice"),
-        ("configs", "delete", "segment.ms", "segment.ms", "--topic", "twice"),
+        ("configs", "set", "segment.ms=1", "segment.ms=2", "--topic", "set-twice"),
+        ("configs", "delete", "segment.ms", "segment.ms", "--topic", "set-twice"),
         ("topics", "create", "x", "--set", "segment.ms=1", "--set", "segment.ms=1"),
-        ("topics", "alter", "twice", "--set", "segment.ms=1", "--delete-config", "segment.ms"),
+        ("topics", "alter", "set-twice", "--set", "segment.ms=1", "--delete-config", "segment.ms"),
     ):
         assert run(*command, status=1) == "error: config given twice: segment.ms\n"
-    assert run("configs", "describe", "--topic", "twice") == []
+    assert run("configs", "describe", "--topic", "set-twice") == []
 
 
 def test_json_is_for_scripts(run: Run, plain: Run, server: DevServer) -> None:
