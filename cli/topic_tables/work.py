@@ -24,8 +24,12 @@ from headrace.scan.tables.resume import Choice, decide, decide_letters, follow_l
 from headrace.scan.tables.state import BINARY, PAUSED, TOLERANCE, Definition
 from headrace.scan.tables.values.formats import require_format
 from headrace.scan.tables.values.open import Tolerance
+from headrace.scan.tables.waiting import waited_ms
 from headrace.scan.tables.worker import Condition, TableLook, TableReader
 from headrace.storage.errors import AlreadyExistsError, HeadraceError, NotFoundError, UnavailableError
+
+UNKNOWN = "unknown"
+"""The condition of a table that cannot be read; `reason` says why."""
 
 
 @asynccontextmanager
@@ -94,13 +98,11 @@ class OpenTables:
         found = []
         for name in await asyncio.to_thread(self.catalog.names):
             try:
-                look = await self._look(name)
+                found.append(await self._row(name, await self._look(name)))
             except ForeignTableError:
                 continue
             except HeadraceError as error:
-                found.append({"table": name, "topic": None, "condition": "unknown", "reason": str(error)})
-                continue
-            found.append(_row(name, look))
+                found.append({"table": name, "topic": None, "condition": UNKNOWN, "reason": str(error)})
         return found
 
     async def describe(self, name: str) -> dict[str, Any]:
@@ -112,7 +114,7 @@ class OpenTables:
         )
         progress = look.progress
         positions = {} if progress is None else progress.positions
-        return _row(name, look) | {
+        return await self._row(name, look) | {
             "table": identifier,
             "topic_id": str(look.definition.topic_id),
             "snapshot": look.table.metadata.current_snapshot_id,
@@ -191,13 +193,13 @@ class OpenTables:
     async def _look(self, name: str) -> TableLook:
         return await TableReader(self.cluster, TopicCatalog(self.cluster.metastore), self.catalog).look(name)
 
-
-def _row(name: str, look: TableLook) -> dict[str, Any]:
-    return {
-        "table": name,
-        "topic": look.definition.topic,
-        "condition": look.condition.value,
-        "records": look.progress.records if look.progress is not None else 0,
-        "lag": sum(look.lag.values()) if look.step is not None else None,
-        "reason": look.reason or None,
-    }
+    async def _row(self, name: str, look: TableLook) -> dict[str, Any]:
+        return {
+            "table": name,
+            "topic": look.definition.topic,
+            "condition": look.condition.value,
+            "records": look.progress.records if look.progress is not None else 0,
+            "lag": sum(look.lag.values()) if look.step is not None else None,
+            "waited_ms": await waited_ms(self.cluster.metastore, look, self.cluster.clock.wall_ms()),
+            "reason": look.reason or None,
+        }
