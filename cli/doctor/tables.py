@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.cli.doctor.findings import Area, Finding
 from headrace.cli.process.tables_role import require_tables
@@ -34,23 +34,37 @@ async def examine(settings: Settings) -> list[Finding]:
         return [AREA.warn("catalog", f"the tables were not looked at: {error}", to_do)]
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            rows, counts = await _read(settings)
+            found = await read(settings)
     except TimeoutError:
-        return [_away(settings, f"no answer in {ANSWER_SECONDS:.0f} s")]
+        return [away(settings, f"no answer in {ANSWER_SECONDS:.0f} s")]
     except HeadraceError as error:
-        return [_away(settings, str(error))]
-    return [*judge_tables(rows, settings.tables_commit_interval_ms), *judge_role(len(rows), counts)]
+        return [away(settings, str(error))]
+    return list(judge(found, settings))
 
 
-async def _read(settings: Settings) -> tuple[list[dict[str, Any]], Mapping[str, int]]:
-    """Return the rows of `headrace tables list`, and the running processes by role."""
+class TablesFound(NamedTuple):
+    """The rows of `headrace tables list --json`, and the running processes by role."""
+
+    rows: list[dict[str, Any]]
+    role_counts: Mapping[str, int]
+
+
+def judge(found: TablesFound, settings: Settings) -> Iterator[Finding]:
+    """Judge the tables, and whether a process keeps them."""
+    yield from judge_tables(found.rows, settings.tables_commit_interval_ms)
+    yield from judge_role(len(found.rows), found.role_counts)
+
+
+async def read(settings: Settings) -> TablesFound:
+    """Errors as open_tables."""
     from headrace.cli.topic_tables.work import open_tables  # here: it needs pyiceberg
 
     async with open_tables(settings) as tables:
-        return await tables.rows(), (await tables.cluster.metastore.setting_proposals()).role_counts
+        return TablesFound(await tables.rows(), (await tables.cluster.metastore.setting_proposals()).role_counts)
 
 
-def _away(settings: Settings, reason: str) -> Finding:
+def away(settings: Settings, reason: str) -> Finding:
+    """Make the finding of a catalog that cannot be read."""
     to_do = "check tables.catalog.* and the catalog's own settings (docs/start/TABLES.md); no table follows meanwhile"
     return AREA.bad("catalog", f"{settings.tables_catalog_name}: {reason}", to_do)
 

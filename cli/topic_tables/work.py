@@ -98,11 +98,16 @@ class OpenTables:
         found = []
         for name in await asyncio.to_thread(self.catalog.names):
             try:
-                found.append(await self._row(name, await self._look(name)))
+                look = await self._look(name)
             except ForeignTableError:
                 continue
             except HeadraceError as error:
-                found.append({"table": name, "topic": None, "condition": UNKNOWN, "reason": str(error)})
+                found.append(_unreadable(name, None, error))
+                continue
+            try:
+                found.append(await self._row(name, look))
+            except HeadraceError as error:
+                found.append(_unreadable(name, look.definition.topic, error))
         return found
 
     async def describe(self, name: str) -> dict[str, Any]:
@@ -127,7 +132,6 @@ class OpenTables:
             ],
             "value_format": look.definition.value_format,
             "errors_tolerance": look.definition.tolerance,
-            "dead_letters": await asyncio.to_thread(self._dead_letters, look),
             "catalog": {"name": self.address.name, **shown(self.address.properties)},
             "metadata": look.table.metadata_location,
             "read_with": {
@@ -201,5 +205,12 @@ class OpenTables:
             "records": look.progress.records if look.progress is not None else 0,
             "lag": sum(look.lag.values()) if look.step is not None else None,
             "waited_ms": await waited_ms(self.cluster.metastore, look, self.cluster.clock.wall_ms()),
+            "dead_letters": await asyncio.to_thread(self._dead_letters, look),
             "reason": look.reason or None,
         }
+
+
+def _unreadable(name: str, topic: str | None, error: HeadraceError) -> dict[str, Any]:
+    """The row of a table that is there and cannot be read."""
+    unknown = dict.fromkeys(("records", "lag", "waited_ms", "dead_letters"))
+    return {"table": name, "topic": topic, "condition": UNKNOWN, **unknown, "reason": str(error)}
