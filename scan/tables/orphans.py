@@ -33,7 +33,7 @@ DELETED_MAX = 1_000
 """Files of one call; the next one continues."""
 
 
-class StoredFile(NamedTuple):
+class WarehouseFile(NamedTuple):
     """A file below the table's data folder. `changed_ms`: when the store took it, by its clock."""
 
     location: str
@@ -92,7 +92,7 @@ def remove_orphans(table: Table, load: Callable[[], Table], min_age_ms: int) -> 
     return count
 
 
-def orphans(files: Mapping[str, StoredFile], named: NamedByMetadata, table: Table, min_age_ms: int) -> list[str]:
+def orphans(files: Mapping[str, WarehouseFile], named: NamedByMetadata, table: Table, min_age_ms: int) -> list[str]:
     """The locations of files that no commit has, and no commit will have. `files`: by name."""
     prefix, known = file_prefix(table.metadata.table_uuid), named.of_all(table)
     newest_ms = newest_committed_ms(files, named.of_current(table))
@@ -103,12 +103,12 @@ def orphans(files: Mapping[str, StoredFile], named: NamedByMetadata, table: Tabl
     ]
 
 
-def newest_committed_ms(files: Mapping[str, StoredFile], current: Iterable[str]) -> int:
+def newest_committed_ms(files: Mapping[str, WarehouseFile], current: Iterable[str]) -> int:
     """Return when the store took the newest of the current snapshot's files; 0 if it has none."""
     return max((files[name].changed_ms for name in current if name in files), default=0)
 
 
-def stored_files(table: Table) -> dict[str, StoredFile]:
+def stored_files(table: Table) -> dict[str, WarehouseFile]:
     """The files below the table's data folder, by name; none if its storage is not one that pyarrow lists."""
     if not isinstance(table.io, PyArrowFileIO):
         return {}
@@ -118,7 +118,7 @@ def stored_files(table: Table) -> dict[str, StoredFile]:
     found = {}
     for info in storage.get_file_info(pyarrow.fs.FileSelector(path, recursive=True, allow_not_found=True)):
         if info.type == pyarrow.fs.FileType.File and info.mtime_ns is not None and info.path.startswith(f"{path}/"):
-            file = StoredFile(folder + info.path[len(path) :], info.mtime_ns // 1_000_000)
+            file = WarehouseFile(folder + info.path[len(path) :], info.mtime_ns // 1_000_000)
             found[file.name] = file
     return found
 
