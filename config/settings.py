@@ -446,6 +446,13 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
             " have. 0: it removes none."
         ),
     ] = field(default=86_400_000, name="tables.snapshot.max.age.ms")
+    tables_orphan_min_age_ms: Annotated[
+        NonNegativeInt,
+        Meta(
+            description="The worker removes data files that it, or another worker, wrote for a commit that did not"
+            " happen, once the table has a file that is so much newer. 0: it removes none."
+        ),
+    ] = field(default=86_400_000, name="tables.orphan.min.age.ms")
     compaction_cpu_percent: Annotated[
         int,
         Meta(

@@ -1,7 +1,8 @@
 """`headrace console`: pages about a running cluster, for people with a browser.
 
 Place: a Kafka client, as the other tools; with metastore.url it also reads what only Postgres knows, and with bucket
-its alarms say whether both belong together, and how old the backup of Postgres is.
+its alarms say whether both belong together, and how old the backup of Postgres is. With tables.catalog.name, too, it
+shows the Iceberg tables of topics.
 Invariant: it reads only, unless --allow-changes is given. `--help` imports no service.
 """
 
@@ -22,6 +23,8 @@ DEFAULT_LISTEN = "127.0.0.1:9646"
 SHOWN = (
     "metastore.url",
     "bucket",
+    "tables.catalog.name",
+    "tables.catalog.uri",
     "http.ssl.keystore.location",
     "http.ssl.truststore.location",
     "http.bearer.token.location",

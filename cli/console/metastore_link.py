@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
-from collections.abc import Coroutine
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import msgspec
 
+from headrace.cli.console.kept_answers import KeptAnswers
 from headrace.cli.doctor import cluster as doctor_cluster
 from headrace.cli.doctor import postgres as doctor_postgres
 from headrace.cli.doctor.findings import Finding
@@ -26,14 +23,12 @@ from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import Clock
-from headrace.storage.errors import HeadraceError, UnavailableError
+from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
 
-T = TypeVar("T")
 KEPT_SECONDS = 4.0
 FINDINGS_KEPT_SECONDS = 60.0
-ANSWER_SECONDS = 15.0
 JOBS_MAX = 200
 
 
@@ -62,13 +57,9 @@ class MetastoreLink:
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings = msgspec.structs.replace(settings, metastore_pool_size=1)
         self._clock = clock
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="metastore", daemon=True)
-        self._thread.start()
+        self._answers = KeptAnswers("metastore", clock)
         self._opening = asyncio.Lock()
         self._metastore: PostgresMetastore | None = None
-        self._kept: dict[str, tuple[float, Future[Any]]] = {}
-        self._keeping = threading.Lock()
 
     @property
     def address(self) -> str:
@@ -77,36 +68,19 @@ class MetastoreLink:
 
     def background_work(self) -> BackgroundWork:
         """UnavailableError if Postgres does not answer; InvalidError if it is no metastore of this version."""
-        return self._ask("background work", KEPT_SECONDS, self._background_work())
+        return self._answers.ask("background work", KEPT_SECONDS, self._background_work())
 
     def registrations(self) -> Registrations:
         """Errors as `background_work`."""
-        return self._ask("registrations", KEPT_SECONDS, self._registrations())
+        return self._answers.ask("registrations", KEPT_SECONDS, self._registrations())
 
     def findings(self) -> list[Finding]:
         """Return what `headrace doctor` says of Postgres and of agents; a Postgres that is away is a finding."""
-        return self._ask("findings", FINDINGS_KEPT_SECONDS, self._findings())
+        return self._answers.ask("findings", FINDINGS_KEPT_SECONDS, self._findings())
 
     def close(self) -> None:
         """Close the connections and end the thread."""
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(ANSWER_SECONDS)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(ANSWER_SECONDS)
-
-    def _ask(self, name: str, kept_seconds: float, question: Coroutine[Any, Any, T]) -> T:
-        with self._keeping:
-            now = self._clock.monotonic()
-            until, future = self._kept.get(name, (0.0, None))
-            if future is None or (future.done() and (until <= now or future.exception() is not None)):
-                future = asyncio.run_coroutine_threadsafe(question, self._loop)
-                self._kept[name] = (now + kept_seconds, future)
-            else:
-                question.close()
-        try:
-            answer: T = future.result(ANSWER_SECONDS)
-        except TimeoutError as error:
-            raise UnavailableError(f"the metastore did not answer in {ANSWER_SECONDS:.0f} s") from error
-        return answer
+        self._answers.close(self._close())
 
     async def _opened(self) -> PostgresMetastore:
         async with self._opening:
@@ -142,7 +116,7 @@ class MetastoreLink:
         """None without a setting `bucket`: then the bucket's part of the findings is missing."""
         if not self._settings.bucket:
             return None
-        options = StoreOptions.of(msgspec.structs.replace(self._settings, store_retries=0, store_hedge_after_ms=0))
+        options = StoreOptions.of(msgspec.structs.replace(self._settings, store_retries=0, store_hedge_percent=0))
         return open_store(self._settings.bucket, options, clock=self._clock, rng=random.Random())
 
     async def _close(self) -> None:

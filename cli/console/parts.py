@@ -15,6 +15,7 @@ from headrace.cli.console.form_tokens import FormTokens
 from headrace.cli.console.metastore_link import MetastoreLink
 from headrace.cli.console.rendering import Pages
 from headrace.cli.console.sampler import Sampler
+from headrace.cli.console.table_link import TableLink
 from headrace.cli.numbers import INT64_MAX
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError
@@ -26,6 +27,7 @@ class ConsoleParts:
 
     link: ClusterLink
     metastore: MetastoreLink | None
+    tables: TableLink
     sampler: Sampler
     pages: Pages
     tokens: FormTokens

@@ -29,6 +29,7 @@ from headrace.cli.console.metastore_link import MetastoreLink
 from headrace.cli.console.parts import ConsoleParts
 from headrace.cli.console.rendering import Pages
 from headrace.cli.console.sampler import Sampler
+from headrace.cli.console.table_link import TableLink
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_security import HttpSecurity
 from headrace.cli.process.http_server import HttpServer
@@ -61,10 +62,13 @@ class ConsoleServer:
         link = ClusterLink(options.client, clock)
         self.sampler = Sampler(link, AgentPages(options.agent_urls, options.agent_token), clock)
         self._metastore = MetastoreLink(settings, clock) if settings.metastore_url else None
+        self._tables = TableLink(settings, clock)
         pages = Pages(
             servers=link.servers, allows_changes=options.allows_changes, has_metastore=self._metastore is not None
         )
-        console = ConsoleParts(link, self._metastore, self.sampler, pages, FormTokens(), options.allows_changes, clock)
+        console = ConsoleParts(
+            link, self._metastore, self._tables, self.sampler, pages, FormTokens(), options.allows_changes, clock
+        )
         self.http = _server(console, security, settings, options.listen)
         scheme = "https" if settings.http_ssl_keystore_location else "http"
         self.url = f"{scheme}://{address_text(host, self.http.port)}/"
@@ -81,7 +85,8 @@ class ConsoleServer:
         self.close()
 
     def close(self) -> None:
-        """Close the connections to the metastore."""
+        """Close the connections to the metastore, and end the threads of answers."""
+        self._tables.close()
         if self._metastore is not None:
             self._metastore.close()
 

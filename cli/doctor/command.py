@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from headrace.cli.doctor import bucket, cluster, host, postgres
+from headrace.cli.doctor import bucket, cluster, host, postgres, tables
 from headrace.cli.doctor.findings import Finding, Level
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.config.errors import ConfigError
@@ -25,7 +25,8 @@ from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.objects.open import StoreOptions, open_store
 
 DESCRIPTION = """\
-Look at everything that a cluster depends on: Postgres, the bucket, this machine, the agents' addresses.
+Look at everything that a cluster depends on: Postgres, the bucket, this machine, the agents' addresses,
+and with tables.catalog.name the tables of topics.
 Each line is ok, warn or bad, and says what to do. Run it where agents or clients run, with the agents'
 settings. The status is 1 if a line is bad.
 
@@ -38,7 +39,7 @@ _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.BAD: "bold red"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--json", action="store_true", help="JSON for scripts instead of a table")
-    add_settings(parser, ("metastore.url", "bucket", *S3), every=False)
+    add_settings(parser, ("metastore.url", "bucket", "tables.catalog.name", "tables.catalog.uri", *S3), every=False)
     parser.set_defaults(run=run)
 
 
@@ -64,10 +65,11 @@ async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[
     readable = all(f.level is not Level.BAD for f in of_bucket)
     store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng) if readable else None
     try:
-        return [*found, *await cluster.examine(settings, store, clock)]
+        found += await cluster.examine(settings, store, clock)
     finally:
         if store is not None:
             await store.close()
+    return [*found, *await tables.examine(settings)] if readable else found
 
 
 def _as_json(findings: Sequence[Finding]) -> str:

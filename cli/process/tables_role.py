@@ -98,6 +98,7 @@ class TablesRole:
                 *(worker, self._metrics, self._supervisor, shared.clock, shared.rng),
                 settings.tables_commit_interval_ms,
                 settings.tables_snapshot_max_age_ms,
+                settings.tables_orphan_min_age_ms,
             )
             await self._follower.run()
         finally:

@@ -46,7 +46,7 @@ FROM_AGENT = (
     "tables.catalog.name", "tables.catalog.uri", "tables.warehouse", "tables.namespace",
 )  # fmt: skip
 TOLERANCES = ("none", "invalid_data", "all")
-_LIST = ("table", "topic", "condition", "records", "lag", "reason")
+_LIST = ("table", "topic", "condition", "records", "lag", "waited_ms", "reason")
 _NAME = re.compile(r"[^A-Za-z0-9_]")
 
 

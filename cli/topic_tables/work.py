@@ -24,8 +24,12 @@ from headrace.scan.tables.resume import Choice, decide, decide_letters, follow_l
 from headrace.scan.tables.state import BINARY, PAUSED, TOLERANCE, Definition
 from headrace.scan.tables.values.formats import require_format
 from headrace.scan.tables.values.open import Tolerance
+from headrace.scan.tables.waiting import waited_ms
 from headrace.scan.tables.worker import Condition, TableLook, TableReader
 from headrace.storage.errors import AlreadyExistsError, HeadraceError, NotFoundError, UnavailableError
+
+UNKNOWN = "unknown"
+"""The condition of a table that cannot be read; `reason` says why."""
 
 
 @asynccontextmanager
@@ -98,9 +102,12 @@ class OpenTables:
             except ForeignTableError:
                 continue
             except HeadraceError as error:
-                found.append({"table": name, "topic": None, "condition": "unknown", "reason": str(error)})
+                found.append(_unreadable(name, None, error))
                 continue
-            found.append(_row(name, look))
+            try:
+                found.append(await self._row(name, look))
+            except HeadraceError as error:
+                found.append(_unreadable(name, look.definition.topic, error))
         return found
 
     async def describe(self, name: str) -> dict[str, Any]:
@@ -112,7 +119,7 @@ class OpenTables:
         )
         progress = look.progress
         positions = {} if progress is None else progress.positions
-        return _row(name, look) | {
+        return await self._row(name, look) | {
             "table": identifier,
             "topic_id": str(look.definition.topic_id),
             "snapshot": look.table.metadata.current_snapshot_id,
@@ -125,7 +132,6 @@ class OpenTables:
             ],
             "value_format": look.definition.value_format,
             "errors_tolerance": look.definition.tolerance,
-            "dead_letters": await asyncio.to_thread(self._dead_letters, look),
             "catalog": {"name": self.address.name, **shown(self.address.properties)},
             "metadata": look.table.metadata_location,
             "read_with": {
@@ -191,13 +197,20 @@ class OpenTables:
     async def _look(self, name: str) -> TableLook:
         return await TableReader(self.cluster, TopicCatalog(self.cluster.metastore), self.catalog).look(name)
 
+    async def _row(self, name: str, look: TableLook) -> dict[str, Any]:
+        return {
+            "table": name,
+            "topic": look.definition.topic,
+            "condition": look.condition.value,
+            "records": look.progress.records if look.progress is not None else 0,
+            "lag": sum(look.lag.values()) if look.step is not None else None,
+            "waited_ms": await waited_ms(self.cluster.metastore, look, self.cluster.clock.wall_ms()),
+            "dead_letters": await asyncio.to_thread(self._dead_letters, look),
+            "reason": look.reason or None,
+        }
 
-def _row(name: str, look: TableLook) -> dict[str, Any]:
-    return {
-        "table": name,
-        "topic": look.definition.topic,
-        "condition": look.condition.value,
-        "records": look.progress.records if look.progress is not None else 0,
-        "lag": sum(look.lag.values()) if look.step is not None else None,
-        "reason": look.reason or None,
-    }
+
+def _unreadable(name: str, topic: str | None, error: HeadraceError) -> dict[str, Any]:
+    """The row of a table that is there and cannot be read."""
+    unknown = dict.fromkeys(("records", "lag", "waited_ms", "dead_letters"))
+    return {"table": name, "topic": topic, "condition": UNKNOWN, **unknown, "reason": str(error)}

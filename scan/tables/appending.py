@@ -23,6 +23,7 @@ from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.table import Table, Transaction
 
 from headrace.scan.tables.catalog import RETRIES, snapshot_view, translated
+from headrace.scan.tables.file_names import name_files
 from headrace.scan.tables.state import (
     GAPS_KEPT,
     OFFSETS,
@@ -152,6 +153,7 @@ def _staged(table: Table, before: TableProgress | None, add: Append) -> Transact
     The first requirement of its kind stays, so the snapshot that is asserted is the one that the table was loaded with.
     """
     table.metadata.properties[RETRIES] = NO_RETRIES  # in memory only: the table may have another value by now
+    name_files(table.metadata.properties, table.metadata.table_uuid)  # in memory only, too
     change = table.transaction()
     summary = {OFFSETS: offsets_text(add.positions)}
     if add.rows is None or not add.rows.num_rows:

@@ -23,8 +23,12 @@ from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
 
+EXPIRY, ORPHANS = "expiry", "orphan files"
+"""Kinds of upkeep, as the supervisor calls them."""
 EXPIRY_SECONDS = 3_600
 """The time between two looks for snapshots of a table that are too old."""
+ORPHANS_SECONDS = 86_400
+"""The time between two looks for files of a table that no commit has: each reads every manifest."""
 COMMITS_IN_A_ROW = 8
 """Commits of one table before the others have their turn."""
 
@@ -41,9 +45,11 @@ class TableFollower:
     interval_ms: int
     snapshot_max_age_ms: int = 0
     """Snapshots that are older expire; 0: none."""
+    orphan_min_age_ms: int = 0
+    """Files that no commit has are removed if the store took a committed one so much later; 0: none."""
     last: dict[str, TableRound] = field(default_factory=dict)
-    _expired_at: dict[str, float] = field(default_factory=dict)
-    """The time of the last look at the snapshots of each table, in monotonic seconds."""
+    _looked_at: dict[tuple[str, str], float] = field(default_factory=dict)
+    """The time of the last upkeep of each kind and table, in monotonic seconds."""
 
     async def run(self) -> None:
         """Keep every table of the namespace. Errors of the catalog end it: the supervisor starts it again."""
@@ -59,14 +65,14 @@ class TableFollower:
             del self.last[gone]
             self.metrics.forget(gone)
             self.supervisor.forget(f"table {gone}")
-            self.supervisor.forget(f"expiry of {gone}")
-            self._expired_at.pop(gone, None)
+            for work in (EXPIRY, ORPHANS):
+                self.supervisor.forget(f"{work} of {gone}")
+                self._looked_at.pop((work, gone), None)
         more = False
         for name in names:
             if await self.supervisor.attempt(f"table {name}", lambda name=name: self._keep(name)):  # type: ignore[misc]
                 more |= name in self.last and self.last[name].has_more
-            if name in self.last and self._is_time_to_expire(name):
-                await self.supervisor.attempt(f"expiry of {name}", lambda name=name: self._expire(name))  # type: ignore[misc]
+            await self._upkeep(name)
         return more
 
     async def _keep(self, name: str) -> None:
@@ -81,18 +87,33 @@ class TableFollower:
             if not done.has_more:
                 return
 
-    def _is_time_to_expire(self, name: str) -> bool:
-        if not self.snapshot_max_age_ms or self.last[name].condition is Condition.STOPPED:
-            return False  # what was rolled back may be what a user wants back
-        at = self._expired_at.get(name)
-        return at is None or self.clock.monotonic() - at >= EXPIRY_SECONDS
+    async def _upkeep(self, name: str) -> None:
+        """Remove old snapshots and orphan files, if it is time; a failure is tried again at the next time."""
+        if name not in self.last or self.last[name].condition is Condition.STOPPED:
+            return  # what was rolled back may be what a user wants back
+        if self.snapshot_max_age_ms and self._is_time(EXPIRY, name, EXPIRY_SECONDS):
+            await self.supervisor.attempt(f"{EXPIRY} of {name}", lambda: self._expire(name))
+        if self.orphan_min_age_ms and self._is_time(ORPHANS, name, ORPHANS_SECONDS):
+            await self.supervisor.attempt(f"{ORPHANS} of {name}", lambda: self._remove_orphans(name))
+
+    def _is_time(self, work: str, name: str, seconds: float) -> bool:
+        """Return whether so many seconds passed since the last time; if so, it is now the last time."""
+        at, now = self._looked_at.get((work, name)), self.clock.monotonic()
+        if at is not None and now - at < seconds:
+            return False
+        self._looked_at[work, name] = now
+        return True
 
     async def _expire(self, name: str) -> None:
-        self._expired_at[name] = self.clock.monotonic()
         before_ms = self.clock.wall_ms() - self.snapshot_max_age_ms
         count = await asyncio.to_thread(self.worker.expire, name, before_ms)
         if count:
             logger.info("snapshots expired: table=%s snapshots=%d", name, count)
+
+    async def _remove_orphans(self, name: str) -> None:
+        count = await asyncio.to_thread(self.worker.remove_orphans, name, self.orphan_min_age_ms)
+        if count:
+            logger.info("orphan files removed: table=%s files=%d", name, count)
 
     def _note(self, name: str, done: TableRound) -> None:
         before = self.last.get(name)

@@ -32,6 +32,7 @@ from headrace.scan.tables.chunks import CHUNK_BYTES, ChunkReader
 from headrace.scan.tables.dead_letters import NOTHING_DUE, DeadLetters, DeadLetterWriter, dead_letters_due
 from headrace.scan.tables.expiry import expire
 from headrace.scan.tables.log_ranges import log_ranges, start_positions
+from headrace.scan.tables.orphans import remove_orphans
 from headrace.scan.tables.policy import AppendStep, after, next_step
 from headrace.scan.tables.state import (
     BINARY,
@@ -251,6 +252,16 @@ class TableWorker:
             return count
         letters = self.tables.catalog.load_dead_letters(table)
         return count if letters is None else count + expire(letters, before_ms)
+
+    def remove_orphans(self, name: str, min_age_ms: int) -> int:
+        """Delete files that workers left of the table and its dead-letter table; how many. Blocks. Errors as `load`."""
+        catalog = self.tables.catalog
+        table, definition = catalog.load_own(name)
+        count = remove_orphans(table, lambda: catalog.load(name), min_age_ms)
+        letters = None if definition.value_format == BINARY else catalog.load_dead_letters(table)
+        if letters is None:
+            return count
+        return count + remove_orphans(letters, lambda: catalog.load(dead_letters_of(name)), min_age_ms)
 
     def _opener(self, look: TableLook) -> ChunkOpener | None:
         """Return what opens values; None for a table without a schema. OptionError and SchemaError if it cannot."""

@@ -89,6 +89,7 @@ NARROWER: dict[str, dict[str, Any]] = {
     "externalAccess.loadBalancer.port": PORT,
     "externalAccess.nodePort.port": PORT,
     "compactor.replicas": COUNT,
+    "tables.replicas": COUNT,
     "console.tokens.existingSecret": NAME,
     "console.tls.existingSecret": NAME,
     "console.client.existingSecret": NAME,

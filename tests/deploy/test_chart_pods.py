@@ -13,7 +13,7 @@ import pytest
 from headrace.cli.commands import COMMANDS
 from headrace.cli.console.command import add_arguments
 from headrace.config.declared import ENV_PREFIX, declared
-from headrace.config.listeners import listeners
+from headrace.config.listeners import listeners, roles
 from headrace.config.load import load
 from tests.deploy.rendering import (
     CHART,
@@ -63,7 +63,7 @@ def test_the_settings_of_a_pod_are_accepted(name: str, tmp_path: Path) -> None:
     """File and environment together, as the process reads them."""
     found = objects(name)
     config = one(found, "ConfigMap", {"full": "streams"}.get(name, "hr-headrace"))
-    for part in ("agent", "compactor"):
+    for part in ("agent", "compactor", *(("tables",) if name == "full" else ())):
         path = tmp_path / f"{part}.properties"
         path.write_text(config["data"][f"{part}.properties"], encoding="utf-8")
         container = containers(pods(found)[f"Deployment/{config['metadata']['name']}-{part}"])[-1]
@@ -76,6 +76,25 @@ def test_the_settings_of_a_pod_are_accepted(name: str, tmp_path: Path) -> None:
             bound = {endpoint.host for endpoint in listeners(settings).serving if endpoint.name != "ADMIN"}
             assert bound == {"::"}
         assert settings.http_host == "::"
+        assert (roles(settings) == {"tables"}) == (part == "tables")
+
+
+def test_tables_are_kept_by_pods_with_another_image() -> None:
+    assert not [item for item in objects("minimal") if item["metadata"]["name"].endswith("-tables")]
+    sets = (
+        "tables.enabled=true",
+        "tables.image.repository=lake/headrace",
+        r"tables.settings.tables\.catalog\.name=lake",
+    )
+    found = objects("minimal", NEWEST, *sets)
+    (container,) = containers(pods(found)["Deployment/hr-headrace-tables"])
+    assert container["image"].startswith("lake/headrace:")
+    config = one(found, "ConfigMap", "hr-headrace")["data"]
+    assert "process.roles=tables" in config["tables.properties"].splitlines()
+    for part in ("agent", "compactor"):
+        assert "lake/headrace" not in str(pods(found)[f"Deployment/hr-headrace-{part}"])
+        assert "tables" not in config[f"{part}.properties"]
+    assert one(found, "NetworkPolicy", "-tables")["spec"]["policyTypes"] == ["Ingress"]
 
 
 @pytest.mark.parametrize("name", NAMES)

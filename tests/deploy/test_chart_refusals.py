@@ -51,6 +51,13 @@ def render(*settings: str, name: str = "minimal", version: str = NEWEST, upgrade
         ("monitoring.bearerTokenSecret.name=prometheus", "monitoring.bearerTokenSecret"),
         ("zone.from=podLabel,zone.label=rack", "zone.label"),
         ("console.enabled=true", "console.tokens.existingSecret"),
+        (r"tables.enabled=true,tables.settings.tables\.catalog\.name=lake", "tables.image.repository"),
+        ("tables.enabled=true,tables.image.repository=headrace-tables", "tables.settings"),
+        (
+            r"tables.enabled=true,tables.image.repository=a,tables.settings.tables\.catalog\.name=lake,"
+            r"settings.tables\.catalog\.name=lake",
+            "settings has tables.catalog.name",
+        ),
         ("agents.processes=0", "processes"),
         ("agents.processes=2,externalAccess.type=nodePort", "agents.processes"),
         ("agents.extraEnv[0].name=HEADRACE_LINGER_MS,agents.extraEnv[0].value=5", "HEADRACE_LINGER_MS"),

@@ -32,7 +32,7 @@ def add_pages(app: FastAPI, console: ConsoleParts) -> None:
         if console.metastore is not None:
             try:
                 agents = agent_rows(console.metastore.registrations(), console.clock.wall_ms())
-                findings = console.metastore.findings()
+                findings = [*console.metastore.findings(), *console.tables.findings()]
             except HeadraceError as error:
                 metastore_error = str(error)
         zones: dict[str, list[AgentRow]] = {}

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.cli.console.server import ConsoleServer
 from load.dev_server import DevServer
-from tests.cli.console.scene import console_of, fill
+from tests.cli.console.scene import console_of, fill, with_tables
 
 
 @contextmanager
@@ -32,9 +32,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
 
 
 @pytest.fixture(scope="session")
-def reading(cluster: DevServer) -> Iterator[ConsoleServer]:
-    """Read-only, with the metastore and the agents' metrics."""
-    with serving(console_of(cluster)) as console:
+def reading(cluster: DevServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleServer]:
+    """Read-only, with the metastore, the agents' metrics and a catalog of tables."""
+    settings = with_tables(cluster, tmp_path_factory.mktemp("tables"))
+    with serving(console_of(cluster, settings=settings)) as console:
         yield console
 
 

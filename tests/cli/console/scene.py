@@ -5,8 +5,10 @@ Used by the tests, and by pictures.py.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import confluent_kafka
 from confluent_kafka import TopicPartition
@@ -119,12 +121,40 @@ class Member:
         self._consumer.close()
 
 
-def console_of(server: DevServer, *, allows_changes: bool = False, with_metastore: bool = True) -> ConsoleServer:
-    """A console of this cluster on a free port; it has not started."""
+PAUSED_TABLE = "payments_paused"
+PAUSE_REASON = f"partition 0, offset 3: {HOSTILE}"
+
+
+def with_tables(server: DevServer, folder: Path) -> Settings:
+    """Make tables of ORDERS and PAYMENTS, the latter paused; return the settings that reach them. No worker runs."""
+    from headrace.cli.topic_tables.work import Values, open_tables
+
+    settings = Settings(
+        metastore_url=server.metastore_url,
+        bucket=server.bucket,
+        tables_catalog_name="dev",
+        tables_catalog_uri=f"sqlite:///{folder}/catalog.db",
+        tables_warehouse=(folder / "warehouse").as_uri(),
+    )
+
+    async def make() -> None:
+        async with open_tables(settings) as tables:
+            await tables.create(ORDERS, ORDERS, "earliest", ("day",), {})
+            await tables.create(PAUSED_TABLE, PAYMENTS, "earliest", (), {}, Values("json"))
+            await tables.pause(PAUSED_TABLE, PAUSE_REASON)
+
+    asyncio.run(make())
+    return settings
+
+
+def console_of(
+    server: DevServer, *, allows_changes: bool = False, with_metastore: bool = True, settings: Settings | None = None
+) -> ConsoleServer:
+    """A console of this cluster on a free port; it has not started. `settings`: those of `with_tables`."""
     return ConsoleServer(
         ConsoleOptions(
             client=client_config(server.bootstrap, None),
-            settings=Settings(metastore_url=server.metastore_url if with_metastore else ""),
+            settings=settings or Settings(metastore_url=server.metastore_url if with_metastore else ""),
             listen=("127.0.0.1", 0),
             agent_urls=tuple(f"http://{agent.http}" for agent in server.agents) if with_metastore else (),
             allows_changes=allows_changes,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -27,11 +30,14 @@ from tests.cli.console.scene import (
     HOSTILE,
     HOSTILE_GROUP,
     LARGE,
+    ORDER_COUNT,
     ORDERS,
+    PAUSE_REASON,
     PAYMENTS,
     REPORTS,
     SECONDS_MAX,
     Member,
+    console_of,
 )
 
 NOWHERE = "127.0.0.1:1"
@@ -55,6 +61,45 @@ def test_the_overview_shows_agents_quorum_and_alarms(pages: PlainBrowser, kafka_
     for text in ("2 of 2", "is the active controller", "metadata.format", "with <code>--metastore-url</code>"):
         assert text in page
     assert "Last contact" not in page
+
+
+def test_tables_are_shown_with_lag_state_reason_and_dead_letters(pages: PlainBrowser, kafka_only: PlainBrowser) -> None:
+    page = pages.get("/tables").text
+    assert f'href="/table?name={ORDERS}"' in page
+    assert f'data-label="Lag" class="n">{ORDER_COUNT}<' in page
+    assert page.count("following</span>") == page.count("paused</span>") == 1
+    assert html.escape(PAUSE_REASON) in page
+    assert "No process has the role tables" in page
+    page = pages.get("/table", name=ORDERS).text
+    assert page.count('<th scope="row" class="n">') == 3, "partitions"
+    for engine in ("pyiceberg", "Spark", "DuckDB"):
+        assert f"Read it with {engine}" in page
+    assert "load_catalog(&#34;dev&#34;" in page
+    assert pages.get("/table", name="nothing").status == 404
+    assert "no process has the role tables: 2 tables get no records" in pages.get("/").text
+    assert "--metastore-url, --bucket, --tables-catalog-name" in kafka_only.get("/tables").text
+
+
+def test_a_console_without_pyiceberg_says_so(reading: ConsoleServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    answer = PlainBrowser(reading.url).get("/tables")
+    assert answer.status == 200
+    assert "pyiceberg is not installed; the extra `tables` has it" in answer.text
+    assert PlainBrowser(reading.url).get("/").status == 200
+
+
+def test_a_catalog_that_is_away_is_a_page_that_loads_itself_again(cluster: DevServer, tmp_path: Path) -> None:
+    settings = Settings(
+        metastore_url=cluster.metastore_url,
+        bucket=cluster.bucket,
+        tables_catalog_name="dev",
+        tables_catalog_uri=f"http://{NOWHERE}",
+    )
+    with serving(console_of(cluster, settings=settings)) as console:
+        answer = PlainBrowser(console.url).get("/tables")
+        assert answer.status == 503
+        assert "the catalog does not answer" in answer.text
+        assert "the catalog does not answer" in PlainBrowser(console.url).get("/").text
 
 
 def test_topics_have_offsets_rates_and_lag(pages: PlainBrowser) -> None:

@@ -15,6 +15,8 @@ PAGES = {
     "group": f"/group?name={BILLING}",
     "reset-offsets": f"/reset-offsets?group={BILLING}&topic={ORDERS}&to=shift&value=-10",
     "files": "/files",
+    "tables": "/tables",
+    "table": f"/table?name={ORDERS}",
     "configs": f"/configs?kind=topic&name={ORDERS}",
     "agent": "/configs?kind=agent",
     "charts": "/charts",

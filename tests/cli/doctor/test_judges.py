@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.agent.limits.client_rows import row_use
-from headrace.cli.doctor import backups, bucket, cluster, host, postgres, running
+from headrace.cli.doctor import backups, bucket, cluster, host, postgres, running, tables
 from headrace.cli.doctor.findings import Finding, Level
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT, FeatureRange
@@ -207,6 +207,25 @@ def test_a_cluster_needs_a_compactor() -> None:
     assert running.judge_roles({"broker": 2}).level is Level.BAD
     assert running.judge_roles({"broker": 2, "compactor": 1}).level is Level.OK
     assert running.judge_roles({}).level is Level.WARN, "it has not started yet"
+
+
+def test_tables_wait_for_ten_intervals() -> None:
+    def row(waited_ms: int) -> dict[str, Any]:
+        return {"table": "orders", "condition": "following", "reason": None, "waited_ms": waited_ms}
+
+    def checks(waited_ms: int, interval_ms: int) -> list[str]:
+        return [each.check for each in tables.judge_tables([row(waited_ms), row(0)], interval_ms)]
+
+    assert (checks(600_000, 60_000), checks(600_001, 60_000)) == (["following"], ["late"])
+    assert (checks(60_000, 200), checks(60_001, 200)) == (["following"], ["late"])
+    unreadable = row(0) | {"condition": "unknown", "reason": "no answer"}
+    assert [each.level for each in tables.judge_tables([unreadable], 200)] == [Level.BAD]
+
+
+def test_tables_need_a_process_with_the_role() -> None:
+    assert [each.level for each in tables.judge_role(2, {"compactor": 1})] == [Level.BAD]
+    assert [each.level for each in tables.judge_role(2, {"tables": 1})] == [Level.OK]
+    assert list(tables.judge_role(0, {"compactor": 1})) == []
 
 
 def test_background_work_that_waits_or_was_given_up() -> None:

@@ -19,6 +19,15 @@ What values.schema.json cannot say: each refusal names the key. Rendered first, 
 {{- if and $v.console.enabled (not $v.console.tokens.existingSecret) -}}
 {{- fail "console.tokens.existingSecret is not set: the console shows records, so people need a token" -}}
 {{- end -}}
+{{- if and $v.tables.enabled (not $v.tables.image.repository) -}}
+{{- fail "tables.image.repository is not set: the agents' image has no pyiceberg; name an image with the extra tables" -}}
+{{- end -}}
+{{- if and $v.tables.enabled (not (get $v.tables.settings "tables.catalog.name")) -}}
+{{- fail "tables.settings has no tables.catalog.name: it names the Iceberg catalog" -}}
+{{- end -}}
+{{- if and $v.tables.enabled (get $v.settings "tables.catalog.name") -}}
+{{- fail "settings has tables.catalog.name: compactors would keep tables, too, and their image has no pyiceberg; set it in tables.settings only" -}}
+{{- end -}}
 {{- if and (gt (int $v.agents.processes) 1) (ne $v.externalAccess.type "none") -}}
 {{- fail "agents.processes is above 1: only one agent of a pod could be reached from outside; use agents.replicas" -}}
 {{- end -}}
@@ -78,7 +87,7 @@ What values.schema.json cannot say: each refusal names the key. Rendered first, 
 {{- if and $v.monitoring.bearerTokenSecret.name (not (get $v.settings "http.bearer.token.location")) -}}
 {{- fail "monitoring.bearerTokenSecret.name has no effect without http.bearer.token.location in settings" -}}
 {{- end -}}
-{{- range $name, $env := dict "agents.extraEnv" $v.agents.extraEnv "compactor.extraEnv" $v.compactor.extraEnv -}}
+{{- range $name, $env := dict "agents.extraEnv" $v.agents.extraEnv "compactor.extraEnv" $v.compactor.extraEnv "tables.extraEnv" $v.tables.extraEnv -}}
 {{- range $env -}}
 {{- if and (hasPrefix "HEADRACE_" .name) (not .valueFrom) -}}
 {{- fail (printf "%s: %s: give it in `settings` (or with valueFrom, if it is a secret)" $name .name) -}}

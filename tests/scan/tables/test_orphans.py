@@ -1,0 +1,258 @@
+"""Files of killed workers go, and no file that a commit has or may still have; planted bugs are caught."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import types
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
+
+from prometheus_client import CollectorRegistry
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.scan.tables import orphans
+from headrace.scan.tables.file_names import file_prefix
+from headrace.scan.tables.follower import ORPHANS_SECONDS, TableFollower
+from headrace.scan.tables.metrics import TableMetrics
+from headrace.storage.cluster_properties import write_cluster_id
+from headrace.storage.supervision import Supervisor
+from tests.fixtures_s3 import BUCKET, aws_credentials, moto_url
+from tests.manual_clock import ManualClock
+from tests.metastore.sql_sources import Throwaway
+from tests.planted import PlantedBugs, Report, Trial
+from tests.scan.tables.orphan_history import MIN_AGE_MS, OrphanHistory, StoreTime
+from tests.scan.tables.world import Killed, Tables
+from tests.spark.world import ScanWorld
+
+__all__ = ["aws_credentials", "moto_url"]
+
+pytestmark = pytest.mark.requirement("X11")
+
+
+async def histories(world: ScanWorld, tables: Tables, seeds: Iterable[int]) -> int:
+    """Return how many files were removed."""
+    removed = 0
+    for seed in seeds:
+        history = OrphanHistory(world, tables, random.Random(seed))
+        await history.tell()
+        removed += history.removed
+    return removed
+
+
+async def test_only_files_that_no_commit_can_have_are_removed(world: ScanWorld, tables: Tables) -> None:
+    assert await histories(world, tables, range(5)) > 5
+
+
+async def test_files_that_are_not_this_tables_stay(world: ScanWorld, tables: Tables) -> None:
+    """Files with other names, of another table at the same location, and of a table with `write.data.path`."""
+    (key,) = await world.topic("orders", 1)
+    await tables.create("orders")
+    time = StoreTime(tables.folder / "warehouse")
+    await world.write(key, 1)
+    await tables.follow()
+    (written,) = tables.files()
+    table = tables.load()
+    assert written.name.startswith(file_prefix(table.metadata.table_uuid))
+    others = [f"{uuid.uuid4()}.parquet", f"{file_prefix(uuid.uuid4())}00000-0-x.parquet"]
+    orphan = f"{file_prefix(table.metadata.table_uuid)}00000-0-{uuid.uuid4()}.parquet"
+    for name in (*others, orphan):
+        shutil.copy(written, written.with_name(name))
+    time.advance(25)
+    await world.write(key, 2)
+    await tables.follow()
+    time.settle()
+
+    def removed() -> int:
+        return orphans.remove_orphans(tables.load(), tables.load, MIN_AGE_MS)
+
+    tables.catalog.set_property("orders", orphans.DATA_PATH, str(written.parent))
+    assert removed() == 0
+    tables.catalog.set_property("orders", orphans.DATA_PATH, "")
+    assert removed() == 1
+    left = {path.name for path in tables.files()}
+    assert orphan not in left
+    assert left >= {written.name, *others}
+    assert removed() == 0
+    await tables.check()
+
+
+async def test_an_orphan_that_a_snapshot_gets_meanwhile_stays(world: ScanWorld, tables: Tables) -> None:
+    """Each file is looked up in the newest metadata before it is deleted."""
+    (key,) = await world.topic("orders", 1)
+    await tables.create("orders")
+    time = StoreTime(tables.folder / "warehouse")
+    for number in (1, 2):
+        await world.write(key, number)
+        await tables.follow()
+        time.advance(25)
+    table, (first, second) = tables.load(), sorted(tables.files(), key=lambda path: path.stat().st_mtime)
+    copies = []
+    for _ in range(2):
+        copy = first.with_name(f"{file_prefix(table.metadata.table_uuid)}00000-0-{uuid.uuid4()}.parquet")
+        shutil.copy2(first, copy)
+        copies.append(copy)
+
+    def load() -> Table:
+        missing = [copy for copy in copies if copy.name not in orphans.NamedByMetadata().of_all(tables.load())]
+        if missing:
+            tables.load().add_files([copy.as_uri() for copy in missing])
+        return tables.load()
+
+    assert orphans.remove_orphans(table, load, MIN_AGE_MS) == 0
+    assert {first, second, *copies} == tables.files()
+
+
+async def test_after_a_rollback_the_age_counts_to_the_files_of_the_older_snapshot(
+    world: ScanWorld, tables: Tables
+) -> None:
+    """A commit that continues the snapshot, and hangs, can happen again."""
+    (key,) = await world.topic("orders", 1)
+    await tables.create("orders")
+    time = StoreTime(tables.folder / "warehouse")
+    for number in (1, 2):
+        await world.write(key, number)
+        await tables.follow()
+        time.advance(1)
+        if number == 1:
+            before, (first,) = tables.load().metadata.current_snapshot_id, tables.files()
+            shutil.copy(first, first.with_name(first.name + ".hangs.parquet"))
+            time.advance(30)
+    assert before is not None
+    tables.load().manage_snapshots().rollback_to_snapshot(before).commit()
+    assert orphans.remove_orphans(tables.load(), tables.load, MIN_AGE_MS) == 0
+    assert len(tables.files()) == 3
+
+
+async def test_the_worker_removes_them_once_a_day(world: ScanWorld, tables: Tables) -> None:
+    (key,) = await world.topic("orders", 1)
+    await tables.create("orders")
+    await tables.follow()
+    await world.write(key, 1)
+    tables.failing.next_failure = "before"
+    with pytest.raises(Killed):
+        await tables.round()
+    time = StoreTime(tables.folder / "warehouse")
+    time.advance(25)
+    await world.write(key, 2)
+    await tables.follow()
+    time.settle()
+    clock = ManualClock(1 << 50)
+    async with tables.worker() as worker:
+        metrics = TableMetrics(CollectorRegistry(), clock.monotonic)
+        parts = (worker, metrics, Supervisor(clock, CollectorRegistry()), clock, random.Random(1), 60_000)
+        await TableFollower(*parts).turn()
+        assert len(tables.files()) == 2, "not asked for"
+        follower = TableFollower(*parts, orphan_min_age_ms=MIN_AGE_MS)
+        await follower.turn()
+        (kept,) = tables.files()
+        shutil.copy2(kept, kept.with_name(f"{file_prefix(tables.load().metadata.table_uuid)}00000-0-x.parquet"))
+        time.advance(25)
+        await world.write(key, 3)
+        await follower.turn()
+        time.settle()
+        await follower.turn()
+        assert len(tables.files()) == 3
+        clock.jump(ORPHANS_SECONDS)
+        await follower.turn()
+        assert len(tables.files()) == 2
+    await tables.check()
+
+
+async def test_dead_letters_have_orphans_too(world: ScanWorld, tables: Tables) -> None:
+    (key,) = await world.topic("orders", 1)
+    await tables.create("orders", values=("json",))
+    await tables.follow()
+    time = StoreTime(tables.folder / "warehouse")
+    for number in range(2):
+        await world.write(key, number)
+        await tables.follow()
+        time.advance(25)
+    letters = tables.catalog.load("orders_dead_letters")
+    left = next(path for path in tables.files() if file_prefix(letters.metadata.table_uuid) in path.name)
+    copy = left.with_name(f"{file_prefix(letters.metadata.table_uuid)}00000-0-x.parquet")
+    shutil.copy(left, copy)
+    time.advance(25)
+    await world.write(key, 9)
+    await tables.follow()
+    time.settle()
+    async with tables.worker() as worker:
+        worker.remove_orphans("orders", MIN_AGE_MS)
+    assert not copy.exists()
+    assert len(tables.dead()) == 9
+
+
+def test_files_in_s3_have_the_times_of_the_store(moto_url: str) -> None:
+    properties = {
+        "s3.endpoint": moto_url,
+        "s3.region": "us-east-1",
+        "s3.access-key-id": "a",
+        "s3.secret-access-key": "b",
+    }
+    io, location = PyArrowFileIO(properties), f"s3://{BUCKET}/lake/orders"
+    table: Any = types.SimpleNamespace(io=io, metadata=types.SimpleNamespace(location=location))
+    assert orphans.stored_files(table) == {}
+    for place in ("data/day=1/a.parquet", "metadata/b.avro"):
+        with io.new_output(f"{location}/{place}").create() as stream:
+            stream.write(b"x")
+    (file,) = orphans.stored_files(table).values()
+    assert (file.location, file.name) == (f"{location}/data/day=1/a.parquet", "a.parquet")
+    assert file.changed_ms > 1_700_000_000_000
+    io.delete(file.location)
+    assert orphans.stored_files(table) == {}
+
+
+def _newest_of_all(files: Mapping[str, Any], current: Iterable[str]) -> int:
+    """A file of a commit under way is removed: its age is judged by the newest file, which no commit may have."""
+    return max((each.changed_ms for each in files.values()), default=0)
+
+
+def _by_the_clock(files: Mapping[str, Any], current: Iterable[str]) -> int:
+    """A file of a commit under way is removed: the store's time alone says that it is old."""
+    return 1 << 60
+
+
+def _of_current(self: Any, table: Table) -> set[str]:
+    """Take what only older snapshots have for an orphan."""
+    return self.of_current(table)  # type: ignore[no-any-return]
+
+
+BUGS: dict[str, tuple[Any, str, Any]] = {
+    "a file of a commit under way is removed": (orphans, "newest_committed_ms", _by_the_clock),
+    "age is judged by a file that no commit has": (orphans, "newest_committed_ms", _newest_of_all),
+    "files of older snapshots are removed": (orphans.NamedByMetadata, "of_all", _of_current),
+}
+PLANTED = PlantedBugs("orphan files of iceberg tables", most=100)
+
+
+@PLANTED.cases(BUGS)
+async def test_each_planted_bug_is_caught(
+    bug: str,
+    trial: Trial,
+    record_property: Report,
+    postgres_server: EmbeddedPostgres,
+    metastore_template: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, name, replacement = BUGS[bug]
+    monkeypatch.setattr(module, name, replacement)
+    for seed in trial.seeds(record_property):
+        async with Throwaway(postgres_server, metastore_template).store() as (url, store):
+            folder = tmp_path_factory.mktemp("world")
+            world = ScanWorld(store, url, folder / "bucket")
+            await world.begin()
+            await write_cluster_id(world.store, store.cluster_id)
+            try:
+                await histories(world, Tables(world, folder / "iceberg"), [seed])
+            except (AssertionError, FileNotFoundError) as found:
+                trial.saw(f"{type(found).__name__}: {found}")
+            finally:
+                await world.service.close()
