@@ -25,7 +25,7 @@ class AgentChild:
     def __init__(self, settings: Mapping[str, object], log: Path) -> None:
         own = {"listeners": "PLAINTEXT://127.0.0.1:0", "http.port": 0}
         self._log = log
-        self._command = [sys.executable, "-m", "headrace.cli.main", "agent", *flags({**settings, **own})]
+        self._command = [sys.executable, "-m", "headrace.cli.main", "agent", *flags({**own, **settings})]
         self.kafka = ""
         self._http = ""
 
