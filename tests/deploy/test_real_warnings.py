@@ -50,7 +50,7 @@ class _Growth:
 
 
 async def _set_bytes(url: str, count: int) -> None:
-    """As if so many bytes had been appended; the retention has removed none."""
+    """Make it look as if so many bytes had been appended; the retention has removed none."""
     async with session(url) as raw:
         await rows(raw, f"UPDATE partition_heads SET appended_bytes = {count} RETURNING 1")
 
@@ -85,7 +85,7 @@ class _Backups:
         self.watch = UpkeepWatch(metastore, store, delay_ms, lambda: True, clock, self._registry)
 
     async def record(self) -> None:
-        """As the timer of BACKUPS.md does after a snapshot."""
+        """Record a backup, as the timer of BACKUPS.md does after a snapshot."""
         began = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat()
         words = ["backup", *self._flags, "--record", "snapshot", "--began", began]
         assert await asyncio.to_thread(main, words) == 0
