@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,29 @@ from headrace.storage.errors import InvalidError
 from tests.agent.listener.listener_client import frame
 
 LIMIT = 1024 * 1024
+GROWN_BY_LARGE_FRAMES = """
+from pathlib import Path
+from headrace.cli.process.allocator_tuning import tune_allocator
+from headrace.protocol.frames import FrameHead, FrameReader
+
+def pages():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+tune_allocator()
+before, kept = pages(), []
+for size in range(5_000_000, 25_000_000, 5_000_000):
+    reader = FrameReader(100_000_000)
+    reader.open(FrameHead(size, 0), memoryview(bytes(8)))
+    vacant = reader.vacant()
+    for page in range(0, len(vacant), 4096):
+        vacant[page] = 1
+    reader.filled(size - 8)
+    frame = reader.take()
+    kept.append(bytes(100_000))
+    del reader, vacant, frame
+print((pages() - before) * 4096)
+"""
+"""A program that prints by how much it grew. It keeps something behind each frame, as an agent does."""
 
 
 def _feed(reader: FrameReader, data: bytes) -> list[memoryview]:
@@ -71,6 +96,11 @@ def test_what_is_missing_of_a_small_frame_comes_with_the_next_ones() -> None:
     reader = FrameReader(LIMIT)
     assert _feed(reader, frame(1, b"x" * 100)[:50]) == []
     assert reader.vacant() is None
+
+
+def test_the_memory_of_very_large_frames_goes_back_to_the_system() -> None:
+    told = subprocess.run([sys.executable, "-c", GROWN_BY_LARGE_FRAMES], capture_output=True, text=True, check=True)
+    assert int(told.stdout) < 8_000_000
 
 
 @pytest.mark.parametrize("size", [-(2**31), -1, 0, 7, LIMIT + 1, 2**31 - 1])
