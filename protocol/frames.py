@@ -36,8 +36,8 @@ _MAPPED_BYTES = 4 * 1024 * 1024
 """Size from which on a frame has a mapping of its own. The allocator keeps what is freed (allocator_tuning.py), and the
 next very large frame seldom fits into the place of the last one. More than any client's default `max.request.size`."""
 _SMALL_PAGES_BYTES = 2 * 1024 * 1024
-"""The first part of a mapped frame, in small pages, for a frame of which little arrives. The rest is in huge pages: 0.02
-ms of CPU per MiB, where small ones cost 0.3 ms."""
+"""The first part of a mapped frame, in small pages, for a frame of which little arrives. The rest is in huge pages:
+0.02 ms of CPU per MiB, where small ones cost 0.3 ms."""
 _LENGTH_BYTES = 4
 _tuple = tuple.__new__
 """Makes a NamedTuple from a tuple, in a third of the time of calling its class."""
