@@ -87,7 +87,7 @@ class ClientConnection:
     """Requests since it had as many."""
     given: GivenProducer | None = None
     """What its last InitProducerId gave out."""
-    route: Any = None
+    origin: Any = None
     """How its requests come, as the last Produce found it (agent/produce/last_stored.py); None after InitProducerId."""
     request_elements_max: int = REQUEST_ELEMENTS_MAX
     """Array elements that one request may have in total."""

@@ -52,7 +52,7 @@ def not_stored(reason: str) -> Refusal:
     return Refusal(file_error(FileStatus.CONDEMNED), f"not stored: {reason}")
 
 
-class Route(NamedTuple):
+class Origin(NamedTuple):
     """How a request came (last_stored.py)."""
 
     connection_id: int
@@ -62,7 +62,7 @@ class Route(NamedTuple):
     """The producer id and epoch that were given out over the connection, if the agents have not changed since."""
 
 
-NO_ROUTE = Route(-1, -1, None)
+NO_ORIGIN = Origin(-1, -1, None)
 
 LEADER_ONLY_TIMEOUT_MS = 30_000
 """How long a request with acks=0 or acks=1 waits. A client's timeout is how long a leader waits for its followers:
@@ -87,7 +87,7 @@ class PendingRequest(Promise):
         "before_answer",
         "deadline",
         "reply",
-        "route",
+        "origin",
         "version",
     )
 
@@ -98,7 +98,7 @@ class PendingRequest(Promise):
         self.reply = refuse(produce, ErrorCode.request_timed_out)
         self.appended_at = appended_at
         self.deadline = deadline
-        self.route = NO_ROUTE
+        self.origin = NO_ORIGIN
         self._correlation_id = correlation_id
         self.version = version
         self._acks = produce.acks

@@ -70,7 +70,7 @@ class InitProducerId:
             code, producer = await self._transactional(
                 request, entity.transactional_id, _milliseconds(entity.transaction_timeout), asked
             )
-        request.connection.route = None
+        request.connection.origin = None
         request.connection.given = GivenProducer((producer.producer_id, producer.epoch), self._cluster.image.offset)
         response = schema.response(
             error_code=ErrorCode(code),

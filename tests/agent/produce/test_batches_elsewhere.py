@@ -14,8 +14,8 @@ from types import MappingProxyType
 import pytest
 
 from headrace.agent.produce.batches import PlacedBatch
-from headrace.agent.produce.last_stored import STREAM_BYTES, STREAMS_MAX, LastStored, RequestRoutes
-from headrace.agent.produce.pending import ALL_ACKS, PendingRequest, Route
+from headrace.agent.produce.last_stored import STREAM_BYTES, STREAMS_MAX, LastStored, RequestOrigins
+from headrace.agent.produce.pending import ALL_ACKS, PendingRequest, Origin
 from headrace.agent.produce.refused_sequences import (
     ELSEWHERE_SECONDS,
     NOTED_SECONDS,
@@ -211,21 +211,21 @@ class TestGaps:
 
 
 class TestLastStored:
-    """Since when a stream's batches have come by one route."""
+    """Since when a stream's batches have come by one origin."""
 
     def setup_method(self) -> None:
         self.clock = ManualClock()
         self.last = LastStored(self.clock, streams_max=10)
 
-    def entry(self, route: Route, *, sequence: int = 7, producer_id: int = PRODUCER) -> PlacedBatch:
+    def entry(self, origin: Origin, *, sequence: int = 7, producer_id: int = PRODUCER) -> PlacedBatch:
         produce = ProduceRequest(None, ALL_ACKS, 1000, [])
         request = PendingRequest(produce, correlation_id=0, version=9, appended_at=0.0, deadline=0.0)
-        request.route = route
+        request.origin = origin
         batch = StagedBatch(1, 0, 100, 1, 0, producer_id, 0, sequence)
         return PlacedBatch(batch, 0, producer_id, False, request, ProducePartitionReply(0))
 
     async def test_a_route_is_settled_after_the_request_timeout_of_clients(self) -> None:
-        first, second = Route(1, 1, None), Route(2, 1, None)
+        first, second = Origin(1, 1, None), Origin(2, 1, None)
         assert not self.last.is_settled(self.entry(first))
         self.last.note(self.entry(first), is_appended=True)
         assert not self.last.is_settled(self.entry(first))
@@ -234,8 +234,8 @@ class TestLastStored:
         assert self.last.is_settled(self.entry(first))
         assert not self.last.is_settled(self.entry(second))
         self.last.note(self.entry(second), is_appended=False)
-        for route in (first, second):
-            assert not self.last.is_settled(self.entry(route))
+        for origin in (first, second):
+            assert not self.last.is_settled(self.entry(origin))
 
     @pytest.mark.parametrize(
         ("sequence", "is_appended", "issued", "settled"),
@@ -251,28 +251,28 @@ class TestLastStored:
     def test_the_route_of_a_first_batch_is_settled_if_the_producer_id_was_given_out_over_it(
         self, sequence: int, is_appended: bool, issued: tuple[int, int] | None, settled: bool
     ) -> None:
-        route = Route(1, 1, issued)
-        self.last.note(self.entry(route, sequence=sequence), is_appended=is_appended)
-        assert self.last.is_settled(self.entry(route)) is settled
+        origin = Origin(1, 1, issued)
+        self.last.note(self.entry(origin, sequence=sequence), is_appended=is_appended)
+        assert self.last.is_settled(self.entry(origin)) is settled
 
     async def test_the_newest_streams_are_kept_in_bounded_memory(self) -> None:
-        route = Route(1, 1, None)
+        origin = Origin(1, 1, None)
         for number in range(100):
-            self.last.note(self.entry(route, producer_id=number), is_appended=True)
-            self.last.note(self.entry(route, producer_id=0), is_appended=True)
+            self.last.note(self.entry(origin, producer_id=number), is_appended=True)
+            self.last.note(self.entry(origin, producer_id=0), is_appended=True)
         await self.clock.advance(ELSEWHERE_SECONDS)
-        assert all(self.last.is_settled(self.entry(route, producer_id=number)) for number in (0, *range(92, 100)))
+        assert all(self.last.is_settled(self.entry(origin, producer_id=number)) for number in (0, *range(92, 100)))
         assert self.last.held_bytes <= 2 * 10 * STREAM_BYTES
         assert 2 * STREAMS_MAX * STREAM_BYTES <= LAST_STORED_BYTES
 
     def test_agents_that_come_and_go_make_another_route_and_other_changes_do_not(self) -> None:
-        routes, image, connection = RequestRoutes(), MetadataImage(), ClientConnection(3, "peer")
-        made = [routes.route(connection, image)]
+        origins, image, connection = RequestOrigins(), MetadataImage(), ClientConnection(3, "peer")
+        made = [origins.origin(connection, image)]
         connection.given = GivenProducer((PRODUCER, 0), image.offset)
         for agents in ({2: AGENT}, {2: AGENT}, {2: replace(AGENT, broker_epoch=6)}, {2: replace(AGENT, fenced=True)}):
             image = replace(image, agents=MappingProxyType(agents), offset=image.offset + 1)
-            made.append(routes.route(connection, image))
-        assert [route.agent_changes for route in made] == [0, 1, 1, 2, 3]
-        assert {route.issued for route in made} == {None}
-        connection.given, connection.route = GivenProducer((PRODUCER, 0), image.offset), None
-        assert routes.route(connection, image).issued == (PRODUCER, 0)
+            made.append(origins.origin(connection, image))
+        assert [origin.agent_changes for origin in made] == [0, 1, 1, 2, 3]
+        assert {origin.issued for origin in made} == {None}
+        connection.given, connection.origin = GivenProducer((PRODUCER, 0), image.offset), None
+        assert origins.origin(connection, image).issued == (PRODUCER, 0)

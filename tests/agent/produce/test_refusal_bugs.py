@@ -67,7 +67,7 @@ BUGS = {
     "a connection is settled from its first batch": Bug(
         LastStored,
         "is_settled",
-        lambda self, entry: (self._newer.get(entry.stream) or (None, 0))[0] == entry.request.route,
+        lambda self, entry: (self._newer.get(entry.stream) or (None, 0))[0] == entry.request.origin,
         elsewhere.test_a_gap_on_a_connection_that_was_opened_lately_is_waited_for,
     ),
     "each batch begins the wait again": Bug(
