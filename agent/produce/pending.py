@@ -86,8 +86,8 @@ class PendingRequest(Promise):
         "appended_at",
         "before_answer",
         "deadline",
-        "reply",
         "origin",
+        "reply",
         "version",
     )
 

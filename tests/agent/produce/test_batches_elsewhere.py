@@ -15,7 +15,7 @@ import pytest
 
 from headrace.agent.produce.batches import PlacedBatch
 from headrace.agent.produce.last_stored import STREAM_BYTES, STREAMS_MAX, LastStored, RequestOrigins
-from headrace.agent.produce.pending import ALL_ACKS, PendingRequest, Origin
+from headrace.agent.produce.pending import ALL_ACKS, Origin, PendingRequest
 from headrace.agent.produce.refused_sequences import (
     ELSEWHERE_SECONDS,
     NOTED_SECONDS,
