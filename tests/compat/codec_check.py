@@ -29,14 +29,15 @@ SETTINGS: dict[str, object] = {"linger.ms": 1, "group.initial.rebalance.delay.ms
 LOGIN_KEYS = (17, 36, 38, 39, 40, 41)
 """SASL and delegation tokens: only errors without a login."""
 USER = User("SCRAM-SHA-256", "codec", "codec-secret")
-_KEY = re.compile(r"(\d+) (\w+): \d+ versions .* (\d+) requests, (\d+) findings")
+_KEY = re.compile(r"(\d+) (\w+): \d+ versions \([-\d]+(?:, )?(.*)\), (\d+) requests, (\d+) findings")
 
 
 class KeyResult(NamedTuple):
-    """`line`: as the program printed it."""
+    """`other`: versions that only Kafka or only the agent has. `line`: as the program printed it."""
 
     key: int
     name: str
+    other: str
     requests: int
     findings: int
     line: str
@@ -95,5 +96,5 @@ def check(addresses: Sequence[str], seed: int, requests: int, keys: Sequence[int
     if done.returncode:
         raise RuntimeError(f"CodecCheck failed: {done.stdout[-2000:]}{done.stderr}")
     lines = [(line, match) for line in done.stdout.splitlines() if (match := _KEY.match(line))]
-    keys_found = [KeyResult(int(m[1]), m[2], int(m[3]), int(m[4]), line) for line, m in lines]
+    keys_found = [KeyResult(int(m[1]), m[2], m[3], int(m[4]), int(m[5]), line) for line, m in lines]
     return CodecReport(keys_found, found, done.stdout)
