@@ -5,7 +5,8 @@ skip by that reason, and the table at the end of a test run (tests/house/skip_ta
 although its tool is there.
 Invariant: versions are pinned and contents are checked: by go.sum, by package-lock.json, by Maven's checksums. The
 packages of applications in Python are pinned, as ours are.
-Everything is installed below one folder, TOOLS; nothing needs root, and nothing outside TOOLS changes.
+Everything is installed below one folder, TOOLS; nothing needs root, and nothing outside TOOLS changes. Folders have
+the version or the digest of what is in them in their names, where checkouts may need different ones.
 """
 
 from __future__ import annotations

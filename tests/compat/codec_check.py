@@ -16,7 +16,7 @@ from typing import NamedTuple
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.migrate import migrate
-from load.tools import JAVA_LIBRARIES
+from load.tools import KAFKA_JARS
 from tests.agent_process import AgentUnderTest, format_storage
 from tests.compat.suites.catalog import User
 from tests.compat.suites.secure_agents import make_user
@@ -91,7 +91,7 @@ def check(addresses: Sequence[str], seed: int, requests: int, keys: Sequence[int
         chosen = [key for key in LOGIN_KEYS if not keys or key in keys] if "@" in address else keys
         if chosen or "@" not in address:
             arguments += [",".join(map(str, chosen)) or "all", address]
-    done = run_java(SOURCE, f"{JAVA_LIBRARIES}/*", *arguments, parts=[REQUESTS])
+    done = run_java(SOURCE, f"{KAFKA_JARS}/*", *arguments, parts=[REQUESTS])
     found = re.findall(r"^finding .*$", done.stdout, re.MULTILINE)
     if done.returncode:
         raise RuntimeError(f"CodecCheck failed: {done.stdout[-2000:]}{done.stderr}")

@@ -17,7 +17,7 @@ from headrace.protocol.api_versions import APIS
 from tests.compat.codec_check import check, codec_agent
 
 pytestmark = [
-    pytest.mark.needs("kafka-clients"),
+    pytest.mark.needs("kafka"),
 ]
 DESCRIBE_CLUSTER = 60
 OTHER_VERSIONS = {"Produce": "not in Kafka: 0-2"}
