@@ -30,6 +30,7 @@ _NO_REPLICAS = "the object store replicates the data, agents copy no data to eac
 _NO_LOG_SEGMENTS = (
     "a partition has no log segments: its batches are stored in files shared with other topics; see flush.bytes"
 )
+_ASSIGNED_AT_ONCE = "a group's assignment is made with each change of its members or topics"
 _NO_OFFSETS_TOPIC = "there is no topic __consumer_offsets: groups and their offsets are stored in metastore.url"
 _NO_STATE_TOPIC = "there is no topic __transaction_state: transactions are stored in metastore.url"
 _ALWAYS_VERIFIED = "each transactional batch is checked when it is committed"
@@ -43,6 +44,7 @@ _OWN_METRICS = "metrics are served for Prometheus, at /metrics of http.port"
 _NO_PURGATORY = "waiting requests are not kept in a purgatory: there is nothing to purge"
 
 _REFUSED = {
+    "add.partitions.to.txn.": "partitions join a transaction in one statement: there is nothing to try again",
     "advertised.host": "replaced by advertised.listeners",
     "advertised.port": "replaced by advertised.listeners",
     "alter.config.policy.class.name": _NO_PLUGINS,
@@ -56,9 +58,11 @@ _REFUSED = {
     "config.providers": "${env:NAME} and ${file:/path} always work as values; other providers are Java classes",
     "control.plane.listener.name": "the controller sends no requests to agents: there is no such listener",
     "controlled.shutdown.": "an agent always shuts down in a controlled way: see shutdown.grace.ms",
+    "controller.performance.": _OWN_METRICS,
     "controller.quorum.": _NO_QUORUM,
     "controller.quota.": _NO_QUOTAS,
     "controller.socket.timeout.ms": _NO_CONTROLLER_SESSION,
+    "cordoned.log.dirs": _NO_DISK,
     "create.topic.policy.class.name": _NO_PLUGINS,
     "delegation.token.expiry.check.interval.ms": "the active controller checks three times per controller.lease.ms",
     "delegation.token.master.key": "renamed: set delegation.token.secret.key",
@@ -68,11 +72,16 @@ _REFUSED = {
     "eligible.leader.replicas.enable": _NO_REPLICAS,
     "fetch.purgatory.": _NO_PURGATORY,
     "follower.": _NO_REPLICAS,
+    "group.consumer.assignment.interval.ms": _ASSIGNED_AT_ONCE,
+    "group.consumer.max.assignment.interval.ms": _ASSIGNED_AT_ONCE,
+    "group.consumer.min.assignment.interval.ms": _ASSIGNED_AT_ONCE,
+    "group.consumer.regex.refresh.interval.ms": "patterns are matched again when topics come or go",
     "group.coordinator.new.enable": "both group protocols are always served",
     "group.coordinator.rebalance.protocols": "both group protocols are always served",
     "group.coordinator.": "groups are stored in metastore.url: there is no group log to write, load or buffer",
     "group.share.": _NO_SHARE_GROUPS,
     "group.streams.": _NO_STREAMS_GROUPS,
+    "internal.": "a setting of Kafka's own tests",
     "inter.broker.protocol.version": "each feature has its level, which UpdateFeatures changes",
     "kafka.host": "replaced by listeners",
     "kafka.metrics.": _OWN_METRICS,

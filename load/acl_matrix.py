@@ -1,6 +1,6 @@
 """The answers to clients with different grants, API by API: on Headrace, on Apache Kafka, and where they differ.
 
-    python -m load.acl_matrix --kafka ~/.cache/headrace-test-tools/kafka/lib
+    python -m load.acl_matrix --kafka ~/.cache/headrace-test-tools/kafka-4.3.1/lib
 
 Place: a tool; tests/faults/test_authorization.py runs the same rows on Headrace.
 Definitions: a row is one request of acl_cases.py; a column is a client: without grants, with exactly the grants that

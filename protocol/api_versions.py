@@ -100,7 +100,7 @@ _TABLE = (
     Api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
     Api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0, is_wide=True),
     Api(ApiKey.BROKER_REGISTRATION, "BrokerRegistration", 0, 4, 0, is_for_controllers=True),
-    Api(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 1, 0, is_for_controllers=True),
+    Api(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 2, 0, is_for_controllers=True),
     Api(ApiKey.UNREGISTER_BROKER, "UnregisterBroker", 0, 0, 0),
     Api(ApiKey.DESCRIBE_TRANSACTIONS, "DescribeTransactions", 0, 0, 0, is_wide=True),
     Api(ApiKey.LIST_TRANSACTIONS, "ListTransactions", 0, 2, 0, is_wide=True),

@@ -5,7 +5,8 @@ skip by that reason, and the table at the end of a test run (tests/house/skip_ta
 although its tool is there.
 Invariant: versions are pinned and contents are checked: by go.sum, by package-lock.json, by Maven's checksums. The
 packages of applications in Python are pinned, as ours are.
-Everything is installed below one folder, TOOLS; nothing needs root, and nothing outside TOOLS changes.
+Everything is installed below one folder, TOOLS; nothing needs root, and nothing outside TOOLS changes. Folders have
+the version or the digest of what is in them in their names, where checkouts may need different ones.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from load.tools import python_apps
 from load.tools.deploy import DEPLOY_TOOLS
-from load.tools.installing import TOOLS, digest, run
+from load.tools.installing import KAFKA_CLIENT_VERSION, KAFKA_VERSION, TOOLS, digest, run
 from load.tools.plan import ToolPlan
 from load.tools.postgres import BUILDS, POOLER_OLDEST, find_pgbouncer, find_postgres, install_postgres
 from load.tools.tool import Tool
@@ -41,11 +42,11 @@ S3_LOAD = TOOLS / "bin" / "headrace-s3-load"
 _S3_BUILT = TOOLS / "bin" / f"headrace-s3-{digest(HERE / 'go-s3')}"
 """Says which sources the two are built of."""
 KAFKAJS = TOOLS / "node_modules" / "kafkajs"
-JAVA_LIBRARIES = TOOLS / "java" / "lib"
+JAVA_LIBRARIES = TOOLS / "java" / f"lib-{KAFKA_CLIENT_VERSION}"
 JAVA_LOG = TOOLS / "java" / "log"
 """Before JAVA_LIBRARIES in a class path, it writes the client's log to stderr."""
-JAVA_CLASSES = TOOLS / "java" / f"classes-{digest(HERE / 'java')}"
-KAFKA_JARS = TOOLS / "kafka" / "lib"
+JAVA_CLASSES = TOOLS / "java" / f"classes-{KAFKA_CLIENT_VERSION}-{digest(HERE / 'java')}"
+KAFKA_JARS = TOOLS / f"kafka-{KAFKA_VERSION}" / "lib"
 """Apache Kafka's server and its load generator, for `headrace bench`."""
 SPARK_KAFKA_JARS = TOOLS / "spark-kafka" / "lib"
 """Spark's own Kafka source, with what it needs beyond PySpark's jars."""
@@ -55,7 +56,7 @@ ICEBERG_JARS = TOOLS / "iceberg-spark-jars"
 ICEBERG_REST = "iceberg-rest"
 ICEBERG_REST_JARS = TOOLS / "iceberg-rest" / f"lib-{digest(HERE / 'iceberg-rest')}"
 """The REST catalog of Iceberg's own tests, and the class RestCatalog that starts it."""
-KAFKA_APPS = TOOLS / "kafka-apps" / "lib"
+KAFKA_APPS = TOOLS / f"kafka-apps-{KAFKA_VERSION}" / "lib"
 """Kafka Connect, MirrorMaker 2 and Kafka Streams."""
 DEBEZIUM_JARS = TOOLS / "debezium" / "lib"
 """Debezium's embedded engine and its connector for Postgres."""
@@ -87,11 +88,11 @@ def _install_kafkajs() -> None:
     run("npm", "ci", "--no-fund", "--no-audit", "--prefix", str(TOOLS))
 
 
-def _copy_jars(pom: Path, place: Path) -> None:
+def _copy_jars(pom: Path, place: Path, kafka_version: str = KAFKA_VERSION) -> None:
     """The dependencies of a pom, resolved by Maven."""
     run(
         "mvn", "--quiet", "--batch-mode", "--strict-checksums", "-f", str(pom), "dependency:copy-dependencies",
-        f"-DoutputDirectory={place}",
+        f"-DoutputDirectory={place}", f"-Dkafka.version={kafka_version}",
     )  # fmt: skip
 
 
@@ -108,7 +109,7 @@ def _install_iceberg_rest() -> None:
 
 def _install_java_client() -> None:
     JAVA_CLASSES.mkdir(parents=True, exist_ok=True)
-    _copy_jars(HERE / "java" / "pom.xml", JAVA_LIBRARIES)
+    _copy_jars(HERE / "java" / "pom.xml", JAVA_LIBRARIES, KAFKA_CLIENT_VERSION)
     _copy_jars(HERE / "java" / "log" / "pom.xml", JAVA_LOG)
     sources = [str(path) for path in sorted((HERE / "java").glob("*.java"))]
     run("javac", "-d", str(JAVA_CLASSES), "-cp", f"{JAVA_LIBRARIES}/*", *sources)
@@ -151,13 +152,13 @@ ALL = {
             "kafka-clients",
             "Kafka's own Java client",
             ("java", "javac", "mvn"),
-            lambda: any(JAVA_CLASSES.glob("*.class")),
+            lambda: any(JAVA_CLASSES.glob("*.class")) and any(JAVA_LIBRARIES.glob("kafka-clients-*.jar")),
             _install_java_client,
             COMMAND,
         ),
         Tool(
             "kafka",
-            "Apache Kafka 4.1.1 itself",
+            f"Apache Kafka {KAFKA_VERSION} itself",
             ("java", "mvn"),
             lambda: any(KAFKA_JARS.glob("kafka_*.jar")),
             lambda: _copy_jars(HERE / "kafka" / "pom.xml", KAFKA_JARS),

@@ -12,6 +12,10 @@ import subprocess
 from pathlib import Path
 
 TOOLS = Path(os.environ.get("HEADRACE_TEST_TOOLS", Path.home() / ".cache" / "headrace-test-tools"))
+KAFKA_VERSION = "4.3.1"
+"""Apache Kafka's server, tools and applications."""
+KAFKA_CLIENT_VERSION = os.environ.get("HEADRACE_TEST_KAFKA_CLIENT", KAFKA_VERSION)
+"""Kafka's Java client: the variable runs any test with another version."""
 
 
 class InstallError(Exception):

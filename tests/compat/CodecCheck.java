@@ -75,8 +75,10 @@ public final class CodecCheck {
         ApiMessageType type = ApiMessageType.fromApiKey(api.apiKey());
         int first = Math.max(api.minVersion(), type.lowestSupportedVersion());
         int last = Math.min(api.maxVersion(), type.highestSupportedVersion(true));
+        int stable = type.highestSupportedVersion(false);
         String left = (first > api.minVersion() ? ", not in Kafka: " + api.minVersion() + "-" + (first - 1) : "")
-            + (last < api.maxVersion() ? ", not in Kafka: " + (last + 1) + "-" + api.maxVersion() : "");
+            + (last < api.maxVersion() ? ", not in Kafka: " + (last + 1) + "-" + api.maxVersion() : "")
+            + (last < stable ? ", only in Kafka: " + (last + 1) + "-" + stable : "");
         TreeMap<String, Integer> errors = new TreeMap<>();
         int before = findings;
         reconnected = 0;

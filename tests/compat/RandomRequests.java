@@ -6,8 +6,8 @@ import org.apache.kafka.common.compress.Compression;
 import org.apache.kafka.common.message.ApiMessageType;
 import org.apache.kafka.common.message.RequestHeaderData;
 import org.apache.kafka.common.protocol.types.*;
-import org.apache.kafka.common.record.MemoryRecords;
-import org.apache.kafka.common.record.SimpleRecord;
+import org.apache.kafka.common.record.internal.MemoryRecords;
+import org.apache.kafka.common.record.internal.SimpleRecord;
 import org.apache.kafka.common.utils.ByteUtils;
 
 /**
@@ -94,7 +94,7 @@ final class RandomRequests {
 
     private void write(ByteBuffer out, Type type, String parent, String field) {
         if (type instanceof Schema) {
-            if (field.equals("cursor")) {  // the one nullable struct in requests; the schemas do not say so
+            if (type.isNullable()) {
                 boolean absent = random.nextBoolean();
                 out.put((byte) (absent ? -1 : 1));
                 if (absent)
@@ -106,9 +106,9 @@ final class RandomRequests {
             writeTags(out, ((TaggedFields) type).fields());
         } else if (type.isArray()) {
             writeArray(out, type, parent, field);
-        } else if (type == Type.RECORDS) {
+        } else if (type == Type.NULLABLE_RECORDS) {
             Type.NULLABLE_BYTES.write(out, random.nextInt(10) == 0 ? null : records());
-        } else if (type == Type.COMPACT_RECORDS) {
+        } else if (type == Type.COMPACT_NULLABLE_RECORDS) {
             Type.COMPACT_NULLABLE_BYTES.write(out, random.nextInt(10) == 0 ? null : records());
         } else {
             type.write(out, value(type, parent, field));

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.migrate import migrate
-from load.tools import JAVA_LIBRARIES
+from load.tools import KAFKA_JARS
 from tests.agent_process import AgentUnderTest, format_storage
 from tests.compat.suites.catalog import User
 from tests.compat.suites.secure_agents import make_user
@@ -29,14 +29,15 @@ SETTINGS: dict[str, object] = {"linger.ms": 1, "group.initial.rebalance.delay.ms
 LOGIN_KEYS = (17, 36, 38, 39, 40, 41)
 """SASL and delegation tokens: only errors without a login."""
 USER = User("SCRAM-SHA-256", "codec", "codec-secret")
-_KEY = re.compile(r"(\d+) (\w+): \d+ versions .* (\d+) requests, (\d+) findings")
+_KEY = re.compile(r"(\d+) (\w+): \d+ versions \([-\d]+(?:, )?(.*)\), (\d+) requests, (\d+) findings")
 
 
 class KeyResult(NamedTuple):
-    """`line`: as the program printed it."""
+    """`other`: versions that only Kafka or only the agent has. `line`: as the program printed it."""
 
     key: int
     name: str
+    other: str
     requests: int
     findings: int
     line: str
@@ -90,10 +91,10 @@ def check(addresses: Sequence[str], seed: int, requests: int, keys: Sequence[int
         chosen = [key for key in LOGIN_KEYS if not keys or key in keys] if "@" in address else keys
         if chosen or "@" not in address:
             arguments += [",".join(map(str, chosen)) or "all", address]
-    done = run_java(SOURCE, f"{JAVA_LIBRARIES}/*", *arguments, parts=[REQUESTS])
+    done = run_java(SOURCE, f"{KAFKA_JARS}/*", *arguments, parts=[REQUESTS])
     found = re.findall(r"^finding .*$", done.stdout, re.MULTILINE)
     if done.returncode:
         raise RuntimeError(f"CodecCheck failed: {done.stdout[-2000:]}{done.stderr}")
     lines = [(line, match) for line in done.stdout.splitlines() if (match := _KEY.match(line))]
-    keys_found = [KeyResult(int(m[1]), m[2], int(m[3]), int(m[4]), line) for line, m in lines]
+    keys_found = [KeyResult(int(m[1]), m[2], m[3], int(m[4]), int(m[5]), line) for line, m in lines]
     return CodecReport(keys_found, found, done.stdout)

@@ -17,9 +17,11 @@ from headrace.protocol.api_versions import APIS
 from tests.compat.codec_check import check, codec_agent
 
 pytestmark = [
-    pytest.mark.needs("kafka-clients"),
+    pytest.mark.needs("kafka"),
 ]
 DESCRIBE_CLUSTER = 60
+OTHER_VERSIONS = {"Produce": "not in Kafka: 0-2"}
+"""What docs/start/COMPATIBILITY.md says of versions that only one of both has."""
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +38,7 @@ def test_a_request_of_each_version(addresses: list[str]) -> None:
     report = check(addresses, seed=1, requests=1)
     assert report.findings == []
     assert sorted(key.key for key in report.keys if key.requests) == sorted(APIS)
+    assert {key.name: key.other for key in report.keys if key.other} == OTHER_VERSIONS
 
 
 @pytest.mark.slow

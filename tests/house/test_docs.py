@@ -15,6 +15,7 @@ from headrace.config.docs import markdown
 from headrace.protocol.api_table import WHY_NOT, with_table
 from headrace.protocol.api_versions import APIS
 from headrace.scan.docs import with_options
+from load.tools.installing import KAFKA_VERSION
 from tests.spark import versions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,6 +106,20 @@ def test_every_example_is_on_its_page_and_in_a_test() -> None:
         folder = f'"{path.parent.name}"'
         named = (f'{folder} / "{path.name}"', f'"{path.parent.name}/{path.name}"', f'"{path.stem}"')
         assert any(name in tests for name in named), path
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("docs/operate/bench.md", "(Apache Kafka {} with its load generator)"),
+        ("docs/operate/bench.md", "headrace-test-tools/kafka-{}/lib"),
+        ("docs/INTEGRATIONS.md", "on Apache Kafka {};"),
+        ("docs/start/APPLICATIONS.md", "on Apache Kafka {}."),
+        ("docs/start/COMPATIBILITY.md", "the message classes of Kafka {} "),
+    ],
+)
+def test_pages_name_the_tests_version_of_kafka(page: str, words: str) -> None:
+    assert words.format(KAFKA_VERSION) in (ROOT / page).read_text(encoding="utf-8")
 
 
 def test_every_decision_is_in_their_index() -> None:

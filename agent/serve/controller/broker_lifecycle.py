@@ -51,7 +51,7 @@ class BrokerRegistration:
 
 
 class BrokerHeartbeat:
-    """The handler of key 63, versions 0-1."""
+    """The handler of key 63, versions 0-2. An agent has no log dirs: those that a request names do not matter."""
 
     def __init__(self, cluster: ClusterView, api: AgentApi, in_force: SettingsInForce, is_active: IsActive) -> None:
         self._cluster = cluster

@@ -84,6 +84,10 @@ async def test_an_agent_registers_and_is_unfenced_once_it_has_caught_up(world: W
     head = await world.api.metadata_head()
     there = await world.ask(ApiKey.BROKER_HEARTBEAT, 0, current_metadata_offset=head, **beat)
     assert (there.is_caught_up, there.is_fenced, there.should_shut_down) == (True, False, False)
+    cordoned = await world.ask(
+        ApiKey.BROKER_HEARTBEAT, 2, current_metadata_offset=head, cordoned_log_dirs=(uuid.uuid4(),), **beat
+    )
+    assert (cordoned.error_code, cordoned.is_fenced) == (ErrorCode.none, False)
     stale = await world.ask(
         ApiKey.BROKER_HEARTBEAT, 1, current_metadata_offset=head, **(beat | {"broker_epoch": first.broker_epoch + 9})
     )

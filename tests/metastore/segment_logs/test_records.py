@@ -2,7 +2,8 @@
 
 The golden files were written by Kafka 4.1.1 (lifecycle_v0.tsv, metadata_partitions.tsv) and by `encode`
 (lifecycle_v1.tsv). After `make tools`, the tests marked `kafka` ask Kafka's classes again:
-    java -cp "$HOME/.cache/headrace-test-tools/kafka/lib/*" tests/metastore/segment_logs/LifecycleRecords.java write
+    java -cp "$HOME/.cache/headrace-test-tools/kafka-4.3.1/lib/*" \\
+        tests/metastore/segment_logs/LifecycleRecords.java write
 """
 
 from __future__ import annotations
