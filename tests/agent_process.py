@@ -139,6 +139,10 @@ class AgentUnderTest:
         self._process.kill()
         self._process.wait()
 
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self._process.terminate()
+
     def stop(self) -> int:
         """SIGTERM; the exit status after the drain."""
         self._process.terminate()

@@ -12,7 +12,9 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from kafka import KafkaAdminClient
 
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
+from tests.forked_cluster import ForkedCluster
 
 RECORDS = 20
 BATCH_BYTES_MAX = 300
@@ -20,9 +22,11 @@ WITHIN_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     place: Path = tmp_path_factory.mktemp("dev")
-    with DevServer(place / "data", settings={"log.retention.check.interval.ms": 200, "linger.ms": 25}) as dev:
+    with ForkedCluster(
+        postgres_server, place / "data", settings={"log.retention.check.interval.ms": 200, "linger.ms": 25}
+    ) as dev:
         yield dev
 
 
