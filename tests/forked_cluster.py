@@ -63,7 +63,7 @@ class ForkedCluster(DevServer):
         self._run(f"CREATE DATABASE {self._database}")
         self._stack.callback(self._run, f"DROP DATABASE {self._database} WITH (FORCE)")
         given = load(flags={name: str(value) for name, value in self._settings.items()})
-        (self._data_dir / "bucket").mkdir()
+        (self._data_dir / "bucket").mkdir(parents=True)
         cluster_id = migrate(self.metastore_url, values=proposed(given)).cluster_id
         asyncio.run(format_bucket(given, cluster_id))
         agents = [AgentUnderTest(self._settings | {"node.id": number}) for number in range(1, self._count + 1)]

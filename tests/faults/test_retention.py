@@ -1,11 +1,10 @@
-"""Retention as a whole: `headrace dev`, its controller, its compactor, and clients that see records go."""
+"""Retention as a whole: an agent, its controller, its compactor, and clients that see records go."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -23,11 +22,9 @@ WITHIN_SECONDS = 300
 
 @pytest.fixture(scope="module")
 def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    place: Path = tmp_path_factory.mktemp("dev")
-    with ForkedCluster(
-        postgres_server, place / "data", settings={"log.retention.check.interval.ms": 200, "linger.ms": 25}
-    ) as dev:
-        yield dev
+    settings = {"log.retention.check.interval.ms": 200, "linger.ms": 25}
+    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), settings=settings) as running:
+        yield running
 
 
 @pytest.fixture
