@@ -183,17 +183,10 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
-class PassingClock(ManualClock):
-    """Time passes while somebody sleeps, and at no other time."""
-
-    async def sleep(self, seconds: float) -> None:
-        self.jump(seconds)
-
-
 def test_a_server_that_never_answers_costs_a_page_its_limit(silent: str) -> None:
     patient = client_config(silent, None)
     options = ConsoleOptions(dataclasses.replace(patient, request_timeout_ms=50), Settings(), ("127.0.0.1", 0))
-    with serving(ConsoleServer(options, PassingClock())) as console:
+    with serving(ConsoleServer(options, SystemClock())) as console:
         answer = PlainBrowser(console.url).get("/topics")
     assert (answer.status, "timed out" in answer.text) == (503, True)
 
