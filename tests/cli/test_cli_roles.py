@@ -72,6 +72,12 @@ def _status(addresses: dict[str, str]) -> dict[str, object]:
         return found
 
 
+def _metrics(addresses: dict[str, str]) -> str:
+    with urllib.request.urlopen(f"http://{addresses['http']}/metrics", timeout=SECONDS_MAX) as response:
+        text: str = response.read().decode()
+        return text
+
+
 def _unregister(address: str) -> ErrorCode:
     answer = ask(
         client_config(address, None), UnregisterBrokerRequest(broker_id=BrokerId(99)), UnregisterBrokerResponse
@@ -129,7 +135,7 @@ def test_both_roles_in_one_process_listen_apart(flags: list[str]) -> None:
     both = ["--listeners", "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0", "--controller-listener-names"]
     with _running(flags, *both, "CONTROLLER", "--node-id", "5") as (_, addresses):
         assert addresses["node"] == "5"
-        assert _unregister(addresses["kafka"]) is ErrorCode.broker_id_not_registered
+        _until(lambda: _unregister(addresses["kafka"]) is ErrorCode.broker_id_not_registered)  # once it is active
 
 
 @pytest.mark.requirement("C15")
@@ -138,8 +144,7 @@ def test_a_compactor_runs_alone_or_in_an_agent(flags: list[str]) -> None:
         assert _status(addresses)["roles"] == ["compactor"]
         beside = ["--process-roles", "broker,controller,compactor", "--listeners", "PLAINTEXT://127.0.0.1:0"]
         with _running(flags, *beside) as (agent, both):
-            with urllib.request.urlopen(f"http://{both['http']}/metrics", timeout=SECONDS_MAX) as response:
-                assert "headrace_compaction_waiting_files" in response.read().decode()
+            _until(lambda: "headrace_compaction_waiting_files" in _metrics(both))
             agent.terminate()
             assert agent.wait(SECONDS_MAX) == 0
         alone.send_signal(signal.SIGTERM)
