@@ -100,7 +100,7 @@ async def _tables(bench: CommitBench) -> dict[str, dict[str, int]]:
 
 def draw(samples: list[Sample], path: Path) -> None:
     """The largest tables over time."""
-    from matplotlib.figure import Figure  # half a second, for whoever imports this module
+    from matplotlib.figure import Figure  # takes half a second, and only a drawing needs it
 
     last = samples[-1]["tables"]
     size = {name: table["heap_bytes"] + table["index_bytes"] for name, table in last.items()}

@@ -208,7 +208,7 @@ async def _sizes(bench: CommitBench) -> dict[str, int]:
 
 def draw_starts(rows: list[dict[str, Any]], path: Path) -> None:
     """Seconds and bytes over the length of history."""
-    from matplotlib.figure import Figure  # half a second, for whoever imports this module
+    from matplotlib.figure import Figure  # takes half a second, and only a drawing needs it
 
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     times, sizes = figure.subplots(1, 2)
@@ -230,7 +230,7 @@ def draw_starts(rows: list[dict[str, Any]], path: Path) -> None:
 
 def draw_growth(samples: list[dict[str, Any]], path: Path) -> None:
     """Both tables over a year, and a log that keeps everything."""
-    from matplotlib.figure import Figure  # half a second, for whoever imports this module
+    from matplotlib.figure import Figure  # takes half a second, and only a drawing needs it
 
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()

@@ -1,7 +1,7 @@
 """The cluster of `headrace dev` from code and a Postgres that the tests' process has already.
 
 Place: for tests in which it does not matter how the cluster was started; those of `headrace dev` itself, and of what it
-starts beside its agents, take load/dev_server.py. It costs 0.3 s of CPU for each agent and 0.2 s for its database,
+starts besides agents, take load/dev_server.py. It costs 0.3 s of CPU for each agent and 0.2 s for its database,
 where the command takes 2 s and more.
 Invariant: the agents and the new database have the values that `headrace dev` gives to its own.
 """
