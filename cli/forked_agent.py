@@ -43,14 +43,14 @@ def load_code(also: Sequence[str] = ()) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def fork_agent(words: Sequence[str], output: int, keep_open: Sequence[int] = ()) -> BaseProcess:
+def fork_agent(words: Sequence[str], output: int, keep_open: Sequence[int] = (), *, errors: int = 2) -> BaseProcess:
     """A running process as of `headrace agent *words`, as the only one of its process group.
 
-    Its standard output goes to the descriptor `output`, which the caller keeps, its standard error to this process's.
-    It has the descriptors `keep_open` under the same numbers, and this process's environment of now.
+    Its standard output goes to the descriptor `output`, which the caller keeps, and its standard error to `errors`. It
+    has the descriptors `keep_open` under the same numbers, and this process's environment of now.
     """
     load_code()
-    wanted = {1: output, 2: 2, **{descriptor: descriptor for descriptor in keep_open}}
+    wanted = {1: output, 2: errors, **{descriptor: descriptor for descriptor in keep_open}}
     passed = {number: Connection(os.dup(descriptor), readable=False) for number, descriptor in wanted.items()}
     try:
         process = _CONTEXT.Process(target=_run, args=(list(words), passed, dict(os.environ)), daemon=True)

@@ -17,8 +17,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from headrace.metastore.api.retention import LogStartTarget
 from headrace.metastore.keys import partition_key
 from load.bench_commit import ROUND_TRIP_SECONDS, WORKLOADS, CommitBench, CommitLoad, opened
@@ -102,6 +100,8 @@ async def _tables(bench: CommitBench) -> dict[str, dict[str, int]]:
 
 def draw(samples: list[Sample], path: Path) -> None:
     """The largest tables over time."""
+    from matplotlib.figure import Figure  # takes half a second, and only a drawing needs it
+
     last = samples[-1]["tables"]
     size = {name: table["heap_bytes"] + table["index_bytes"] for name, table in last.items()}
     figure = Figure(figsize=(9, 5), layout="constrained")

@@ -22,8 +22,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from headrace.config.settings import Settings
 from headrace.metastore.api.read import ExtentQuery
 from headrace.metastore.api.segments import METADATA_PARTITIONS
@@ -210,6 +208,8 @@ async def _sizes(bench: CommitBench) -> dict[str, int]:
 
 def draw_starts(rows: list[dict[str, Any]], path: Path) -> None:
     """Seconds and bytes over the length of history."""
+    from matplotlib.figure import Figure  # takes half a second, and only a drawing needs it
+
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     times, sizes = figure.subplots(1, 2)
     history = [row["history"] for row in rows]
@@ -230,6 +230,8 @@ def draw_starts(rows: list[dict[str, Any]], path: Path) -> None:
 
 def draw_growth(samples: list[dict[str, Any]], path: Path) -> None:
     """Both tables over a year, and a log that keeps everything."""
+    from matplotlib.figure import Figure  # takes half a second, and only a drawing needs it
+
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
     days = [sample["day"] for sample in samples]

@@ -7,8 +7,11 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import TracebackType
 
 from confluent_kafka.admin import AdminClient
@@ -33,14 +36,18 @@ def format_storage(settings: Mapping[str, object]) -> None:
 class Forked:
     """The part of subprocess.Popen that AgentUnderTest uses, of a process that the fork server made."""
 
-    def __init__(self, words: Sequence[str], output: int) -> None:
+    def __init__(self, words: Sequence[str], output: int, errors: int = 2) -> None:
         load_code([LOADED_BY_TESTS])
-        self._process = fork_agent(words, output)
+        self._process = fork_agent(words, output, errors=errors)
         assert self._process.pid is not None
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
         return self._process.exitcode
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
 
     def wait(self, timeout: float | None = None) -> int:
         self._process.join(timeout)
@@ -53,6 +60,34 @@ class Forked:
 
     def kill(self) -> None:
         self._process.kill()
+
+
+@contextmanager
+def running_agent(words: Sequence[str], errors: Path | None = None) -> Iterator[tuple[Forked, dict[str, str]]]:
+    """`headrace agent` with these words, from loaded code, and the fields of its ready line. `errors`: a file for its
+    log, else this process's."""
+    reading, writing = os.pipe()
+    with ExitStack() as stack:
+        log = 2 if errors is None else stack.enter_context(errors.open("w")).fileno()
+        process = Forked(words, writing, log)
+        os.close(writing)
+        output = stack.enter_context(open(reading))  # closed at the end: a full pipe would stop the agent
+        try:
+            line = output.readline()
+            assert line.startswith("ready "), line or (errors and errors.read_text())
+            yield process, dict(re.findall(r"(\w+)=(\S+)", line))
+        finally:
+            process.terminate()
+            process.wait(SECONDS_MAX)
+
+
+def ended_agent(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """What `headrace agent` with these words, from loaded code, says until it ends by itself."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        status = Forked(words, output.fileno(), errors.fileno()).wait(SECONDS_MAX)
+        output.seek(0)
+        errors.seek(0)
+        return subprocess.CompletedProcess(list(words), status, output.read(), errors.read())
 
 
 class AgentUnderTest:
@@ -103,6 +138,10 @@ class AgentUnderTest:
         """SIGKILL, and wait until the process is gone."""
         self._process.kill()
         self._process.wait()
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self._process.terminate()
 
     def stop(self) -> int:
         """SIGTERM; the exit status after the drain."""

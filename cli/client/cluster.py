@@ -88,7 +88,8 @@ class KafkaCluster:
                     self._connections[ANY], self._config.client_id, ApiVersionsRequest(), ApiVersionsResponse
                 )
             except (OSError, CorruptError) as error:
-                spoken = None if self._config.login.encrypts else named_protocol(address)
+                seconds = self._config.request_timeout_ms / 1_000
+                spoken = None if self._config.login.encrypts else named_protocol(address, seconds)
                 failures.append(f"{address[0]}:{address[1]} {spoken or error}")
                 continue
             self._served = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}

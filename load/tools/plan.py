@@ -5,8 +5,9 @@ it out during the first tests; a test that needs a tool waits for it (tests/hous
 Invariant: what the plan leaves out stays left out for the whole run, also if it is installed meanwhile. What it
 promises is there, or its installation has failed, once `wait_for` returns.
 
-A plan is a folder: `plan.json` maps each tool to the reason why it is left out or to null, and `settled/<name>` appears
-when a promised tool is there (an empty file) or could not be installed (the reason).
+A plan is a folder: `plan.json` maps each tool to the reason why it is left out or to null, `promised.json` lists those
+that are installed during the run, and `settled/<name>` appears when a promised tool is there (an empty file) or could
+not be installed (the reason).
 """
 
 from __future__ import annotations
@@ -36,8 +37,11 @@ class ToolPlan:
         """Decide: `left_out` has a reason or None for every tool, `present` names the tools that are there already."""
         plan = cls(folder)
         plan._settled.mkdir(parents=True)
-        for name in present:
+        there = set(present)
+        for name in there:
             plan.settle(name)
+        promised = [name for name, reason in left_out.items() if reason is None and name not in there]
+        (folder / "promised.json").write_text(json.dumps(promised), encoding="utf-8")
         (folder / "plan.json").write_text(json.dumps(left_out), encoding="utf-8")
         return plan
 
@@ -55,6 +59,10 @@ class ToolPlan:
         """Return the reason why the run does without this tool; None if it has it or will have it."""
         decided: dict[str, str | None] = json.loads((self.folder / "plan.json").read_text(encoding="utf-8"))
         return decided[name]
+
+    def promised(self) -> frozenset[str]:
+        """Return the tools that were not there when the run began, and are installed during it."""
+        return frozenset(json.loads((self.folder / "promised.json").read_text(encoding="utf-8")))
 
     def is_waiting(self, name: str) -> bool:
         """Say whether the tool is promised and neither installed nor given up."""

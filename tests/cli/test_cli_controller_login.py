@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,10 +16,10 @@ from headrace.cli.client.transport import ask, client_config
 from headrace.cli.main import main
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.storage.errors import HeadraceError
+from tests.agent_process import SECONDS_MAX, running_agent
 from tests.faults.shared_cluster import free_ports
 
 pytestmark = [pytest.mark.requirement("X2")]
-SECONDS_MAX = 300
 
 
 @pytest.fixture
@@ -36,25 +32,6 @@ def flags(metastore_url: str, tmp_path: Path) -> list[str]:
     user = f"SCRAM-SHA-256=[name=ops,password-file={tmp_path / 'password'}]"
     assert main(["storage", "format", "-g", "-t", cluster_id, *places, "--add-scram", user]) == 0
     return [*places, "--http-port", "0", "--log-level", "warning"]
-
-
-@contextmanager
-def running(flags: list[str], log: Path, *more: str) -> Iterator[None]:
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.cli.main", "agent", *flags, *more],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith("ready "), log.read_text()
-            yield
-        finally:
-            process.terminate()
-            process.wait(SECONDS_MAX)
-            process.stdout.close()  # type: ignore[union-attr]
 
 
 def _asked(address: str, directory: Path, mechanism: str = "", password: str = "open sesame") -> ErrorCode:
@@ -95,7 +72,7 @@ def test_only_users_are_served_by_a_controllers_listener(roles: str, flags: list
     config = tmp_path / "agent.properties"
     mechanisms = "listener.name.controller.sasl.enabled.mechanisms=SCRAM-SHA-256\n"
     config.write_text("".join(f"{name}={value}\n" for name, value in own.items()) + mechanisms)
-    with running(flags, tmp_path / "log", "--config", str(config)):
+    with running_agent([*flags, "--config", str(config)], tmp_path / "log"):
         assert _answer_of_the_active_controller(address, tmp_path) is ErrorCode.broker_id_not_registered
         for mechanism, password in (("", ""), ("SCRAM-SHA-256", "guess"), ("SCRAM-SHA-512", "open sesame")):
             with pytest.raises((HeadraceError, OSError)):
@@ -110,7 +87,7 @@ def test_what_is_open_to_a_network_is_said_once(flags: list[str], tmp_path: Path
         f"listeners=SASL_PLAINTEXT://0.0.0.0:{port}\nadvertised.listeners=SASL_PLAINTEXT://127.0.0.1:{port}\n"
         "sasl.enabled.mechanisms=PLAIN\n"
     )
-    with running(flags, tmp_path / "log", "--config", str(config)):
+    with running_agent([*flags, "--config", str(config)], tmp_path / "log"):
         pass
     warnings = re.findall("open to a network: (.*)", (tmp_path / "log").read_text())
     assert len(warnings) == 3

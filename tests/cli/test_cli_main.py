@@ -109,7 +109,15 @@ def test_a_tools_help_lists_the_settings_that_concern_it(
     )
 
 
-@pytest.mark.parametrize("words", [["version"], ["--help"], ["topics", "--help"], ["shell", "-s", "snapshot", "find"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["version"],
+        ["--help"],
+        pytest.param(["topics", "--help"], marks=pytest.mark.slow),
+        ["shell", "-s", "snapshot", "find"],
+    ],
+)
 def test_a_closed_pipe_ends_the_command_quietly(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "snapshot").write_bytes(encode_snapshot(MetadataImage()))
     reader, writer = os.pipe()

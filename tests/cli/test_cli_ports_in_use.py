@@ -1,4 +1,4 @@
-"""A port or a node id that another process has: one line that says what to do, and status 1."""
+"""A port that another process has: one line that says what to do, and status 1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.metastore.postgres.formatted import formatted_cluster_id
-from tests.agent_process import AgentUnderTest
+from tests.agent_process import ended_agent
 
 
 @pytest.fixture
@@ -32,6 +32,8 @@ def taken() -> Iterator[str]:
 
 
 def _started(command: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    if command == "agent":
+        return ended_agent(flags)
     process = [sys.executable, "-m", "headrace.cli.main", command, *flags]
     return subprocess.run(process, capture_output=True, text=True, timeout=300, check=False)
 
@@ -54,25 +56,3 @@ def test_a_port_in_use_ends_the_process_with_one_line(
 
 def _at(port: str, setting: str) -> list[str]:
     return ["--http-port", port] if setting == "http.port" else ["--listeners", f"PLAINTEXT://127.0.0.1:{port}"]
-
-
-def test_a_node_id_in_use_is_one_line_per_attempt(places: list[str]) -> None:
-    settings = {
-        name.lstrip("-").replace("-", "."): value for name, value in zip(places[::2], places[1::2], strict=True)
-    }
-    with AgentUnderTest(settings | {"node.id": 7}):
-        patience = [
-            "--initial-broker-registration-timeout-ms",
-            "2000",
-            "--listeners",
-            "PLAINTEXT://127.0.0.1:0",
-            "--http-port",
-            "0",
-        ]
-        ended = _started("agent", "--node-id", "7", *patience, *places)
-    assert ended.returncode == 1
-    attempts = [line for line in ended.stderr.splitlines() if "joining the cluster failed" in line]
-    assert 1 <= len(attempts) <= 4, "it waits longer after each"
-    assert all("node_id=7" in line for line in attempts)
-    assert ended.stderr.splitlines()[-1].startswith("error: ")
-    assert "Traceback" not in ended.stderr

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,10 +22,10 @@ from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 from headrace.cli.client.transport import ask, client_config
 from headrace.cli.main import main
 from headrace.metastore.postgres.formatted import formatted_cluster_id
+from tests.agent_process import SECONDS_MAX, Forked, ended_agent, running_agent
 
-Controller = tuple[subprocess.Popen[str], dict[str, str]]
+Controller = tuple[Forked, dict[str, str]]
 LEASE_MS = 1_000
-SECONDS_MAX = 300
 
 
 @pytest.fixture
@@ -38,13 +38,16 @@ def flags(metastore_url: str, tmp_path: Path) -> list[str]:
     return [*places, "--http-port", "0", "--log-level", "warning"]
 
 
+def _running(flags: list[str], *more: str) -> AbstractContextManager[tuple[Forked, dict[str, str]]]:
+    """An agent, and the addresses of its ready line."""
+    return running_agent([*flags, *more])
+
+
 @contextmanager
-def _running(
-    flags: list[str], *more: str, command: str = "agent"
-) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """A process, and the addresses of its ready line."""
+def _compactor(flags: list[str]) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """The same of a compactor."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "headrace.cli.main", command, *flags, *more], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "headrace.cli.main", "compactor", *flags], stdout=subprocess.PIPE, text=True
     )
     try:
         assert process.stdout is not None
@@ -67,6 +70,12 @@ def _status(addresses: dict[str, str]) -> dict[str, object]:
     with urllib.request.urlopen(f"http://{addresses['http']}/v1/status", timeout=SECONDS_MAX) as response:
         found: dict[str, object] = json.load(response)
         return found
+
+
+def _metrics(addresses: dict[str, str]) -> str:
+    with urllib.request.urlopen(f"http://{addresses['http']}/metrics", timeout=SECONDS_MAX) as response:
+        text: str = response.read().decode()
+        return text
 
 
 def _unregister(address: str) -> ErrorCode:
@@ -115,7 +124,7 @@ def test_controllers_run_separately_and_a_killed_one_is_replaced(
             assert capsys.readouterr().out.splitlines()[-1:] == [agent["node"]], "controllers are no brokers"
         (active, _), (_, standby) = _active_first([one, two])
         active.kill()
-        active.wait()
+        active.wait(SECONDS_MAX)
         taken_over = _until(lambda: _unregister(standby["controller"]) is ErrorCode.broker_id_not_registered)
         print(f"\ncontroller taken over after {taken_over:.2f}s (lease {LEASE_MS / 1000:.0f}s)")
         _until(lambda: bool(_status(standby)["active"]))
@@ -126,46 +135,35 @@ def test_both_roles_in_one_process_listen_apart(flags: list[str]) -> None:
     both = ["--listeners", "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0", "--controller-listener-names"]
     with _running(flags, *both, "CONTROLLER", "--node-id", "5") as (_, addresses):
         assert addresses["node"] == "5"
-        assert _unregister(addresses["kafka"]) is ErrorCode.broker_id_not_registered
+        _until(lambda: _unregister(addresses["kafka"]) is ErrorCode.broker_id_not_registered)  # once it is active
 
 
 @pytest.mark.requirement("C15")
 def test_a_compactor_runs_alone_or_in_an_agent(flags: list[str]) -> None:
-    with _running(flags, command="compactor") as (alone, addresses):
+    with _compactor(flags) as (alone, addresses):
         assert _status(addresses)["roles"] == ["compactor"]
         beside = ["--process-roles", "broker,controller,compactor", "--listeners", "PLAINTEXT://127.0.0.1:0"]
         with _running(flags, *beside) as (agent, both):
-            with urllib.request.urlopen(f"http://{both['http']}/metrics", timeout=SECONDS_MAX) as response:
-                assert "headrace_compaction_waiting_files" in response.read().decode()
-            agent.send_signal(signal.SIGTERM)
+            _until(lambda: "headrace_compaction_waiting_files" in _metrics(both))
+            agent.terminate()
             assert agent.wait(SECONDS_MAX) == 0
         alone.send_signal(signal.SIGTERM)
         assert alone.wait(SECONDS_MAX) == 0
 
 
 @pytest.mark.requirement("C16", "C17")
-def test_a_node_id_in_use_keeps_a_second_process_out_until_its_time_is_up(
-    flags: list[str], capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_node_id_in_use_keeps_a_second_process_out_until_its_time_is_up(flags: list[str]) -> None:
+    """It says so in one line per attempt."""
     own = [*flags, "--listeners", "PLAINTEXT://127.0.0.1:0", "--node-id", "5"]
     with _running(own) as (first, _):
-        second = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "headrace.cli.main",
-                "agent",
-                *own,
-                "--initial-broker-registration-timeout-ms",
-                "500",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS_MAX,
-            check=False,
-        )
+        second = ended_agent([*own, "--initial-broker-registration-timeout-ms", "500"])
         assert second.returncode == 1
-        assert "node id is in use by another incarnation: node_id=5" in second.stderr
+        lines = second.stderr.splitlines()
+        attempts = [line for line in lines if "joining the cluster failed" in line]
+        assert attempts
+        assert all("node id is in use by another incarnation: node_id=5" in line for line in attempts)
+        assert lines[-1].startswith("error: ")
+        assert "Traceback" not in second.stderr
         assert first.poll() is None
         with _running([*flags, "--listeners", "PLAINTEXT://127.0.0.1:0"]) as (_, leased):
             assert leased["node"] != "5"

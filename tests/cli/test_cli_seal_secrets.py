@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 
@@ -25,6 +22,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.sealing import Sealing, is_sealed
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError, UnsupportedFeatureError
+from tests.agent_process import ended_agent
 
 pytestmark = pytest.mark.requirement("X2")
 OLD, NEW = (base64.b64encode(letter * 32).decode() for letter in (b"o", b"n"))
@@ -126,20 +124,11 @@ def test_a_cluster_that_begins_with_a_key_is_sealed(place: Place, capsys: pytest
 
 
 @pytest.mark.parametrize("keys", ["", NEW])
-def test_an_agent_without_the_key_ends_at_its_start(place: Place, keys: str) -> None:
+def test_an_agent_without_the_key_ends_at_its_start(place: Place, keys: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert place.format(keys=OLD) == 0
-    command = [
-        sys.executable,
-        "-m",
-        "headrace.cli.main",
-        "agent",
-        "--listeners",
-        "PLAINTEXT://127.0.0.1:0",
-        "--http-port",
-        "0",
-    ]
-    own = {"HEADRACE_METADATA_SECRET_KEYS": keys} if keys else {}
-    ended = subprocess.run([*command, *place.flags], env=os.environ | own, capture_output=True, text=True, check=False)
+    if keys:
+        monkeypatch.setenv("HEADRACE_METADATA_SECRET_KEYS", keys)
+    ended = ended_agent(["--listeners", "PLAINTEXT://127.0.0.1:0", "--http-port", "0", *place.flags])
     assert ended.returncode == 1
     assert "metadata.secret.keys lacks the key of a secret of the cluster: key_id=" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -38,6 +38,7 @@ from headrace.storage.cluster_properties import (
 )
 from headrace.storage.errors import AlreadyExistsError, CorruptError, InvalidError
 from headrace.storage.objects.memory import MemoryStore
+from tests.agent_process import ended_agent
 
 SEEDS_OWN = "3Db5QLSqSZieL3rJBUUegA"
 ANOTHER = "8XUwXa9qSyi9tSOquGtauQ"
@@ -219,7 +220,11 @@ def test_a_process_refuses_parts_that_do_not_belong_together_and_says_what_to_do
         file.write_bytes(render(stored))
     ports = ["--http-port", "0", *(["--listeners", "PLAINTEXT://127.0.0.1:0"] if command == "agent" else [])]
     process = [sys.executable, "-m", "headrace.cli.main", command, *ports, *places]
-    ended = subprocess.run(process, capture_output=True, text=True, timeout=300, check=False)
+    ended = (
+        ended_agent([*ports, *places])
+        if command == "agent"
+        else subprocess.run(process, capture_output=True, text=True, timeout=300, check=False)
+    )
     assert ended.returncode == 1
     assert said.format(cluster_id=SEEDS_OWN) in ended.stderr
     assert file.exists() == (stored is not None)

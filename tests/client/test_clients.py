@@ -10,16 +10,18 @@ from confluent_kafka import Producer
 
 from headrace.client import ClientSettings, OrderedConsumer, OrderedProducer, RebalanceListener
 from headrace.client.listeners import Partitions
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.storage.errors import InvalidError, NotFoundError, UnavailableError
 from headrace.storage.records.compression import Codec
 from load.dev_server import DevServer
 from load.growth.__main__ import SETTINGS, alter_count
+from tests.forked_cluster import ForkedCluster
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     settings = {**SETTINGS, "linger.ms": 25, "auto.create.topics.enable": "false"}
-    with DevServer(tmp_path_factory.mktemp("clients"), settings=settings) as running:
+    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("clients"), settings=settings) as running:
         yield running
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
+from tests.forked_cluster import ForkedCluster
 
 SETTINGS: dict[str, object] = {
     "linger.ms": 5,
@@ -21,14 +23,14 @@ SETTINGS: dict[str, object] = {
 
 
 @pytest.fixture(scope="session")
-def one_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    """`headrace dev` with a single agent, so that what it answered it also shows; one for all that take it."""
-    with DevServer(tmp_path_factory.mktemp("dev"), settings={"linger.ms": 25}) as running:
+def one_agent(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    """A single agent, so that what it answered it also shows; one for all that take it."""
+    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), settings={"linger.ms": 25}) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    """`headrace dev` with two agents; one for all that take it. A test names its topics and groups by what it tests."""
-    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=SETTINGS) as running:
+def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    """Two agents; one cluster for all that take it. A test names its topics and groups by what it tests."""
+    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), agents=2, settings=SETTINGS) as running:
         yield running

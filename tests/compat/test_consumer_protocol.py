@@ -22,9 +22,11 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from load.tools import JAVA_LIBRARIES
 from tests.compat.conftest import SETTINGS
+from tests.forked_cluster import ForkedCluster
 from tests.house.needs import require
 from tests.java_program import java_command
 
@@ -112,9 +114,9 @@ def start(request: pytest.FixtureRequest) -> Iterator[Start]:
 
 
 @pytest.fixture
-def mortal_server(tmp_path: Path) -> Iterator[DevServer]:
+def mortal_server(postgres_server: EmbeddedPostgres, tmp_path: Path) -> Iterator[DevServer]:
     """A cluster in which an agent may be killed."""
-    with DevServer(tmp_path, agents=2, settings=MORTAL) as running:
+    with ForkedCluster(postgres_server, tmp_path, agents=2, settings=MORTAL) as running:
         yield running
 
 

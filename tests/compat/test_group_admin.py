@@ -13,18 +13,20 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from kafka.admin import KafkaAdminClient
 
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from tests.compat.clients import TIMEOUT_SECONDS
+from tests.forked_cluster import ForkedCluster
 
 TOPIC = "orders"
 GROUPS = {f"group-{n}" for n in range(8)}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     """Two agents; eight groups with positions, `group-0` with a member too."""
     settings: dict[str, object] = {"group.initial.rebalance.delay.ms": 0, "linger.ms": 25}
-    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
+    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
         asyncio.run(running.create_topic(TOPIC, 2))
         for group in GROUPS:
             consumer = confluent_kafka.Consumer({"bootstrap.servers": running.bootstrap, "group.id": group})

@@ -15,12 +15,14 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from headrace.metastore.api.segment_keys import base64url
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.segment_logs.partitioner import metadata_partition
 from headrace.metastore.segment_logs.records import decode
 from headrace.metastore.segment_logs.topics import AUDIT_TOPIC, LIFECYCLE_TOPICS, REMOTE_LOG_TOPIC, lifecycle_configs
 from load.dev_server import DevServer
 from load.tools import KAFKA_JARS
 from tests.confluent_records import read
+from tests.forked_cluster import ForkedCluster
 from tests.java_program import run_java
 from tests.metastore.lifecycle_rows import TOPIC as OWNER
 from tests.metastore.lifecycle_rows import LifecycleRows, one_life
@@ -32,9 +34,9 @@ pytestmark = [pytest.mark.requirement("R12")]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     settings = {"group.initial.rebalance.delay.ms": 100, "segments.cleanup.interval.ms": 3_600_000}
-    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
+    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
         yield running
 
 

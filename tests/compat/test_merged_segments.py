@@ -13,10 +13,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.metastore.api.agents import SEGMENT_KEYS
 from headrace.metastore.api.segment_keys import RemoteSegmentKey, parse_key
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.segment_logs.projection import Projection, StreamRecord
 from headrace.metastore.segment_logs.records import RemoteLogSegmentMetadataUpdateRecord, decode
 from headrace.metastore.segment_logs.topics import AUDIT_TOPIC, REMOTE_LOG_TOPIC
 from load.dev_server import DevServer
+from tests.forked_cluster import ForkedCluster
 
 TIMEOUT_SECONDS = 300
 TOPIC = "orders"
@@ -24,14 +26,14 @@ RECORDS = 60
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     settings = {
         "compaction.interval.ms": 500,
         "compaction.min.age.ms": 0,
         "compaction.max.age.ms": 1_000,
         "linger.ms": 5,
     }
-    with DevServer(tmp_path_factory.mktemp("dev"), settings=settings) as running:
+    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), settings=settings) as running:
         with psycopg.connect(running.metastore_url) as connection:
             connection.execute("INSERT INTO features VALUES (%s, 1, 1) ON CONFLICT DO NOTHING", (SEGMENT_KEYS,))
         admin = AdminClient({"bootstrap.servers": running.bootstrap})

@@ -12,17 +12,19 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.replay import apply
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from tests.confluent_records import read
+from tests.forked_cluster import ForkedCluster
 
 TOPIC = "__cluster_metadata"
 TIMEOUT_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     settings = {"group.initial.rebalance.delay.ms": 100}
-    with DevServer(tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
+    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), agents=2, settings=settings) as running:
         yield running
 
 

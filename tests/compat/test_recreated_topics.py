@@ -116,10 +116,14 @@ def test_a_producer_goes_on_in_a_topic_that_it_creates_again_itself(server: DevS
     assert topic.values() == AFTER
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("W7")
 def test_a_transaction_that_is_open_while_its_topic_is_replaced_is_aborted(server: DevServer) -> None:
     """It lost a part of its records. The producer continues with the next one, which librdkafka has aborted once more:
     it skipped the sequence of the refused record, and begins another epoch.
+
+    The gap is final after 30 s. tests/agent/produce/test_batches_elsewhere.py proves that by a clock, and
+    tests/metastore/test_recreated_topics.py that the refused record is not accepted.
     """
     topic = Topic(server)
     producer = _transactional(server, topic.name)

@@ -108,6 +108,7 @@ def tools(cluster: SecureCluster, tmp_path: Path) -> Iterator[Tools]:
     running.close()
 
 
+@pytest.mark.slow
 @pytest.mark.needs("kafka")
 @pytest.mark.requirement("C13.2", "X2")
 def test_kafkas_tools_over_sasl_ssl(cluster: SecureCluster, tools: Tools) -> None:

@@ -7,7 +7,6 @@ Each agent has three listeners: CLIENT (SASL_SSL), AGENTS (SSL, certificates of 
 from __future__ import annotations
 
 import json
-import os
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import jwt
+import pytest
 from confluent_kafka.admin import (
     AdminClient,
     NewTopic,
@@ -153,7 +153,7 @@ def secure_cluster(
     `authority` None: a new one.
     """
     cluster = SecureCluster(authority or Authority(directory), ec.generate_private_key(ec.SECP256R1()))
-    environment = os.environ | {
+    own_variables = {
         "HEADRACE_LISTENER_NAME_AGENTS_SSL_CLIENT_AUTH": "required",
         "HEADRACE_LISTENER_NAME_CLIENT_CONNECTION_FAILED_AUTHENTICATION_DELAY_MS": "1",
         "HEADRACE_LISTENER_NAME_CLIENT_SASL_OAUTHBEARER_EXPECTED_AUDIENCE": "headrace",
@@ -178,8 +178,11 @@ def secure_cluster(
             "listeners": f"CLIENT://{client},ADMIN://{admin},AGENTS://{link}",
             "ssl.keystore.location": str(cluster.keystores[-1]),
         }
-        cluster.agents.append(AgentUnderTest({**secured, **own, **(more or {})}, environment))
+        cluster.agents.append(AgentUnderTest({**secured, **own, **(more or {})}))
     with ExitStack() as stack, ThreadPoolExecutor() as pool:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, value in own_variables.items():
+            patch.setenv(name, value)  # forked agents have this process's environment
         list(pool.map(stack.enter_context, cluster.agents))
         cluster.user("orders")
         yield cluster

@@ -1,18 +1,19 @@
-"""Retention as a whole: `headrace dev`, its controller, its compactor, and clients that see records go."""
+"""Retention as a whole: an agent, its controller, its compactor, and clients that see records go."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 from kafka import KafkaAdminClient
 
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
+from tests.forked_cluster import ForkedCluster
 
 RECORDS = 20
 BATCH_BYTES_MAX = 300
@@ -20,10 +21,10 @@ WITHIN_SECONDS = 300
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    place: Path = tmp_path_factory.mktemp("dev")
-    with DevServer(place / "data", settings={"log.retention.check.interval.ms": 200, "linger.ms": 25}) as dev:
-        yield dev
+def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    settings = {"log.retention.check.interval.ms": 200, "linger.ms": 25}
+    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), settings=settings) as running:
+        yield running
 
 
 @pytest.fixture

@@ -103,6 +103,7 @@ async def test_agents_are_upgraded_one_by_one_without_an_error(previous: Path, o
     load.assert_nothing_went_wrong()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("X9")
 async def test_an_agent_of_the_previous_release_comes_back_without_an_error(
     previous: Path, old_cluster: dict[str, object]

@@ -107,6 +107,7 @@ def planted(
     postgres_server: EmbeddedPostgres,
     metastore_url: str,
     capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Planted]:
     authority = Authority(tmp_path)
     url = postgres_server.tcp_url(urlsplit(metastore_url).path.lstrip("/"))
@@ -134,8 +135,9 @@ def planted(
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
         "log.level": "debug",
     }
-    environment = os.environ | {"PASSPHRASE": "planted-tls-passphrase"}
-    with AgentUnderTest(settings, environment) as agent:
+    monkeypatch.setenv("PASSPHRASE", "planted-tls-passphrase")
+    environment = dict(os.environ)
+    with AgentUnderTest(settings) as agent:
         yield Planted(agent, client, admin, authority.path, settings, environment, secrets)
 
 

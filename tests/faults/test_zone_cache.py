@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,9 +104,14 @@ def test_a_zone_shares_its_files_and_no_data_byte_crosses_zones(patient_three: T
 
     first, second, third = three
     zone_a = (first, second)
-    asked = sum(_metric(agent, "zone_cache_rpcs_total", direction="sent") for agent in zone_a)
-    served = sum(_metric(agent, "zone_cache_rpcs_total", direction="served") for agent in zone_a)
-    assert asked == served > 0
+    until = time.monotonic() + SECONDS_MAX
+    while True:  # what is under way was sent, and is served in a moment
+        asked = sum(_metric(agent, "zone_cache_rpcs_total", direction="sent") for agent in zone_a)
+        served = sum(_metric(agent, "zone_cache_rpcs_total", direction="served") for agent in zone_a)
+        if asked == served > 0:
+            break
+        assert time.monotonic() < until, (asked, served)
+        time.sleep(0.1)
     assert sum(_metric(agent, "fetch_read_bytes_total", source="zone") for agent in zone_a) > 0
     assert _metric(third, "zone_cache_rpcs_total") == 0, "alone in its zone"
     assert _metric(third, "fetch_read_bytes_total", source="store") == 0, "it wrote these files itself"

@@ -14,7 +14,7 @@ from tests.house import compiling, limits
 from tests.house.failures import LINES_KEPT, last_lines
 from tests.house.process_cpu import ProcessTree
 from tests.house.progress import Progress
-from tests.house.units import unit_of
+from tests.house.units import mixed, unit_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,6 +52,16 @@ def test_a_folder_with_one_cluster_is_one_unit() -> None:
     assert unit_of("tests/faults/test_zones.py::test_a") == "tests/faults/test_zones.py"
 
 
+def test_units_that_wait_are_spread_over_the_run() -> None:
+    seconds = {f"tests/faults/test_{number}.py": 10.0 for number in range(5)}
+    seconds |= {f"tests/metastore/test_{number}.py": 1.0 for number in range(20)} | {"tests/agent/test_long.py": 5.0}
+    places = mixed(seconds)
+    order = sorted(seconds, key=lambda unit: places[unit])
+    kinds = ["waits" if unit.startswith("tests/faults") else "computes" for unit in order]
+    assert order.index("tests/agent/test_long.py") < order.index("tests/metastore/test_0.py")
+    assert {kinds[start : start + 6].count("waits") for start in range(2, 20)} == {1}
+
+
 def test_what_a_plan_leaves_out_stays_left_out(tmp_path: Path) -> None:
     plan = ToolPlan.write(tmp_path / "plan", {"there": None, "away": "needs away"}, present=["there"])
     assert plan.wait_for("there") is None
@@ -63,6 +73,7 @@ def test_what_a_plan_leaves_out_stays_left_out(tmp_path: Path) -> None:
 def test_a_test_waits_for_what_a_plan_promises(tmp_path: Path) -> None:
     plan = ToolPlan.write(tmp_path / "plan", {"kafka": None, "kcat": None}, present=[])
     assert plan.is_waiting("kafka")
+    assert plan.promised() == {"kafka", "kcat"}
     found: list[str | None] = []
     waiting = threading.Thread(target=lambda: found.extend(map(plan.wait_for, ("kafka", "kcat"))))
     waiting.start()

@@ -2,20 +2,22 @@
 
 Place: replaces the scheduler of pytest-xdist by one that knows the units below.
 A unit is a file, or a folder with one cluster or one Spark for all its tests. Long units come first, so that all
-workers end together; units that need a tool come after the others, so that it can be installed meanwhile, and those
-that need Helm, which takes minutes to build, come last.
-Invariant: the order is the same in each worker, because it depends only on the tests and on cost.json.
+workers end together. Units that wait for processes most of the time are spread over the run among those that compute,
+so that the cores have work all the time. Units that need a tool which is installed during the run come after the
+others, and those that need Helm, which takes minutes to build, come last.
+Invariant: the order is the same in each worker, because it depends only on the tests, cost.json and the run's plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from load.tools.deploy import DEPLOY_TOOLS
+from load.tools.plan import ToolPlan
 from tests.house.expected import file_of, seconds_of_test
 from tests.house.needs import tools_of
 
@@ -31,6 +33,8 @@ WITH_PROCESSES = frozenset((
     "cli", "client", "compat", "deploy", "faults", "kubernetes", "load", "package", "pauses", "simulation", "spark",
 ))  # fmt: skip
 """Folders that `make test FAST=1` leaves out: they start processes, or take long."""
+WAITING = frozenset(("cli", "client", "compat", "deploy", "faults", "spark"))
+"""Folders with tests that wait for leases, intervals and starts more than they compute."""
 FAST_SECONDS_MAX = 0.3
 """A slower test is not `fast`."""
 
@@ -57,31 +61,44 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> UnitScheduli
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort the units, and mark the tests that are fast."""
+    plan = ToolPlan.current()
+    promised = plan.promised() if plan else frozenset()
     seconds: dict[str, float] = {}
     stages: dict[str, int] = {}
     for item in items:
         unit = unit_of(item.nodeid)
         if not item.get_closest_marker("slow"):
             seconds[unit] = seconds.get(unit, 0.0) + seconds_of_test(item.nodeid)
-            stages[unit] = max(stages.get(unit, 0), _stage(item))
+            stages[unit] = max(stages.get(unit, 0), _stage(item, promised))
         if _is_fast(item):
             item.add_marker("fast")
-    items.sort(key=_place(stages, seconds))
+    places: dict[str, tuple[int, float]] = {}
+    for stage in sorted(set(stages.values())):
+        among = {unit: seconds[unit] for unit in stages if stages[unit] == stage}
+        places |= {unit: (stage, share) for unit, share in mixed(among).items()}
+    items.sort(key=lambda item: (places.get(unit_of(item.nodeid), (0, 1.0)), unit_of(item.nodeid)))
 
 
-def _place(stages: dict[str, int], seconds: dict[str, float]) -> Callable[[pytest.Item], tuple[int, float, str]]:
-    def place(item: pytest.Item) -> tuple[int, float, str]:
-        unit = unit_of(item.nodeid)
-        return stages.get(unit, 0), -seconds.get(unit, 0.0), unit
-
-    return place
+def mixed(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the place of each unit, from 0 to 1: both kinds begin with their longest and end at the same time."""
+    waiting = {unit for unit in seconds if not WAITING.isdisjoint(unit.split("/"))}
+    return _shares(waiting, seconds) | _shares(seconds.keys() - waiting, seconds)
 
 
-def _stage(item: pytest.Item) -> int:
-    tools = tools_of(item)
-    if any(tool in DEPLOY_TOOLS for tool in tools):
-        return 2
-    return int(bool(tools) or not NEED_VERSITYGW.isdisjoint(_fixtures(item)))
+def _shares(units: Iterable[str], seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the share of these units' time that is before each of them, the longest first."""
+    ordered = sorted(units, key=lambda unit: (-seconds[unit], unit))
+    whole = sum(seconds[unit] for unit in ordered) or 1.0
+    before, shares = 0.0, {}
+    for unit in ordered:
+        shares[unit] = before / whole
+        before += seconds[unit]
+    return shares
+
+
+def _stage(item: pytest.Item, promised: frozenset[str]) -> int:
+    tools = {*tools_of(item), *(() if NEED_VERSITYGW.isdisjoint(_fixtures(item)) else ("versitygw",))} & promised
+    return 2 if tools & DEPLOY_TOOLS.keys() else int(bool(tools))
 
 
 def _is_fast(item: pytest.Item) -> bool:

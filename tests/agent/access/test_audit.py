@@ -32,11 +32,11 @@ from headrace.agent.serve.handlers import ROWS
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import ALONE
 from headrace.protocol.request import ClientConnection, Request
-from load.dev_server import DevServer
 from tests.agent.access.admin import test_delegation_tokens as tokens
 from tests.agent.access.admin.access_world import World
 from tests.agent.access.test_sasl import World as SaslWorld
 from tests.agent.client_calls import a_request
+from tests.agent_process import AgentUnderTest, format_storage
 from tests.manual_clock import ManualClock
 
 SECONDS_MAX = 60
@@ -218,10 +218,13 @@ def test_a_file_that_was_moved_is_opened_again(audit_file: Path, fake_clock: Man
 
 
 @pytest.mark.requirement("X2")
-def test_a_real_agent_writes_a_line_per_change(tmp_path: Path) -> None:
+def test_a_real_agent_writes_a_line_per_change(metastore_url: str, tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
-    with DevServer(tmp_path / "dev", settings={"audit.log.path": path, "linger.ms": 5}) as server:
-        _change_everything({"bootstrap.servers": server.bootstrap, "client.id": "ops"})
+    cluster = {"metastore.url": metastore_url, "bucket": f"file://{tmp_path}"}
+    format_storage(cluster)
+    with AgentUnderTest({**cluster, "audit.log.path": path, "linger.ms": 5}) as agent:
+        _change_everything({"bootstrap.servers": agent.kafka, "client.id": "ops"})
+        assert agent.stop() == 0
     said = [json.loads(line) for line in path.read_text().splitlines()]
     assert {event["client_id"] for event in said} == {"ops"}
     assert [(e["api"], e["resource"], e.get("error")) for e in said] == [

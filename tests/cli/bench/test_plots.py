@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.cli.bench.measurement import Measurement, summarise
-from headrace.cli.bench.plots import draw_plots
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -24,6 +23,8 @@ def _run(row: str, target: str, **figures: object) -> Measurement:
 
 
 def test_only_what_was_measured_is_drawn(tmp_path: Path) -> None:
+    from headrace.cli.bench.plots import draw_plots  # matplotlib: half a second in each worker that collects this
+
     runs = [
         _run("10k", "dev", produce_p50_ms=8.0, cpu_s_per_gb={"agent": 4.0, "postgres": 0.0}),
         _run("10k", "kafka"),

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 import pytest
 
 from headrace.cli.console.server import ConsoleServer
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from tests.cli.console.scene import console_of, fill, with_tables
+from tests.forked_cluster import ForkedCluster
 
 
 @contextmanager
@@ -24,9 +26,9 @@ def serving(console: ConsoleServer) -> Iterator[ConsoleServer]:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+def cluster(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     settings = {"linger.ms": 25, "group.initial.rebalance.delay.ms": 100}
-    with DevServer(tmp_path_factory.mktemp("console"), agents=2, settings=settings) as running:
+    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("console"), agents=2, settings=settings) as running:
         fill(running.bootstrap)
         yield running
 

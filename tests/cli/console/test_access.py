@@ -73,7 +73,7 @@ def test_the_command_serves_until_it_is_stopped() -> None:
         assert PlainBrowser(url).get("/healthz").status == 200
         assert PlainBrowser(url).get("/topics").status == 503
         process.terminate()
-        assert process.wait(90) == 0
+        assert process.wait(300) == 0
 
 
 def test_a_token_is_given_once(tmp_path: Path) -> None:

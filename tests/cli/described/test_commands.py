@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.main import main
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from tests.cli.described.file_checks import (
     Files,
@@ -21,6 +22,7 @@ from tests.cli.described.file_checks import (
     check_export,
     check_impossible,
 )
+from tests.forked_cluster import ForkedCluster
 
 PAGE = Path(__file__).parents[3] / "docs" / "operate" / "CLUSTER_FILES.md"
 SECONDS_MAX = 600
@@ -28,8 +30,8 @@ COMMAND = f'#!/bin/sh\nexec "{sys.executable}" -m headrace.cli.main "$@"\n'
 
 
 @pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    with DevServer(tmp_path_factory.mktemp("empty")) as running:
+def empty(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    with ForkedCluster(postgres_server, tmp_path_factory.mktemp("empty")) as running:
         yield running
 
 

@@ -23,7 +23,7 @@ from headrace.cli.process.tracing import open_tracing
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
-from tests.agent_process import AgentUnderTest, format_storage
+from tests.agent_process import SECONDS_MAX, AgentUnderTest, format_storage
 
 IMPORTS = """\
 import sys
@@ -56,19 +56,19 @@ def test_a_variable_that_opentelemetry_refuses_is_named(monkeypatch: pytest.Monk
         open_tracing(Settings(otel_enable=True), SystemClock())
 
 
-def test_spans_reach_the_collector_that_the_environment_names(metastore_url: str, tmp_path: Path) -> None:
+def test_spans_reach_the_collector_that_the_environment_names(
+    metastore_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = {"metastore.url": metastore_url, "bucket": f"file://{tmp_path}"}
     format_storage(cluster)
     with _collector() as (endpoint, received):
-        environment = os.environ | {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
-            "OTEL_SERVICE_NAME": "orders-kafka",
-            "OTEL_TRACES_SAMPLER": "always_on",
-        }
-        with AgentUnderTest({**cluster, "otel.enable": "true", "broker.rack": "eu-1a"}, environment) as agent:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        monkeypatch.setenv("OTEL_SERVICE_NAME", "orders-kafka")
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")
+        with AgentUnderTest({**cluster, "otel.enable": "true", "broker.rack": "eu-1a"}) as agent:
             producer = confluent_kafka.Producer({"bootstrap.servers": agent.kafka})
             producer.produce("orders", b"value")
-            producer.flush()
+            assert producer.flush(SECONDS_MAX) == 0
             assert agent.stop() == 0, "what is left is sent while the agent stops"
     resources = [resource for request in received.queue for resource in request.resource_spans]
     attributes = {one.key: one.value.string_value for one in resources[0].resource.attributes}

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from tests.cli.conftest import two_agents
 
 
 @pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    with two_agents(tmp_path_factory) as running:
+def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
+    with two_agents(postgres_server, tmp_path_factory) as running:
         yield running

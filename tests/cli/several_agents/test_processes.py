@@ -129,8 +129,10 @@ def test_clients_use_both_metrics_are_summed_and_a_signal_drains_both(flags: lis
         for number in range(RECORDS):
             producer.produce("t", b"v%d" % number, partition=number % 8)
         assert producer.flush(SECONDS_MAX) == 0
-        led = {partition.leader for partition in admin.list_topics("t").topics["t"].partitions.values()}
-        assert led == {11, 12}
+        until = time.monotonic() + SECONDS_MAX
+        while {each.leader for each in admin.list_topics("t").topics["t"].partitions.values()} != {11, 12}:
+            assert time.monotonic() < until, "the first agent has not heard of the second"
+            time.sleep(0.02)
         consumer = Consumer({"bootstrap.servers": command.kafka[0], "group.id": "g", "auto.offset.reset": "earliest"})
         consumer.subscribe(["t"])
         read = {m.value() for m in consumer.consume(RECORDS, SECONDS_MAX)}
