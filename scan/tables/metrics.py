@@ -59,6 +59,16 @@ class TableMetrics:
             registry=registry,
         )
 
+        self._refused = Gauge(
+            "headrace_table_declarations_refused",
+            "Topics with table.enable=true that get no table; the log says why",
+            registry=registry,
+        )
+
+    def show_refused(self, topics: int) -> None:
+        """Show how many topics have configs that make no table."""
+        self._refused.set(topics)
+
     def done(self, table: str, done: TableRound) -> None:
         """Show one round."""
         self._following.labels(table).set(done.condition is Condition.FOLLOWING)

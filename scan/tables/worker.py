@@ -30,6 +30,7 @@ from headrace.scan.tables.appending import Append, Appended, CommitOutcome, appe
 from headrace.scan.tables.catalog import TableCatalog, dead_letters_of, view_of
 from headrace.scan.tables.chunks import CHUNK_BYTES, ChunkReader
 from headrace.scan.tables.dead_letters import NOTHING_DUE, DeadLetters, DeadLetterWriter, dead_letters_due
+from headrace.scan.tables.declaration import DISABLED, Declaration
 from headrace.scan.tables.expiry import expire
 from headrace.scan.tables.log_ranges import log_ranges, start_positions
 from headrace.scan.tables.orphans import remove_orphans
@@ -37,6 +38,7 @@ from headrace.scan.tables.policy import AppendStep, after, next_step
 from headrace.scan.tables.state import (
     BINARY,
     PAUSED,
+    TOLERANCE,
     Broken,
     Definition,
     Follows,
@@ -74,6 +76,8 @@ class TableRound(NamedTuple):
     """Records appended to the dead-letter table."""
     lag: Mapping[int, int] = {}
     has_more: bool = False
+    interval_ms: int | None = None
+    """The pause until the next round; None: that of the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,8 @@ class TableLook:
     partitions: Mapping[int, ScanPartition] = field(default_factory=dict)
     step: AppendStep | None = None
     letters: DeadLetters = NOTHING_DUE
+    declared: Declaration | None = None
+    """What topic configs say of it now; None: they did not make it."""
 
     @property
     def lag(self) -> dict[int, int]:
@@ -118,10 +124,16 @@ class TableReader:
 
         if definition.cluster_id != self.cluster.metastore.cluster_id:
             return stopped(f"the table is of another cluster: {definition.cluster_id}")
-        topic = (await self.topics.refresh()).topics_by_name.get(definition.topic)
+        image = await self.topics.refresh()
+        topic = image.topics_by_name.get(definition.topic)
         if topic is None or topic.topic_id != definition.topic_id:
             what = "was deleted" if topic is None else "was deleted and created again"
             return stopped(f"the topic {what}: {definition.topic} topic_id={definition.topic_id}")
+        declared = Declaration.of(topic.name, image.topic_configs(topic.name)) if definition.declared else None
+        if declared is not None and declared.name != name:
+            declared = declared._replace(is_enabled=False)  # the configs are about another table
+        if declared is not None and (conflict := declared.why_conflicting(definition)):
+            return stopped(conflict)
         standing = standing_of(view_of(table))
         if isinstance(standing, Broken):
             return stopped(standing.reason)
@@ -139,6 +151,7 @@ class TableReader:
             topic=topic,
             progress=progress,
             letters=letters,
+            declared=declared,
         )
         return found if progress is None else await self._next_to_the_log(found, topic, progress)
 
@@ -171,6 +184,30 @@ class TableWorker:
     async def keep(self, name: str) -> TableRound:
         """One round: at most one commit. Errors of catalog, bucket, metastore and registry; nothing is lost by them."""
         look = await self.tables.look(name)
+        if look.declared is not None:
+            done = await self._follow_configs(name, look, look.declared) or await self._round(name, look)
+            return done._replace(interval_ms=look.declared.interval_ms)
+        return await self._round(name, look)
+
+    async def _follow_configs(self, name: str, look: TableLook, declared: Declaration) -> TableRound | None:
+        """Set what the topic's configs say now; None if the table has it already."""
+        wanted = {}
+        if declared.is_enabled:
+            if look.definition.paused == DISABLED:
+                wanted[PAUSED] = ""
+            if look.definition.tolerance != declared.tolerance and look.definition.value_format != BINARY:
+                wanted[TOLERANCE] = declared.tolerance
+        elif not look.definition.paused:
+            wanted[PAUSED] = DISABLED
+        for key, value in wanted.items():
+            await asyncio.to_thread(self.tables.catalog.set_property, name, key, value)
+        if not wanted:
+            return None
+        if not declared.is_enabled:
+            return TableRound(Condition.PAUSED, DISABLED, lag=look.lag)
+        return TableRound(Condition.FOLLOWING, lag=look.lag, has_more=True)
+
+    async def _round(self, name: str, look: TableLook) -> TableRound:
         if look.condition is not Condition.FOLLOWING:
             return TableRound(look.condition, look.reason, lag=look.lag)
         assert look.topic is not None, "a table that follows has a topic"

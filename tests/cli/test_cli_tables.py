@@ -20,7 +20,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from headrace.cli.topic_tables.command import table_name
+from headrace.scan.tables.declaration import default_name
 from load.dev_server import DevServer
 from tests.cli.command_lines import SECONDS_MAX, Run, json_runner, told
 from tests.confluent_records import read
@@ -234,4 +234,4 @@ def test_columns_of_values_and_a_dead_letter_that_a_user_reads(server: DevServer
 
 
 def test_a_table_has_a_name_that_every_engine_takes() -> None:
-    assert [table_name(topic) for topic in ("orders", "web.Orders-2", "_x")] == ["orders", "web_orders_2", "_x"]
+    assert [default_name(topic) for topic in ("orders", "web.Orders-2", "_x")] == ["orders", "web_orders_2", "_x"]
