@@ -81,9 +81,10 @@ class TablesRole:
         from headrace.scan.read import SplitReader
         from headrace.scan.tables.declaring import TableDeclarer
         from headrace.scan.tables.follower import TableFollower
+        from headrace.scan.tables.looking import TableReader
         from headrace.scan.tables.metrics import TableMetrics
         from headrace.scan.tables.values.formats import ValueFormats
-        from headrace.scan.tables.worker import TableReader, TableWorker
+        from headrace.scan.tables.worker import TableWorker
 
         shared, settings = self._shared, self._settings
         catalog = await asyncio.to_thread(self._address.open)

@@ -21,11 +21,11 @@ from headrace.scan.partitions import TopicCatalog
 from headrace.scan.tables.catalog import CatalogAddress, TableCatalog, snapshot_view
 from headrace.scan.tables.creating import Values, create_table
 from headrace.scan.tables.declaring import declarations
+from headrace.scan.tables.looking import Condition, TableLook, TableReader
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
 from headrace.scan.tables.resume import Choice, decide, decide_letters, follow_log
 from headrace.scan.tables.state import BINARY, PAUSED, TOLERANCE
 from headrace.scan.tables.waiting import waited_ms
-from headrace.scan.tables.worker import Condition, TableLook, TableReader
 from headrace.storage.errors import HeadraceError, NotFoundError
 
 DECLARED = "declared"

@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from headrace.scan.errors import ForeignTableError
 from headrace.scan.tables.appending import CommitOutcome
 from headrace.scan.tables.declaring import TableDeclarer
+from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.metrics import TableMetrics
-from headrace.scan.tables.worker import Condition, TableRound, TableWorker
+from headrace.scan.tables.worker import TableRound, TableWorker
 from headrace.storage.clock import Clock
 from headrace.storage.errors import NotFoundError
 from headrace.storage.supervision import Supervisor

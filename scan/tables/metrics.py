@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from headrace.scan.tables.worker import Condition, TableRound
+from headrace.scan.tables.looking import Condition
+from headrace.scan.tables.worker import TableRound
 
 
 class TableMetrics:

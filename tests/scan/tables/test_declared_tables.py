@@ -20,8 +20,8 @@ from headrace.scan.errors import OptionError
 from headrace.scan.tables.catalog import CatalogAddress
 from headrace.scan.tables.declaring import TableDeclarer
 from headrace.scan.tables.follower import TableFollower
+from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.metrics import TableMetrics
-from headrace.scan.tables.worker import Condition
 from headrace.storage.supervision import Supervisor
 from tests.manual_clock import ManualClock
 from tests.scan.tables.world import Tables

@@ -14,7 +14,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 from pyiceberg.table import Table
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from headrace.scan.tables import appending, dead_letters, worker
+from headrace.scan.tables import appending, dead_letters, looking, worker
 from headrace.scan.tables.state import Follows, NotBegun, TableProgress, TableView, offsets_of
 from headrace.storage.cluster_properties import write_cluster_id
 from tests.metastore.sql_sources import Throwaway
@@ -70,7 +70,7 @@ def _lost_is_committed_again(*args: Any) -> Any:
 _append = appending.append
 BUGS: dict[str, tuple[Any, str, Any]] = {
     "the library's retry is on": (appending, "NO_RETRIES", "4"),
-    "offsets are only in the summary": (worker, "standing_of", _offsets_of_the_newest_snapshot),
+    "offsets are only in the summary": (looking, "standing_of", _offsets_of_the_newest_snapshot),
     "two workers do not exclude each other": (worker, "append", _bound_to_the_newest),
     "a lost answer is sent again": (worker, "append", _lost_is_committed_again),
 }
@@ -113,7 +113,7 @@ BUGS_OF_DEAD_LETTERS: dict[str, list[tuple[Any, str, Any]]] = {
     "a lost answer is sent again": [(dead_letters, "append", _lost_is_committed_again)],
     "dead letters of a worker that was killed are forgotten": [
         (worker.TableWorker, "_advance", lambda *args: _own.advance(*args)),
-        (worker, "dead_letters_due", _own.due),
+        (looking, "dead_letters_due", _own.due),
     ],
 }
 PLANTED_IN_DEAD_LETTERS = PlantedBugs("dead letters of iceberg tables", most=100)
