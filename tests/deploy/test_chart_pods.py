@@ -220,7 +220,7 @@ def test_the_commands_exist(name: str) -> None:
     for spec in pods(objects(name)).values():
         for container in containers(spec):
             program, *arguments = container["command"]
-            assert program in ("headrace", "headrace-spark-compaction", "python3", "sh")
+            assert program in ("headrace", "headrace-spark-compaction", "headrace-spark-tables", "python3", "sh")
             if program == "headrace":
                 assert arguments[0] in {command.name for command in COMMANDS}
 
@@ -339,6 +339,23 @@ def test_spark_is_started_by_its_command() -> None:
     assert "HEADRACE_METASTORE_URL" not in executor, "executors never connect to the metastore"
 
 
+def test_spark_appends_to_tables_with_settings_that_no_executor_gets() -> None:
+    spec = pods(objects("full"))["CronJob/streams-spark-tables"]
+    (driver,) = spec["containers"]
+    assert driver["command"] == ["headrace-spark-tables"]
+    assert importlib.util.find_spec("headrace.spark.tables.application") is not None
+    found = environment(driver)
+    assert (found["HEADRACE_TABLES_CATALOG_NAME"], found["HEADRACE_TABLES_CATALOG_URI"]) == (
+        *("lake", "https://catalog.example"),
+    )
+    assert "PYICEBERG_CATALOG__LAKE__TOKEN" in {each["name"] for each in driver["env"]}
+    assert spec["serviceAccountName"] == "streams-spark"
+    assert found["PYSPARK_SUBMIT_ARGS"].split()[-1] == "pyspark-shell"
+    executor = one(objects("full"), "ConfigMap", "-spark")["data"]["executor.yaml"]
+    assert "CATALOG" not in executor
+    assert "CronJob/streams-spark-tables" not in pods(objects("minimal", NEWEST, "spark.enabled=true"))
+
+
 def test_the_driver_may_make_executors_and_delete_them() -> None:
     found = objects("full")
     assert pods(found)["CronJob/streams-spark"]["serviceAccountName"] == "streams-spark"
@@ -355,7 +372,7 @@ def test_the_driver_may_make_executors_and_delete_them() -> None:
 
 
 def test_a_driver_is_bounded_in_time_and_memory() -> None:
-    job = one(objects("full"), "CronJob")["spec"]["jobTemplate"]["spec"]
+    job = one(objects("full"), "CronJob", "-spark")["spec"]["jobTemplate"]["spec"]
     assert job["activeDeadlineSeconds"] > 3600, "longer than the ids of a job's files are valid"
     (driver,) = job["template"]["spec"]["containers"]
     assert driver["resources"]["limits"]["memory"] == "2Gi"
