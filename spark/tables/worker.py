@@ -50,7 +50,7 @@ class SparkTables:
 
 @dataclass(slots=True)
 class SparkTableWorker(TableWorker):
-    """A worker whose large chunks are written by Spark."""
+    """A worker that has its large chunks written by Spark."""
 
     spark: SparkTables | None = None
 
