@@ -59,6 +59,8 @@ class TablesRunSummary:
     failed: int
     refused: int
     """Topics with table.enable=true that get no table."""
+    seconds: float
+    """With the start of Spark, if it was needed."""
 
     @property
     def is_well(self) -> bool:
@@ -68,6 +70,7 @@ class TablesRunSummary:
         return (
             f"tables on spark ended: following={self.following} paused={self.paused} stopped={self.stopped}"
             f" failed={self.failed} refused={self.refused}"
+            f" seconds={self.seconds:.1f}"
         )
 
 
@@ -148,6 +151,7 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
 
 async def run(follower: TableFollower) -> TablesRunSummary:
     """Turns until each table has what the log had."""
+    began = follower.clock.monotonic()
     while await follower.turn():
         pass
     conditions = [each.condition for each in follower.last.values()]
@@ -157,6 +161,7 @@ async def run(follower: TableFollower) -> TablesRunSummary:
         stopped=conditions.count(Condition.STOPPED),
         failed=len(follower.supervisor.problems()),
         refused=len(follower.refused),
+        seconds=follower.clock.monotonic() - began,
     )
 
 
