@@ -22,14 +22,14 @@ from headrace.scan.tables.catalog import translated
 from headrace.scan.tables.file_names import name_files
 
 
-class FilePlace(NamedTuple):
+class DataFilePlace(NamedTuple):
     """A table as of one look, for a task: its metadata in JSON, and the properties of its storage, with secrets."""
 
     metadata: str
     storage: dict[str, str]
 
     @classmethod
-    def of(cls, table: Table) -> FilePlace:
+    def of(cls, table: Table) -> DataFilePlace:
         return cls(table.metadata.model_dump_json(), dict(table.io.properties))
 
     def open(self) -> TableMetadata:
@@ -39,7 +39,7 @@ class FilePlace(NamedTuple):
         return metadata
 
 
-def write_data_files(place: FilePlace, metadata: TableMetadata, rows: pa.Table) -> list[DataFile]:
+def write_data_files(place: DataFilePlace, metadata: TableMetadata, rows: pa.Table) -> list[DataFile]:
     """Write the rows. UnavailableError: the storage does not answer; TableError: the table has no room for them."""
     if not rows.num_rows:
         return []

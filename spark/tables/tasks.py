@@ -20,7 +20,7 @@ from headrace.scan.cluster import BucketAddress
 from headrace.scan.read import SplitReader
 from headrace.scan.splits import Split
 from headrace.scan.tables.chunks import rows_of
-from headrace.scan.tables.data_files import FilePlace, write_data_files
+from headrace.scan.tables.data_files import DataFilePlace, write_data_files
 from headrace.scan.tables.state import BINARY, Definition, OffsetGap
 from headrace.scan.tables.values.formats import ValueFormats
 from headrace.scan.tables.values.open import ChunkOpener, Tolerance
@@ -34,7 +34,7 @@ HINT = "A commit took more than an hour"
 class AppendTask(NamedTuple):
     """What all tasks of a chunk have in common."""
 
-    place: FilePlace
+    place: DataFilePlace
     definition: Definition
     registry_url: str
     bucket: BucketAddress

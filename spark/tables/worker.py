@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from headrace.scan.cluster import BucketAddress
 from headrace.scan.splits import Split, make_splits
 from headrace.scan.tables.chunks import ChunkReader
-from headrace.scan.tables.data_files import FilePlace
+from headrace.scan.tables.data_files import DataFilePlace
 from headrace.scan.tables.looking import TableLook
 from headrace.scan.tables.policy import AppendStep
 from headrace.scan.tables.state import TableProgress
@@ -69,7 +69,7 @@ class SparkTableWorker(TableWorker):
     async def _written(self, name: str, look: TableLook, splits: Sequence[Split]) -> Made | None:
         """Let tasks write the splits; None if the driver has to decide. UnavailableError: a task failed."""
         assert self.spark is not None, "made without Spark"
-        task = AppendTask(FilePlace.of(look.table), look.definition, self.spark.registry_url, self.spark.bucket)
+        task = AppendTask(DataFilePlace.of(look.table), look.definition, self.spark.registry_url, self.spark.bucket)
         done = await asyncio.to_thread(_run, self.spark.open(), task, splits)
         dead = tuple(gap for each in done for gap in each.dead)
         files = tuple(file for each in done for file in each.files)
