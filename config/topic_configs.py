@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 
 from headrace.config.config_definition import INT_MAX, LONG_MAX, ConfigDefinition, ConfigEffect, Synonym, list_items
+from headrace.config.table_configs import TABLE_CONFIGS
 
 _REPLICA = re.compile(r"\d+:\d+", re.ASCII)
 MINUTE_MS = 60_000
@@ -223,6 +224,7 @@ TOPIC_CONFIGS: dict[str, ConfigDefinition] = {
         Synonym("log.roll.ms"),
         low=1,
     ),
+    **TABLE_CONFIGS,
     "unclean.leader.election.enable": _only_false(
         "no leader can lose data, so there is no unclean election",
         Synonym("unclean.leader.election.enable"),

@@ -30,8 +30,9 @@ from headrace.scan.cluster import BucketAddress, open_cluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.catalog import CatalogAddress
+from headrace.scan.tables.looking import TableReader
 from headrace.scan.tables.state import Definition
-from headrace.scan.tables.worker import TableReader, TableWorker
+from headrace.scan.tables.worker import TableWorker
 from headrace.storage.clock import SystemClock
 from load.bench_spark_scan import PARTITIONS, produce
 from load.dev_server import DevServer

@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.topics.manual_assignment import why_unassignable
 from headrace.agent.topics.topic_names import why_illegal
-from headrace.config import topic_configs
+from headrace.config import table_configs, topic_configs
 from headrace.config.settings import Settings
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.log.image import MetadataImage
@@ -101,7 +101,7 @@ def judge(wanted: Sequence[WantedTopic], image: MetadataImage, defaults: TopicDe
             _name_refusal(topic, image, repeats[topic.name], lookalikes[_flat(topic.name)])
             or _shape_refusal(topic, image)
             or _factor_refusal(topic, image, defaults)
-            or _config_refusal(topic)
+            or _config_refusal(topic, image)
         )
         judgements.append(refusal or _accepted(topic, defaults))
     if sum(judged.topic.partition_count for judged in judgements if isinstance(judged, AcceptedTopic)) > (
@@ -220,7 +220,10 @@ def _assignment_refusal(wanted: WantedTopic, image: MetadataImage) -> TopicRefus
     return None if reason is None else TopicRefusal(ErrorCode.invalid_replica_assignment, reason)
 
 
-def _config_refusal(wanted: WantedTopic) -> TopicRefusal | None:
+def _config_refusal(wanted: WantedTopic, image: MetadataImage) -> TopicRefusal | None:
     reasons = (topic_configs.why_invalid(name, value) for name, value in wanted.configs)
     reason = next((reason for reason in reasons if reason), None)
+    if reason is None:
+        given = {name: value for name, value in wanted.configs if value is not None}
+        reason = table_configs.why_not_with(given, has_feature=image.has_topic_tables)
     return None if reason is None else TopicRefusal(ErrorCode.invalid_config, reason)

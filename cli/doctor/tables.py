@@ -71,7 +71,6 @@ def away(settings: Settings, reason: str) -> Finding:
 
 def judge_tables(rows: Sequence[Mapping[str, Any]], interval_ms: int) -> Iterator[Finding]:
     """`rows` as `headrace tables list --json`; `interval_ms`: tables.commit.interval.ms."""
-    late_ms = max(LATE_MS, LATE_INTERVALS * interval_ms)
     following = 0
     for row in rows:
         name, condition, reason = row["table"], row["condition"], row["reason"]
@@ -80,9 +79,12 @@ def judge_tables(rows: Sequence[Mapping[str, Any]], interval_ms: int) -> Iterato
         elif condition == "stopped":
             to_do = f"headrace tables resume {name} --at rows, offsets or log (docs/start/TABLES.md says which)"
             yield AREA.bad("stopped", f"{name}: {reason}", to_do)
+        elif condition == "declared":
+            to_do = f"look at the log of the process with the role tables; topic {row['topic']} has table.enable=true"
+            yield AREA.bad("declared", f"{name}: {reason}", to_do)
         elif condition != "following":
             yield AREA.bad("unreadable", f"{name}: {reason}", f"headrace tables show {name}")
-        elif row["waited_ms"] > late_ms:
+        elif row["waited_ms"] > max(LATE_MS, LATE_INTERVALS * (row.get("commit_interval_ms") or interval_ms)):
             found = f"{name}: records have waited for {row['waited_ms'] / 1000:,.0f} s"
             yield AREA.warn("late", found, "look at the log of the process with the role tables")
         else:

@@ -79,10 +79,12 @@ class TablesRole:
         from headrace.scan.cluster import BucketAddress, ScannedCluster
         from headrace.scan.partitions import TopicCatalog
         from headrace.scan.read import SplitReader
+        from headrace.scan.tables.declaring import TableDeclarer
         from headrace.scan.tables.follower import TableFollower
+        from headrace.scan.tables.looking import TableReader
         from headrace.scan.tables.metrics import TableMetrics
         from headrace.scan.tables.values.formats import ValueFormats
-        from headrace.scan.tables.worker import TableReader, TableWorker
+        from headrace.scan.tables.worker import TableWorker
 
         shared, settings = self._shared, self._settings
         catalog = await asyncio.to_thread(self._address.open)
@@ -99,6 +101,7 @@ class TablesRole:
                 settings.tables_commit_interval_ms,
                 settings.tables_snapshot_max_age_ms,
                 settings.tables_orphan_min_age_ms,
+                declarer=TableDeclarer(cluster, tables.topics, catalog),
             )
             await self._follower.run()
         finally:

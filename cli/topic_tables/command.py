@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,8 @@ from headrace.config.settings import Settings
 from headrace.storage.errors import InvalidError
 
 if TYPE_CHECKING:
-    from headrace.cli.topic_tables.work import OpenTables, Values
+    from headrace.cli.topic_tables.work import OpenTables
+    from headrace.scan.tables.creating import Values
 
 DESCRIPTION = """\
 Iceberg tables of topics: each committed record once, read from the bucket without an agent.
@@ -47,7 +47,6 @@ FROM_AGENT = (
 )  # fmt: skip
 TOLERANCES = ("none", "invalid_data", "all")
 _LIST = ("table", "topic", "condition", "records", "lag", "waited_ms", "reason")
-_NAME = re.compile(r"[^A-Za-z0-9_]")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -152,13 +151,10 @@ def _settings(args: argparse.Namespace) -> Settings:
     return settings_from(args, **found)
 
 
-def table_name(topic: str) -> str:
-    """The name of a topic's table: letters, digits and _, so that every engine takes it unquoted."""
-    return _NAME.sub("_", topic).lower()
-
-
 async def _create(args: argparse.Namespace, tables: OpenTables) -> None:
-    name = args.table or table_name(args.topic)
+    from headrace.scan.tables.declaration import default_name
+
+    name = args.table or default_name(args.topic)
     properties = pairs(args.set, "property")
     await tables.create(name, args.topic, args.start, args.partition_by, properties, _values(args))
     identifier = f"{tables.catalog.namespace}.{name}"
@@ -166,7 +162,7 @@ async def _create(args: argparse.Namespace, tables: OpenTables) -> None:
 
 
 def _values(args: argparse.Namespace) -> Values:
-    from headrace.cli.topic_tables.work import Values
+    from headrace.scan.tables.creating import Values
 
     text = None
     if args.schema_file is not None:

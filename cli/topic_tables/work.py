@@ -10,26 +10,31 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.config.settings import Settings
+from headrace.config.table_configs import ENABLE
+from headrace.config.table_configs import TOLERANCE as TOLERANCE_CONFIG
 from headrace.scan.cluster import ScannedCluster, open_cluster
 from headrace.scan.errors import ForeignTableError, OptionError
 from headrace.scan.partitions import TopicCatalog
-from headrace.scan.tables.appending import Append, CommitOutcome, append, widen
-from headrace.scan.tables.catalog import CatalogAddress, TableCatalog, dead_letters_of, snapshot_view
-from headrace.scan.tables.log_ranges import EARLIEST, LATEST, start_positions, start_timestamp
+from headrace.scan.tables.catalog import CatalogAddress, TableCatalog, snapshot_view
+from headrace.scan.tables.creating import Values, create_table
+from headrace.scan.tables.declaring import declarations
+from headrace.scan.tables.looking import Condition, TableLook, TableReader
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
 from headrace.scan.tables.resume import Choice, decide, decide_letters, follow_log
-from headrace.scan.tables.state import BINARY, PAUSED, TOLERANCE, Definition
-from headrace.scan.tables.values.formats import require_format
-from headrace.scan.tables.values.open import Tolerance
+from headrace.scan.tables.state import BINARY, PAUSED, TOLERANCE
 from headrace.scan.tables.waiting import waited_ms
-from headrace.scan.tables.worker import Condition, TableLook, TableReader
-from headrace.storage.errors import AlreadyExistsError, HeadraceError, NotFoundError, UnavailableError
+from headrace.storage.errors import HeadraceError, NotFoundError
 
+DECLARED = "declared"
+"""The condition of a table that topic configs declare, and that no worker has made yet."""
 UNKNOWN = "unknown"
 """The condition of a table that cannot be read; `reason` says why."""
+
+
+_NUMBERS = ("records", "lag", "waited_ms", "dead_letters", "commit_interval_ms")
 
 
 @asynccontextmanager
@@ -42,14 +47,6 @@ async def open_tables(settings: Settings) -> AsyncIterator[OpenTables]:
             yield OpenTables(cluster, catalog, address)
     finally:
         await asyncio.to_thread(catalog.close)
-
-
-class Values(NamedTuple):
-    """What the values of a new table are. `schema_text`: of a file."""
-
-    format: str = BINARY
-    schema_text: str | None = None
-    tolerance: str = Tolerance.INVALID_DATA.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +69,11 @@ class OpenTables:
         """Create the table and fix where it begins. NotFoundError for an unknown topic; errors as TableCatalog and
         require_format.
         """
-        if start not in (EARLIEST, LATEST):
-            start_timestamp(start)
         image = (await TopicCatalog(self.cluster.metastore).refresh()).topics_by_name.get(topic)
         if image is None:
             raise NotFoundError(f"topic does not exist: topic={topic}")
         values = values or Values()
-        text = values.schema_text or ""
-        definition = Definition(
-            self.cluster.metastore.cluster_id, topic, image.topic_id, start, "", values.format, text, values.tolerance
-        )
-        columns = require_format(definition, has_file=values.schema_text is not None)
-        if values.format != BINARY and dead_letters_of(name) in await asyncio.to_thread(self.catalog.names):
-            raise AlreadyExistsError(f"the name of its dead-letter table is taken: {dead_letters_of(name)}")
-        table = await asyncio.to_thread(self.catalog.create, name, definition, layout, properties)
-        positions = await start_positions(self.cluster, image, start)
-        made = await asyncio.to_thread(append, table, None, Append(None, positions))
-        if made.outcome is CommitOutcome.UNKNOWN:
-            raise UnavailableError(f"the table was created, and begins at its worker's first round: {name}")
-        if columns is not None:  # so that readers see them; if this fails, the worker adds them
-            await asyncio.to_thread(widen, await asyncio.to_thread(self.catalog.load, name), columns)
+        await create_table(self.cluster, self.catalog, name, image, start, layout, properties, values)
 
     async def rows(self) -> list[dict[str, Any]]:
         """A row for each table of a topic."""
@@ -108,7 +90,17 @@ class OpenTables:
                 found.append(await self._row(name, look))
             except HeadraceError as error:
                 found.append(_unreadable(name, look.definition.topic, error))
-        return found
+        return [*found, *await self._not_made({row["table"]: row["topic"] for row in found})]
+
+    async def _not_made(self, topics: Mapping[str, str | None]) -> list[dict[str, Any]]:
+        """The tables that topic configs declare and that are not there. `topics`: those of the tables that are."""
+        image = await TopicCatalog(self.cluster.metastore).refresh()
+        return [
+            {"table": declared.name, "topic": topic.name, "condition": DECLARED} | dict.fromkeys(_NUMBERS)
+            | {"reason": "the name is taken" if declared.name in topics else "no worker has made it yet"}
+            for topic, declared in declarations(image)
+            if topics.get(declared.name) != topic.name
+        ]  # fmt: skip
 
     async def describe(self, name: str) -> dict[str, Any]:
         """Everything about a table, with the lines that read it."""
@@ -169,6 +161,9 @@ class OpenTables:
             await self._continue(look, Choice(at))
         elif at is not None:
             raise OptionError(f"the table is not stopped: {name}: --at is for one that is")
+        if look.declared is not None and (tolerance is not None or not look.declared.is_enabled):
+            config = ENABLE if tolerance is None else TOLERANCE_CONFIG
+            raise OptionError(f"topic configs made this table: set {config} of topic {look.definition.topic}")
         if tolerance is not None:
             if look.definition.value_format == BINARY:
                 raise OptionError(f"every record fits: {name} has no schema")
@@ -192,6 +187,13 @@ class OpenTables:
 
     async def drop(self, name: str, *, purge: bool) -> None:
         """Remove it from the catalog."""
+        _, definition = await asyncio.to_thread(self.catalog.load_own, name)
+        image = await TopicCatalog(self.cluster.metastore).refresh()
+        for topic, declared in declarations(image):
+            if definition.declared and (topic.topic_id, declared.name) == (definition.topic_id, name):
+                raise OptionError(
+                    f"topic {topic.name} has {ENABLE}=true, which would make {name} again: set it to false"
+                )
         await asyncio.to_thread(self.catalog.drop, name, purge=purge)
 
     async def _look(self, name: str) -> TableLook:
@@ -207,10 +209,11 @@ class OpenTables:
             "waited_ms": await waited_ms(self.cluster.metastore, look, self.cluster.clock.wall_ms()),
             "dead_letters": await asyncio.to_thread(self._dead_letters, look),
             "reason": look.reason or None,
+            "commit_interval_ms": None if look.declared is None else look.declared.interval_ms,
         }
 
 
 def _unreadable(name: str, topic: str | None, error: HeadraceError) -> dict[str, Any]:
     """The row of a table that is there and cannot be read."""
-    unknown = dict.fromkeys(("records", "lag", "waited_ms", "dead_letters"))
+    unknown = dict.fromkeys(_NUMBERS)
     return {"table": name, "topic": topic, "condition": UNKNOWN, **unknown, "reason": str(error)}

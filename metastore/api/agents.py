@@ -52,8 +52,17 @@ TRANSACTION_VERSION = "transaction.version"
 """Kafka's feature: from level 1 on there are transactions, from 2 on with another epoch for each (KIP-890). Below 1 no
 agent begins one, so that none is read by an agent that does not know them (decisions/0060)."""
 
+TOPIC_TABLES = "topic.tables"
+"""The feature of agents that know the topic configs `table.*` (decisions/0085). Without it a topic cannot get them; its
+level goes down once no topic has any."""
+
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
-    {METADATA_FORMAT: FeatureRange(1, 4), SEGMENT_KEYS: FeatureRange(1, 1), TRANSACTION_VERSION: FeatureRange(0, 2)}
+    {
+        METADATA_FORMAT: FeatureRange(1, 4),
+        SEGMENT_KEYS: FeatureRange(1, 1),
+        TRANSACTION_VERSION: FeatureRange(0, 2),
+        TOPIC_TABLES: FeatureRange(1, 1),
+    }
 )
 """What this version of the software supports, of the features that a cluster can use at a level. A new cluster has the
 highest levels."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from headrace.config.table_configs import TABLE_PREFIX
 from headrace.metastore.api.agents import (
     CHOSEN_FEATURES,
     COMMIT_SHARDS,
@@ -24,11 +25,12 @@ from headrace.metastore.api.agents import (
     SEALED_SECRETS,
     SEGMENT_KEYS,
     SUPPORTED_FEATURES,
+    TOPIC_TABLES,
     TRANSACTION_VERSION,
 )
 from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.image import MetadataImage
-from headrace.metastore.log.kip631_records import FeatureLevelRecord, PartitionRecord
+from headrace.metastore.log.kip631_records import TOPIC_RESOURCE, FeatureLevelRecord, PartitionRecord
 from headrace.metastore.log.own_records import (
     OWN_TYPES,
     AliasPartitionRecord,
@@ -106,22 +108,10 @@ def change_feature(image: MetadataImage, name: str, level: int, *, allow_downgra
         return None
     if level < current and name in (SEGMENT_KEYS, SEALED_SECRETS, COMMIT_SHARDS):
         raise InvalidError(f"level cannot go down: feature={name} active={current}")
-    if level < 1 <= current and name == TRANSACTION_VERSION:
-        raise InvalidError(
-            f"level cannot go to 0, as older agents show aborted records: feature={name} active={current}"
-        )
-    if level < current and name == METADATA_FORMAT and level < PARTITION_CHANGES_FORMAT and _changed_topics(image):
-        raise InvalidError(
-            f"level cannot go down, as older agents do not know changed partitions: feature={name} active={current}"
-            f" topics={_changed_topics(image)}"
-        )
+    if level < current:
+        _refuse_what_older_agents_lack(image, name, level, current)
     if name == SEALED_SECRETS and image.metadata_format < SCRAM_KEYS_FORMAT:
         raise InvalidError(f"raise {METADATA_FORMAT} to {SCRAM_KEYS_FORMAT} first: before it passwords are not sealed")
-    if level < SCRAM_KEYS_FORMAT <= current and name == METADATA_FORMAT and image.scram_credentials:
-        raise InvalidError(
-            f"level cannot go down, as older agents do not know the keys of users: feature={name} active={current}"
-            f" users={list(islice(image.scram_credentials, 3))}"
-        )
     if level < current and not allow_downgrade:
         raise InvalidError(f"level would go down, which was not asked for: feature={name} active={current}")
     _refuse_unsupported(image, name, level)
@@ -138,6 +128,39 @@ def _changed_topics(image: MetadataImage) -> list[str]:
         if t.created_from or t.before_deletion or t.removed or t.doubling >= 0
     )
     return list(islice(changed, 3))
+
+
+def _refuse_what_older_agents_lack(image: MetadataImage, name: str, level: int, current: int) -> None:
+    """InvalidError if the cluster has something that agents without the level misread."""
+    if level < 1 <= current and name == TRANSACTION_VERSION:
+        raise InvalidError(
+            f"level cannot go to 0, as older agents show aborted records: feature={name} active={current}"
+        )
+    if name == METADATA_FORMAT and level < PARTITION_CHANGES_FORMAT and _changed_topics(image):
+        raise InvalidError(
+            f"level cannot go down, as older agents do not know changed partitions: feature={name} active={current}"
+            f" topics={_changed_topics(image)}"
+        )
+    if level < SCRAM_KEYS_FORMAT <= current and name == METADATA_FORMAT and image.scram_credentials:
+        raise InvalidError(
+            f"level cannot go down, as older agents do not know the keys of users: feature={name} active={current}"
+            f" users={list(islice(image.scram_credentials, 3))}"
+        )
+    if name == TOPIC_TABLES:
+        _refuse_while_topics_have_tables(image)
+
+
+def _refuse_while_topics_have_tables(image: MetadataImage) -> None:
+    found = (
+        resource[1]
+        for resource, configs in image.configs.items()
+        if resource[0] == TOPIC_RESOURCE and any(name.startswith(TABLE_PREFIX) for name in configs)
+    )
+    if topics := list(islice(found, 3)):
+        raise InvalidError(
+            f"level cannot go down, as older agents do not know the topic configs {TABLE_PREFIX}*:"
+            f" feature={TOPIC_TABLES} topics={topics}"
+        )
 
 
 def _refuse_unsupported(image: MetadataImage, name: str, level: int) -> None:

@@ -17,6 +17,7 @@ from headrace.metastore.api.agents import (
     COMMIT_SHARDS,
     LEADER_SPREAD,
     METADATA_FORMAT,
+    TOPIC_TABLES,
     TRANSACTION_VERSION,
     FeatureRange,
     Listener,
@@ -252,6 +253,11 @@ class MetadataImage:
         """How many tenths of the topics have leaders that are dealt evenly; 0: leaders follow commit shards."""
         active = self.features.get(LEADER_SPREAD)
         return 0 if active is None else active.max_level
+
+    @property
+    def has_topic_tables(self) -> bool:
+        """Whether topics can have the configs `table.*`."""
+        return TOPIC_TABLES in self.features
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
         """The settings that were given to the topic itself."""

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 
 from headrace.scan.tables.catalog import RETRIES, snapshot_view, translated
@@ -58,15 +59,18 @@ class Append:
     gaps: tuple[OffsetGap, ...] = ()
     dead: tuple[OffsetGap, ...] = ()
     """Records below the positions that are not in the rows, and are due in the dead-letter table."""
+    files: tuple[DataFile, ...] = ()
+    """Data files with more rows, which others wrote for this commit, in their order (data_files.py)."""
 
 
 class WrittenFiles(FileIO):
     """The table's storage; it remembers what was written, so that the files of a failed commit can be removed."""
 
-    def __init__(self, storage: FileIO) -> None:
+    def __init__(self, storage: FileIO, written: Sequence[str] = ()) -> None:
+        """`written`: what others wrote for the same commit."""
         super().__init__(storage.properties)
         self._storage = storage
-        self._locations: list[str] = []
+        self._locations = list(written)
 
     def new_input(self, location: str) -> InputFile:
         return self._storage.new_input(location)
@@ -103,7 +107,7 @@ def append(table: Table, before: TableProgress | None, add: Append) -> Appended:
 
     `before`: the progress in that snapshot; None if it has none. UnavailableError: nothing was committed.
     """
-    return _commit(table, lambda: _staged(table, before, add))
+    return _commit(table, lambda: _staged(table, before, add), [each.file_path for each in add.files])
 
 
 def widen(table: Table, columns: pa.StructType) -> CommitOutcome:
@@ -121,8 +125,8 @@ def widen(table: Table, columns: pa.StructType) -> CommitOutcome:
     return _commit(table, staged).outcome
 
 
-def _commit(table: Table, stage: Callable[[], Transaction]) -> Appended:
-    base_id, files = table.metadata.current_snapshot_id, WrittenFiles(table.io)
+def _commit(table: Table, stage: Callable[[], Transaction], written: Sequence[str] = ()) -> Appended:
+    base_id, files = table.metadata.current_snapshot_id, WrittenFiles(table.io, written)
     table.io = files
     try:
         with translated(f"table {name_of(table)}"):
@@ -156,7 +160,12 @@ def _staged(table: Table, before: TableProgress | None, add: Append) -> Transact
     name_files(table.metadata.properties, table.metadata.table_uuid)  # in memory only, too
     change = table.transaction()
     summary = {OFFSETS: offsets_text(add.positions)}
-    if add.rows is None or not add.rows.num_rows:
+    if add.files:
+        assert add.rows is None, "rows and files of others have no order"
+        with change._append_snapshot_producer(summary) as added:
+            for each in add.files:
+                added.append_data_file(each)
+    elif add.rows is None or not add.rows.num_rows:
         with change.update_snapshot(snapshot_properties=summary).fast_append():
             pass
     else:

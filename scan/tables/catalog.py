@@ -27,6 +27,7 @@ from headrace.scan.tables.state import (
     BINARY,
     CLUSTER_ID,
     DEAD_LETTERS_OF,
+    DECLARED,
     OFFSETS,
     START,
     TOLERANCE,
@@ -121,6 +122,8 @@ class TableCatalog:
                 VALUE_SCHEMA: definition.value_schema,
                 TOLERANCE: definition.tolerance,
             }
+        if definition.declared:
+            own[DECLARED] = definition.declared
         schema, spec = VALUED_SCHEMA if is_valued else SCHEMA, layout_of(layout, is_valued=is_valued)
         return self._create(name, schema, spec, OWN_PROPERTIES | dict(properties) | own)
 

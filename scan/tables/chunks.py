@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from headrace.scan.cluster import ScannedCluster
 from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.options import READ_PIN_MS
 from headrace.scan.partitions import ScanPartition
-from headrace.scan.plan import WantedOffsets, pin, plan
+from headrace.scan.plan import PlannedPartition, WantedOffsets, pin, plan
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.policy import AppendStep
 from headrace.scan.tables.rows import COLUMNS, table_of
@@ -44,6 +45,12 @@ class Reach(NamedTuple):
         return TablePosition(offset, self.epochs[bisect_left(self.last_offsets, offset - 1)])
 
 
+def rows_of(reader: SplitReader, planned: Sequence[PlannedPartition]) -> pa.Table:
+    """The rows of these extents, as the table takes them. Blocks."""
+    schema = arrow_schema(COLUMNS)
+    return table_of(batch for each in planned for batch in record_batches(reader.batches((each,)), schema))
+
+
 @dataclass(slots=True)
 class ChunkReader:
     """Reads chunks of one cluster. `chunk_bytes` as CHUNK_BYTES."""
@@ -60,13 +67,21 @@ class ChunkReader:
         self, step: AppendStep, partitions: Mapping[int, ScanPartition]
     ) -> tuple[dict[int, Reach], pa.Table]:
         """The rows of about `chunk_bytes`, and how far they reach. DataLossError."""
+        async with self.planned(step, partitions) as (reached, planned):
+            return reached, await self._rows(planned)
+
+    @asynccontextmanager
+    async def planned(
+        self, step: AppendStep, partitions: Mapping[int, ScanPartition]
+    ) -> AsyncIterator[tuple[dict[int, Reach], list[PlannedPartition]]]:
+        """The extents of about `chunk_bytes`, and how far they reach; pinned meanwhile. DataLossError."""
         pinned = await pin(self._metastore, "tables", READ_PIN_MS)
         try:
             reached = await self._reach(step, partitions)
             ranges = {
                 partitions[p]: WantedOffsets(step.wanted[p].start, each.position.offset) for p, each in reached.items()
             }
-            return reached, await self._rows(ranges)
+            yield reached, await self._plan(ranges)
         finally:
             await self._metastore.release_pins([pinned])
 
@@ -74,18 +89,15 @@ class ChunkReader:
         """The rows in these offsets. DataLossError."""
         pinned = await pin(self._metastore, "tables", READ_PIN_MS)
         try:
-            return await self._rows(ranges)
+            return await self._rows(await self._plan(ranges))
         finally:
             await self._metastore.release_pins([pinned])
 
-    async def _rows(self, ranges: Mapping[ScanPartition, WantedOffsets]) -> pa.Table:
-        planned = await plan(self._metastore, dict(ranges), fail_on_data_loss=True, committed=True)
-        schema = arrow_schema(COLUMNS)
-        return await asyncio.to_thread(
-            lambda: table_of(
-                batch for each in planned for batch in record_batches(self.reader.batches((each,)), schema)
-            )
-        )
+    async def _plan(self, ranges: Mapping[ScanPartition, WantedOffsets]) -> list[PlannedPartition]:
+        return list(await plan(self._metastore, dict(ranges), fail_on_data_loss=True, committed=True))
+
+    async def _rows(self, planned: Sequence[PlannedPartition]) -> pa.Table:
+        return await asyncio.to_thread(rows_of, self.reader, planned)
 
     async def _reach(self, step: AppendStep, partitions: Mapping[int, ScanPartition]) -> dict[int, Reach]:
         """Return where one commit may get: the ends of the extents that have about `chunk_bytes` together."""

@@ -3,7 +3,8 @@
 Place: run by the role `tables` (cli/process/tables_role.py). Several processes may run it: they lose commits to each
 other, and no row.
 Invariant: a table that fails or is stopped holds up no other. After a round in which nothing was left, the loop waits
-for tables.commit.interval.ms; after one that lost a commit to another worker, a random part of it more.
+for tables.commit.interval.ms, or for what a topic's table.commit.interval.ms says; after one that lost a commit to
+another worker, a random part of it more.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace.scan.errors import ForeignTableError
 from headrace.scan.tables.appending import CommitOutcome
+from headrace.scan.tables.declaring import TableDeclarer
+from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.metrics import TableMetrics
-from headrace.scan.tables.worker import Condition, TableRound, TableWorker
+from headrace.scan.tables.worker import TableRound, TableWorker
 from headrace.storage.clock import Clock
 from headrace.storage.errors import NotFoundError
 from headrace.storage.supervision import Supervisor
@@ -48,6 +52,12 @@ class TableFollower:
     orphan_min_age_ms: int = 0
     """Files that no commit has are removed if the store took a committed one so much later; 0: none."""
     last: dict[str, TableRound] = field(default_factory=dict)
+    declarer: TableDeclarer | None = None
+    """None: topic configs make no tables."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """By topic, why its configs made no table in the newest turn."""
+    _due: dict[str, float] = field(default_factory=dict)
+    """The time of the next round of each table that waits for it, in monotonic seconds."""
     _looked_at: dict[tuple[str, str], float] = field(default_factory=dict)
     """The time of the last upkeep of each kind and table, in monotonic seconds."""
 
@@ -56,13 +66,21 @@ class TableFollower:
         while True:
             more = await self.turn()
             if not more:
-                await self.clock.sleep(self.interval_ms / 1_000)
+                await self.clock.sleep(self._pause_seconds())
+
+    def _pause_seconds(self) -> float:
+        """The time until a table is due, at most the process's interval: then it looks for new tables."""
+        now = self.clock.monotonic()
+        return max(0.0, min([self.interval_ms / 1_000, *(due - now for due in self._due.values())]))
 
     async def turn(self) -> bool:
         """One turn of each table; whether something is left to append."""
         names = await asyncio.to_thread(self.worker.tables.catalog.names)
+        if self.declarer is not None and await self._declare(self.declarer, names):
+            names = await asyncio.to_thread(self.worker.tables.catalog.names)
         for gone in self.last.keys() - set(names):
             del self.last[gone]
+            self._due.pop(gone, None)
             self.metrics.forget(gone)
             self.supervisor.forget(f"table {gone}")
             for work in (EXPIRY, ORPHANS):
@@ -70,10 +88,23 @@ class TableFollower:
                 self._looked_at.pop((work, gone), None)
         more = False
         for name in names:
+            if self._due.get(name, 0.0) > self.clock.monotonic():
+                continue
+            self._due.pop(name, None)
             if await self.supervisor.attempt(f"table {name}", lambda name=name: self._keep(name)):  # type: ignore[misc]
                 more |= name in self.last and self.last[name].has_more
             await self._upkeep(name)
         return more
+
+    async def _declare(self, declarer: TableDeclarer, names: Sequence[str]) -> bool:
+        """Make the tables that topic configs declare; whether one may be new."""
+        made, refused = await declarer.make(names)
+        for topic, reason in refused.items():
+            if self.refused.get(topic) != reason:
+                logger.error("topic configs make no table: topic=%s reason=%s", topic, reason)
+        self.refused = refused
+        self.metrics.show_refused(len(refused))
+        return made
 
     async def _keep(self, name: str) -> None:
         for _ in range(COMMITS_IN_A_ROW):
@@ -124,4 +155,8 @@ class TableFollower:
         if done.dead_letters:
             logger.warning("records do not fit: table=%s dead_letters=%d", name, done.dead_letters)
         self.last[name] = done
+        if done.interval_ms is None or done.has_more:
+            self._due.pop(name, None)
+        else:
+            self._due[name] = self.clock.monotonic() + done.interval_ms / 1_000
         self.metrics.done(name, done)

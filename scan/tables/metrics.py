@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from headrace.scan.tables.worker import Condition, TableRound
+from headrace.scan.tables.looking import Condition
+from headrace.scan.tables.worker import TableRound
 
 
 class TableMetrics:
@@ -58,6 +59,16 @@ class TableMetrics:
             ["table"],
             registry=registry,
         )
+
+        self._refused = Gauge(
+            "headrace_table_declarations_refused",
+            "Topics with table.enable=true that get no table; the log says why",
+            registry=registry,
+        )
+
+    def show_refused(self, topics: int) -> None:
+        """Show how many topics have configs that make no table."""
+        self._refused.set(topics)
 
     def done(self, table: str, done: TableRound) -> None:
         """Show one round."""

@@ -29,6 +29,8 @@ VALUE_FORMAT, VALUE_SCHEMA = "headrace.value-format", "headrace.value-schema"
 BINARY = "binary"
 """The format of a table without a schema."""
 TOLERANCE = "headrace.errors-tolerance"
+DECLARED = "headrace.declared"
+"""What the topic's configs said when they made the table (declaration.py); `headrace tables create` sets none."""
 DEAD_LETTERS_OF = "headrace.dead-letters-of"
 """The property of a dead-letter table with the UUID of the table that the records did not fit. It has no topic."""
 UNKNOWN_EPOCH = -1
@@ -146,6 +148,8 @@ class Definition:
     """The text of a schema that was given as a file."""
     tolerance: str = "invalid_data"
     """The errors that do not pause it (values/open.py)."""
+    declared: str = ""
+    """What topic configs declared; empty: a user created the table."""
 
 
 def definition_of(properties: Mapping[str, str]) -> Definition | None:
@@ -158,6 +162,7 @@ def definition_of(properties: Mapping[str, str]) -> Definition | None:
             *(properties[CLUSTER_ID], properties[TOPIC], topic_id, properties[START], properties.get(PAUSED, "")),
             *(properties.get(VALUE_FORMAT, BINARY), properties.get(VALUE_SCHEMA, "")),
             properties.get(TOLERANCE, "invalid_data"),
+            properties.get(DECLARED, ""),
         )
     except (KeyError, ValueError) as error:
         raise TableError(f"a property that Headrace set is missing or damaged: {error}") from error

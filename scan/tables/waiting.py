@@ -9,7 +9,7 @@ lacks, whichever is later. So records with old timestamps do not make a table la
 from __future__ import annotations
 
 from headrace.metastore.api.read import ExtentQuery, ReadApi
-from headrace.scan.tables.worker import Condition, TableLook
+from headrace.scan.tables.looking import Condition, TableLook
 
 
 async def waited_ms(metastore: ReadApi, look: TableLook, now_ms: int) -> int | None:

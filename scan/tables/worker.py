@@ -12,52 +12,33 @@ killed, two workers, or a lost answer cost repeated work and no row. Rows of a p
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.table import Table
+from pyiceberg.manifest import DataFile
 
 from headrace.metastore.log.image import TopicImage
-from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import DataLossError
-from headrace.scan.partitions import ScanPartition, TopicCatalog
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.appending import Append, Appended, CommitOutcome, append, widen
-from headrace.scan.tables.catalog import TableCatalog, dead_letters_of, view_of
+from headrace.scan.tables.catalog import dead_letters_of
 from headrace.scan.tables.chunks import CHUNK_BYTES, ChunkReader
-from headrace.scan.tables.dead_letters import NOTHING_DUE, DeadLetters, DeadLetterWriter, dead_letters_due
+from headrace.scan.tables.dead_letters import DeadLetterWriter
+from headrace.scan.tables.declaration import DISABLED, Declaration
 from headrace.scan.tables.expiry import expire
-from headrace.scan.tables.log_ranges import log_ranges, start_positions
+from headrace.scan.tables.log_ranges import start_positions
+from headrace.scan.tables.looking import Condition, TableLook, TableReader
 from headrace.scan.tables.orphans import remove_orphans
-from headrace.scan.tables.policy import AppendStep, after, next_step
-from headrace.scan.tables.state import (
-    BINARY,
-    PAUSED,
-    Broken,
-    Definition,
-    Follows,
-    OffsetGap,
-    TableProgress,
-    standing_of,
-)
+from headrace.scan.tables.policy import AppendStep, after
+from headrace.scan.tables.state import BINARY, PAUSED, TOLERANCE, OffsetGap, TablePosition, TableProgress
 from headrace.scan.tables.values.formats import ValueFormats
 from headrace.scan.tables.values.open import ChunkOpener, Tolerance
 
 logger = logging.getLogger(__name__)
-
-
-class Condition(enum.Enum):
-    """What a table is doing."""
-
-    FOLLOWING = "following"
-    PAUSED = "paused"
-    """Paused by a user, or by its worker because of a record or a schema: the reason says which."""
-    STOPPED = "stopped"
-    """It cannot be continued without a user's decision: the reason says why."""
 
 
 class TableRound(NamedTuple):
@@ -74,83 +55,17 @@ class TableRound(NamedTuple):
     """Records appended to the dead-letter table."""
     lag: Mapping[int, int] = {}
     has_more: bool = False
+    interval_ms: int | None = None
+    """The pause until the next round; None: that of the process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableLook:
-    """What the table says, and what the log says next to it; nothing was changed.
+class Made(NamedTuple):
+    """What a commit appends: how many rows, records that are due as dead letters, and the rows or their files."""
 
-    `progress` None: nothing was appended yet. `step` None: the table does not follow, or has not begun.
-    """
-
-    condition: Condition
-    reason: str
-    table: Table
-    definition: Definition
-    topic: TopicImage | None = None
-    progress: TableProgress | None = None
-    partitions: Mapping[int, ScanPartition] = field(default_factory=dict)
-    step: AppendStep | None = None
-    letters: DeadLetters = NOTHING_DUE
-
-    @property
-    def lag(self) -> dict[int, int]:
-        """Offsets that are committed and not in the table, by partition."""
-        wanted = {} if self.step is None else self.step.wanted
-        return {partition: wanted[partition].end - wanted[partition].start if partition in wanted else 0
-                for partition in self.partitions}  # fmt: skip
-
-
-@dataclass(slots=True)
-class TableReader:
-    """Looks at the tables of one catalog."""
-
-    cluster: ScannedCluster
-    topics: TopicCatalog
-    catalog: TableCatalog
-
-    async def look(self, name: str) -> TableLook:
-        """Errors of catalog and metastore; NotFoundError, TableError."""
-        table, definition = await asyncio.to_thread(self.catalog.load_own, name)
-
-        def stopped(reason: str, condition: Condition = Condition.STOPPED) -> TableLook:
-            return TableLook(condition=condition, reason=reason, table=table, definition=definition)
-
-        if definition.cluster_id != self.cluster.metastore.cluster_id:
-            return stopped(f"the table is of another cluster: {definition.cluster_id}")
-        topic = (await self.topics.refresh()).topics_by_name.get(definition.topic)
-        if topic is None or topic.topic_id != definition.topic_id:
-            what = "was deleted" if topic is None else "was deleted and created again"
-            return stopped(f"the topic {what}: {definition.topic} topic_id={definition.topic_id}")
-        standing = standing_of(view_of(table))
-        if isinstance(standing, Broken):
-            return stopped(standing.reason)
-        progress = standing.progress if isinstance(standing, Follows) else None
-        letters = NOTHING_DUE
-        if progress is not None and progress.dead:
-            letters = await asyncio.to_thread(dead_letters_due, self.catalog, table, progress)
-        if letters.broken:
-            return replace(stopped(letters.broken), letters=letters)
-        found = TableLook(
-            condition=Condition.PAUSED if definition.paused else Condition.FOLLOWING,
-            reason=definition.paused,
-            table=table,
-            definition=definition,
-            topic=topic,
-            progress=progress,
-            letters=letters,
-        )
-        return found if progress is None else await self._next_to_the_log(found, topic, progress)
-
-    async def _next_to_the_log(self, found: TableLook, topic: TopicImage, progress: TableProgress) -> TableLook:
-        partitions, log = await log_ranges(self.cluster.metastore, topic, progress.positions)
-        step = next_step(progress.positions, log)
-        found = replace(found, partitions=partitions, step=step)
-        if step.ahead:
-            lost = ", ".join(map(str, step.ahead))
-            reason = f"the table has records that the log does not have (any more): {lost}"
-            return replace(found, condition=Condition.STOPPED, reason=reason)
-        return found
+    records: int
+    dead: tuple[OffsetGap, ...]
+    rows: pa.Table | None = None
+    files: tuple[DataFile, ...] = ()
 
 
 @dataclass(slots=True)
@@ -171,6 +86,30 @@ class TableWorker:
     async def keep(self, name: str) -> TableRound:
         """One round: at most one commit. Errors of catalog, bucket, metastore and registry; nothing is lost by them."""
         look = await self.tables.look(name)
+        if look.declared is not None:
+            done = await self._follow_configs(name, look, look.declared) or await self._round(name, look)
+            return done._replace(interval_ms=look.declared.interval_ms)
+        return await self._round(name, look)
+
+    async def _follow_configs(self, name: str, look: TableLook, declared: Declaration) -> TableRound | None:
+        """Set what the topic's configs say now; None if the table has it already."""
+        wanted = {}
+        if declared.is_enabled:
+            if look.definition.paused == DISABLED:
+                wanted[PAUSED] = ""
+            if look.definition.tolerance != declared.tolerance and look.definition.value_format != BINARY:
+                wanted[TOLERANCE] = declared.tolerance
+        elif not look.definition.paused:
+            wanted[PAUSED] = DISABLED
+        for key, value in wanted.items():
+            await asyncio.to_thread(self.tables.catalog.set_property, name, key, value)
+        if not wanted:
+            return None
+        if not declared.is_enabled:
+            return TableRound(Condition.PAUSED, DISABLED, lag=look.lag)
+        return TableRound(Condition.FOLLOWING, lag=look.lag, has_more=True)
+
+    async def _round(self, name: str, look: TableLook) -> TableRound:
         if look.condition is not Condition.FOLLOWING:
             return TableRound(look.condition, look.reason, lag=look.lag)
         assert look.topic is not None, "a table that follows has a topic"
@@ -224,8 +163,21 @@ class TableWorker:
                 else:
                     del reached[partition]
             rows, dead = opened.rows, opened.dead
+        return await self._commit(name, look, step, progress, reached, Made(rows.num_rows, dead, rows=rows))
+
+    async def _commit(
+        self,
+        name: str,
+        look: TableLook,
+        step: AppendStep,
+        progress: TableProgress,
+        reached: Mapping[int, TablePosition],
+        made_of: Made,
+    ) -> TableRound:
+        """One commit of what was made: the step up to `reached`."""
         moved, gaps = after(progress.positions, step, reached)
-        made = await asyncio.to_thread(append, look.table, progress, Append(rows, moved, gaps, dead))
+        add = Append(made_of.rows, moved, gaps, made_of.dead, made_of.files)
+        made = await asyncio.to_thread(append, look.table, progress, add)
         self._settle(name, made)
         if made.outcome is not CommitOutcome.COMMITTED:
             return TableRound(Condition.FOLLOWING, outcome=made.outcome, lag=look.lag, has_more=True)
@@ -236,8 +188,8 @@ class TableWorker:
             )
         left = look.lag | {p: wanted.end - max(wanted.start, moved[p].offset) for p, wanted in step.wanted.items()}
         missing = sum(gap.end - gap.start for gap in gaps)
-        has_more = bool(dead) or any(left.values())
-        return TableRound(Condition.FOLLOWING, "", made.outcome, rows.num_rows, missing, lag=left, has_more=has_more)
+        has_more = bool(made_of.dead) or any(left.values())
+        return TableRound(Condition.FOLLOWING, "", made.outcome, made_of.records, missing, lag=left, has_more=has_more)
 
     async def _pause(self, name: str, look: TableLook, reason: str) -> TableRound:
         """Say in the table why it cannot go on; a user resumes it."""

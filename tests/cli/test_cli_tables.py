@@ -20,7 +20,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from headrace.cli.topic_tables.command import table_name
+from headrace.scan.tables.declaration import default_name
 from load.dev_server import DevServer
 from tests.cli.command_lines import SECONDS_MAX, Run, json_runner, told
 from tests.confluent_records import read
@@ -244,5 +244,24 @@ def test_columns_of_values_and_a_dead_letter_that_a_user_reads(server: DevServer
     assert "typed_dead_letters" not in {row["table"] for row in run("tables", "list")}
 
 
+def test_a_topic_is_created_with_its_table(server: DevServer, run: Run) -> None:
+    """As `kafka-topics.sh --create --config table.enable=true`: one request, and the role makes the table."""
+    run("topics", "create", "declared", "--set", "table.enable=true", "--set", "table.partition.by=partition")
+    sent = send(server, "declared", 1, "first")
+    told(lambda: run("tables", "list"), lambda rows: {"declared", "following"} <= _conditions(rows, "declared"))
+    shown = caught_up(run, "declared", sent)
+    assert seen(rows_by_duckdb(shown["read_with"]["duckdb"])) == consumed(server, "declared", ends_of(shown))
+    assert "table.start cannot change" in run("configs", "set", "table.start=latest", "--topic", "declared", status=1)
+    assert "table.enable=true" in run("tables", "drop", "declared", "--yes", status=1)
+    run("configs", "set", "table.enable=false", "--topic", "declared")
+    told(lambda: run("tables", "list"), lambda rows: "paused" in _conditions(rows, "declared"))
+    run("tables", "drop", "declared", "--yes")
+
+
+def _conditions(rows: list[dict[str, Any]], table: str) -> set[str]:
+    """The table's name and condition, if it is there."""
+    return {text for row in rows if row["table"] == table for text in (row["table"], row["condition"])}
+
+
 def test_a_table_has_a_name_that_every_engine_takes() -> None:
-    assert [table_name(topic) for topic in ("orders", "web.Orders-2", "_x")] == ["orders", "web_orders_2", "_x"]
+    assert [default_name(topic) for topic in ("orders", "web.Orders-2", "_x")] == ["orders", "web_orders_2", "_x"]

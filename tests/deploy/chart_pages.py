@@ -115,6 +115,7 @@ NARROWER: dict[str, dict[str, Any]] = {
     "clusterFile.timeoutSeconds": SECONDS,
     "spark.image.digest": IMAGE_DIGEST,
     "spark.timeoutSeconds": SECONDS,
+    "spark.tables.timeoutSeconds": SECONDS,
     "spark.executors.instances": {"type": "integer", "minimum": 1},
     "spark.executors.cores": {"type": "integer", "minimum": 1},
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -220,7 +219,7 @@ def test_the_commands_exist(name: str) -> None:
     for spec in pods(objects(name)).values():
         for container in containers(spec):
             program, *arguments = container["command"]
-            assert program in ("headrace", "headrace-spark-compaction", "python3", "sh")
+            assert program in ("headrace", "headrace-spark-compaction", "headrace-spark-tables", "python3", "sh")
             if program == "headrace":
                 assert arguments[0] in {command.name for command in COMMANDS}
 
@@ -321,45 +320,6 @@ def test_one_agent_for_each_node_port() -> None:
     assert term["topologyKey"] == "kubernetes.io/hostname"
     assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
     assert one(found, "Service", "-external")["spec"]["externalTrafficPolicy"] == "Local"
-
-
-def test_spark_is_started_by_its_command() -> None:
-    spec = pods(objects("full"))["CronJob/streams-spark"]
-    (driver,) = spec["containers"]
-    assert driver["command"] == ["headrace-spark-compaction"]
-    assert importlib.util.find_spec("headrace.compactor.spark.application") is not None
-    options = environment(driver)["PYSPARK_SUBMIT_ARGS"].split()
-    assert options[-1] == "pyspark-shell"
-    assert "spark.kubernetes.driver.pod.name=$(POD_NAME)" in options, "executors are deleted with their driver"
-    for name in ("spark.authenticate", "spark.network.crypto.enabled", "spark.io.encryption.enabled"):
-        assert f"{name}=true" in options
-    assert environment(driver)["HEADRACE_S3_ENDPOINT"] == "https://s3.example:9000"
-    executor = one(objects("full"), "ConfigMap", "-spark")["data"]["executor.yaml"]
-    assert "HEADRACE_S3_ENDPOINT" in executor
-    assert "HEADRACE_METASTORE_URL" not in executor, "executors never connect to the metastore"
-
-
-def test_the_driver_may_make_executors_and_delete_them() -> None:
-    found = objects("full")
-    assert pods(found)["CronJob/streams-spark"]["serviceAccountName"] == "streams-spark"
-    binding = one(found, "RoleBinding", "-spark")
-    assert [subject["name"] for subject in binding["subjects"]] == ["streams-spark"]
-    verbs: dict[str, set[str]] = {}
-    for rule in one(found, "Role", binding["roleRef"]["name"])["rules"]:
-        for resource in rule["resources"]:
-            verbs.setdefault(resource, set()).update(rule["verbs"])
-    every = {"create", "get", "list", "watch", "delete", "deletecollection"}
-    assert verbs["pods"] >= every
-    assert verbs["configmaps"] >= every
-    assert "deletecollection" in verbs["services"], "it removes those of an earlier driver"
-
-
-def test_a_driver_is_bounded_in_time_and_memory() -> None:
-    job = one(objects("full"), "CronJob")["spec"]["jobTemplate"]["spec"]
-    assert job["activeDeadlineSeconds"] > 3600, "longer than the ids of a job's files are valid"
-    (driver,) = job["template"]["spec"]["containers"]
-    assert driver["resources"]["limits"]["memory"] == "2Gi"
-    assert "--driver-memory 1g" in environment(driver)["PYSPARK_SUBMIT_ARGS"], "the rest is Python's"
 
 
 @pytest.mark.needs("helm")

@@ -19,7 +19,6 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 
 from headrace.metastore.api.read import OffsetKind
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan import offsets, plan, read
 from headrace.scan.columns import arrow_schema, record_batches
@@ -33,9 +32,9 @@ from headrace.scan.splits import make_splits
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.objects.memory import MemoryStore
-from tests.metastore.sql_sources import Throwaway
 from tests.planted import PlantedBugs, Report, Trial
 from tests.scan.test_export import export, exported
+from tests.scan.thrown_away import ThrownAway
 from tests.spark.world import ScanWorld
 from tests.storage.batches import BASE_TIME_MS
 from tests.transactional_world import SeenRecord, Truth, Writer, committed, send, some_history
@@ -154,27 +153,16 @@ PLANTED = PlantedBugs("scans of transactions", most=500)
 
 @PLANTED.cases(BUGS)
 async def test_each_planted_bug_is_caught(
-    bug: str,
-    trial: Trial,
-    record_property: Report,
-    postgres_server: EmbeddedPostgres,
-    metastore_template: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
+    bug: str, trial: Trial, record_property: Report, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
     for seed in trial.seeds(record_property):
-        async with Throwaway(postgres_server, metastore_template).store() as (url, store):
-            world = ScanWorld(store, url, tmp_path_factory.mktemp("bucket"))
-            await world.begin()
-            await write_cluster_id(world.store, store.cluster_id)
+        async with thrown_away.world() as (world, _):
             try:
                 await histories(world, [seed])
             except Exception as found:
                 trial.saw(f"{type(found).__name__}: {found}")
-            finally:
-                await world.service.close()
 
 
 async def open_behind(world: ScanWorld) -> tuple[int, Truth, Writer]:

@@ -26,6 +26,7 @@ from headrace.metastore.api.agents import (
     SEALED_SECRETS,
     SEGMENT_KEYS,
     SUPPORTED_FEATURES,
+    TOPIC_TABLES,
     TRANSACTION_VERSION,
     AgentRegistration,
     agent_features,
@@ -53,6 +54,7 @@ def _registration(world: World, node_id: int, incarnation: uuid.UUID, **more: An
         "features": [
             ("Feature", {"name": METADATA_FORMAT, "min_supported_version": 1, "max_supported_version": 4}),
             ("Feature", {"name": TRANSACTION_VERSION, "min_supported_version": 0, "max_supported_version": 2}),
+            ("Feature", {"name": TOPIC_TABLES, "min_supported_version": 1, "max_supported_version": 1}),
             ("Feature", {"name": LEADER_SPREAD, "min_supported_version": 1, "max_supported_version": 10}),
         ],
         "rack": "a",
@@ -275,10 +277,11 @@ async def test_api_versions_shows_supported_and_finalized_features(world: World,
         (METADATA_FORMAT, 1, 4),
         (SEGMENT_KEYS, 1, 1),
         *([(TRANSACTION_VERSION, 0, 2)] if version > 3 else []),  # as Kafka: older clients misread a lowest level of 0
+        (TOPIC_TABLES, 1, 1),
         (LEADER_SPREAD, 1, 10),
     ]
     finalized = sorted((f.name, f.max_version_level) for f in answer.finalized_features)
-    assert finalized == sorted([*kafkas, (METADATA_FORMAT, 4), (TRANSACTION_VERSION, 2)])
+    assert finalized == sorted([*kafkas, (METADATA_FORMAT, 4), (TOPIC_TABLES, 1), (TRANSACTION_VERSION, 2)])
     assert answer.finalized_features_epoch == world.view.image.offset
     assert {row.api_key for row in answer.api_keys} >= {45, 46, 55, 57, 60, 62, 63, 64}
 

@@ -127,7 +127,8 @@ PAUSE_REASON = f"partition 0, offset 3: {HOSTILE}"
 
 def with_tables(server: DevServer, folder: Path) -> Settings:
     """Make tables of ORDERS and PAYMENTS, the latter paused; return the settings that reach them. No worker runs."""
-    from headrace.cli.topic_tables.work import Values, open_tables
+    from headrace.cli.topic_tables.work import open_tables
+    from headrace.scan.tables.creating import Values
 
     settings = Settings(
         metastore_url=server.metastore_url,

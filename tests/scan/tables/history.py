@@ -26,10 +26,11 @@ from pyiceberg.table.update import snapshot as snapshots
 
 from headrace.scan.errors import MisfitError
 from headrace.scan.tables.catalog import view_of
+from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.state import Definition, Follows, OffsetGap, standing_of
 from headrace.scan.tables.values.columns import ValueShape
 from headrace.scan.tables.values.formats import ValueFormats
-from headrace.scan.tables.worker import Condition, TableRound
+from headrace.scan.tables.worker import TableRound
 from headrace.storage.errors import UnavailableError
 from tests.scan.tables.world import Killed, Tables
 from tests.spark.world import ScanWorld, SeenRow

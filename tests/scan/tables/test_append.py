@@ -13,9 +13,9 @@ from headrace.metastore.log.loading import load_image
 from headrace.scan.errors import OptionError, TableError
 from headrace.scan.tables.appending import CommitOutcome
 from headrace.scan.tables.catalog import RETRIES, view_of
+from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.resume import Choice, decide
 from headrace.scan.tables.state import PROGRESS, Follows, definition_of, standing_of
-from headrace.scan.tables.worker import Condition
 from headrace.storage.errors import AlreadyExistsError, NotFoundError
 from tests.scan.tables.history import expire_all_but_the_newest, rewrite
 from tests.scan.tables.world import Tables

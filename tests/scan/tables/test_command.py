@@ -8,11 +8,12 @@ import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
-from headrace.cli.topic_tables.work import OpenTables, Values
+from headrace.cli.topic_tables.work import OpenTables
 from headrace.config.settings import Settings
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import OptionError
 from headrace.scan.tables.catalog import CatalogAddress
+from headrace.scan.tables.creating import Values
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
 from headrace.storage.errors import AlreadyExistsError, NotFoundError, UnavailableError
 from tests.scan.tables.world import NAMESPACE, Tables

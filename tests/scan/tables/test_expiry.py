@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from headrace.scan.tables.expiry import expire
-from headrace.scan.tables.worker import Condition
+from headrace.scan.tables.looking import Condition
 from headrace.storage.errors import UnavailableError
 from tests.scan.tables.history import rewrite
 from tests.scan.tables.world import Killed, Tables

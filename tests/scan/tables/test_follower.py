@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from headrace.scan.tables.follower import TableFollower
+from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.metrics import TableMetrics
 from headrace.scan.tables.state import PROGRESS
-from headrace.scan.tables.worker import Condition
 from headrace.storage.supervision import Supervisor
 from tests.deploy.metrics_page import declared_metrics
 from tests.manual_clock import ManualClock

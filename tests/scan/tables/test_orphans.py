@@ -17,19 +17,17 @@ from prometheus_client import CollectorRegistry
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.scan.tables import orphans
 from headrace.scan.tables.file_names import file_prefix
 from headrace.scan.tables.follower import ORPHANS_SECONDS, TableFollower
 from headrace.scan.tables.metrics import TableMetrics
-from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.supervision import Supervisor
 from tests.fixtures_s3 import BUCKET, aws_credentials, moto_url
 from tests.manual_clock import ManualClock
-from tests.metastore.sql_sources import Throwaway
 from tests.planted import PlantedBugs, Report, Trial
 from tests.scan.tables.orphan_history import MIN_AGE_MS, OrphanHistory, StoreTime
 from tests.scan.tables.world import Killed, Tables
+from tests.scan.thrown_away import ThrownAway
 from tests.spark.world import ScanWorld
 
 __all__ = ["aws_credentials", "moto_url"]
@@ -234,25 +232,13 @@ PLANTED = PlantedBugs("orphan files of iceberg tables", most=100)
 
 @PLANTED.cases(BUGS)
 async def test_each_planted_bug_is_caught(
-    bug: str,
-    trial: Trial,
-    record_property: Report,
-    postgres_server: EmbeddedPostgres,
-    metastore_template: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
+    bug: str, trial: Trial, record_property: Report, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
     for seed in trial.seeds(record_property):
-        async with Throwaway(postgres_server, metastore_template).store() as (url, store):
-            folder = tmp_path_factory.mktemp("world")
-            world = ScanWorld(store, url, folder / "bucket")
-            await world.begin()
-            await write_cluster_id(world.store, store.cluster_id)
+        async with thrown_away.world() as (world, folder):
             try:
                 await histories(world, Tables(world, folder / "iceberg"), [seed])
             except (AssertionError, FileNotFoundError) as found:
                 trial.saw(f"{type(found).__name__}: {found}")
-            finally:
-                await world.service.close()

@@ -16,8 +16,8 @@ from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.errors import OptionError
+from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.resume import Choice, decide, follow_log
-from headrace.scan.tables.worker import Condition
 from headrace.storage.cluster_properties import write_cluster_id
 from tests.metastore.sql_sources import Throwaway
 from tests.scan.tables.world import Tables

@@ -13,14 +13,12 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from pyiceberg.table import Table
 
-from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from headrace.scan.tables import appending, dead_letters, worker
+from headrace.scan.tables import appending, dead_letters, looking, worker
 from headrace.scan.tables.state import Follows, NotBegun, TableProgress, TableView, offsets_of
-from headrace.storage.cluster_properties import write_cluster_id
-from tests.metastore.sql_sources import Throwaway
 from tests.planted import PlantedBugs, Report, Trial
 from tests.scan.tables.history import TableHistory
 from tests.scan.tables.world import Tables
+from tests.scan.thrown_away import ThrownAway
 from tests.spark.world import ScanWorld
 
 pytestmark = pytest.mark.requirement("X11")
@@ -70,7 +68,7 @@ def _lost_is_committed_again(*args: Any) -> Any:
 _append = appending.append
 BUGS: dict[str, tuple[Any, str, Any]] = {
     "the library's retry is on": (appending, "NO_RETRIES", "4"),
-    "offsets are only in the summary": (worker, "standing_of", _offsets_of_the_newest_snapshot),
+    "offsets are only in the summary": (looking, "standing_of", _offsets_of_the_newest_snapshot),
     "two workers do not exclude each other": (worker, "append", _bound_to_the_newest),
     "a lost answer is sent again": (worker, "append", _lost_is_committed_again),
 }
@@ -113,7 +111,7 @@ BUGS_OF_DEAD_LETTERS: dict[str, list[tuple[Any, str, Any]]] = {
     "a lost answer is sent again": [(dead_letters, "append", _lost_is_committed_again)],
     "dead letters of a worker that was killed are forgotten": [
         (worker.TableWorker, "_advance", lambda *args: _own.advance(*args)),
-        (worker, "dead_letters_due", _own.due),
+        (looking, "dead_letters_due", _own.due),
     ],
 }
 PLANTED_IN_DEAD_LETTERS = PlantedBugs("dead letters of iceberg tables", most=100)
@@ -121,52 +119,26 @@ PLANTED_IN_DEAD_LETTERS = PlantedBugs("dead letters of iceberg tables", most=100
 
 @PLANTED.cases(BUGS)
 async def test_each_planted_bug_is_caught(
-    bug: str,
-    trial: Trial,
-    record_property: Report,
-    postgres_server: EmbeddedPostgres,
-    metastore_template: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
+    bug: str, trial: Trial, record_property: Report, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
-    await _look_for(trial, record_property, postgres_server, metastore_template, tmp_path_factory, is_valued=False)
+    await _look_for(trial, record_property, thrown_away, is_valued=False)
 
 
 @PLANTED_IN_DEAD_LETTERS.cases(BUGS_OF_DEAD_LETTERS)
 async def test_each_planted_bug_of_dead_letters_is_caught(
-    bug: str,
-    trial: Trial,
-    record_property: Report,
-    postgres_server: EmbeddedPostgres,
-    metastore_template: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
+    bug: str, trial: Trial, record_property: Report, thrown_away: ThrownAway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module, name, replacement in BUGS_OF_DEAD_LETTERS[bug]:
         monkeypatch.setattr(module, name, replacement)
-    await _look_for(trial, record_property, postgres_server, metastore_template, tmp_path_factory, is_valued=True)
+    await _look_for(trial, record_property, thrown_away, is_valued=True)
 
 
-async def _look_for(
-    trial: Trial,
-    record_property: Report,
-    postgres_server: EmbeddedPostgres,
-    metastore_template: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    *,
-    is_valued: bool,
-) -> None:
+async def _look_for(trial: Trial, record_property: Report, thrown_away: ThrownAway, *, is_valued: bool) -> None:
     for seed in trial.seeds(record_property):
-        async with Throwaway(postgres_server, metastore_template).store() as (url, store):
-            folder = tmp_path_factory.mktemp("world")
-            world = ScanWorld(store, url, folder / "bucket")
-            await world.begin()
-            await write_cluster_id(world.store, store.cluster_id)
+        async with thrown_away.world() as (world, folder):
             try:
                 await histories(world, Tables(world, folder / "iceberg"), [seed], is_valued=is_valued)
             except AssertionError as found:
                 trial.saw(f"{type(found).__name__}: {found}")
-            finally:
-                await world.service.close()

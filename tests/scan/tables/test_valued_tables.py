@@ -16,11 +16,11 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 from headrace.scan.errors import ForeignTableError, OptionError
 from headrace.scan.tables.appending import CommitOutcome
 from headrace.scan.tables.catalog import view_of
+from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.reading import TableAddress, duckdb_lines
 from headrace.scan.tables.resume import Choice, decide, decide_letters
 from headrace.scan.tables.state import PAUSED, TOLERANCE, Follows, standing_of
 from headrace.scan.tables.values import open as opening
-from headrace.scan.tables.worker import Condition
 from headrace.storage.errors import UnavailableError
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.compression import Codec

@@ -23,9 +23,10 @@ from headrace.scan.cluster import ScannedCluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.catalog import TableCatalog
+from headrace.scan.tables.looking import Condition, TableReader
 from headrace.scan.tables.state import Definition
 from headrace.scan.tables.values.formats import ValueFormats
-from headrace.scan.tables.worker import Condition, TableReader, TableRound, TableWorker
+from headrace.scan.tables.worker import TableRound, TableWorker
 from tests.spark.world import ScanWorld, SeenRow
 
 T = TypeVar("T")

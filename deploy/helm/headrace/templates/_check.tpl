@@ -25,6 +25,12 @@ What values.schema.json cannot say: each refusal names the key. Rendered first, 
 {{- if and $v.tables.enabled (not (get $v.tables.settings "tables.catalog.name")) -}}
 {{- fail "tables.settings has no tables.catalog.name: it names the Iceberg catalog" -}}
 {{- end -}}
+{{- if and $v.spark.tables.enabled (not $v.spark.enabled) -}}
+{{- fail "spark.tables.enabled needs spark.enabled: its driver has Spark's account and executors" -}}
+{{- end -}}
+{{- if and $v.spark.tables.enabled (not (get $v.spark.tables.settings "tables.catalog.name")) -}}
+{{- fail "spark.tables.settings has no tables.catalog.name: it names the Iceberg catalog" -}}
+{{- end -}}
 {{- if and $v.tables.enabled (get $v.settings "tables.catalog.name") -}}
 {{- fail "settings has tables.catalog.name: compactors would keep tables, too, and their image has no pyiceberg; set it in tables.settings only" -}}
 {{- end -}}
@@ -87,7 +93,7 @@ What values.schema.json cannot say: each refusal names the key. Rendered first, 
 {{- if and $v.monitoring.bearerTokenSecret.name (not (get $v.settings "http.bearer.token.location")) -}}
 {{- fail "monitoring.bearerTokenSecret.name has no effect without http.bearer.token.location in settings" -}}
 {{- end -}}
-{{- range $name, $env := dict "agents.extraEnv" $v.agents.extraEnv "compactor.extraEnv" $v.compactor.extraEnv "tables.extraEnv" $v.tables.extraEnv -}}
+{{- range $name, $env := dict "agents.extraEnv" $v.agents.extraEnv "compactor.extraEnv" $v.compactor.extraEnv "tables.extraEnv" $v.tables.extraEnv "spark.tables.extraEnv" $v.spark.tables.extraEnv -}}
 {{- range $env -}}
 {{- if and (hasPrefix "HEADRACE_" .name) (not .valueFrom) -}}
 {{- fail (printf "%s: %s: give it in `settings` (or with valueFrom, if it is a secret)" $name .name) -}}

@@ -1,0 +1,114 @@
+"""The topic configs `table.*`: they declare a topic's Iceberg table; the role `tables` makes it and keeps it so.
+
+Place: a part of config/topic_configs.py; scan/tables/declaration.py reads the values.
+Invariant: what a table cannot change once it exists is not changed while `table.enable` is true. A topic has such a
+config only in a cluster with the feature level `topic.tables`: agents without it do not know these names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from headrace.config.config_definition import LONG_MAX, ConfigDefinition, list_items
+
+TABLE_PREFIX = "table."
+ENABLE, NAME, VALUE_FORMAT = "table.enable", "table.name", "table.value.format"
+START, PARTITION_BY, TOLERANCE = "table.start", "table.partition.by", "table.errors.tolerance"
+INTERVAL_MS = "table.commit.interval.ms"
+LAYOUTS = ("day", "partition")
+"""What a table without a schema is partitioned by: the day of the record's time, the topic's partition."""
+INTERVAL_MS_MIN = 100
+_TABLE_NAME = re.compile(r"[\w-]{1,200}", re.ASCII)
+_WITH_FILE = "the schema is in a file: `headrace tables create --schema-file`"
+
+
+def _why_no_name(value: str) -> str | None:
+    return None if not value or _TABLE_NAME.fullmatch(value) else "not up to 200 letters, digits, _ and -"
+
+
+def _why_no_start(value: str) -> str | None:
+    is_time = value.isascii() and value.isdecimal() and len(value) < 19
+    return None if value in ("earliest", "latest") or is_time else "not earliest, latest or milliseconds since 1970"
+
+
+def _why_no_interval(value: str) -> str | None:
+    is_number = value.isascii() and value.isdecimal()
+    if value == "-1" or (is_number and INTERVAL_MS_MIN <= int(value) <= LONG_MAX):
+        return None
+    return f"not -1, or at least {INTERVAL_MS_MIN}"
+
+
+def _why_no_layout(value: str) -> str | None:
+    unknown = [each for each in list_items(value) if each not in LAYOUTS]
+    return f"not one of {', '.join(LAYOUTS)}: {unknown[0]}" if unknown else None
+
+
+TABLE_CONFIGS: dict[str, ConfigDefinition] = {
+    INTERVAL_MS: ConfigDefinition(
+        "-1", "long", "The pause between commits to the table; -1: tables.commit.interval.ms of the process that keeps"
+        " it.", check=_why_no_interval
+    ),
+    ENABLE: ConfigDefinition(
+        "false", "boolean", "With true, the role `tables` makes the topic's Iceberg table and keeps it; false pauses"
+        " it."
+    ),
+    TOLERANCE: ConfigDefinition(
+        "invalid_data", "string", "Errors that do not pause the table: none; invalid_data, a record that does not fit;"
+        " all, also a schema that the table cannot follow. Such records go to its dead-letter table.",
+        allowed=("none", "invalid_data", "all"),
+    ),
+    NAME: ConfigDefinition(
+        "", "string", "The table's name; empty: the topic's in lower case, with _ for other characters. Fixed while"
+        " table.enable is true.", check=_why_no_name
+    ),
+    PARTITION_BY: ConfigDefinition(
+        "", "list", "What the table is partitioned by. Fixed while table.enable is true.", check=_why_no_layout
+    ),
+    START: ConfigDefinition(
+        "earliest", "string", "The first record of the table: earliest, latest, or milliseconds since 1970. Fixed while"
+        " table.enable is true.", check=_why_no_start
+    ),
+    VALUE_FORMAT: ConfigDefinition(
+        "binary", "string", "How values become columns, as for `headrace tables create`. Fixed while table.enable is"
+        " true.", allowed=("binary", "registry", "json", "avro", "json-schema"),
+        refused={"avro": _WITH_FILE, "json-schema": _WITH_FILE},
+    ),
+}  # fmt: skip
+FIXED = (NAME, VALUE_FORMAT, START, PARTITION_BY)
+"""What a table has from its creation on."""
+
+
+def is_enabled(configs: Mapping[str, str]) -> bool:
+    """Whether a topic with these configs has a table."""
+    return configs.get(ENABLE, "false").lower() == "true"
+
+
+def fixed_values(configs: Mapping[str, str]) -> dict[str, str]:
+    """What the configs say of FIXED, defaults included; equal texts mean the same table."""
+    found = {name: configs.get(name, TABLE_CONFIGS[name].default) for name in FIXED}
+    return found | {PARTITION_BY: ",".join(list_items(found[PARTITION_BY]))}
+
+
+def why_not_with(configs: Mapping[str, str], *, has_feature: bool) -> str | None:
+    """Return None if a topic of this cluster can have the configs. `has_feature`: it has the level `topic.tables`."""
+    if has_feature:
+        return None
+    ours = (name for name, value in configs.items() if name in TABLE_CONFIGS and value != TABLE_CONFIGS[name].default)
+    if (name := next(ours, None)) is None:
+        return None
+    return f"{name} needs the feature level topic.tables=1: `headrace features upgrade --feature topic.tables=1`"
+
+
+def why_fixed(before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
+    """Return None if a table with the configs `before` can go on with `after`."""
+    if not is_enabled(before) or not is_enabled(after):
+        return None
+    was, wanted = fixed_values(before), fixed_values(after)
+    changed = next((name for name in FIXED if was[name] != wanted[name]), None)
+    if changed is None:
+        return None
+    return (
+        f"{changed} cannot change while {ENABLE} is true: the table has {was[changed] or 'the default'!r}. Another"
+        f" table needs another {NAME}, and {ENABLE}=false meanwhile"
+    )

@@ -1,0 +1,1 @@
+"""Topics as Iceberg tables, appended by Spark: the command `headrace-spark-tables`."""

@@ -1,0 +1,169 @@
+"""The command `headrace-spark-tables`: appends to the Iceberg tables of topics until each has everything, then ends.
+
+No executor is requested before a table lacks more than one task's worth of records.
+
+Place: run by the chart's CronJob (deploy/helm/) or manually; see docs/start/TABLES.md.
+    HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... HEADRACE_TABLES_CATALOG_NAME=... headrace-spark-tables
+    ... spark-submit "$(headrace-spark-tables --application)"
+Settings come from HEADRACE_* variables of the driver; executors need the credentials of the bucket.
+Invariant: the loop, the rules and the commits are those of the role `tables` (scan/tables/follower.py): both may keep
+one table. SIGTERM ends it at once: a commit happens or not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import random
+import signal
+import sys
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from pyspark import __version__ as pyspark_version
+from pyspark.sql import SparkSession
+
+from headrace.config.errors import ConfigError
+from headrace.config.load import load
+from headrace.config.settings import Settings
+from headrace.scan.cluster import BucketAddress, open_cluster
+from headrace.scan.partitions import TopicCatalog
+from headrace.scan.read import SplitReader
+from headrace.scan.tables.catalog import CatalogAddress
+from headrace.scan.tables.declaring import TableDeclarer
+from headrace.scan.tables.follower import TableFollower
+from headrace.scan.tables.looking import Condition, TableReader
+from headrace.scan.tables.metrics import TableMetrics
+from headrace.scan.tables.values.formats import ValueFormats
+from headrace.spark.tables.tasks import HINT
+from headrace.spark.tables.worker import SPLIT_BYTES, SparkTables, SparkTableWorker
+from headrace.storage.errors import HeadraceError, InvalidError
+from headrace.storage.supervision import Supervisor
+
+OLDEST_PYSPARK = (4, 0)
+DESCRIPTION = """\
+Append what is new to the Iceberg tables of topics, large parts on Spark, until each has everything. Settings come from
+HEADRACE_* variables: HEADRACE_METASTORE_URL, HEADRACE_BUCKET, HEADRACE_TABLES_CATALOG_NAME, ... The last line of stdout
+is a summary. Exit status 1: a table is stopped or could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablesRunSummary:
+    """What became of the tables. `stopped`: not those that a user paused."""
+
+    following: int
+    paused: int
+    stopped: int
+    failed: int
+    refused: int
+    """Topics with table.enable=true that get no table."""
+    seconds: float
+    """With the start of Spark, if it was needed."""
+
+    @property
+    def is_well(self) -> bool:
+        return not (self.stopped or self.failed or self.refused)
+
+    def __str__(self) -> str:
+        return (
+            f"tables on spark ended: following={self.following} paused={self.paused} stopped={self.stopped}"
+            f" failed={self.failed} refused={self.refused}"
+            f" seconds={self.seconds:.1f}"
+        )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """0 if each table has what the log had; 1 if one is stopped or failed, or, with one line, if it cannot start."""
+    parser = argparse.ArgumentParser(prog="headrace-spark-tables", description=DESCRIPTION)
+    parser.add_argument("--split-bytes", type=int, default=SPLIT_BYTES, help="stored bytes that one task appends")
+    parser.add_argument(
+        "--spark-log-level", default="WARN", metavar="LEVEL", help="of Spark's own log lines once it runs (WARN)"
+    )
+    parser.add_argument("--application", action="store_true", help="print the path of the file for spark-submit")
+    args = parser.parse_args(argv)
+    if args.application:
+        print(__file__)
+        return 0
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    try:
+        require_pyspark(pyspark_version)
+        summary = asyncio.run(work(load(environ=os.environ), args.split_bytes, args.spark_log_level))
+    except (ConfigError, HeadraceError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except asyncio.CancelledError:
+        print("error: stopped by SIGTERM; the next run continues", file=sys.stderr)
+        return 1
+    print(summary, flush=True)
+    return 0 if summary.is_well else 1
+
+
+def require_pyspark(version: str) -> None:
+    """InvalidError for a version that is not supported. Files are written without Spark's Iceberg runtime, so that
+    need not exist for it.
+    """
+    if tuple(int(each) for each in version.split(".")[:2]) < OLDEST_PYSPARK:
+        raise InvalidError(f"PySpark {version} is not supported: headrace-spark-tables runs with 4.0 and newer")
+
+
+async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> TablesRunSummary:
+    """Turns until nothing is left. Errors as open_cluster and CatalogAddress.open."""
+    task = asyncio.current_task()
+    assert task is not None, "runs in a task"
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    opened: list[SparkSession] = []
+
+    def session() -> SparkSession:
+        if not opened:
+            builder = SparkSession.builder.appName("headrace-tables").config("spark.ui.showConsoleProgress", "false")
+            opened.append(builder.getOrCreate())
+            opened[0].sparkContext.setLogLevel(spark_log_level)
+        return opened[0]
+
+    address, bucket = CatalogAddress.of(settings), BucketAddress.of(settings)
+    catalog = await asyncio.to_thread(address.open)
+    try:
+        async with open_cluster(settings) as cluster:
+            reader = SplitReader.open(bucket, cluster.clock, cluster.rng, pin_hint=HINT)
+            try:
+                url = settings.tables_schema_registry_url
+                tables = TableReader(cluster, TopicCatalog(cluster.metastore), catalog)
+                use = SparkTables(open=session, bucket=bucket, registry_url=url, split_bytes=split_bytes)
+                worker = SparkTableWorker(tables, reader, formats=ValueFormats(url), spark=use)
+                return await run(
+                    TableFollower(
+                        *(worker, TableMetrics(CollectorRegistry()), Supervisor(cluster.clock, CollectorRegistry())),
+                        *(cluster.clock, random.Random(), settings.tables_commit_interval_ms),
+                        *(settings.tables_snapshot_max_age_ms, settings.tables_orphan_min_age_ms),
+                        declarer=TableDeclarer(cluster, tables.topics, catalog),
+                    )
+                )
+            finally:
+                await asyncio.to_thread(reader.close)
+    finally:
+        await asyncio.to_thread(catalog.close)
+        for each in opened:
+            each.stop()
+
+
+async def run(follower: TableFollower) -> TablesRunSummary:
+    """Turns until each table has what the log had."""
+    began = follower.clock.monotonic()
+    while await follower.turn():
+        pass
+    conditions = [each.condition for each in follower.last.values()]
+    return TablesRunSummary(
+        following=conditions.count(Condition.FOLLOWING),
+        paused=conditions.count(Condition.PAUSED),
+        stopped=conditions.count(Condition.STOPPED),
+        failed=len(follower.supervisor.problems()),
+        refused=len(follower.refused),
+        seconds=follower.clock.monotonic() - began,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

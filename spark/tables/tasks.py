@@ -1,0 +1,71 @@
+"""One task of an append: a split of the log becomes data files of the table.
+
+    split -> raw rows -> columns of the values (scan/tables/values) -> Parquet files at the table's place
+
+Place: on executors, started by worker.py. It opens the bucket and the table's storage, and no metastore or catalog.
+Invariant: a task decides nothing that its neighbours could decide differently. If values ask for columns that the table
+lacks, or a record has to wait, it writes no file and says so: the driver makes the chunk alone. A task that is repeated
+writes other files, and those of the first attempt are orphans.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import DataFile
+
+from headrace.scan.cluster import BucketAddress
+from headrace.scan.read import SplitReader
+from headrace.scan.splits import Split
+from headrace.scan.tables.chunks import rows_of
+from headrace.scan.tables.data_files import DataFilePlace, write_data_files
+from headrace.scan.tables.state import BINARY, Definition, OffsetGap
+from headrace.scan.tables.values.formats import ValueFormats
+from headrace.scan.tables.values.open import ChunkOpener, Tolerance
+from headrace.spark.short_errors import short_errors
+from headrace.storage.clock import SystemClock
+from headrace.storage.collector_tuning import tune_collector
+
+HINT = "A commit took more than an hour"
+
+
+class AppendTask(NamedTuple):
+    """What all tasks of a chunk have in common."""
+
+    place: DataFilePlace
+    definition: Definition
+    registry_url: str
+    bucket: BucketAddress
+
+
+class TaskDone(NamedTuple):
+    """What a task wrote. `is_plain` False: nothing, as the driver has to decide."""
+
+    is_plain: bool
+    rows: int = 0
+    files: tuple[DataFile, ...] = ()
+    dead: tuple[OffsetGap, ...] = ()
+
+
+@short_errors
+def write_split(task: AppendTask, split: Split) -> TaskDone:
+    """Errors of bucket, registry and the table's storage fail the task."""
+    tune_collector()
+    reader = SplitReader.open(task.bucket, SystemClock(), random.Random(), pin_hint=HINT)
+    try:
+        rows = rows_of(reader, split)
+    finally:
+        reader.close()
+    metadata = task.place.open()
+    dead: tuple[OffsetGap, ...] = ()
+    if task.definition.value_format != BINARY:
+        form = ValueFormats(task.registry_url).of(task.definition)
+        schema = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
+        opener = ChunkOpener(form, schema, Tolerance(task.definition.tolerance))
+        opened = opener.open(rows)
+        if opened.columns != opener.columns or opened.cuts:
+            return TaskDone(is_plain=False)
+        rows, dead = opened.rows, opened.dead
+    return TaskDone(True, rows.num_rows, tuple(write_data_files(task.place, metadata, rows)), dead)

@@ -1,0 +1,93 @@
+"""Keeps a table as scan/tables/worker.py does, but for one step: the files of a large chunk are written by tasks.
+
+    look, step, pin, plan                       the driver, as without Spark
+    splits -> tasks.py -> data files            executors
+    one commit with these files                 the driver, by the same appending.py
+
+Place: used by application.py. Spark's job runs on a thread.
+Invariant: the commit path is that of the local worker, so both may keep one table, in turn or at once. A driver that is
+killed leaves files without a snapshot, and no row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from headrace.scan.cluster import BucketAddress
+from headrace.scan.splits import Split, make_splits
+from headrace.scan.tables.chunks import ChunkReader
+from headrace.scan.tables.data_files import DataFilePlace
+from headrace.scan.tables.looking import TableLook
+from headrace.scan.tables.policy import AppendStep
+from headrace.scan.tables.state import TableProgress
+from headrace.scan.tables.values.open import DEAD_RANGES_MAX
+from headrace.scan.tables.worker import Made, TableRound, TableWorker
+from headrace.spark.tables.tasks import AppendTask, TaskDone, write_split
+from headrace.storage.errors import HeadraceError, UnavailableError
+
+logger = logging.getLogger(__name__)
+
+SPLIT_BYTES = 64 * 1024 * 1024
+"""Stored bytes that one task reads; a smaller chunk is appended by the driver."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SparkTables:
+    """How Spark is used. `open`: called when the first chunk is large enough."""
+
+    open: Callable[[], SparkSession]
+    bucket: BucketAddress
+    registry_url: str = ""
+    split_bytes: int = SPLIT_BYTES
+    chunk_splits: int = 16
+    """Splits that one commit appends."""
+
+
+@dataclass(slots=True)
+class SparkTableWorker(TableWorker):
+    """A worker that has its large chunks written by Spark."""
+
+    spark: SparkTables | None = None
+
+    async def _advance(self, name: str, look: TableLook, step: AppendStep, progress: TableProgress) -> TableRound:
+        assert self.spark is not None, "made without Spark"
+        use = self.spark
+        chunks = ChunkReader(self.tables.cluster, self.reader, use.split_bytes * use.chunk_splits)
+        async with chunks.planned(step, look.partitions) as (reach, planned):
+            splits = make_splits(planned, use.split_bytes, None)
+            done = await self._written(name, look, splits) if len(splits) > 1 else None
+            if done is not None:
+                reached = {partition: each.position for partition, each in reach.items()}
+                return await self._commit(name, look, step, progress, reached, done)
+        return await TableWorker._advance(self, name, look, step, progress)
+
+    async def _written(self, name: str, look: TableLook, splits: Sequence[Split]) -> Made | None:
+        """Let tasks write the splits; None if the driver has to decide. UnavailableError: a task failed."""
+        assert self.spark is not None, "made without Spark"
+        task = AppendTask(DataFilePlace.of(look.table), look.definition, self.spark.registry_url, self.spark.bucket)
+        done = await asyncio.to_thread(_run, self.spark.open(), task, splits)
+        dead = tuple(gap for each in done for gap in each.dead)
+        files = tuple(file for each in done for file in each.files)
+        if all(each.is_plain for each in done) and len(dead) <= DEAD_RANGES_MAX:
+            logger.info("written by spark: table=%s tasks=%d files=%d", name, len(done), len(files))
+            return Made(sum(each.rows for each in done), dead, files=files)
+        logger.info("the driver decides about records of this chunk: table=%s tasks=%d", name, len(done))
+        for each in files:
+            await asyncio.to_thread(look.table.io.delete, each.file_path)
+        return None
+
+
+def _run(spark: SparkSession, task: AppendTask, splits: Sequence[Split]) -> list[TaskDone]:
+    """One task for each split; what they say, in the order of the splits."""
+    context = spark.sparkContext
+    try:
+        return context.parallelize(list(splits), len(splits)).map(lambda split: write_split(task, split)).collect()
+    except HeadraceError:
+        raise
+    except Exception as error:
+        raise UnavailableError(f"a task of Spark failed: {type(error).__name__}: {str(error)[:2_000]}") from error

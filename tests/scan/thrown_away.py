@@ -1,0 +1,37 @@
+"""A scanned cluster for one trial of a planted bug: its Postgres is dropped afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.storage.cluster_properties import write_cluster_id
+from tests.metastore.sql_sources import Throwaway
+from tests.spark.world import ScanWorld
+
+
+@dataclass(frozen=True, slots=True)
+class ThrownAway:
+    """Makes them."""
+
+    server: EmbeddedPostgres
+    template: str
+    folders: pytest.TempPathFactory
+
+    @asynccontextmanager
+    async def world(self) -> AsyncIterator[tuple[ScanWorld, Path]]:
+        """The cluster, and a folder for what is next to it."""
+        async with Throwaway(self.server, self.template).store() as (url, store):
+            folder = self.folders.mktemp("world")
+            world = ScanWorld(store, url, folder / "bucket")
+            await world.begin()
+            await write_cluster_id(world.store, store.cluster_id)
+            try:
+                yield world, folder
+            finally:
+                await world.service.close()
