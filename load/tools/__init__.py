@@ -51,7 +51,7 @@ KAFKA_JARS = TOOLS / f"kafka-{KAFKA_VERSION}" / "lib"
 SPARK_KAFKA_JARS = TOOLS / "spark-kafka" / "lib"
 """Spark's own Kafka source, with what it needs beyond PySpark's jars."""
 ICEBERG_SPARK = "iceberg-spark"
-ICEBERG_JARS = TOOLS / "iceberg-spark-jars"
+ICEBERG_JARS = TOOLS / f"iceberg-spark-jars-{digest(HERE / 'iceberg-spark')}"
 """Iceberg's runtime for Spark 4.1, and a driver for SQLite; the venv ICEBERG_SPARK has PySpark 4.1."""
 ICEBERG_REST = "iceberg-rest"
 ICEBERG_REST_JARS = TOOLS / "iceberg-rest" / f"lib-{digest(HERE / 'iceberg-rest')}"
@@ -89,11 +89,15 @@ def _install_kafkajs() -> None:
 
 
 def _copy_jars(pom: Path, place: Path, kafka_version: str = KAFKA_VERSION) -> None:
-    """The dependencies of a pom, resolved by Maven."""
+    """The dependencies of a pom, resolved by Maven. The folder is there only with all of them."""
+    part = place.with_name(f"{place.name}.part")
+    for folder in (part, place):
+        shutil.rmtree(folder, ignore_errors=True)
     run(
         "mvn", "--quiet", "--batch-mode", "--strict-checksums", "-f", str(pom), "dependency:copy-dependencies",
-        f"-DoutputDirectory={place}", f"-Dkafka.version={kafka_version}",
+        f"-DoutputDirectory={part}", f"-Dkafka.version={kafka_version}",
     )  # fmt: skip
+    part.rename(place)
 
 
 def _install_iceberg_spark() -> None:
@@ -186,7 +190,7 @@ ALL = {
             ICEBERG_SPARK,
             "PySpark 4.1 with Iceberg (580 MB)",
             ("java", "mvn"),
-            partial(python_apps.is_installed, ICEBERG_SPARK),
+            lambda: python_apps.is_installed(ICEBERG_SPARK) and ICEBERG_JARS.is_dir(),
             _install_iceberg_spark,
             COMMAND,
             is_nightly=True,
