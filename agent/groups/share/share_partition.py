@@ -1,0 +1,348 @@
+"""The records of one partition that one share group has in flight: a pure state machine over ranges of offsets.
+
+Place: owned by the group's coordinator (group_partitions.py), which gives it the time and stores it.
+    start   share-partition start offset: every record before it is done
+    end     the first offset that was never handed out; between the two every offset is in exactly one range
+    range   available, acquired by one member until a deadline, or done (accepted, rejected, a gap, attempts used up)
+Invariant: a record that is done is never acquired again. An acquired one has one member. A refused acknowledgement
+changes nothing. A range never becomes an object per record: equal neighbours are one range.
+If the owner is killed, the next one begins with what was stored last: acquired records are available to it.
+Source: KIP-932; Kafka's SharePartition.
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+
+class AckType(enum.IntEnum):
+    """What a member says about a record."""
+
+    GAP = 0
+    """There is no record: a marker, or a record that compaction removed."""
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+    """The member needs more time."""
+
+
+class RangeState(enum.IntEnum):
+    """What became of the records of a range."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    DONE = 2
+
+
+class InFlight(NamedTuple):
+    """Records in the same state. `tries`: how often they were acquired. `member_id` and `deadline` of acquired ones."""
+
+    first: int
+    last: int
+    state: RangeState
+    tries: int = 0
+    member_id: str = ""
+    deadline: float = 0.0
+
+
+class Acquired(NamedTuple):
+    """Records that a member got, both ends included, and the number of this attempt."""
+
+    first: int
+    last: int
+    tries: int
+
+
+class AckBatch(NamedTuple):
+    """One type for all records of the range, or one for each."""
+
+    first: int
+    last: int
+    types: Sequence[int]
+
+
+class KeptRange(NamedTuple):
+    """A range as it is stored: records that are done, or were acquired at least once."""
+
+    first: int
+    last: int
+    is_done: bool
+    tries: int
+
+
+class AcquireLimits(NamedTuple):
+    """`lock_seconds`: how long a record stays acquired. `attempts`: after so many it is not given out again.
+    `in_flight`: the most records between start and end."""
+
+    lock_seconds: float
+    attempts: int
+    in_flight: int
+
+
+class SharePartition:
+    """One (group, partition). Times are seconds of the clock's monotonic()."""
+
+    def __init__(self, start: int, kept: Iterable[KeptRange] = ()) -> None:
+        """`kept`: as `kept` returned it, ascending, all of them from `start` on."""
+        self.start = self.end = start
+        self.changes = 0
+        """Rises with each change that has to be stored."""
+        self._ranges: list[InFlight] = []
+        for each in kept:
+            if each.first > self.end:
+                self._ranges.append(InFlight(self.end, each.first - 1, RangeState.AVAILABLE))
+            state = RangeState.DONE if each.is_done else RangeState.AVAILABLE
+            self._ranges.append(InFlight(each.first, each.last, state, 0 if each.is_done else each.tries))
+            self.end = each.last + 1
+        self._settle(self._ranges)
+
+    @property
+    def ranges(self) -> Sequence[InFlight]:
+        """From start to end, ascending, without a gap."""
+        return self._ranges
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no member has a record."""
+        return all(each.state is not RangeState.ACQUIRED for each in self._ranges)
+
+    def next_deadline(self) -> float | None:
+        """Return when the first lock expires."""
+        return min((each.deadline for each in self._ranges if each.state is RangeState.ACQUIRED), default=None)
+
+    def kept(self) -> list[KeptRange]:
+        """Return what the next owner has to know besides the start."""
+        kept: list[KeptRange] = []
+        for each in self._ranges:
+            is_done = each.state is RangeState.DONE
+            if not is_done and not each.tries:
+                continue
+            row = KeptRange(each.first, each.last, is_done, 0 if is_done else each.tries)
+            if kept and (kept[-1].last + 1, *kept[-1][2:]) == (row.first, *row[2:]):
+                row = row._replace(first=kept.pop().first)
+            kept.append(row)
+        return kept
+
+    def done_after_start(self) -> int:
+        """Return how many records from the start on are done."""
+        return sum(each.last - each.first + 1 for each in self._ranges if each.state is RangeState.DONE)
+
+    # -- what members do
+
+    def acquire(
+        self, now: float, member_id: str, log_end: int, max_records: int, limits: AcquireLimits
+    ) -> list[Acquired]:
+        """Give the member records: the first ones that are available, then new ones before `log_end`.
+
+        At most `max_records`, all within as many offsets, because an agent reads all records between them.
+        """
+        self.expire(now, limits.attempts)
+        first = self._first_available()
+        new_end = min(log_end, self.start + limits.in_flight)
+        if max_records <= 0 or (first is None and self.end >= new_end):
+            return []
+        span_end = (self.end if first is None else first) + max_records
+        ranges: list[InFlight] = []
+        acquired: list[Acquired] = []
+        deadline = now + limits.lock_seconds
+
+        def take(begin: int, last: int, tries: int) -> None:
+            ranges.append(InFlight(begin, last, RangeState.ACQUIRED, tries, member_id, deadline))
+            acquired.append(Acquired(begin, last, tries))
+
+        for each in self._ranges:
+            if each.state is not RangeState.AVAILABLE or each.first >= span_end:
+                ranges.append(each)
+                continue
+            last = min(each.last, span_end - 1)
+            take(each.first, last, each.tries + 1)
+            if last < each.last:
+                ranges.append(each._replace(first=last + 1))
+        if self.end < min(span_end, new_end):
+            take(self.end, min(span_end, new_end) - 1, 1)
+        self._settle(ranges)
+        return _joined(acquired)
+
+    def acknowledge(self, now: float, member_id: str, batches: Iterable[AckBatch], limits: AcquireLimits) -> ErrorCode:
+        """Apply all batches, or none: INVALID_RECORD_STATE for records that the member has not acquired (any more),
+        INVALID_REQUEST for what no acquired record can be. Records before the start are done: nothing to do.
+        """
+        self.expire(now, limits.attempts)
+        ranges = list(self._ranges)
+        for batch in batches:
+            if batch.last < self.start:
+                continue
+            if batch.last >= self.end:
+                return ErrorCode.invalid_request
+            for first, last, kind in _runs(batch, self.start):
+                changed = _replaced(ranges, first, last, _judge(now, member_id, kind, limits))
+                if changed is None:
+                    return ErrorCode.invalid_record_state
+                ranges = changed
+        if ranges != self._ranges:
+            self.changes += 1
+            self._settle(ranges)
+        return ErrorCode.none
+
+    def give_back(self, member_id: str, ranges: Iterable[tuple[int, int]], *, is_done: bool = False) -> None:
+        """Take back what an agent could not send to the member: it was no attempt. `is_done`: no member may have it, as
+        its transaction was aborted. What the member has not acquired any more stays as it is.
+        """
+
+        def judge(each: InFlight) -> InFlight | None:
+            if each.state is not RangeState.ACQUIRED or each.member_id != member_id:
+                return each
+            if is_done:
+                return InFlight(each.first, each.last, RangeState.DONE)
+            return InFlight(each.first, each.last, RangeState.AVAILABLE, max(each.tries - 1, 0))
+
+        for first, last in ranges:
+            first, last = max(first, self.start), min(last, self.end - 1)
+            changed = _replaced(self._ranges, first, last, judge) if first <= last else None
+            if changed is not None:
+                self.changes += is_done
+                self._settle(changed)
+
+    def release(self, member_id: str, attempts: int) -> bool:
+        """The member is gone: others may have what it had acquired. Return whether it had anything."""
+        return self._free(lambda each: each.member_id == member_id, attempts)
+
+    def expire(self, now: float, attempts: int) -> bool:
+        """Release what was acquired for too long. Return whether anything was."""
+        return self._free(lambda each: each.deadline <= now, attempts)
+
+    def log_start_moved(self, log_start: int) -> None:
+        """Records before `log_start` do not exist any more: they are done, also those that a member has."""
+        if log_start <= self.start:
+            return
+        self.changes += 1
+        ranges = [each._replace(first=max(each.first, log_start)) for each in self._ranges if each.last >= log_start]
+        self.start, self.end = log_start, max(self.end, log_start)
+        self._settle(ranges)
+
+    def has_work(self, log_end: int, limits: AcquireLimits) -> bool:
+        """Return whether `acquire` would find something now."""
+        return self._first_available() is not None or self.end < min(log_end, self.start + limits.in_flight)
+
+    # -- insides
+
+    def _first_available(self) -> int | None:
+        return next((each.first for each in self._ranges if each.state is RangeState.AVAILABLE), None)
+
+    def _free(self, is_wanted: Callable[[InFlight], bool], attempts: int) -> bool:
+        """Attempts are counted when they end."""
+        if not any(each.state is RangeState.ACQUIRED and is_wanted(each) for each in self._ranges):
+            return False
+        self.changes += 1
+        self._settle(
+            [
+                _freed(each, attempts) if each.state is RangeState.ACQUIRED and is_wanted(each) else each
+                for each in self._ranges
+            ]
+        )
+        return True
+
+    def _settle(self, ranges: Iterable[InFlight]) -> None:
+        """Join equal neighbours, and move the start past those that are done."""
+        settled: list[InFlight] = []
+        end = self.end
+        for each in ranges:
+            if each.state is RangeState.DONE and not settled:
+                self.start = each.last + 1
+            elif settled and settled[-1][2:] == each[2:]:
+                settled[-1] = settled[-1]._replace(last=each.last)
+            else:
+                settled.append(each)
+            end = each.last + 1
+        self._ranges = settled
+        self.end = max(self.start, end)
+
+
+def _freed(each: InFlight, attempts: int) -> InFlight:
+    """Return records after an attempt that did not end with their acknowledgement."""
+    if each.tries >= attempts:
+        return InFlight(each.first, each.last, RangeState.DONE)
+    return InFlight(each.first, each.last, RangeState.AVAILABLE, each.tries)
+
+
+def _judge(now: float, member_id: str, kind: int, limits: AcquireLimits) -> Callable[[InFlight], InFlight | None]:
+    """Return what makes an acquired range of the member what the acknowledgement says; None for any other range."""
+
+    def judge(each: InFlight) -> InFlight | None:
+        if each.state is not RangeState.ACQUIRED or each.member_id != member_id:
+            return None
+        if kind == AckType.RENEW:
+            return each._replace(deadline=now + limits.lock_seconds)
+        if kind == AckType.RELEASE:
+            return _freed(each, limits.attempts)
+        return InFlight(each.first, each.last, RangeState.DONE)
+
+    return judge
+
+
+def _replaced(
+    ranges: Sequence[InFlight], first: int, last: int, judge: Callable[[InFlight], InFlight | None]
+) -> list[InFlight] | None:
+    """Return the ranges with the part from `first` to `last` judged; None if that refuses any of it."""
+    begin = max(bisect_right(ranges, first, key=_first) - 1, 0)
+    stop = bisect_right(ranges, last, key=_first)
+    middle: list[InFlight] = []
+    for each in ranges[begin:stop]:
+        judged = judge(each._replace(first=max(each.first, first), last=min(each.last, last)))
+        if judged is None:
+            return None
+        if each.first < first:
+            middle.append(each._replace(last=first - 1))
+        middle.append(judged)
+        if each.last > last:
+            middle.append(each._replace(first=last + 1))
+    return [*ranges[:begin], *middle, *ranges[stop:]]
+
+
+def _first(each: InFlight) -> int:
+    return each.first
+
+
+def _runs(batch: AckBatch, start: int) -> Iterable[tuple[int, int, int]]:
+    """Yield (first, last, type) of the batch's records from `start` on, those of one type together."""
+    first = max(batch.first, start)
+    if len(batch.types) == 1:
+        yield first, batch.last, batch.types[0]
+        return
+    types = batch.types[first - batch.first :]
+    begin = 0
+    for at in range(1, len(types) + 1):
+        if at == len(types) or types[at] != types[begin]:
+            yield first + begin, first + at - 1, types[begin]
+            begin = at
+
+
+def _joined(acquired: list[Acquired]) -> list[Acquired]:
+    """Neighbours with the same number of attempts are one range."""
+    joined: list[Acquired] = []
+    for each in acquired:
+        if joined and joined[-1].last + 1 == each.first and joined[-1].tries == each.tries:
+            joined[-1] = joined[-1]._replace(last=each.last)
+        else:
+            joined.append(each)
+    return joined
+
+
+def batch_fault(batches: Sequence[AckBatch], *, may_renew: bool) -> str | None:
+    """Return what is wrong with the acknowledgements of one partition in themselves."""
+    before = -1
+    for first, last, types in batches:
+        if first < 0 or last < first or first <= before:
+            return f"batches of acknowledgements overlap, or are out of order: offsets={first}-{last}"
+        before = last
+        if len(types) not in (1, last - first + 1):
+            return f"one type, or one for each record, is needed: offsets={first}-{last} types={len(types)}"
+        if not all(AckType.GAP <= kind <= (AckType.RENEW if may_renew else AckType.REJECT) for kind in types):
+            return f"unknown type of an acknowledgement: offsets={first}-{last}"
+    return None

@@ -1,0 +1,1 @@
+"""Share groups: the records in flight, members, acknowledgements, and who owns them."""
