@@ -19,6 +19,7 @@ class GroupKind(enum.Enum):
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
+    SHARE = "share"
 
 
 class GroupRecord(NamedTuple):

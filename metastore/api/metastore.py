@@ -28,6 +28,7 @@ from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import SegmentApi, SegmentCleanupApi
 from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.api.shards import ShardApi
+from headrace.metastore.api.share_groups import ShareGroupApi
 from headrace.metastore.api.splits import SplitApi
 from headrace.metastore.api.topics import PartitionApi
 from headrace.metastore.api.transactions import TransactionApi
@@ -50,6 +51,7 @@ class Metastore(
     ClusterFacts,
     ControllerApi,
     GroupApi,
+    ShareGroupApi,
     TransactionApi,
     OutcomeApi,
     JobApi,

@@ -195,7 +195,7 @@ async def test_an_index_that_returns_goes_on_and_inherits_nothing(
     topic = await world.topic()
     assert (topic.leader_epochs[12], topic.removed, topic.marked) == (2, frozenset(), [])
     async with session(metastore_url) as raw:
-        for table in ("producer_state", "group_offsets", "extents", "time_blocks"):
+        for table in ("producer_state", "group_offsets", "share_partitions", "extents", "time_blocks"):
             assert not await rows(raw, f"SELECT FROM {table} WHERE partition_key = {key}"), table
 
     (young,) = await metastore.allocate_producer_ids(1)

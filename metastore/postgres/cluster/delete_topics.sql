@@ -1,7 +1,7 @@
 -- Append RemoveTopicRecords and take the topics out of the projection, unless the log has moved on:
 -- then false, and nothing happened. From then on no commit, look-up or fetch knows their partitions.
 -- Locks: metadata_head, the topics' partitions' rows (a log start that moves holds them before its shard),
--- their group offsets, ascending by (partition, group), their commit shards.
+-- their group offsets and share partitions, ascending by (partition, group), their commit shards.
 -- Idempotent: a repeated call finds the head moved and does nothing.
 -- Cost: four rows deleted and one queued per partition, one noted per topic; extents are left to
 -- purge_deleted_partitions, and producer state to expire_producer_state: a topic of the same name may need it.
@@ -36,6 +36,8 @@ BEGIN
     -- any number of groups: none adds offsets while we hold the partitions' rows, and no commit waits for this
     PERFORM FROM group_offsets WHERE partition_key = ANY (v_keys) ORDER BY partition_key, group_id FOR UPDATE;
     DELETE FROM group_offsets WHERE partition_key = ANY (v_keys);
+    PERFORM FROM share_partitions WHERE partition_key = ANY (v_keys) ORDER BY partition_key, group_id FOR UPDATE;
+    DELETE FROM share_partitions WHERE partition_key = ANY (v_keys);
     PERFORM lock_shards(v_shards);
     PERFORM append_feed(d.shard, feed_topic_deleted(), d.payload)
        FROM (SELECT shard, string_agg(int8send(partition_key), ''::bytea ORDER BY partition_key) AS payload

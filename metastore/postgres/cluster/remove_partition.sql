@@ -1,7 +1,8 @@
 -- Remove a marked partition that is empty: metastore.api.topics.RemovalOutcome; NULL for a stale controller epoch.
--- First up to p_limit producer states, group offsets and time blocks in one call; the partition itself goes with the
+-- First up to p_limit producer states, group offsets, share partitions and time blocks in one call; the partition itself goes with the
 -- call that finds fewer, so nothing of it is left for the index's next partition. Its head is remembered.
--- Locks: controller (shared), metadata_head, the partition's row, its group offsets by group, its commit shard.
+-- Locks: controller (shared), metadata_head, the partition's row, its group offsets and share partitions by group, its
+-- commit shard.
 -- Idempotent: a repeated call continues, or finds the head moved. Cost: O(removed).
 CREATE OR REPLACE FUNCTION remove_partition(
     p_controller_epoch bigint, p_expected_head bigint, p_record bytea, p_topic_id uuid, p_index int, p_limit int
@@ -44,6 +45,12 @@ BEGIN
     DELETE FROM group_offsets
      WHERE partition_key = v_key
        AND group_id IN (SELECT group_id FROM group_offsets WHERE partition_key = v_key
+                         ORDER BY group_id LIMIT p_limit FOR UPDATE);
+    GET DIAGNOSTICS v_rows = ROW_COUNT;
+    v_most := greatest(v_most, v_rows);
+    DELETE FROM share_partitions
+     WHERE partition_key = v_key
+       AND group_id IN (SELECT group_id FROM share_partitions WHERE partition_key = v_key
                          ORDER BY group_id LIMIT p_limit FOR UPDATE);
     GET DIAGNOSTICS v_rows = ROW_COUNT;
     v_most := greatest(v_most, v_rows);

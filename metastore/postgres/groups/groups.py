@@ -17,6 +17,7 @@ from headrace.metastore.api.groups import (
     GroupRecord,
     ParentPosition,
 )
+from headrace.metastore.api.share_groups import LoadedSharePartition, StoredSharePartition
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import FencedError
 
@@ -29,6 +30,9 @@ _COMMIT_OFFSETS = Statement("commit_group_offsets", writes=True)
 _FETCH_OFFSETS = Statement("fetch_group_offsets", writes=False)
 _PARENT_POSITIONS = Statement("parent_positions", writes=False)
 _DELETE_OFFSETS = Statement("delete_group_offsets", writes=True)
+_STORE_SHARES = Statement("store_share_partitions", writes=True)
+_LOAD_SHARES = Statement("load_share_partitions", writes=False)
+_DELETE_SHARES = Statement("delete_share_partitions", writes=True)
 
 
 class PostgresGroups:
@@ -114,6 +118,35 @@ class PostgresGroups:
 
     async def delete_offsets(self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]) -> None:
         (done,) = await _DELETE_OFFSETS.row(
+            self.pool, group_id=group_id, coordinator_epoch=coordinator_epoch, keys=list(partition_keys)
+        )
+        if not done:
+            raise _claimed_since(group_id, coordinator_epoch)
+
+    async def store_share_partitions(
+        self, group_id: str, coordinator_epoch: int, partitions: Sequence[StoredSharePartition]
+    ) -> list[bool]:
+        ordered = sorted(partitions)
+        (known,) = await _STORE_SHARES.row(
+            self.pool,
+            group_id=group_id,
+            coordinator_epoch=coordinator_epoch,
+            keys=[each.partition_key for each in ordered],
+            starts=[each.start_offset for each in ordered],
+            kept=[each.kept for each in ordered],
+        )
+        if known is None:
+            raise _claimed_since(group_id, coordinator_epoch)
+        stored = set(known)
+        return [each.partition_key in stored for each in partitions]
+
+    async def load_share_partitions(self, group_id: str) -> list[LoadedSharePartition]:
+        return [LoadedSharePartition(*row) for row in await _LOAD_SHARES.rows(self.readers, group_id=group_id)]
+
+    async def delete_share_partitions(
+        self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]
+    ) -> None:
+        (done,) = await _DELETE_SHARES.row(
             self.pool, group_id=group_id, coordinator_epoch=coordinator_epoch, keys=list(partition_keys)
         )
         if not done:

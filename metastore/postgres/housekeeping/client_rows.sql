@@ -1,5 +1,6 @@
--- How many transactional ids, producer states, and committed offsets and groups there are, about.
--- Locks: none. Idempotent: reads only. Cost: of rows_about, four times.
+-- How many transactional ids, producer states, and committed offsets, share partitions and groups there
+-- are, about.
+-- Locks: none. Idempotent: reads only. Cost: of rows_about, five times.
 CREATE OR REPLACE FUNCTION client_rows(
     OUT transactional_ids  bigint,
     OUT producer_states    bigint,
@@ -7,7 +8,7 @@ CREATE OR REPLACE FUNCTION client_rows(
 )
 LANGUAGE sql VOLATILE AS $$
     SELECT rows_about('transactions'), rows_about('producer_state'),
-           rows_about('group_offsets') + rows_about('consumer_groups')
+           rows_about('group_offsets') + rows_about('share_partitions') + rows_about('consumer_groups')
 $$;
 
 -- The rows of a table: counted if it has at most 16 MiB, else estimated as the planner does it, from the last vacuum's

@@ -23,6 +23,7 @@ from headrace.metastore.api.groups import (
     GroupRecord,
     ParentPosition,
 )
+from headrace.metastore.api.share_groups import LoadedSharePartition, StoredSharePartition
 from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionVerdict
 from headrace.metastore.api.transactions import PendingOffsetsAnswer
 from headrace.storage.errors import FencedError, HeadraceError
@@ -46,6 +47,9 @@ class FakeGroupApi:
     is_live: Callable[[int, int], bool]
     groups: dict[str, FakeGroup] = field(default_factory=dict)
     offsets: dict[str, dict[int, CommittedOffset]] = field(default_factory=lambda: defaultdict(dict))
+    shares: dict[str, dict[int, StoredSharePartition]] = field(default_factory=lambda: defaultdict(dict))
+    high_watermarks: dict[int, int] = field(default_factory=dict)
+    """By partition key, where it is not so high that it clips nothing."""
     verdict: TransactionVerdict = TransactionVerdict.DONE
     """Verdict on pending offsets."""
     pending_calls: list[tuple[str, ProducerEpoch, bool]] = field(default_factory=list)
@@ -71,6 +75,9 @@ class FakeGroupApi:
         for offsets in self.offsets.values():
             for key in keys:
                 offsets.pop(key, None)
+        for shares in self.shares.values():
+            for key in keys:
+                shares.pop(key, None)
 
     def saved(self, group_id: str) -> SavedGroup:
         """Return what a classic group's coordinator saved last."""
@@ -95,7 +102,8 @@ class FakeGroupApi:
             group = self.groups.get(group_id)
             if group is not None and group.epoch == epoch:
                 group.holder = NOBODY
-                if not self.offsets[group_id] and (group.record is None or group.record.state == "Empty"):
+                nothing = not self.offsets[group_id] and not self.shares[group_id]
+                if nothing and (group.record is None or group.record.state == "Empty"):
                     del self.groups[group_id]
         self._end("release_groups")
 
@@ -108,8 +116,8 @@ class FakeGroupApi:
         await self._begin("delete_group")
         group = self._held(group_id, coordinator_epoch)
         del self.groups[group_id]
-        offsets = self.offsets.pop(group_id, {})
-        existed = group.record is not None or bool(offsets)
+        offsets, shares = self.offsets.pop(group_id, {}), self.shares.pop(group_id, {})
+        existed = group.record is not None or bool(offsets) or bool(shares)
         self._end("delete_group")
         return existed
 
@@ -179,6 +187,31 @@ class FakeGroupApi:
         for key in partition_keys:
             self.offsets[group_id].pop(key, None)
         self._end("delete_offsets")
+
+    async def store_share_partitions(
+        self, group_id: str, coordinator_epoch: int, partitions: Sequence[StoredSharePartition]
+    ) -> list[bool]:
+        await self._begin("store_share_partitions")
+        self._held(group_id, coordinator_epoch)
+        for each in partitions:
+            if each.partition_key not in self.deleted_keys:
+                self.shares[group_id][each.partition_key] = each
+        self._end("store_share_partitions")
+        return [each.partition_key not in self.deleted_keys for each in partitions]
+
+    async def load_share_partitions(self, group_id: str) -> list[LoadedSharePartition]:
+        await self._begin("load_share_partitions")
+        rows = self.shares[group_id]
+        return [LoadedSharePartition(*rows[key], self.high_watermarks.get(key, 1 << 62)) for key in sorted(rows)]
+
+    async def delete_share_partitions(
+        self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]
+    ) -> None:
+        await self._begin("delete_share_partitions")
+        self._held(group_id, coordinator_epoch)
+        for key in partition_keys:
+            self.shares[group_id].pop(key, None)
+        self._end("delete_share_partitions")
 
     async def _begin(self, operation: str) -> None:
         self.calls[operation] += 1

@@ -1,0 +1,31 @@
+-- Store what a share group has done in some partitions, all or none; answers the partitions that are there, or NULL when
+-- p_coordinator_epoch is no longer the group's, or is of an earlier life: what its holder remembers may be of records
+-- that this server never had.
+-- Locks: shares the group's row (a claim waits), then the partitions' rows (a deletion waits), then the rows by
+-- partition. Idempotent: yes, the same state is written again. Cost: one upsert per partition.
+CREATE OR REPLACE FUNCTION store_share_partitions(
+    p_group_id           text,
+    p_coordinator_epoch  bigint,
+    p_keys               bigint[],   -- ascending, each once
+    p_starts             bigint[],
+    p_kept               bytea[]
+) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    v_known bigint[];
+BEGIN
+    IF NOT is_group_coordinator(p_group_id, p_coordinator_epoch)
+       OR p_coordinator_epoch < (SELECT life_floor64(life) FROM cluster) THEN
+        RETURN NULL;
+    END IF;
+    v_known := array(SELECT partition_key FROM partitions WHERE partition_key = ANY (p_keys)
+                      ORDER BY partition_key FOR KEY SHARE);
+    INSERT INTO share_partitions AS s (group_id, partition_key, start_offset, kept)
+    SELECT p_group_id, k.partition_key, k.start_offset, k.kept
+      FROM unnest(p_keys, p_starts, p_kept) AS k (partition_key, start_offset, kept)
+     WHERE k.partition_key = ANY (v_known)
+     ORDER BY k.partition_key
+    ON CONFLICT (group_id, partition_key) DO UPDATE
+       SET start_offset = excluded.start_offset, kept = excluded.kept;
+    RETURN v_known;
+END $$;

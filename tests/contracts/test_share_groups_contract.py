@@ -1,0 +1,121 @@
+"""ShareGroupApi in Postgres and in the fake that the agent's tests use: fenced writes, rows that end with what they are
+of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from headrace.metastore.api.groups import GroupKind, GroupRecord
+from headrace.metastore.api.share_groups import LoadedSharePartition, ShareGroupApi, StoredSharePartition
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import FencedError
+from tests.agent.groups.fake_group_api import FakeGroupApi
+from tests.contracts.test_groups_contract import GroupsUnderTest, InFake, InPostgres, claimed
+from tests.metastore.commit_scenes import open_scene
+from tests.metastore.sessions import session
+
+MEMBERS = GroupRecord(GroupKind.SHARE, "Stable", "share", ("events",), b"members")
+EMPTY = MEMBERS._replace(state="Empty")
+Write = Callable[[ShareGroupApi, int, int], Awaitable[object]]
+WRITES: list[Write] = [
+    lambda api, epoch, key: api.store_share_partitions("g", epoch, [StoredSharePartition(key, 9, b"late")]),
+    lambda api, epoch, key: api.delete_share_partitions("g", epoch, [key]),
+]
+
+
+@pytest.fixture(params=["postgres", "fake"])
+def groups(request: pytest.FixtureRequest) -> GroupsUnderTest:
+    if request.param == "fake":
+        return InFake()
+    return InPostgres(request.getfixturevalue("metastore"))
+
+
+def api_of(groups: GroupsUnderTest) -> PostgresMetastore | FakeGroupApi:
+    """Both parts of the interface."""
+    assert isinstance(groups.api, PostgresMetastore | FakeGroupApi)
+    return groups.api
+
+
+async def stored(api: ShareGroupApi, group_id: str = "g") -> list[tuple[int, int, bytes]]:
+    """Rows without their high watermarks."""
+    return [row[:3] for row in await api.load_share_partitions(group_id)]
+
+
+@pytest.mark.requirement("X12")
+async def test_the_last_state_of_each_partition_is_kept(groups: GroupsUnderTest) -> None:
+    api, epoch, keys = api_of(groups), await claimed(groups, await groups.agent()), await groups.partitions(3)
+    rows = [StoredSharePartition(key, 5, b"kept") for key in reversed(keys)]
+    assert await api.store_share_partitions("g", epoch, rows) == [True, True, True]
+    assert await api.store_share_partitions("g", epoch, [StoredSharePartition(keys[1], 6, b"")]) == [True]
+    assert await stored(api) == [(keys[0], 5, b"kept"), (keys[1], 6, b""), (keys[2], 5, b"kept")]
+    assert await stored(api, "other") == []
+
+
+@pytest.mark.requirement("X12")
+@pytest.mark.parametrize("operation", WRITES)
+async def test_a_stale_coordinator_changes_nothing(groups: GroupsUnderTest, operation: Write) -> None:
+    api, agent, (key,) = api_of(groups), await groups.agent(), await groups.partitions(1)
+    stale = await claimed(groups, agent)
+    epoch = await claimed(groups, agent)
+    await api.store_share_partitions("g", epoch, [StoredSharePartition(key, 3, b"now")])
+    with pytest.raises(FencedError):
+        await operation(api, stale, key)
+    assert await stored(api) == [(key, 3, b"now")]
+
+
+async def test_a_deleted_partition_takes_its_row_along(groups: GroupsUnderTest) -> None:
+    api, epoch, (key,) = api_of(groups), await claimed(groups, await groups.agent()), await groups.partitions(1)
+    await api.store_share_partitions("g", epoch, [StoredSharePartition(key, 3, b"")])
+    await groups.delete_topic()
+    assert await stored(api) == []
+    assert await api.store_share_partitions("g", epoch, [StoredSharePartition(key, 4, b"")]) == [False]
+
+
+async def test_a_deleted_group_takes_its_rows_along(groups: GroupsUnderTest) -> None:
+    api, agent, keys = api_of(groups), await groups.agent(), await groups.partitions(2)
+    epoch = await claimed(groups, agent)
+    await api.store_share_partitions("g", epoch, [StoredSharePartition(key, 3, b"") for key in keys])
+    assert await api.delete_group("g", epoch)
+    assert await stored(api) == []
+
+
+async def test_a_group_without_members_stays_while_it_has_rows(groups: GroupsUnderTest) -> None:
+    api, agent, keys = api_of(groups), await groups.agent(), await groups.partitions(2)
+    epoch = await claimed(groups, agent)
+    await api.save_group("g", epoch, EMPTY)
+    await api.store_share_partitions("g", epoch, [StoredSharePartition(key, 3, b"") for key in keys])
+    await api.release_groups({"g": epoch})
+    assert len(await stored(api)) == 2
+    assert [each.kind for each in await api.list_groups()] == [GroupKind.SHARE]
+    epoch = await claimed(groups, agent)
+    for _ in range(2):
+        await api.delete_share_partitions("g", epoch, keys)
+    await api.release_groups({"g": epoch})
+    assert await api.list_groups() == [], "there is nothing left of it"
+
+
+async def test_rows_come_with_the_high_watermark_of_the_same_snapshot(metastore: PostgresMetastore) -> None:
+    groups = InPostgres(metastore)
+    epoch = await claimed(groups, await groups.agent())
+    scene = await open_scene(metastore, partitions=1)
+    (key,) = scene.keys
+    await metastore.store_share_partitions("g", epoch, [StoredSharePartition(key, 0, b"")])
+    assert await metastore.load_share_partitions("g") == [LoadedSharePartition(key, 0, b"", 0)]
+
+
+@pytest.mark.requirement("X4")
+async def test_a_claim_of_an_earlier_life_stores_nothing(metastore: PostgresMetastore, metastore_url: str) -> None:
+    groups = InPostgres(metastore)
+    epoch, (key,) = await claimed(groups, await groups.agent()), await groups.partitions(1)
+    async with session(metastore_url) as raw:
+        await raw.execute("UPDATE cluster SET life = 3")
+        (row,) = await (
+            await raw.execute(
+                "SELECT store_share_partitions('g', %s, ARRAY[%s]::bigint[], ARRAY[1]::bigint[], ARRAY['']::bytea[])",
+                (epoch, key),
+            )
+        ).fetchall()
+        assert row == (None,)
