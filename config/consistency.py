@@ -28,6 +28,7 @@ def why_inconsistent(settings: Settings) -> str | None:
         or _why_not_less(
             "group.consumer.heartbeat.interval.ms", beat, "group.consumer.session.timeout.ms", session, or_equal=False
         )
+        or _why_share_groups_are_inconsistent(settings)
         or _why_not_less(
             "group.min.session.timeout.ms",
             settings.group_min_session_timeout_ms,
@@ -35,6 +36,24 @@ def why_inconsistent(settings: Settings) -> str | None:
             settings.group_max_session_timeout_ms,
             or_equal=True,
         )
+    )
+
+
+def _why_share_groups_are_inconsistent(settings: Settings) -> str | None:
+    session, beat = settings.group_share_session_timeout_ms, settings.group_share_heartbeat_interval_ms
+    bounds = (
+        ("session.timeout.ms", session),
+        ("heartbeat.interval.ms", beat),
+        ("delivery.count.limit", settings.group_share_delivery_count_limit),
+        ("record.lock.duration.ms", settings.group_share_record_lock_duration_ms),
+        ("partition.max.record.locks", settings.group_share_partition_max_record_locks),
+    )
+    for name, value in bounds:
+        low, high = (getattr(settings, f"group_share_{b}_{name.replace('.', '_')}") for b in ("min", "max"))
+        if reason := _why_outside(f"group.share.{{}}{name}", value, low, high):
+            return reason
+    return _why_not_less(
+        "group.share.heartbeat.interval.ms", beat, "group.share.session.timeout.ms", session, or_equal=False
     )
 
 

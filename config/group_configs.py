@@ -1,20 +1,56 @@
-"""Kafka's group configs: the configs that can be set for one consumer group of the KIP-848 protocol.
+"""Kafka's group configs: the configs that can be set for one consumer group of the KIP-848 protocol, or share group.
 
 Place: the config requests validate with it, the group coordinator uses it, docs/operate/TOPIC_CONFIGS.md shows it.
 Invariant: a group without its own value uses the broker config's value.
-Source: KIP-848, GroupConfig. Kafka's configs of share and streams groups are unknown here: neither exists.
+Source: KIP-848, KIP-932, KIP-1240, GroupConfig. Kafka's configs of streams groups are unknown here: there are none.
 """
 
 from __future__ import annotations
+
+import re
 
 from headrace.config.config_definition import INT_MAX, ConfigDefinition, Synonym
 
 HEARTBEAT_INTERVAL = "consumer.heartbeat.interval.ms"
 SESSION_TIMEOUT = "consumer.session.timeout.ms"
+SHARE_HEARTBEAT_INTERVAL = "share.heartbeat.interval.ms"
+SHARE_SESSION_TIMEOUT = "share.session.timeout.ms"
+SHARE_LOCK_DURATION = "share.record.lock.duration.ms"
+SHARE_DELIVERY_LIMIT = "share.delivery.count.limit"
+SHARE_RECORD_LOCKS = "share.partition.max.record.locks"
+SHARE_OFFSET_RESET = "share.auto.offset.reset"
+SHARE_ISOLATION = "share.isolation.level"
+BY_DURATION = "by_duration:"
+_DURATION = re.compile(
+    r"P(?=.)(?:(?P<days>\d{1,6})D)?(?:T(?=.)(?:(?P<hours>\d{1,6})H)?(?:(?P<minutes>\d{1,8})M)?"
+    r"(?:(?P<seconds>\d{1,10})(?:\.(?P<fraction>\d{1,9}))?S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def duration_ms(reset: str) -> int | None:
+    """Return the milliseconds of a `by_duration:PnDTnHnMn.nS`; None for any other value."""
+    if not reset.startswith(BY_DURATION) or (found := _DURATION.fullmatch(reset.removeprefix(BY_DURATION))) is None:
+        return None
+    days, hours, minutes, seconds = (int(found[part] or 0) for part in ("days", "hours", "minutes", "seconds"))
+    fraction = int((found["fraction"] or "0").ljust(3, "0")[:3])
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + fraction
+
+
+def _why_no_reset(value: str) -> str | None:
+    if value in ("latest", "earliest") or duration_ms(value) is not None:
+        return None
+    return "not latest, earliest or by_duration:PnDTnHnMn.nS"
+
 
 BOUNDS: dict[str, tuple[str, str]] = {
     HEARTBEAT_INTERVAL: ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
     SESSION_TIMEOUT: ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+    SHARE_HEARTBEAT_INTERVAL: ("group.share.min.heartbeat.interval.ms", "group.share.max.heartbeat.interval.ms"),
+    SHARE_SESSION_TIMEOUT: ("group.share.min.session.timeout.ms", "group.share.max.session.timeout.ms"),
+    SHARE_LOCK_DURATION: ("group.share.min.record.lock.duration.ms", "group.share.max.record.lock.duration.ms"),
+    SHARE_DELIVERY_LIMIT: ("group.share.min.delivery.count.limit", "group.share.max.delivery.count.limit"),
+    SHARE_RECORD_LOCKS: ("group.share.min.partition.max.record.locks", "group.share.max.partition.max.record.locks"),
 }
 """Config -> the settings with its minimum and its maximum."""
 
@@ -36,5 +72,57 @@ GROUP_CONFIGS: dict[str, ConfigDefinition] = {
         synonyms=(Synonym("group.consumer.session.timeout.ms"),),
         low=1,
         high=INT_MAX,
+    ),
+    SHARE_HEARTBEAT_INTERVAL: ConfigDefinition(
+        "5000",
+        "int",
+        "How often members of a share group send a heartbeat.",
+        synonyms=(Synonym("group.share.heartbeat.interval.ms"),),
+        low=1,
+        high=INT_MAX,
+    ),
+    SHARE_SESSION_TIMEOUT: ConfigDefinition(
+        "45000",
+        "int",
+        "A member of a share group without a heartbeat for this time is removed.",
+        synonyms=(Synonym("group.share.session.timeout.ms"),),
+        low=1,
+        high=INT_MAX,
+    ),
+    SHARE_LOCK_DURATION: ConfigDefinition(
+        "30000",
+        "int",
+        "How long a record belongs to the member that acquired it.",
+        synonyms=(Synonym("group.share.record.lock.duration.ms"),),
+        low=1,
+        high=INT_MAX,
+    ),
+    SHARE_DELIVERY_LIMIT: ConfigDefinition(
+        "5",
+        "int",
+        "After so many deliveries a record is not delivered again.",
+        synonyms=(Synonym("group.share.delivery.count.limit"),),
+        low=1,
+        high=INT_MAX,
+    ),
+    SHARE_RECORD_LOCKS: ConfigDefinition(
+        "2000",
+        "int",
+        "The most records of a partition that the group has in flight.",
+        synonyms=(Synonym("group.share.partition.max.record.locks"),),
+        low=1,
+        high=INT_MAX,
+    ),
+    SHARE_OFFSET_RESET: ConfigDefinition(
+        "latest",
+        "string",
+        "Where a share group begins in a partition: latest, earliest or by_duration: and an ISO-8601 duration.",
+        check=_why_no_reset,
+    ),
+    SHARE_ISOLATION: ConfigDefinition(
+        "read_uncommitted",
+        "string",
+        "Whether a share group gets records of open and aborted transactions.",
+        allowed=("read_uncommitted", "read_committed"),
     ),
 }

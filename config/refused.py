@@ -35,7 +35,7 @@ _NO_OFFSETS_TOPIC = "there is no topic __consumer_offsets: groups and their offs
 _NO_STATE_TOPIC = "there is no topic __transaction_state: transactions are stored in metastore.url"
 _ALWAYS_VERIFIED = "each transactional batch is checked when it is committed"
 _NO_TWO_PHASES = "two-phase commit with an external coordinator (KIP-939) is not supported"
-_NO_SHARE_GROUPS = "share groups are not supported"
+_NO_SHARE_GROUPS = "share groups have one assignor, and their state is in metastore.url"
 _NO_STREAMS_GROUPS = "streams groups are not supported: Kafka Streams uses classic groups"
 _NO_PLUGINS = "Java classes cannot be loaded"
 _NO_TIERING = "all data is in object storage from the start: there is no other tier"
@@ -79,7 +79,10 @@ _REFUSED = {
     "group.coordinator.new.enable": "both group protocols are always served",
     "group.coordinator.rebalance.protocols": "both group protocols are always served",
     "group.coordinator.": "groups are stored in metastore.url: there is no group log to write, load or buffer",
-    "group.share.": _NO_SHARE_GROUPS,
+    "group.share.assignors": _NO_SHARE_GROUPS,
+    "group.share.enable": "share groups are served once share.version is 1",
+    "group.share.max.groups": "max.committed.offsets limits what groups of all types store",
+    "group.share.persister.class.name": _NO_PLUGINS,
     "group.streams.": _NO_STREAMS_GROUPS,
     "internal.": "a setting of Kafka's own tests",
     "inter.broker.protocol.version": "each feature has its level, which UpdateFeatures changes",

@@ -843,6 +843,87 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
             extra_json_schema={"accepted": "disabled, upgrade, downgrade, bidirectional"},
         ),
     ] = field(default="bidirectional", name="group.consumer.migration.policy")
+    group_share_session_timeout_ms: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER, description=("A member of a share group that sends no heartbeat for this time is removed.")
+        ),
+    ] = field(default=45_000, name="group.share.session.timeout.ms")
+    group_share_min_session_timeout_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Smallest share.session.timeout.ms that a group config may set.")
+    ] = field(default=45_000, name="group.share.min.session.timeout.ms")
+    group_share_max_session_timeout_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Largest share.session.timeout.ms that a group config may set.")
+    ] = field(default=60_000, name="group.share.max.session.timeout.ms")
+    group_share_heartbeat_interval_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Heartbeat interval of the members of share groups.")
+    ] = field(default=5_000, name="group.share.heartbeat.interval.ms")
+    group_share_min_heartbeat_interval_ms: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="Smallest share.heartbeat.interval.ms that a group config may set."),
+    ] = field(default=5_000, name="group.share.min.heartbeat.interval.ms")
+    group_share_max_heartbeat_interval_ms: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Largest share.heartbeat.interval.ms that a group config may set.")
+    ] = field(default=15_000, name="group.share.max.heartbeat.interval.ms")
+    group_share_max_size: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER, description=("Maximum number of members of a share group; beyond it GROUP_MAX_SIZE_REACHED.")
+        ),
+    ] = field(default=200, name="group.share.max.size")
+    group_share_delivery_count_limit: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description=(
+                "A record of a share group is delivered at most so often; see "
+                "docs/operate/GROUPS.md for what a killed agent adds."
+            ),
+        ),
+    ] = field(default=5, name="group.share.delivery.count.limit")
+    group_share_min_delivery_count_limit: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Smallest share.delivery.count.limit that a group config may set.")
+    ] = field(default=2, name="group.share.min.delivery.count.limit")
+    group_share_max_delivery_count_limit: Annotated[
+        PositiveInt, Meta(extra=CLUSTER, description="Largest share.delivery.count.limit that a group config may set.")
+    ] = field(default=10, name="group.share.max.delivery.count.limit")
+    group_share_record_lock_duration_ms: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="A record that a member of a share group acquired is its own for this time."),
+    ] = field(default=30_000, name="group.share.record.lock.duration.ms")
+    group_share_min_record_lock_duration_ms: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="Smallest share.record.lock.duration.ms that a group config may set."),
+    ] = field(default=15_000, name="group.share.min.record.lock.duration.ms")
+    group_share_max_record_lock_duration_ms: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="Largest share.record.lock.duration.ms that a group config may set."),
+    ] = field(default=60_000, name="group.share.max.record.lock.duration.ms")
+    group_share_partition_max_record_locks: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description=(
+                "Maximum number of records of a partition between the first that is not done and "
+                "the last that was acquired, for one share group."
+            ),
+        ),
+    ] = field(default=2_000, name="group.share.partition.max.record.locks")
+    group_share_min_partition_max_record_locks: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="Smallest share.partition.max.record.locks that a group config may set."),
+    ] = field(default=100, name="group.share.min.partition.max.record.locks")
+    group_share_max_partition_max_record_locks: Annotated[
+        PositiveInt,
+        Meta(extra=CLUSTER, description="Largest share.partition.max.record.locks that a group config may set."),
+    ] = field(default=10_000, name="group.share.max.partition.max.record.locks")
+    group_share_max_share_sessions: Annotated[
+        PositiveInt,
+        Meta(
+            extra=CLUSTER,
+            description=("Maximum number of share sessions of an agent; beyond it SHARE_SESSION_LIMIT_REACHED."),
+        ),
+    ] = field(default=2_000, name="group.share.max.share.sessions")
     group_max_size: Annotated[
         PositiveInt,
         Meta(

@@ -21,7 +21,7 @@ MISSING = "\n| key | not served | why |\n| --- | --- | --- |\n"
 
 _NO_QUORUM = "between Kafka's controllers and brokers; here both use the metastore"
 _NO_REPLICAS = "agents have no replicas and no local disks"
-_SHARE = "share groups are not supported"
+_SHARE_STATE = "between Kafka's brokers: the state of share groups is in the metastore"
 _STREAMS = "streams groups are not supported: Kafka Streams uses classic groups"
 _TELEMETRY = "if it were advertised, clients would send telemetry that is not used"
 
@@ -30,7 +30,7 @@ WHY_NOT: dict[int, str] = {
     **dict.fromkeys((52, 53, 54, 56, 58, 67, 70, 80, 81, 82), _NO_QUORUM),
     **dict.fromkeys((71, 72), _TELEMETRY),
     73: _NO_REPLICAS,
-    **dict.fromkeys((76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92), _SHARE),
+    **dict.fromkeys((83, 84, 85, 86, 87), _SHARE_STATE),
     **dict.fromkeys((88, 89), _STREAMS),
 }
 """Kafka's API keys that are not served, each with the reason."""

@@ -108,6 +108,13 @@ _TABLE = (
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0, is_wide=True),
     Api(ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0, is_wide=True),
     Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0, is_wide=True),
+    Api(ApiKey.SHARE_GROUP_HEARTBEAT, "ShareGroupHeartbeat", 1, 1, 0),
+    Api(ApiKey.SHARE_GROUP_DESCRIBE, "ShareGroupDescribe", 1, 1, 0, is_wide=True),
+    Api(ApiKey.SHARE_FETCH, "ShareFetch", 1, 2, 0, is_wide=True, is_alone=True),
+    Api(ApiKey.SHARE_ACKNOWLEDGE, "ShareAcknowledge", 1, 2, 0, is_alone=True),
+    Api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, "DescribeShareGroupOffsets", 0, 1, 0, is_wide=True),
+    Api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, "AlterShareGroupOffsets", 0, 0, 0, is_alone=True),
+    Api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, "DeleteShareGroupOffsets", 0, 0, 0, is_alone=True),
 )
 
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}

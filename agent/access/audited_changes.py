@@ -163,6 +163,26 @@ def deleted_offsets(request: Any, response: Any) -> Iterator[Change]:
 
 
 @_of_entities
+def altered_share_offsets(request: Any, response: Any) -> Iterator[Change]:
+    if response.error_code != ErrorCode.none:
+        yield Change(f"GROUP:{request.group_id}", response.error_code, "share offsets")
+        return
+    for topic in response.responses:
+        for partition in topic.partitions:
+            what = f"share offset of {topic.topic_name} partition {partition.partition_index}"
+            yield Change(f"GROUP:{request.group_id}", partition.error_code, what)
+
+
+@_of_entities
+def deleted_share_offsets(request: Any, response: Any) -> Iterator[Change]:
+    if response.error_code != ErrorCode.none:
+        yield Change(f"GROUP:{request.group_id}", response.error_code, "share offsets")
+        return
+    for topic in response.responses:
+        yield Change(f"GROUP:{request.group_id}", topic.error_code, f"share offsets of {topic.topic_name}")
+
+
+@_of_entities
 def elections(request: Any, response: Any) -> Iterator[Change]:
     for topic in response.replica_election_results:
         for partition in topic.partition_result:

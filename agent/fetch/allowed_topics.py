@@ -43,7 +43,7 @@ class AllowedTopics:
         self, request: Request, wanted: Mapping[Ref, T]
     ) -> tuple[Mapping[Ref, T], list[tuple[Ref, FetchPartitionReply]]]:
         """(what may be read, the replies for the rest). Ids that are unknown so far are in the first part."""
-        codes = self._codes(request, (topic for topic, _ in wanted))
+        codes = self.codes(request, (topic for topic, _ in wanted))
         bad = {topic: code for topic, code in codes.items() if code == ErrorCode.topic_authorization_failed}
         if not bad:
             return wanted, []
@@ -54,13 +54,14 @@ class AllowedTopics:
         self, request: Request, replies: list[tuple[Ref, FetchPartitionReply]]
     ) -> list[tuple[Ref, FetchPartitionReply]]:
         """The replies, those with records only for topics that may be read by now."""
-        codes = self._codes(request, (topic for (topic, _), reply in replies if not reply.error_code))
+        codes = self.codes(request, (topic for (topic, _), reply in replies if not reply.error_code))
         return [
             (ref, FetchPartitionReply(ref[1], code) if (code := codes.get(ref[0], ErrorCode.none)) else reply)
             for ref, reply in replies
         ]
 
-    def _codes(self, request: Request, topics: Iterable[TopicRef]) -> dict[TopicRef, int]:
+    def codes(self, request: Request, topics: Iterable[TopicRef]) -> dict[TopicRef, int]:
+        """Return the code of each topic, unless the client may do everything; a denial is reported."""
         access = self.access(request)
         if access.is_full:
             return {}

@@ -100,7 +100,8 @@ class FetchHandler:
         self._on_sent = on_sent
         self._is_shared = is_shared
         self._allowed = allowed
-        self._draining = False
+        self.is_draining = False
+        """Whether no fetch waits any more."""
 
     async def handle(self, request: Request) -> Response:
         """Any version from 4 to 18. InvalidError for a body that is not a Fetch request."""
@@ -136,7 +137,7 @@ class FetchHandler:
 
     def drain(self) -> None:
         """Answer every waiting fetch with the available data; from now on no fetch waits."""
-        self._draining = True
+        self.is_draining = True
         self._waiters.notify_all(LOOK_AGAIN)
 
     async def _serve_allowed(
@@ -243,7 +244,7 @@ class FetchHandler:
         if await _have_news(partitions):
             return
         with self._follows() if any(topic.follows_feed for topic, _ in partitions) else nullcontext():
-            while not self._draining and (left := deadline - self._clock.monotonic()) > 0:
+            while not self.is_draining and (left := deadline - self._clock.monotonic()) > 0:
                 await self._clock.sleep(min(left, METADATA_POLL_SECONDS))
                 if await _have_news(partitions):
                     return
@@ -300,7 +301,7 @@ class FetchHandler:
         self, queries: Sequence[ExtentQuery], lookups: Sequence[Lookup], min_bytes: int, deadline: float
     ) -> int:
         """Number of bytes that must still arrive to end the wait; 0 if there is nothing to wait for."""
-        if self._draining or self._clock.monotonic() >= deadline:
+        if self.is_draining or self._clock.monotonic() >= deadline:
             return 0
         if any(lookup.status is not LookupStatus.FOUND or lookup.cut for lookup in lookups):
             return 0

@@ -36,6 +36,8 @@ from headrace.agent.fetch.offsets.list_offsets import ListOffsetsHandler
 from headrace.agent.fetch.offsets.timestamps import TimestampSearch
 from headrace.agent.fetch.rendered.rendered_topics import RenderedLogs, rendered_topics
 from headrace.agent.fetch.sessions import FetchSessions
+from headrace.agent.fetch.share.deliver import ShareReader
+from headrace.agent.fetch.share.log_ends import LogEndsOfIndex
 from headrace.agent.fetch.steps import UNTRACED, FetchSteps
 from headrace.agent.fetch.waiters import Waiters
 from headrace.agent.fetch.zone_cache.service import ZoneCache
@@ -88,8 +90,7 @@ class FetchService:
         self._index = index = TailIndex(view.commit_shards)
         self._forgotten = ForgottenExtents(store, rng)
         index.on_forgotten = self._forgotten.note
-        waiters = Waiters(metrics, steps.waiter)
-        acknowledged = AcknowledgedEnds()
+        waiters, acknowledged = Waiters(metrics, steps.waiter), AcknowledgedEnds()
         self._feed = FeedFollower(
             *(metastore, index, acknowledged, waiters, clock, metrics),
             interval_ms=settings.feed_poll_interval_ms,
@@ -126,6 +127,8 @@ class FetchService:
         )
         self._serve_fetch = steps.handle(self._fetch.handle)
         search, before = TimestampSearch(metastore, seeker), self.before_log_starts_move
+        self.share_reader = ShareReader(locator, delivery, self._feed.catch_up, settings.fetch_max_bytes)
+        self.share_logs = LogEndsOfIndex(locator, metastore, search, waiters, self._feed, self._fetch)
         self._list_offsets = ListOffsetsHandler(view, metastore, search, metrics, rendered, before)
 
     def _make_zone_cache(

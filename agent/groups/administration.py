@@ -17,7 +17,7 @@ from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.classic.subscriptions import CONSUMER
 from headrace.agent.groups.group_values import GroupDescription
 from headrace.agent.groups.held_groups import Held, HeldGroups
-from headrace.metastore.api.groups import GroupApi, GroupListing
+from headrace.metastore.api.groups import GroupApi, GroupKind, GroupListing
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError
 
@@ -112,6 +112,8 @@ class GroupAdministration:
             if (code := self._groups.lost(held)) is not ErrorCode.none:
                 return code
             group = held.group
+            if group.kind is GroupKind.SHARE:
+                return ErrorCode.group_id_not_found
             active = group.state_name != EMPTY
             if active and group.protocol_type != CONSUMER:
                 return ErrorCode.non_empty_group

@@ -1,4 +1,4 @@
-"""The groups that this agent holds: claimed, restored, kept in time, stored, released. Of either kind.
+"""The groups that this agent holds: claimed, restored, kept in time, stored, released. Of any kind.
 
 Place: under classic/coordinator.py, consumer/coordinator.py and offsets/; above the metastore's GroupApi.
 Invariant: a group is kept only while this agent is its coordinator by routing, under the lease and
@@ -374,7 +374,7 @@ class HeldGroups:
         if image is not self._image:
             self._image = image
             for held in self:
-                if held.group.kind is GroupKind.CONSUMER:  # members of classic groups watch their topics themselves
+                if held.group.kind is not GroupKind.CLASSIC:  # members of classic groups watch their topics themselves
                     self._guarded(held, functools.partial(held.group.metadata_changed, now, image))
 
     def _guarded(self, held: Held, step: Callable[[], list[GroupEffect]]) -> None:

@@ -17,6 +17,8 @@ from headrace.protocol import wire
 from headrace.protocol.request import CloseConnection
 from headrace.storage.errors import CorruptError, InvalidError
 
+SHARE_TURN_KEY = 31_291
+"""Only in envelopes: what an agent asks the owner of a share group for its client (share_turns.py)."""
 ENVELOPE_KEY = 31_296
 OPEN_KEY = 31_297
 PEER_HEALTH_KEY = 31_298

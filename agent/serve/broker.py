@@ -174,8 +174,7 @@ class Broker:
         if self._paths is None:
             return
         if is_current:
-            self._paths.fetch.life_begins()
-            self._paths.produce.life_begins()
+            self._paths.life_begins()
         else:
             self._paths.fetch.life_is_over()
 

@@ -34,6 +34,17 @@ from headrace.agent.groups.offsets.fetch_request import OffsetFetch
 from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi, GroupOffsets
 from headrace.agent.groups.offsets.transactional_request import TxnOffsetCommit
 from headrace.agent.groups.positions import ConsumerGroupPosition
+from headrace.agent.groups.share.coordinator import ShareGroups
+from headrace.agent.groups.share.describe_request import ShareGroupDescribe
+from headrace.agent.groups.share.heartbeat_request import ShareGroupHeartbeat
+from headrace.agent.groups.share.offsets_requests import (
+    AlterShareGroupOffsets,
+    DeleteShareGroupOffsets,
+    DescribeShareGroupOffsets,
+)
+from headrace.agent.groups.share.owner import ShareOwner
+from headrace.agent.groups.share.rules import ShareGroupRules
+from headrace.agent.groups.share.share_offsets import ShareOffsets
 from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.agent.peers.forwarding.routes import Elements, Whole
@@ -77,10 +88,13 @@ class GroupHandlers:
 
         rules = ConsumerGroupRules(settings, lambda: cluster.image)
         consumer_groups = ConsumerGroups(api, cluster, clock, rules, rng, authorizer)
+        self.share_rules = ShareGroupRules(settings, lambda: cluster.image)
+        self.share_groups = ShareGroups(api, cluster, clock, self.share_rules)
         restore = {
             None: restore_classic,
             GroupKind.CLASSIC: restore_classic,
             GroupKind.CONSUMER: consumer_groups.restore,
+            GroupKind.SHARE: self.share_groups.restore,
         }
         metrics = GroupMetrics(registry)
         self.memory = memory = GroupMemory(
@@ -101,6 +115,8 @@ class GroupHandlers:
         }
         """Bytes by part of the memory budget."""
         self.coordinator, self.administration, self.consumer_groups = coordinator, administration, consumer_groups
+        self.share_owner = ShareOwner(api, self.groups, cluster, clock, self.share_rules, rows)
+        self.share_offsets = ShareOffsets(api, administration, self.share_owner)
         self.offsets = GroupOffsets(api, self.groups, clock, metrics, rows)
         self.cluster, self.in_force, self.rng, self.keeps_principals = cluster, in_force, rng, authorizer is not None
         self.handlers: dict[int, RequestHandler] = {api_key: row.handler(self) for api_key, row in GROUP_ROWS.items()}
@@ -144,6 +160,33 @@ GROUP_ROWS: dict[int, ApiRow[GroupHandlers]] = {
         lambda of: ConsumerGroupDescribe(of.groups, of.consumer_groups, of.administration),
         groups.CONSUMER_GROUP_DESCRIBE,
         route=Elements("group_ids", "groups"),
+    ),
+    ApiKey.SHARE_GROUP_HEARTBEAT: ApiRow(
+        lambda of: ShareGroupHeartbeat(of.groups, of.share_groups, lambda: of.cluster.image),
+        groups.SHARE_GROUP_HEARTBEAT,
+        route=_BY_FIRST_FIELD,
+    ),
+    ApiKey.SHARE_GROUP_DESCRIBE: ApiRow(
+        lambda of: ShareGroupDescribe(of.administration, of.share_rules, lambda: of.cluster.image),
+        groups.SHARE_GROUP_DESCRIBE,
+        route=Elements("group_ids", "groups"),
+    ),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: ApiRow(
+        lambda of: DescribeShareGroupOffsets(of.share_offsets, of.cluster, of.share_rules),
+        offsets.DESCRIBE_SHARE_GROUP_OFFSETS,
+        route=Elements("groups", "groups", lambda group: str(group.group_id)),
+    ),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: ApiRow(
+        lambda of: AlterShareGroupOffsets(of.share_offsets, of.cluster, of.share_rules),
+        offsets.ALTER_SHARE_GROUP_OFFSETS,
+        audited_changes.altered_share_offsets,
+        _BY_FIRST_FIELD,
+    ),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: ApiRow(
+        lambda of: DeleteShareGroupOffsets(of.share_offsets, of.cluster, of.share_rules),
+        offsets.DELETE_SHARE_GROUP_OFFSETS,
+        audited_changes.deleted_share_offsets,
+        _BY_FIRST_FIELD,
     ),
     ApiKey.DESCRIBE_GROUPS: ApiRow(
         lambda of: DescribeGroups(of.administration), groups.DESCRIBE_GROUPS, route=Elements("groups", "groups")

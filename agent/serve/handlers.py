@@ -21,11 +21,14 @@ from headrace.agent.cluster.newest_counts import NewestCounts
 from headrace.agent.cluster.shared_address import SharedAddress
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import ZoneTraffic
+from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.offsets.offset_for_leader_epoch import OffsetForLeaderEpoch
 from headrace.agent.fetch.service import FetchService
+from headrace.agent.fetch.share.handlers import ShareHandlers
+from headrace.agent.fetch.share.sessions import ShareSessions
 from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.limits.refusal_log import RefusalLog
-from headrace.agent.peers.channel import ZONE_CACHE_KEY
+from headrace.agent.peers.channel import SHARE_TURN_KEY, ZONE_CACHE_KEY
 from headrace.agent.peers.forwarding.routes import of_brokers
 from headrace.agent.peers.forwarding.service import ForwardService
 from headrace.agent.produce.pipeline import ProducePipeline
@@ -35,6 +38,7 @@ from headrace.agent.serve.controller.broker_lifecycle import UnregisterBroker
 from headrace.agent.serve.controller.controller_handlers import CONTROLLER_ROWS, ControllerParts
 from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.serve.group_handlers import GROUP_ROWS, GroupHandlers
+from headrace.agent.serve.share_asking import AskShareOwner
 from headrace.agent.topics.configs.alter import AlterConfigs, IncrementalAlterConfigs
 from headrace.agent.topics.configs.describe import DescribeConfigs
 from headrace.agent.topics.configs.list_resources import ListConfigResources
@@ -115,11 +119,15 @@ def register_handlers(dispatcher: Dispatcher, parts: HandlerParts) -> dict[str, 
     """
     made = _BrokerParts(parts)
     register_rows(dispatcher, ROWS, made, parts.authorizer, parts.audit, parts.forward.wrap)
-    for api_key, handler in parts.forward.serve(routes_of(ROWS)).items():
+    parts.groups.share_owner.logs = parts.fetch.share_logs
+    dispatcher.register_unadvertised(SHARE_TURN_KEY, parts.groups.share_owner.handle)
+    for api_key, handler in parts.forward.serve((*routes_of(ROWS), SHARE_TURN_KEY)).items():
         dispatcher.register_unadvertised(api_key, handler)
     if parts.fetch.zone_cache is not None:
         dispatcher.register_unadvertised(ZONE_CACHE_KEY, parts.fetch.zone_cache.handle)
-    return {"metadata_answers": lambda: made.metadata.in_use_bytes}
+    return {
+        "metadata_answers": lambda: made.metadata.in_use_bytes,
+    }
 
 
 class _BrokerParts:
@@ -159,6 +167,7 @@ class _BrokerParts:
             *(self.change, parts.rng, self.in_force, parts.sealed_keys, self.enforced, parts.on_limit)
         )
         self.metadata = _metadata(self)
+        self.share = _share(self)
 
 
 def _metadata(of: _BrokerParts) -> Metadata:
@@ -171,6 +180,16 @@ def _metadata(of: _BrokerParts) -> Metadata:
         of.refused,
         of.enforced,
         NewestCounts(of.cluster, of.clock, of.parts.may_be_behind),
+    )
+
+
+def _share(of: _BrokerParts) -> ShareHandlers:
+    return ShareHandlers(
+        of.cluster,
+        ShareSessions(lambda: of.in_force.current().group_share_max_share_sessions),
+        of.parts.fetch.share_reader,
+        AskShareOwner(of.cluster, of.parts.forward.links, of.parts.groups.share_owner),
+        None if of.enforced is None else AllowedTopics(of.enforced, of.cluster),
     )
 
 
@@ -196,6 +215,8 @@ def _scale_topic(of: _BrokerParts) -> RequestHandler:
 _RECORDS: dict[int, ApiRow[_BrokerParts]] = {
     ApiKey.PRODUCE: ApiRow(lambda of: of.parts.traffic.counted_produce(of.parts.produce.handle), topics.PRODUCE),
     ApiKey.FETCH: ApiRow(lambda of: of.parts.fetch.handle_fetch, topics.FETCH),
+    ApiKey.SHARE_FETCH: ApiRow(lambda of: of.share.fetch, groups.SHARE_FETCH),
+    ApiKey.SHARE_ACKNOWLEDGE: ApiRow(lambda of: of.share.acknowledge, groups.SHARE_FETCH),
     ApiKey.LIST_OFFSETS: ApiRow(lambda of: of.parts.fetch.handle_list_offsets, topics.LIST_OFFSETS),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiRow(
         lambda of: OffsetForLeaderEpoch(of.cluster, of.metastore), topics.OFFSET_FOR_LEADER_EPOCH

@@ -130,6 +130,12 @@ class RequestPaths:
         await self.fetch.start()
         await self.produce.start()
 
+    def life_begins(self) -> None:
+        """A life of the metastore begins for this process."""
+        self.fetch.life_begins()
+        self.produce.life_begins()
+        self._groups.share_owner.life_begins()
+
     async def drain(self, grace_seconds: float) -> None:
         """Answer every request in progress."""
         self.fetch.drain()

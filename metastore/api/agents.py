@@ -56,12 +56,17 @@ TOPIC_TABLES = "topic.tables"
 """The feature of agents that know the topic configs `table.*` (decisions/0085). Without it a topic cannot get them; its
 level goes down once no topic has any."""
 
+SHARE_VERSION = "share.version"
+"""Kafka's feature: at level 1 there are share groups. Below it no agent acquires a record, as another one may not know
+what that means (decisions/0086). Its level only rises."""
+
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = MappingProxyType(
     {
         METADATA_FORMAT: FeatureRange(1, 4),
         SEGMENT_KEYS: FeatureRange(1, 1),
         TRANSACTION_VERSION: FeatureRange(0, 2),
         TOPIC_TABLES: FeatureRange(1, 1),
+        SHARE_VERSION: FeatureRange(0, 1),
     }
 )
 """What this version of the software supports, of the features that a cluster can use at a level. A new cluster has the

@@ -106,6 +106,13 @@ class OffsetAnswer(NamedTuple):
     extent: Extent | None
 
 
+class ReadableEnds(NamedTuple):
+    """A partition's readable offsets. `end`: the high watermark, or the last stable offset for read_committed."""
+
+    start: int
+    end: int
+
+
 class FeedKind(enum.IntEnum):
     """What a feed row announces. Numbers are stored: never reuse one."""
 

@@ -2,7 +2,8 @@
 
 Place: under agent/groups/share, next to metastore/api/groups.py, which has the group's claim and members.
 Invariant: every write names the claim's epoch, so a successor's claim fences it. The whole state of a partition is
-written each time: to repeat a write with an unknown outcome is harmless.
+written each time, under a revision: to repeat a write with an unknown outcome is harmless, and one that arrives after a
+later one stores nothing.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class ShareGroupApi(Protocol):
     """What takes a `coordinator_epoch` raises FencedError when it is not the group's."""
 
     async def store_share_partitions(
-        self, group_id: str, coordinator_epoch: int, partitions: Sequence[StoredSharePartition]
+        self, group_id: str, coordinator_epoch: int, revision: int, partitions: Sequence[StoredSharePartition]
     ) -> list[bool]:
-        """Store partitions, all in one transaction; False for one that is gone. FencedError also for an epoch of an
-        earlier life of the metastore.
+        """Store partitions, all in one transaction; False for one that is gone. `revision` rises with each write under
+        the epoch. FencedError also for an epoch of an earlier life of the metastore.
         """
 
     async def load_share_partitions(self, group_id: str) -> list[LoadedSharePartition]:

@@ -17,6 +17,7 @@ from headrace.metastore.api.agents import (
     COMMIT_SHARDS,
     LEADER_SPREAD,
     METADATA_FORMAT,
+    SHARE_VERSION,
     TOPIC_TABLES,
     TRANSACTION_VERSION,
     FeatureRange,
@@ -241,6 +242,12 @@ class MetadataImage:
     def transaction_version(self) -> int:
         """Kafka's feature of this name; 0: there are no transactions."""
         active = self.features.get(TRANSACTION_VERSION)
+        return 0 if active is None else active.max_level
+
+    @property
+    def share_version(self) -> int:
+        """Kafka's feature of this name; 0: there are no share groups."""
+        active = self.features.get(SHARE_VERSION)
         return 0 if active is None else active.max_level
 
     def commit_shards(self, opened_with: int) -> int:

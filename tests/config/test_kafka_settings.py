@@ -39,7 +39,7 @@ KAFKAS = [
     "controlled.shutdown.max.retries",
     "delete.topic.enable",
     "group.coordinator.threads",
-    "group.share.max.size",
+    "group.share.assignors",
     "listener.name.plaintext.plain.sasl.jaas.config",
     "log.cleaner.threads",
     "log.flush.interval.messages",

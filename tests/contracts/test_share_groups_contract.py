@@ -21,7 +21,7 @@ MEMBERS = GroupRecord(GroupKind.SHARE, "Stable", "share", ("events",), b"members
 EMPTY = MEMBERS._replace(state="Empty")
 Write = Callable[[ShareGroupApi, int, int], Awaitable[object]]
 WRITES: list[Write] = [
-    lambda api, epoch, key: api.store_share_partitions("g", epoch, [StoredSharePartition(key, 9, b"late")]),
+    lambda api, epoch, key: api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 9, b"late")]),
     lambda api, epoch, key: api.delete_share_partitions("g", epoch, [key]),
 ]
 
@@ -48,8 +48,8 @@ async def stored(api: ShareGroupApi, group_id: str = "g") -> list[tuple[int, int
 async def test_the_last_state_of_each_partition_is_kept(groups: GroupsUnderTest) -> None:
     api, epoch, keys = api_of(groups), await claimed(groups, await groups.agent()), await groups.partitions(3)
     rows = [StoredSharePartition(key, 5, b"kept") for key in reversed(keys)]
-    assert await api.store_share_partitions("g", epoch, rows) == [True, True, True]
-    assert await api.store_share_partitions("g", epoch, [StoredSharePartition(keys[1], 6, b"")]) == [True]
+    assert await api.store_share_partitions("g", epoch, 1, rows) == [True, True, True]
+    assert await api.store_share_partitions("g", epoch, 2, [StoredSharePartition(keys[1], 6, b"")]) == [True]
     assert await stored(api) == [(keys[0], 5, b"kept"), (keys[1], 6, b""), (keys[2], 5, b"kept")]
     assert await stored(api, "other") == []
 
@@ -60,7 +60,7 @@ async def test_a_stale_coordinator_changes_nothing(groups: GroupsUnderTest, oper
     api, agent, (key,) = api_of(groups), await groups.agent(), await groups.partitions(1)
     stale = await claimed(groups, agent)
     epoch = await claimed(groups, agent)
-    await api.store_share_partitions("g", epoch, [StoredSharePartition(key, 3, b"now")])
+    await api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 3, b"now")])
     with pytest.raises(FencedError):
         await operation(api, stale, key)
     assert await stored(api) == [(key, 3, b"now")]
@@ -68,16 +68,16 @@ async def test_a_stale_coordinator_changes_nothing(groups: GroupsUnderTest, oper
 
 async def test_a_deleted_partition_takes_its_row_along(groups: GroupsUnderTest) -> None:
     api, epoch, (key,) = api_of(groups), await claimed(groups, await groups.agent()), await groups.partitions(1)
-    await api.store_share_partitions("g", epoch, [StoredSharePartition(key, 3, b"")])
+    await api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 3, b"")])
     await groups.delete_topic()
     assert await stored(api) == []
-    assert await api.store_share_partitions("g", epoch, [StoredSharePartition(key, 4, b"")]) == [False]
+    assert await api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 4, b"")]) == [False]
 
 
 async def test_a_deleted_group_takes_its_rows_along(groups: GroupsUnderTest) -> None:
     api, agent, keys = api_of(groups), await groups.agent(), await groups.partitions(2)
     epoch = await claimed(groups, agent)
-    await api.store_share_partitions("g", epoch, [StoredSharePartition(key, 3, b"") for key in keys])
+    await api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 3, b"") for key in keys])
     assert await api.delete_group("g", epoch)
     assert await stored(api) == []
 
@@ -86,7 +86,7 @@ async def test_a_group_without_members_stays_while_it_has_rows(groups: GroupsUnd
     api, agent, keys = api_of(groups), await groups.agent(), await groups.partitions(2)
     epoch = await claimed(groups, agent)
     await api.save_group("g", epoch, EMPTY)
-    await api.store_share_partitions("g", epoch, [StoredSharePartition(key, 3, b"") for key in keys])
+    await api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 3, b"") for key in keys])
     await api.release_groups({"g": epoch})
     assert len(await stored(api)) == 2
     assert [each.kind for each in await api.list_groups()] == [GroupKind.SHARE]
@@ -102,7 +102,7 @@ async def test_rows_come_with_the_high_watermark_of_the_same_snapshot(metastore:
     epoch = await claimed(groups, await groups.agent())
     scene = await open_scene(metastore, partitions=1)
     (key,) = scene.keys
-    await metastore.store_share_partitions("g", epoch, [StoredSharePartition(key, 0, b"")])
+    await metastore.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 0, b"")])
     assert await metastore.load_share_partitions("g") == [LoadedSharePartition(key, 0, b"", 0)]
 
 
@@ -114,8 +114,21 @@ async def test_a_claim_of_an_earlier_life_stores_nothing(metastore: PostgresMeta
         await raw.execute("UPDATE cluster SET life = 3")
         (row,) = await (
             await raw.execute(
-                "SELECT store_share_partitions('g', %s, ARRAY[%s]::bigint[], ARRAY[1]::bigint[], ARRAY['']::bytea[])",
+                "SELECT store_share_partitions('g', %s, 1, ARRAY[%s]::bigint[], '{1}', ARRAY[''::bytea])",
                 (epoch, key),
             )
         ).fetchall()
         assert row == (None,)
+
+
+@pytest.mark.requirement("X12")
+async def test_a_write_that_arrives_late_stores_nothing(groups: GroupsUnderTest) -> None:
+    """One with an unknown outcome, after it was repeated with what had changed since."""
+    api, agent, (key,) = api_of(groups), await groups.agent(), await groups.partitions(1)
+    epoch = await claimed(groups, agent)
+    assert await api.store_share_partitions("g", epoch, 2, [StoredSharePartition(key, 6, b"later")]) == [True]
+    assert await api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 5, b"late")]) == [True]
+    assert await stored(api) == [(key, 6, b"later")]
+    epoch = await claimed(groups, agent)
+    assert await api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 7, b"heir")]) == [True]
+    assert await stored(api) == [(key, 7, b"heir")]

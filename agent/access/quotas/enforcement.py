@@ -40,7 +40,7 @@ _CLIENTS_BYTES = REMEMBERED_BYTES["quota_clients"] * 2 // 3
 _BUCKETS_BYTES = REMEMBERED_BYTES["quota_clients"] - _CLIENTS_BYTES
 """A client id may have 32,767 bytes: a client without room for its name has a share of the common bucket."""
 _PERCENT = 100.0
-_FETCH_KEY, _PRODUCE_KEY = int(ApiKey.FETCH), int(ApiKey.PRODUCE)
+_FETCH_KEYS, _PRODUCE_KEY = frozenset({int(ApiKey.FETCH), int(ApiKey.SHARE_FETCH)}), int(ApiKey.PRODUCE)
 _UNLIMITED = frozenset({int(ApiKey.API_VERSIONS), int(ApiKey.SASL_HANDSHAKE), int(ApiKey.SASL_AUTHENTICATE)})
 """Before the client is known."""
 
@@ -161,7 +161,7 @@ class QuotaEnforcer:
         if request.api_key == _PRODUCE_KEY and (produce := limits.get(PRODUCE)) is not None:
             self.spend(produce, size_bytes)
             found.append(produce)
-        elif request.api_key == _FETCH_KEY and (fetch := limits.get(FETCH)) is not None:
+        elif request.api_key in _FETCH_KEYS and (fetch := limits.get(FETCH)) is not None:
             found.append(fetch)
         return RequestUse(self, found, fetch, time) if found else None
 

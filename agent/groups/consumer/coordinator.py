@@ -175,7 +175,9 @@ class ConsumerGroups:
             refusal = self._convert(groups, held, held.group, request)
             if refusal is not None:
                 return refusal
-        assert isinstance(held.group, ConsumerGroup)
+        if not isinstance(held.group, ConsumerGroup):
+            message = f"Group {held.group.group_id} is not a consumer group."
+            return ConsumerHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
         if gates is not None:
             held.group.judge_gates(self._clock.monotonic(), gates, positions)
         answer: asyncio.Future[ConsumerHeartbeatAnswer] = asyncio.get_running_loop().create_future()

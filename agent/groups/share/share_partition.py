@@ -94,6 +94,8 @@ class SharePartition:
         self.changes = 0
         """Rises with each change that has to be stored."""
         self._ranges: list[InFlight] = []
+        self._first_available: int | None = None
+        self._next_deadline: float | None = None
         for each in kept:
             if each.first > self.end:
                 self._ranges.append(InFlight(self.end, each.first - 1, RangeState.AVAILABLE))
@@ -110,11 +112,11 @@ class SharePartition:
     @property
     def is_quiet(self) -> bool:
         """Whether no member has a record."""
-        return all(each.state is not RangeState.ACQUIRED for each in self._ranges)
+        return self._next_deadline is None
 
     def next_deadline(self) -> float | None:
         """Return when the first lock expires."""
-        return min((each.deadline for each in self._ranges if each.state is RangeState.ACQUIRED), default=None)
+        return self._next_deadline
 
     def kept(self) -> list[KeptRange]:
         """Return what the next owner has to know besides the start."""
@@ -143,7 +145,7 @@ class SharePartition:
         At most `max_records`, all within as many offsets, because an agent reads all records between them.
         """
         self.expire(now, limits.attempts)
-        first = self._first_available()
+        first = self._first_available
         new_end = min(log_end, self.start + limits.in_flight)
         if max_records <= 0 or (first is None and self.end >= new_end):
             return []
@@ -215,6 +217,8 @@ class SharePartition:
 
     def expire(self, now: float, attempts: int) -> bool:
         """Release what was acquired for too long. Return whether anything was."""
+        if self._next_deadline is None or self._next_deadline > now:
+            return False
         return self._free(lambda each: each.deadline <= now, attempts)
 
     def log_start_moved(self, log_start: int) -> None:
@@ -226,14 +230,7 @@ class SharePartition:
         self.start, self.end = log_start, max(self.end, log_start)
         self._settle(ranges)
 
-    def has_work(self, log_end: int, limits: AcquireLimits) -> bool:
-        """Return whether `acquire` would find something now."""
-        return self._first_available() is not None or self.end < min(log_end, self.start + limits.in_flight)
-
     # -- insides
-
-    def _first_available(self) -> int | None:
-        return next((each.first for each in self._ranges if each.state is RangeState.AVAILABLE), None)
 
     def _free(self, is_wanted: Callable[[InFlight], bool], attempts: int) -> bool:
         """Attempts are counted when they end."""
@@ -262,6 +259,9 @@ class SharePartition:
             end = each.last + 1
         self._ranges = settled
         self.end = max(self.start, end)
+        self._first_available = next((each.first for each in settled if each.state is RangeState.AVAILABLE), None)
+        deadlines = (each.deadline for each in settled if each.state is RangeState.ACQUIRED)
+        self._next_deadline = min(deadlines, default=None)
 
 
 def _freed(each: InFlight, attempts: int) -> InFlight:
@@ -332,17 +332,3 @@ def _joined(acquired: list[Acquired]) -> list[Acquired]:
         else:
             joined.append(each)
     return joined
-
-
-def batch_fault(batches: Sequence[AckBatch], *, may_renew: bool) -> str | None:
-    """Return what is wrong with the acknowledgements of one partition in themselves."""
-    before = -1
-    for first, last, types in batches:
-        if first < 0 or last < first or first <= before:
-            return f"batches of acknowledgements overlap, or are out of order: offsets={first}-{last}"
-        before = last
-        if len(types) not in (1, last - first + 1):
-            return f"one type, or one for each record, is needed: offsets={first}-{last} types={len(types)}"
-        if not all(AckType.GAP <= kind <= (AckType.RENEW if may_renew else AckType.REJECT) for kind in types):
-            return f"unknown type of an acknowledgement: offsets={first}-{last}"
-    return None

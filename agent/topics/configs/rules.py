@@ -24,7 +24,14 @@ from headrace.config.client_metrics import CLIENT_METRICS_CONFIGS
 from headrace.config.cluster_values import RETENTION_MS, UNITS_OF_RETENTION, in_force
 from headrace.config.config_definition import ConfigDefinition, list_items
 from headrace.config.consistency import why_inconsistent
-from headrace.config.group_configs import BOUNDS, GROUP_CONFIGS, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
+from headrace.config.group_configs import (
+    BOUNDS,
+    GROUP_CONFIGS,
+    HEARTBEAT_INTERVAL,
+    SESSION_TIMEOUT,
+    SHARE_HEARTBEAT_INTERVAL,
+    SHARE_SESSION_TIMEOUT,
+)
 from headrace.config.node_ids import VIRTUAL_NODE_ID
 from headrace.config.refused import why_refused
 from headrace.config.table_configs import why_fixed, why_not_with
@@ -234,15 +241,16 @@ def _broker_definition(broker: str, name: str) -> ConfigDefinition | None:
 def why_out_of_bounds(configs: EffectiveConfigs, image: MetadataImage, group_id: str, values: Values) -> str | None:
     """Return None if the change is allowed; `values` are already checked to be numbers."""
     for name, value in values.items():
-        if value is None:
+        if value is None or name not in BOUNDS:
             continue
         low, high = (int(configs.cluster_value(set_for_all_brokers(image), bound)) for bound in BOUNDS[name])
         if not low <= int(value) <= high:
             least, most = BOUNDS[name]
             return f"invalid value for config {name}: {value!r} is not between {least}={low} and {most}={high}"
-    beat, session = (_then(configs, image, group_id, values, name) for name in (HEARTBEAT_INTERVAL, SESSION_TIMEOUT))
-    if values and beat >= session:
-        return f"{HEARTBEAT_INTERVAL} must be less than {SESSION_TIMEOUT}: {beat} is not less than {session}"
+    for pair in ((HEARTBEAT_INTERVAL, SESSION_TIMEOUT), (SHARE_HEARTBEAT_INTERVAL, SHARE_SESSION_TIMEOUT)):
+        beat, session = (_then(configs, image, group_id, values, name) for name in pair)
+        if values and beat >= session:
+            return f"{pair[0]} must be less than {pair[1]}: {beat} is not less than {session}"
     return None
 
 

@@ -124,13 +124,14 @@ class PostgresGroups:
             raise _claimed_since(group_id, coordinator_epoch)
 
     async def store_share_partitions(
-        self, group_id: str, coordinator_epoch: int, partitions: Sequence[StoredSharePartition]
+        self, group_id: str, coordinator_epoch: int, revision: int, partitions: Sequence[StoredSharePartition]
     ) -> list[bool]:
         ordered = sorted(partitions)
         (known,) = await _STORE_SHARES.row(
             self.pool,
             group_id=group_id,
             coordinator_epoch=coordinator_epoch,
+            revision=revision,
             keys=[each.partition_key for each in ordered],
             starts=[each.start_offset for each in ordered],
             kept=[each.kept for each in ordered],

@@ -2,10 +2,12 @@
 -- p_coordinator_epoch is no longer the group's, or is of an earlier life: what its holder remembers may be of records
 -- that this server never had.
 -- Locks: shares the group's row (a claim waits), then the partitions' rows (a deletion waits), then the rows by
--- partition. Idempotent: yes, the same state is written again. Cost: one upsert per partition.
+-- partition. Idempotent: yes, the same state is written again. A write with an unknown outcome may arrive after a later
+-- one of the same holder: it stores nothing then. Cost: one upsert per partition.
 CREATE OR REPLACE FUNCTION store_share_partitions(
     p_group_id           text,
     p_coordinator_epoch  bigint,
+    p_revision           bigint,     -- rises with each write under this epoch
     p_keys               bigint[],   -- ascending, each once
     p_starts             bigint[],
     p_kept               bytea[]
@@ -20,12 +22,14 @@ BEGIN
     END IF;
     v_known := array(SELECT partition_key FROM partitions WHERE partition_key = ANY (p_keys)
                       ORDER BY partition_key FOR KEY SHARE);
-    INSERT INTO share_partitions AS s (group_id, partition_key, start_offset, kept)
-    SELECT p_group_id, k.partition_key, k.start_offset, k.kept
+    INSERT INTO share_partitions AS s (group_id, partition_key, start_offset, kept, coordinator_epoch, revision)
+    SELECT p_group_id, k.partition_key, k.start_offset, k.kept, p_coordinator_epoch, p_revision
       FROM unnest(p_keys, p_starts, p_kept) AS k (partition_key, start_offset, kept)
      WHERE k.partition_key = ANY (v_known)
      ORDER BY k.partition_key
     ON CONFLICT (group_id, partition_key) DO UPDATE
-       SET start_offset = excluded.start_offset, kept = excluded.kept;
+       SET start_offset = excluded.start_offset, kept = excluded.kept,
+           coordinator_epoch = excluded.coordinator_epoch, revision = excluded.revision
+     WHERE (s.coordinator_epoch, s.revision) < (excluded.coordinator_epoch, excluded.revision);
     RETURN v_known;
 END $$;

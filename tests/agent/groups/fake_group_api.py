@@ -48,6 +48,7 @@ class FakeGroupApi:
     groups: dict[str, FakeGroup] = field(default_factory=dict)
     offsets: dict[str, dict[int, CommittedOffset]] = field(default_factory=lambda: defaultdict(dict))
     shares: dict[str, dict[int, StoredSharePartition]] = field(default_factory=lambda: defaultdict(dict))
+    share_revisions: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     high_watermarks: dict[int, int] = field(default_factory=dict)
     """By partition key, where it is not so high that it clips nothing."""
     verdict: TransactionVerdict = TransactionVerdict.DONE
@@ -189,13 +190,16 @@ class FakeGroupApi:
         self._end("delete_offsets")
 
     async def store_share_partitions(
-        self, group_id: str, coordinator_epoch: int, partitions: Sequence[StoredSharePartition]
+        self, group_id: str, coordinator_epoch: int, revision: int, partitions: Sequence[StoredSharePartition]
     ) -> list[bool]:
         await self._begin("store_share_partitions")
         self._held(group_id, coordinator_epoch)
         for each in partitions:
-            if each.partition_key not in self.deleted_keys:
+            at = (group_id, each.partition_key)
+            is_newer = self.share_revisions.get(at, (0, 0)) < (coordinator_epoch, revision)
+            if each.partition_key not in self.deleted_keys and is_newer:
                 self.shares[group_id][each.partition_key] = each
+                self.share_revisions[at] = coordinator_epoch, revision
         self._end("store_share_partitions")
         return [each.partition_key not in self.deleted_keys for each in partitions]
 

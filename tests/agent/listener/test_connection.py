@@ -311,7 +311,7 @@ async def test_too_many_connections_are_closed_at_once() -> None:
 async def test_requests_and_bytes_are_counted() -> None:
     async with listening(echo) as server:
         client = await server.connect()
-        await client.send(frame(1, b"12345"), frame(2, api_key=77))
+        await client.send(frame(1, b"12345"), frame(2, api_key=83))
         await client.reply()
         await client.reply()
         assert server.metric("headrace_kafka_requests_total", api="Metadata", version="1") == 1

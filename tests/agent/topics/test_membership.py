@@ -25,6 +25,7 @@ from headrace.metastore.api.agents import (
     OPTIONAL_FEATURES,
     SEALED_SECRETS,
     SEGMENT_KEYS,
+    SHARE_VERSION,
     SUPPORTED_FEATURES,
     TOPIC_TABLES,
     TRANSACTION_VERSION,
@@ -55,6 +56,7 @@ def _registration(world: World, node_id: int, incarnation: uuid.UUID, **more: An
             ("Feature", {"name": METADATA_FORMAT, "min_supported_version": 1, "max_supported_version": 4}),
             ("Feature", {"name": TRANSACTION_VERSION, "min_supported_version": 0, "max_supported_version": 2}),
             ("Feature", {"name": TOPIC_TABLES, "min_supported_version": 1, "max_supported_version": 1}),
+            ("Feature", {"name": SHARE_VERSION, "min_supported_version": 0, "max_supported_version": 1}),
             ("Feature", {"name": LEADER_SPREAD, "min_supported_version": 1, "max_supported_version": 10}),
         ],
         "rack": "a",
@@ -276,12 +278,15 @@ async def test_api_versions_shows_supported_and_finalized_features(world: World,
         *((name, level, level) for name, level in kafkas),
         (METADATA_FORMAT, 1, 4),
         (SEGMENT_KEYS, 1, 1),
-        *([(TRANSACTION_VERSION, 0, 2)] if version > 3 else []),  # as Kafka: older clients misread a lowest level of 0
+        # as Kafka: older clients misread a lowest level of 0
+        *([(TRANSACTION_VERSION, 0, 2)] if version > 3 else []),
         (TOPIC_TABLES, 1, 1),
+        *([(SHARE_VERSION, 0, 1)] if version > 3 else []),
         (LEADER_SPREAD, 1, 10),
     ]
     finalized = sorted((f.name, f.max_version_level) for f in answer.finalized_features)
-    assert finalized == sorted([*kafkas, (METADATA_FORMAT, 4), (TOPIC_TABLES, 1), (TRANSACTION_VERSION, 2)])
+    own = [(METADATA_FORMAT, 4), (SHARE_VERSION, 1), (TOPIC_TABLES, 1), (TRANSACTION_VERSION, 2)]
+    assert finalized == sorted([*kafkas, *own])
     assert answer.finalized_features_epoch == world.view.image.offset
     assert {row.api_key for row in answer.api_keys} >= {45, 46, 55, 57, 60, 62, 63, 64}
 

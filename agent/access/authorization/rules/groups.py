@@ -93,6 +93,33 @@ def _describe_consumer(ask: GatedRequest) -> Awaitable[Response]:
     )
 
 
+def _describe_share(ask: GatedRequest) -> Awaitable[Response]:
+    """Describe as Kafka does: a group with a topic that the client may not describe is not described at all."""
+
+    def shown(group: Any) -> Any:
+        names = {each.topic_name for member in group.members for each in member.assignment.topic_partitions}
+        if all(ask.allows(AclOperation.DESCRIBE, _TOPIC, name) for name in sorted(names)):
+            return _operations(ask, group)
+        refused = ask.refused("groups", group.group_id, FAILED[_TOPIC])
+        return dataclasses.replace(refused, error_message=_HIDDEN_TOPICS)
+
+    return split(
+        ask,
+        "group_ids",
+        "groups",
+        lambda group_id: ask.allows(AclOperation.DESCRIBE, _GROUP, group_id),
+        lambda group_id: ask.refused("groups", group_id, _DENIED),
+        lambda entity: dataclasses.replace(entity, groups=tuple(map(shown, entity.groups))),
+    )
+
+
+def _read_group(ask: GatedRequest) -> Awaitable[Response]:
+    """The handler asks for topics, which the request names by id, or not at all."""
+    if not ask.allows(AclOperation.READ, _GROUP, ask.entity.group_id or ""):
+        return ask.refuse(_DENIED)
+    return ask.pass_on()
+
+
 def _consumer_heartbeat(ask: GatedRequest) -> Awaitable[Response]:
     if not ask.allows(AclOperation.READ, _GROUP, ask.entity.group_id):
         return ask.refuse(_DENIED)
@@ -114,6 +141,27 @@ CONSUMER_GROUP_HEARTBEAT = Rule(
         Check(AclOperation.READ, _GROUP, _DENIED),
         Check(AclOperation.DESCRIBE, _TOPIC, _EACH_TOPIC, "all subscribed names"),
         Check(AclOperation.DESCRIBE, _TOPIC, None, "topics that the pattern matches"),
+    ),
+)
+SHARE_GROUP_HEARTBEAT = Rule(
+    _consumer_heartbeat,
+    (
+        Check(AclOperation.READ, _GROUP, _DENIED),
+        Check(AclOperation.DESCRIBE, _TOPIC, _EACH_TOPIC, "all subscribed names"),
+    ),
+)
+SHARE_GROUP_DESCRIBE = Rule(
+    _describe_share,
+    (
+        Check(AclOperation.DESCRIBE, _GROUP, _DENIED, "each group"),
+        Check(AclOperation.DESCRIBE, _TOPIC, _EACH_TOPIC, "all topics that are assigned in the group"),
+    ),
+)
+SHARE_FETCH = Rule(
+    _read_group,
+    (
+        Check(AclOperation.READ, _GROUP, _DENIED),
+        Check(AclOperation.READ, _TOPIC, _EACH_TOPIC, "each topic"),
     ),
 )
 DESCRIBE_GROUPS = Rule(_describe, (Check(AclOperation.DESCRIBE, _GROUP, _DENIED, "each group"),))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -86,6 +86,57 @@ def _fetch(ask: GatedRequest) -> Awaitable[Response]:
     )
 
 
+def _of_share_group(operation: AclOperation) -> Callable[[GatedRequest], Awaitable[Response]]:
+    """Alter or delete: the operation on the group, and READ on each topic."""
+
+    def serve(ask: GatedRequest) -> Awaitable[Response]:
+        if not ask.allows(operation, _GROUP, ask.entity.group_id):
+            return ask.refuse(FAILED[_GROUP])
+        return split(
+            ask,
+            "topics",
+            "responses",
+            lambda topic: ask.allows(AclOperation.READ, _TOPIC, topic.topic_name),
+            lambda topic: ask.refused("responses", topic, _DENIED),
+        )
+
+    return serve
+
+
+def _describe_share_offsets(ask: GatedRequest) -> Awaitable[Response]:
+    """Groups without DESCRIBE get the error; of the others, topics without it do, or are left out."""
+
+    def change(entity: Any) -> Any:
+        return dataclasses.replace(entity, groups=tuple(map(shown, entity.groups)))
+
+    def shown(group: Any) -> Any:
+        topics = tuple(
+            topic if ask.access.allows(AclOperation.DESCRIBE, _TOPIC, topic.topic_name) else _hidden(topic)
+            for topic in group.topics
+            if topic.topic_name in named.get(group.group_id, ())
+            or ask.access.allows(AclOperation.DESCRIBE, _TOPIC, topic.topic_name)
+        )
+        return dataclasses.replace(group, topics=topics)
+
+    named = {group.group_id: {t.topic_name for t in group.topics or ()} for group in ask.entity.groups}
+    return split(
+        ask,
+        "groups",
+        "groups",
+        lambda group: ask.allows(AclOperation.DESCRIBE, _GROUP, group.group_id),
+        lambda group: dataclasses.replace(ask.refused("groups", group, FAILED[_GROUP]), topics=()),
+        change,
+    )
+
+
+def _hidden(topic: Any) -> Any:
+    """A topic's part of an answer as for a client that may not describe it."""
+    partitions = tuple(
+        dataclasses.replace(each, start_offset=-1, leader_epoch=0, error_code=_DENIED) for each in topic.partitions
+    )
+    return dataclasses.replace(topic, topic_id=None, partitions=partitions)
+
+
 def _described(ask: GatedRequest, answer: Any) -> Any:
     """All topics of a group (or of a response) without those that the client may not describe."""
     topics = tuple(
@@ -151,5 +202,27 @@ OFFSET_DELETE = Rule(
     (
         Check(AclOperation.DELETE, _GROUP, FAILED[_GROUP]),
         Check(AclOperation.READ, _TOPIC, _DENIED, _EACH_TOPIC),
+    ),
+)
+
+DESCRIBE_SHARE_GROUP_OFFSETS = Rule(
+    _describe_share_offsets,
+    (
+        Check(AclOperation.DESCRIBE, _GROUP, FAILED[_GROUP], "each group"),
+        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic"),
+    ),
+)
+ALTER_SHARE_GROUP_OFFSETS = Rule(
+    _of_share_group(AclOperation.READ),
+    (
+        Check(AclOperation.READ, _GROUP, FAILED[_GROUP]),
+        Check(AclOperation.READ, _TOPIC, _DENIED, "each topic"),
+    ),
+)
+DELETE_SHARE_GROUP_OFFSETS = Rule(
+    _of_share_group(AclOperation.DELETE),
+    (
+        Check(AclOperation.DELETE, _GROUP, FAILED[_GROUP]),
+        Check(AclOperation.READ, _TOPIC, _DENIED, "each topic"),
     ),
 )

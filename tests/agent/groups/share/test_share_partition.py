@@ -16,7 +16,6 @@ from headrace.agent.groups.share.share_partition import (
     KeptRange,
     RangeState,
     SharePartition,
-    batch_fault,
 )
 from tests.agent.groups.share.share_model import Difference, History
 from tests.planted import PlantedBugs, Report, Trial
@@ -171,25 +170,6 @@ def test_huge_ranges_cost_what_small_ones_do() -> None:
     huge = AckBatch(0, 2**62, [1])
     assert partition.acknowledge(0.0, "a", [huge], LIMITS) is ErrorCode.invalid_request
     assert partition.start == 0
-
-
-@pytest.mark.parametrize(
-    "batches",
-    [
-        [AckBatch(-1, 2, [1])],
-        [AckBatch(5, 4, [1])],
-        [AckBatch(0, 4, [1]), AckBatch(4, 6, [1])],
-        [AckBatch(5, 6, [1]), AckBatch(0, 1, [1])],
-        [AckBatch(0, 4, [1, 1])],
-        [AckBatch(0, 4, [])],
-        [AckBatch(0, 0, [5])],
-        [AckBatch(0, 0, [-1])],
-        [AckBatch(0, 0, [4])],
-    ],
-)
-def test_what_no_client_sends_is_refused_before_anything_is_asked(batches: list[AckBatch]) -> None:
-    assert batch_fault(batches, may_renew=False)
-    assert batch_fault([AckBatch(0, 1, [4, 1]), AckBatch(3, 3, [0])], may_renew=True) is None
 
 
 def test_the_module_says_what_a_type_is() -> None:

@@ -1,0 +1,1 @@
+"""ShareFetch and ShareAcknowledge at the agent that a client asks: session, the owner's turn, records."""

@@ -1,0 +1,166 @@
+"""Read the records that the owner of a share group gave a member, and say which of them could not be sent.
+
+Place: after the owner's turn, on the read path of ordinary fetches: locate -> read -> assemble.
+Invariant: what is said to be acquired is covered by the batches that are sent, up to its last offset: a client takes an
+acquired offset without a record for a gap, and it would be lost. The rest is given back, and no record of an aborted
+transaction is sent to a group that reads committed ones. Whole batches are sent: they may have other members' records,
+which the client skips.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, largest_reply
+from headrace.agent.fetch.files.assemble import Batches
+from headrace.agent.fetch.locate import Locator
+from headrace.agent.fetch.lookup import Lookup, LookupStatus
+from headrace.agent.fetch.reply_claim import ReplyClaim
+from headrace.agent.peers.share_turns import Returned
+from headrace.metastore.api.read import AbortedRange, ExtentQuery
+from headrace.protocol.errors import READ_FAILED
+from headrace.storage.records.header import HEADER_BYTES, read_header
+from headrace.storage.records.patch import PATCHED_BYTES
+
+AcquiredRange = tuple[int, int, int]
+"""First offset, last offset, number of the attempt."""
+
+
+@dataclass(slots=True)
+class ShareDelivery:
+    """One partition's part of the answer."""
+
+    error: int = ErrorCode.none
+    records: list[bytes | memoryview] = field(default_factory=list)
+    acquired: list[AcquiredRange] = field(default_factory=list)
+    returned: list[Returned] = field(default_factory=list)
+
+
+class ShareReader:
+    """For one agent."""
+
+    def __init__(
+        self, locator: Locator, delivery: Delivery, catch_up: Callable[[], Awaitable[None]], max_bytes: int
+    ) -> None:
+        """`catch_up` returns once the index has everything that was committed before the call. `max_bytes` limits every
+        response."""
+        self._locator, self._delivery, self._catch_up, self._max_bytes = locator, delivery, catch_up, max_bytes
+
+    async def read(
+        self,
+        acquired: Mapping[int, Sequence[AcquiredRange]],
+        max_bytes: int,
+        memory: ReplyClaim,
+        *,
+        committed: bool,
+    ) -> dict[int, ShareDelivery]:
+        """Partition key -> what can be sent of it."""
+        limit = max(0, min(max_bytes, self._max_bytes))
+        keys = list(acquired)
+        queries = [ExtentQuery(key, acquired[key][0][0], max(limit, 1)) for key in keys]
+        ends = [acquired[key][-1][1] + 1 for key in keys]
+        found = await self._locator.locate(queries, max(limit, 1))
+        if any(_is_behind(lookup, end, committed=committed) for lookup, end in zip(found, ends, strict=True)):
+            await self._catch_up()
+            found = await self._locator.locate(queries, max(limit, 1))
+        lookups = [_up_to(lookup, end, committed=committed) for lookup, end in zip(found, ends, strict=True)]
+        await memory.claim(largest_reply(queries, lookups, limit))
+        outcomes = await self._delivery.deliver(queries, lookups, limit, committed=True)
+        return {
+            key: _part(key, acquired[key], lookup, outcome, (*original.aborted, *lookup.aborted) if committed else ())
+            for key, original, (lookup, outcome) in zip(keys, found, outcomes, strict=True)
+        }
+
+
+def _is_behind(lookup: Lookup, end: int, *, committed: bool) -> bool:
+    """Return whether the index lacks what the owner has acquired."""
+    if lookup.status not in (LookupStatus.FOUND, LookupStatus.OUT_OF_RANGE):
+        return False
+    return (lookup.last_stable_offset if committed else lookup.high_watermark) < end
+
+
+def _up_to(lookup: Lookup, end: int, *, committed: bool) -> Lookup:
+    """Return the extents with records before `end`; as a stable end, no batch from there on is read.
+
+    Nothing is read for read_committed from where it is not known here what was aborted.
+    """
+    if committed:
+        end = min(end, lookup.last_stable_offset)
+    extents = [extent for extent in lookup.extents if extent.base_offset < end]
+    return lookup._replace(extents=extents, last_stable_offset=end)
+
+
+def _part(
+    key: int,
+    acquired: Sequence[AcquiredRange],
+    lookup: Lookup,
+    outcome: DeliveryOutcome,
+    aborted: Sequence[AbortedRange],
+) -> ShareDelivery:
+    part = ShareDelivery()
+    covered: float = acquired[0][0]
+    if lookup.status is LookupStatus.GONE:
+        part.error = ErrorCode.unknown_topic_or_partition
+        covered = math.inf  # nothing is given back to a partition that is gone
+    elif lookup.status is LookupStatus.FOUND and isinstance(outcome, Batches):
+        if outcome.next is not None:
+            covered = outcome.next.offset
+        part.records, gone = _without_aborted(outcome.buffers, aborted)
+        for first, last in gone:
+            part.returned += [Returned(key, *both, True) for both in _common(acquired, first, last)]
+    elif lookup.status is not LookupStatus.OUT_OF_RANGE:
+        part.error = READ_FAILED
+    if part.error == ErrorCode.unknown_topic_or_partition:
+        return part
+    done = [(each.first, each.last) for each in part.returned]
+    for first, last, tries in acquired:
+        if last >= covered:
+            part.returned.append(Returned(key, max(first, int(covered)), last))
+            last = int(covered) - 1
+        part.acquired += [(*both, tries) for both in _except(first, last, done)]
+    if not part.acquired:
+        part.records = []
+    return part
+
+
+def _without_aborted(
+    buffers: Sequence[bytes | memoryview], aborted: Sequence[AbortedRange]
+) -> tuple[list[bytes | memoryview], list[tuple[int, int]]]:
+    """Return (the batches that are not of aborted transactions, the offsets of those that are)."""
+    if not aborted:
+        return list(buffers), []
+    kept: list[bytes | memoryview] = []
+    gone: list[tuple[int, int]] = []
+    for head, rest in zip(buffers[::2], buffers[1::2], strict=True):
+        header = read_header(bytes(head) + bytes(rest[: HEADER_BYTES - PATCHED_BYTES]))
+        first, last = header.base_offset, header.base_offset + header.last_offset_delta
+        is_aborted = header.is_transactional and any(
+            each.producer_id == header.producer_id and each.first_offset <= first <= each.last_offset
+            for each in aborted
+        )
+        if is_aborted:
+            gone.append((first, last))
+        else:
+            kept += (head, rest)
+    return kept, gone
+
+
+def _common(acquired: Sequence[AcquiredRange], first: int, last: int) -> list[tuple[int, int]]:
+    """Return the acquired offsets of a batch."""
+    return [(max(a, first), min(b, last)) for a, b, _ in acquired if a <= last and first <= b]
+
+
+def _except(first: int, last: int, done: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the parts of a range that are not in `done`, which is ascending."""
+    parts = []
+    for begin, end in done:
+        if end < first or begin > last:
+            continue
+        if first < begin:
+            parts.append((first, begin - 1))
+        first = end + 1
+    return [*parts, (first, last)] if first <= last else parts

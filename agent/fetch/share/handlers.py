@@ -1,0 +1,335 @@
+"""ShareFetch (78, versions 1-2) and ShareAcknowledge (79, versions 1-2).
+
+Place: between the listener and the owner of the group, which is asked once per request; then the read path.
+Invariant: a client gets records only of topics that it may read by the ACLs of the image at the time of the answer.
+What the owner gave and cannot be sent is given back at once; if that is lost, it is free when its lock expires. If it
+is not known what the owner did, the answer says so: the client asks again, and gets the records of this turn later.
+Source: Kafka's message schemas, KIP-932, KIP-1206 (acquire modes), KIP-1222 (renew).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Protocol
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.fetch.allowed_topics import AllowedTopics
+from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
+from headrace.agent.fetch.reply_claim import ReplyClaim
+from headrace.agent.fetch.share.deliver import ShareDelivery, ShareReader
+from headrace.agent.fetch.share.sessions import ShareExchange, ShareRef, ShareSessions
+from headrace.agent.peers.share_turns import PartitionAsk, PartitionTurn, Returned, ShareTurn, TurnAnswer
+from headrace.protocol.request import ClientConnection, Request, Response
+from headrace.protocol.typed import Schema, decode, reply
+
+NOT_KNOWN = ErrorCode.not_leader_or_follower
+"""What a client gets when the owner's answer is lost: it looks for the leader, and asks again."""
+_NO_ID = uuid.UUID(int=0)
+_ACQUIRE_MODES = (0, 1)
+_RENEW = 4
+_Acks = dict[ShareRef, list[tuple[int, int, bytes]]]
+
+
+class AskOwner(Protocol):
+    """Asks the agent that holds the group."""
+
+    def __call__(self, turn: ShareTurn, client: ClientConnection, received_at: float) -> Awaitable[TurnAnswer | None]:
+        """None: it is not known what became of the turn."""
+
+
+class ShareHandlers:
+    """Serves both APIs for the clients of one agent."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        sessions: ShareSessions,
+        reader: ShareReader,
+        ask: AskOwner,
+        allowed: AllowedTopics | None,
+        on_sent: Callable[[str | None, int], None] = lambda zone, size_bytes: None,
+    ) -> None:
+        """`allowed`: None if ACLs are not enforced. `on_sent`: see FetchHandler."""
+        self._view, self._sessions, self._reader, self._ask = view, sessions, reader, ask
+        self._allowed, self._on_sent = allowed, on_sent
+        self._returning: set[asyncio.Task[None]] = set()
+
+    async def fetch(self, request: Request) -> Response:
+        """API key 78."""
+        schema, entity = decode(request)
+        if refusal := self._refusal(entity, schema.version):
+            return _refused(request, schema, *refusal)
+        acks = _acks(entity, "topics")
+        asked = [
+            (topic.topic_id or _NO_ID, each.partition_index) for topic in entity.topics for each in topic.partitions
+        ]
+        forgotten = [
+            (topic.topic_id or _NO_ID, index) for topic in entity.forgotten_topics_data for index in topic.partitions
+        ]
+        exchange = self._sessions.fetch(
+            *(request.connection, _key(entity), entity.share_session_epoch, asked, forgotten),
+            acknowledges=bool(acks),
+        )
+        if exchange.error:
+            return _refused(request, schema, exchange.error, exchange.message)
+        renews = getattr(entity, "is_renew_ack", False)
+        turn = ShareTurn(
+            entity.group_id,
+            entity.member_id,
+            max_records=0 if renews else max(entity.max_records, 0),
+            max_wait_ms=max(int(entity.max_wait.total_seconds() * 1000), 0),
+        )
+        memory = ReplyClaim(request.connection.replies)
+        try:
+            answer, parts = await self._serve(request, turn, exchange, acks, entity.max_bytes, memory)
+        except BaseException:
+            memory.give_up()
+            raise
+        if isinstance(answer, ErrorCode):
+            memory.give_up()
+            return _refused(request, schema, answer)
+        response = reply(request, _fetched(schema, answer, parts, acks))
+        response.reserved_bytes = memory.size_bytes
+        return response
+
+    async def acknowledge(self, request: Request) -> Response:
+        """API key 79."""
+        schema, entity = decode(request)
+        if refusal := self._refusal(entity, schema.version):
+            return _refused(request, schema, *refusal)
+        acks = _acks(entity, "topics")
+        exchange = self._sessions.acknowledge(request.connection, _key(entity), entity.share_session_epoch)
+        if exchange.error:
+            return _refused(request, schema, exchange.error, exchange.message)
+        turn = ShareTurn(entity.group_id, entity.member_id)
+        wanted = exchange._replace(wanted=exchange.wanted if exchange.closes else ())
+        answer, parts = await self._serve(request, turn, wanted, acks, 0, ReplyClaim(request.connection.replies))
+        if isinstance(answer, ErrorCode):
+            return _refused(request, schema, answer)
+        return reply(request, _acknowledged(schema, answer, parts, acks))
+
+    # -- one turn
+
+    def _refusal(self, entity: Any, version: int) -> tuple[ErrorCode, str | None] | None:
+        """Return why the request is refused in itself."""
+        if not self._view.image.share_version:
+            return ErrorCode.unsupported_version, None
+        if not entity.group_id or not entity.member_id or "\0" in entity.group_id + entity.member_id:
+            return ErrorCode.invalid_request, "a group id and a member id are needed"
+        if getattr(entity, "share_acquire_mode", 0) not in _ACQUIRE_MODES:
+            return ErrorCode.invalid_request, f"unknown acquire mode: {entity.share_acquire_mode}"
+        return None
+
+    async def _serve(
+        self,
+        request: Request,
+        turn: ShareTurn,
+        exchange: ShareExchange,
+        acks: _Acks,
+        max_bytes: int,
+        memory: ReplyClaim,
+    ) -> tuple[TurnAnswer | ErrorCode, dict[ShareRef, tuple[PartitionTurn, ShareDelivery]]]:
+        """Return the owner's answer, and each partition's part of ours."""
+        refs = list(dict.fromkeys((*exchange.wanted, *acks)))
+        resolved = dict(zip(refs, await self._resolve(request, refs), strict=True))
+        faults = {ref: _fault(batches, may_renew=_may_renew(request)) for ref, batches in acks.items()}
+        wanted = frozenset(exchange.wanted)
+        asks = {
+            ref: PartitionAsk(each.key, acks.get(ref, []) if not faults.get(ref) else [], ref in wanted)
+            for ref, each in resolved.items()
+            if not each.error and not (faults.get(ref) and ref not in wanted)
+        }
+        answer: TurnAnswer | None = TurnAnswer()
+        if asks:
+            whole = _with(turn, list(asks.values()), closes=exchange.closes)
+            answer = await self._ask(whole, request.connection, request.received_at)
+        if answer is not None and answer.error:
+            if answer.error != NOT_KNOWN:
+                return ErrorCode(answer.error), {}
+            answer = None
+        turns = {} if answer is None else {each.key: each for each in answer.partitions}
+        deliveries = await self._read(request, turn, turns, max_bytes, memory, answer, resolved)
+        parts: dict[ShareRef, tuple[PartitionTurn, ShareDelivery]] = {}
+        for ref, each in resolved.items():
+            if each.error:
+                parts[ref] = PartitionTurn(-1, each.error, each.error), ShareDelivery(each.error)
+                continue
+            found = turns.get(each.key) or PartitionTurn(
+                each.key, *((NOT_KNOWN, NOT_KNOWN) if answer is None else (0, 0))
+            )
+            if faults.get(ref):
+                found = PartitionTurn(each.key, found.error, ErrorCode.invalid_request)
+            parts[ref] = found, deliveries.get(each.key, ShareDelivery(found.error))
+        return answer or TurnAnswer(), parts
+
+    async def _resolve(self, request: Request, refs: list[ShareRef]) -> list[Resolved]:
+        resolved = await resolve(self._view, [RequestedPartition(topic, index, -1) for topic, index in refs])
+        codes = {} if self._allowed is None else self._allowed.codes(request, (topic for topic, _ in refs))
+        return [
+            Resolved(-1, code) if (code := codes.get(ref[0], ErrorCode.none)) and not each.error else each
+            for ref, each in zip(refs, resolved, strict=True)
+        ]
+
+    async def _read(
+        self,
+        request: Request,
+        turn: ShareTurn,
+        turns: Mapping[int, PartitionTurn],
+        max_bytes: int,
+        memory: ReplyClaim,
+        answer: TurnAnswer | None,
+        resolved: Mapping[ShareRef, Resolved],
+    ) -> dict[int, ShareDelivery]:
+        """Read what was acquired; give back the rest."""
+        acquired = {key: each.acquired for key, each in turns.items() if each.acquired}
+        if answer is None or not acquired:
+            return {}
+        try:
+            deliveries = await self._reader.read(acquired, max_bytes, memory, committed=answer.read_committed)
+        except BaseException:
+            self._return(request, turn, [Returned(k, a, b) for k, each in acquired.items() for a, b, _ in each])
+            raise
+        if self._allowed is not None:
+            codes = self._allowed.codes(request, (topic for topic, _ in resolved))
+            refs = {each.key: ref for ref, each in resolved.items()}
+            for key, delivery in deliveries.items():
+                if code := codes.get(refs[key][0], ErrorCode.none):
+                    back = [Returned(key, first, last) for first, last, _ in delivery.acquired]
+                    deliveries[key] = ShareDelivery(code, returned=[*delivery.returned, *back])
+        self._return(request, turn, [each for one in deliveries.values() for each in one.returned])
+        size = sum(len(buffer) for one in deliveries.values() for buffer in one.records)
+        self._on_sent(None, size)
+        return deliveries
+
+    def _return(self, request: Request, turn: ShareTurn, returned: list[Returned]) -> None:
+        """Tell the owner what was not sent, without waiting for it."""
+        if returned:
+            back = ShareTurn(turn.group_id, turn.member_id, returned=returned)
+            task = asyncio.create_task(self._tell(back, request.connection, request.received_at))
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
+
+    async def _tell(self, turn: ShareTurn, client: ClientConnection, received_at: float) -> None:
+        await self._ask(turn, client, received_at)
+
+
+def _key(entity: Any) -> tuple[str, str]:
+    return entity.group_id, entity.member_id
+
+
+def _with(turn: ShareTurn, partitions: list[PartitionAsk], *, closes: bool) -> ShareTurn:
+    return ShareTurn(turn.group_id, turn.member_id, partitions, turn.max_records, turn.max_wait_ms, closes)
+
+
+def _may_renew(request: Request) -> bool:
+    return bool(getattr(request.entity, "is_renew_ack", False))
+
+
+def _acks(entity: Any, topics: str) -> _Acks:
+    """Return the acknowledgements of a request; a partition that is named twice has those of both."""
+    found: _Acks = {}
+    for topic in getattr(entity, topics):
+        for each in topic.partitions:
+            for batch in each.acknowledgement_batches:
+                types = bytes(kind & 0xFF for kind in batch.acknowledge_types)
+                ref = (topic.topic_id or _NO_ID, each.partition_index)
+                found.setdefault(ref, []).append((batch.first_offset, batch.last_offset, types))
+    return found
+
+
+def _fault(batches: Iterable[tuple[int, int, bytes]], *, may_renew: bool) -> bool:
+    """Return whether something is wrong with the acknowledgements of one partition in themselves."""
+    before, most = -1, _RENEW if may_renew else _RENEW - 1
+    for first, last, types in batches:
+        if first < 0 or last < first or first <= before:
+            return True
+        before = last
+        if len(types) not in (1, last - first + 1) or any(kind > most for kind in types):
+            return True
+    return False
+
+
+# -- answers
+
+
+def _refused(request: Request, schema: Schema, code: ErrorCode | int, message: str | None = None) -> Response:
+    return reply(
+        request,
+        schema.response(
+            error_code=ErrorCode(code),
+            error_message=message,
+            acquisition_lock_timeout=timedelta(0),
+            responses=(),
+            node_endpoints=(),
+        ),
+    )
+
+
+def _topics(schema: Schema, name: str, parts: Mapping[ShareRef, Any]) -> tuple[Any, ...]:
+    by_topic: dict[uuid.UUID, list[Any]] = {}
+    for (topic_id, _), made in parts.items():
+        by_topic.setdefault(topic_id, []).append(made)
+    return tuple(schema.make(name, topic_id=topic_id, partitions=tuple(made)) for topic_id, made in by_topic.items())
+
+
+def _fetched(
+    schema: Schema, answer: TurnAnswer, parts: Mapping[ShareRef, tuple[PartitionTurn, ShareDelivery]], acks: _Acks
+) -> Any:
+    """The answer to ShareFetch: partitions with records, acknowledgements or an error."""
+    made = {}
+    for ref, (turn, delivery) in parts.items():
+        if not (ref in acks or delivery.error or delivery.acquired):
+            continue
+        made[ref] = schema.make(
+            "PartitionData",
+            partition_index=ref[1],
+            error_code=ErrorCode(delivery.error),
+            error_message=None,
+            acknowledge_error_code=int(turn.ack_error) if ref in acks else 0,
+            acknowledge_error_message=None,
+            current_leader=_no_leader(schema),
+            records=b"".join(delivery.records),
+            acquired_records=tuple(
+                schema.make("AcquiredRecords", first_offset=first, last_offset=last, delivery_count=min(tries, 32_767))
+                for first, last, tries in delivery.acquired
+            ),
+        )
+    return schema.response(
+        error_code=ErrorCode.none,
+        error_message=None,
+        acquisition_lock_timeout=timedelta(milliseconds=answer.lock_ms),
+        responses=_topics(schema, "ShareFetchableTopicResponse", made),
+        node_endpoints=(),
+    )
+
+
+def _acknowledged(
+    schema: Schema, answer: TurnAnswer, parts: Mapping[ShareRef, tuple[PartitionTurn, ShareDelivery]], acks: _Acks
+) -> Any:
+    made = {
+        ref: schema.make(
+            "PartitionData",
+            partition_index=ref[1],
+            error_code=ErrorCode(turn.ack_error),
+            error_message=None,
+            current_leader=_no_leader(schema),
+        )
+        for ref, (turn, _) in parts.items()
+        if ref in acks
+    }
+    return schema.response(
+        error_code=ErrorCode.none,
+        error_message=None,
+        acquisition_lock_timeout=timedelta(milliseconds=answer.lock_ms),
+        responses=_topics(schema, "ShareAcknowledgeTopicResponse", made),
+        node_endpoints=(),
+    )
+
+
+def _no_leader(schema: Schema) -> Any:
+    return schema.make("LeaderIdAndEpoch", leader_id=-1, leader_epoch=-1)

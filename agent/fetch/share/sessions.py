@@ -1,0 +1,146 @@
+"""Share sessions: which partitions a member of a share group asks this agent for, from request to request.
+
+Place: before the owner is asked.
+Invariant: a session belongs to the connection and the principal that opened it, and ends with the connection: to all
+others, and at other agents, it does not exist. So no client acknowledges in the session of another one. A request with
+another epoch than the next one changes nothing. At most group.share.max.share.sessions, half of them of one address.
+Source: KIP-932; Kafka's SharePartitionManager and ShareSessionCache.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from headrace.protocol.request import ClientConnection
+
+FIRST_EPOCH = 0
+FINAL_EPOCH = -1
+EPOCH_MAX = 2**31 - 1
+
+ShareRef = tuple[uuid.UUID, int]
+"""Topic id, partition index."""
+SessionKey = tuple[str, str]
+"""Group id, member id."""
+
+
+@dataclass(slots=True)
+class _Session:
+    principal: str | None
+    next_epoch: int = 1
+    wanted: dict[ShareRef, None] = field(default_factory=dict)
+
+
+class ShareExchange(NamedTuple):
+    """One request in its session. An `error` other than none refuses all of it."""
+
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    wanted: Sequence[ShareRef] = ()
+    """What the session has: the partitions to fetch, or, when it ends, to release."""
+    closes: bool = False
+
+
+class ShareSessions:
+    """All share sessions of this agent."""
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self._most = most
+        self._sessions: dict[ClientConnection, dict[SessionKey, _Session]] = {}
+        self._by_client: Counter[str] = Counter()
+        self._partitions = 0
+
+    def __len__(self) -> int:
+        return self._by_client.total()
+
+    @property
+    def partitions(self) -> int:
+        """Partitions of all sessions."""
+        return self._partitions
+
+    def fetch(
+        self,
+        connection: ClientConnection,
+        key: SessionKey,
+        epoch: int,
+        asked: Iterable[ShareRef],
+        forgotten: Iterable[ShareRef],
+        *,
+        acknowledges: bool,
+    ) -> ShareExchange:
+        """ShareFetch: epoch 0 opens a session, -1 ends it, any other one continues it."""
+        if epoch == FIRST_EPOCH:
+            if acknowledges:
+                return ShareExchange(ErrorCode.invalid_request, "a session cannot begin with acknowledgements")
+            return self._open(connection, key, asked)
+        exchange = self._continue(connection, key, epoch)
+        if exchange.error or exchange.closes:
+            return exchange
+        session = self._sessions[connection][key]
+        before = len(session.wanted)
+        session.wanted.update(dict.fromkeys(asked))
+        for ref in forgotten:
+            session.wanted.pop(ref, None)
+        self._partitions += len(session.wanted) - before
+        if len(session.wanted) > connection.request_elements_max:
+            self._end(connection, key)
+            return ShareExchange(ErrorCode.share_session_limit_reached)
+        return exchange._replace(wanted=tuple(session.wanted))
+
+    def acknowledge(self, connection: ClientConnection, key: SessionKey, epoch: int) -> ShareExchange:
+        """ShareAcknowledge: it opens no session."""
+        if epoch == FIRST_EPOCH:
+            return ShareExchange(ErrorCode.invalid_share_session_epoch)
+        return self._continue(connection, key, epoch)
+
+    def _continue(self, connection: ClientConnection, key: SessionKey, epoch: int) -> ShareExchange:
+        session = self._sessions.get(connection, {}).get(key)
+        if session is None or session.principal != connection.principal:
+            return ShareExchange(ErrorCode.share_session_not_found)
+        if epoch == FINAL_EPOCH:
+            self._end(connection, key)
+            return ShareExchange(wanted=tuple(session.wanted), closes=True)
+        if epoch != session.next_epoch:
+            return ShareExchange(ErrorCode.invalid_share_session_epoch)
+        session.next_epoch = epoch % EPOCH_MAX + 1
+        return ShareExchange(wanted=tuple(session.wanted))
+
+    def _open(self, connection: ClientConnection, key: SessionKey, asked: Iterable[ShareRef]) -> ShareExchange:
+        self._end(connection, key)
+        client, most = _address(connection), self._most()
+        if len(self) >= most or 2 * self._by_client[client] >= max(most, 2):
+            return ShareExchange(ErrorCode.share_session_limit_reached)
+        if connection.closed:
+            return ShareExchange(ErrorCode.share_session_not_found)
+        mine = self._sessions.get(connection)
+        if mine is None:
+            mine = self._sessions[connection] = {}
+            connection.call_when_closed(partial(self._forget, connection))
+        session = mine[key] = _Session(connection.principal, wanted=dict.fromkeys(asked))
+        self._by_client[client] += 1
+        self._partitions += len(session.wanted)
+        return ShareExchange(wanted=tuple(session.wanted))
+
+    def _forget(self, connection: ClientConnection) -> None:
+        for key in list(self._sessions.get(connection, ())):
+            self._end(connection, key)
+        self._sessions.pop(connection, None)
+
+    def _end(self, connection: ClientConnection, key: SessionKey) -> None:
+        session = self._sessions.get(connection, {}).pop(key, None)
+        if session is not None:
+            client = _address(connection)
+            self._partitions -= len(session.wanted)
+            self._by_client[client] -= 1
+            if not self._by_client[client]:
+                del self._by_client[client]
+
+
+def _address(connection: ClientConnection) -> str:
+    return connection.peer.rpartition(":")[0]

@@ -1,0 +1,167 @@
+"""The partitions of one share group that this agent holds: loaded, begun and stored under the group's claim.
+
+Place: under owner.py; between a ShareGroup and the metastore's ShareGroupApi.
+Invariant: no partition is used before its beginning is stored, and none before what the last owner stored was read. One
+write is under way at a time; the next one has everything that changed meanwhile (group commit). A write with an unknown
+outcome is repeated until it is stored or fenced: no answer says that a record is done before that is stored.
+If this process is killed, the next owner reads what was stored; requests that waited end with their connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.share.group import ShareGroup
+from headrace.agent.groups.share.logs import ShareLogs
+from headrace.agent.groups.share.saved import decode_kept, encode_kept
+from headrace.agent.groups.share.share_partition import SharePartition
+from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, RowLimits
+from headrace.metastore.api.share_groups import ShareGroupApi, StoredSharePartition
+from headrace.metastore.keys import split_partition_key
+from headrace.storage.clock import Clock
+from headrace.storage.errors import FencedError, HeadraceError
+
+logger = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 0.2
+"""After a write that failed or has an unknown outcome."""
+EARLIEST = "earliest"
+
+
+class GroupPartitions:
+    """Of one Held, as long as that is current."""
+
+    def __init__(
+        self,
+        held: Held,
+        group: ShareGroup,
+        api: ShareGroupApi,
+        groups: HeldGroups,
+        cluster: ClusterView,
+        clock: Clock,
+        rows: RowLimits | None,
+    ) -> None:
+        """`rows`: limits on what is stored; None: there are none."""
+        self.held, self.group = held, group
+        self._api, self._groups, self._cluster, self._clock, self._rows = api, groups, cluster, clock, rows
+        self._loading = asyncio.Lock()
+        self._is_loaded = False
+        self._stored: dict[int, int] = {}
+        """Partition key -> the changes of it that are stored."""
+        self._writing: asyncio.Task[None] | None = None
+        self._revision = 0
+        """Of the last write. One with an unknown outcome may arrive after a later one."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether another agent, or another group, continues."""
+        return self.group.is_dead or not self._groups.is_current(self.held) or self.held.group is not self.group
+
+    async def ready(self, keys: Collection[int], logs: ShareLogs) -> dict[int, ErrorCode]:
+        """Load or begin what is not here yet. Return why some cannot be used. HeadraceError if it is not known."""
+        if self._is_loaded and all(key in self.group.partitions for key in keys):
+            return {}
+        await self.load()
+        async with self._loading:
+            missing = [key for key in keys if key not in self.group.partitions]
+            return await self._begin(missing, logs) if missing and not self.is_over else {}
+
+    async def load(self) -> None:
+        """Read what the last owner stored, once. HeadraceError if it is not known."""
+        async with self._loading:
+            if not self._is_loaded:
+                await self._load()
+
+    def unstored(self, keys: Iterable[int]) -> list[int]:
+        """Return those with changes that are not stored."""
+        partitions = self.group.partitions
+        return [key for key in keys if key in partitions and partitions[key].changes > self._stored.get(key, 0)]
+
+    async def store(self, keys: Iterable[int]) -> bool:
+        """Return once what changed in these partitions before the call is stored; False if it never will be."""
+        partitions = self.group.partitions
+        wanted = {key: partitions[key].changes for key in self.unstored(keys)}
+        while any(key in partitions and self._stored.get(key, 0) < changes for key, changes in wanted.items()):
+            if self.is_over:
+                return False
+            if self._writing is None:
+                self._writing = asyncio.create_task(self._write())
+            await asyncio.wait([self._writing])
+        return not self.is_over
+
+    async def _load(self) -> None:
+        rows = await self._api.load_share_partitions(self.group.group_id)
+        if self.is_over:
+            return
+        for key, start, kept, high_watermark in rows:
+            ranges = decode_kept(kept, high_watermark)
+            self.group.partitions[key] = SharePartition(min(start, high_watermark), ranges)
+        self._is_loaded = True
+
+    async def _begin(self, keys: list[int], logs: ShareLogs) -> dict[int, ErrorCode]:
+        """Begin in all partitions of each topic that the group has not read yet; in a partition that a topic got later,
+        begin with its first record."""
+        codes: dict[int, ErrorCode] = {}
+        for number in sorted({split_partition_key(key)[0] for key in keys}):
+            topic = self._cluster.image.topics_by_number.get(number)
+            if topic is None:
+                continue
+            every = [key for index in topic.indexes if (key := topic.key(index)) is not None]
+            new = [key for key in every if key not in self.group.partitions]
+            if self._rows is not None and not await self._rows.has_room(COMMITTED_OFFSETS, len(new)):
+                self._rows.refused(COMMITTED_OFFSETS)
+                codes |= dict.fromkeys(new, ErrorCode.policy_violation)
+                continue
+            reset = EARLIEST if len(new) < len(every) else self.group.configs().offset_reset
+            begins = await logs.beginnings(new, reset)
+            rows = [StoredSharePartition(key, at, encode_kept(())) for key, at in sorted(begins.items())]
+            stored = await self._send(rows) if rows else []
+            if self.is_over:
+                break
+            for row, is_there in zip(rows, stored, strict=True):
+                if is_there:
+                    self.group.partitions[row.partition_key] = SharePartition(row.start_offset)
+        gone = [key for key in keys if key not in self.group.partitions and key not in codes]
+        return codes | dict.fromkeys(gone, ErrorCode.unknown_topic_or_partition)
+
+    async def _send(self, rows: list[StoredSharePartition]) -> list[bool]:
+        self._revision += 1
+        return await self._api.store_share_partitions(self.group.group_id, self.held.epoch, self._revision, rows)
+
+    async def _write(self) -> None:
+        try:
+            while not self.is_over and not await self._write_once():
+                await self._clock.sleep(AGAIN_SECONDS)
+        except Exception:
+            logger.exception("share group dropped: group=%s", self.group.group_id)
+            self._groups.drop(self.held)
+        finally:
+            self._writing = None
+
+    async def _write_once(self) -> bool:
+        """Write all that changed. False if it has to be repeated."""
+        group = self.group
+        changed = {key: group.partitions[key].changes for key in sorted(self.unstored(group.partitions))}
+        rows = [
+            StoredSharePartition(key, group.partitions[key].start, encode_kept(group.partitions[key].kept()))
+            for key in changed
+        ]
+        try:
+            stored = await self._send(rows)
+        except FencedError:
+            self._groups.drop(self.held)
+            return True
+        except HeadraceError as error:
+            logger.warning("share group not stored: group=%s partitions=%d error=%s", group.group_id, len(rows), error)
+            return False
+        self._stored |= changed
+        for row, is_there in zip(rows, stored, strict=True):
+            if not is_there:  # it was deleted
+                group.partitions.pop(row.partition_key, None)
+        return True

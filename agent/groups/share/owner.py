@@ -1,0 +1,345 @@
+"""Decides who gets which records of a share group: one turn for each ShareFetch or ShareAcknowledge of its members.
+
+Place: at the group's coordinator. agent/fetch/share asks it, on this agent or over a link (peers/share_turns.py).
+A turn applies acknowledgements, stores them, then acquires records, or waits for some.
+Invariant: a record is acquired only from a state that is stored, by the group's holder under its lease, and for a
+client that is still there. A turn says that an acknowledgement was applied only after it is stored. What a client had
+acquired is free when its connection or its session ends, unless the member has come by another connection since.
+If this process is killed before an answer, the client does not know whether its acknowledgements are stored: the next
+owner does, and delivers the records again if they are not.
+Source: KIP-932.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.share.group import ShareGroup
+from headrace.agent.groups.share.group_partitions import GroupPartitions
+from headrace.agent.groups.share.logs import ShareLogs, ShareWaiter
+from headrace.agent.groups.share.rules import ShareGroupRules
+from headrace.agent.groups.share.share_partition import AckBatch, Acquired
+from headrace.agent.limits.client_rows import RowLimits
+from headrace.agent.peers.share_turns import (
+    VERSION,
+    PartitionAsk,
+    PartitionTurn,
+    ShareTurn,
+    TurnAnswer,
+    decode_turn,
+    encode,
+)
+from headrace.metastore.api.read import ReadableEnds
+from headrace.metastore.api.share_groups import ShareGroupApi
+from headrace.protocol.errors import error_code
+from headrace.protocol.request import ClientConnection, CloseConnection, Request, Response
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
+
+logger = logging.getLogger(__name__)
+
+LOOK_AGAIN = 1 << 40
+NOT_OWNER = ErrorCode.not_leader_or_follower
+"""Members ask again after they looked for the leader, which every agent can be."""
+Ref = tuple[str, str, int]
+"""Group id, member id, partition key."""
+
+
+class ShareOwner:
+    """All share groups that this agent holds. Every answer carries codes; nothing raises for what clients can do."""
+
+    def __init__(
+        self,
+        api: ShareGroupApi,
+        groups: HeldGroups,
+        cluster: ClusterView,
+        clock: Clock,
+        rules: ShareGroupRules,
+        rows: RowLimits | None,
+    ) -> None:
+        """`rows`: limits on what is stored; None: there are none."""
+        self.logs: ShareLogs | None = None
+        """Set when the read path exists."""
+        self._api, self._groups, self._cluster, self._clock = api, groups, cluster, clock
+        self._rules, self._rows = rules, rows
+        self._owned: dict[str, GroupPartitions] = {}
+        self._waiting: dict[str, dict[ShareWaiter, None]] = {}
+        """By group, in order of arrival."""
+        self._routes: dict[Ref, ClientConnection] = {}
+        """The connection by which a member asked for a partition last."""
+        self._clients: dict[ClientConnection, set[Ref]] = {}
+        self._first = 0
+
+    async def handle(self, request: Request) -> Response:
+        """Serve a turn that another agent forwards. CloseConnection for one that comes from a client."""
+        if not request.connection.is_forwarded or request.api_version != VERSION:
+            raise CloseConnection("share turn: not from an agent")
+        answer = await self.turn(decode_turn(request.body), request.connection)
+        return Response([encode(answer)])
+
+    async def turn(self, turn: ShareTurn, client: ClientConnection) -> TurnAnswer:
+        """Take one turn for a client of this agent, or of the agent that forwards it."""
+        owned = await self._find(turn.group_id)
+        if isinstance(owned, ErrorCode):
+            return TurnAnswer(owned)
+        keys = [each.key for each in turn.partitions]
+        assert self.logs is not None
+        try:
+            codes = await owned.ready(keys, self.logs)
+        except HeadraceError as error:
+            logger.warning("share group not loaded: group=%s error=%s", turn.group_id, error)
+            return TurnAnswer(error_code(error))
+        if owned.is_over:
+            return TurnAnswer(NOT_OWNER)
+        codes |= {key: ErrorCode.unknown_topic_or_partition for key in keys if key not in owned.group.partitions}
+        self._give_back(owned, turn)
+        ack_codes = self._acknowledge(owned, turn)
+        if turn.closes:
+            self._end_session(turn, client, keys)
+        acknowledged = [key for key, code in ack_codes.items() if code is ErrorCode.none]
+        if acknowledged and not await owned.store(acknowledged):
+            ack_codes = dict.fromkeys(ack_codes, NOT_OWNER)
+        wanted = [each.key for each in turn.partitions if each.wants and each.key not in codes]
+        acquired: dict[int, list[Acquired]] = {}
+        if wanted and not turn.closes and turn.max_records > 0 and not owned.is_over:
+            self._note_route(turn, client, wanted)
+            acquired = await self._acquire_or_wait(owned, turn, client, wanted, codes)
+        elif owned.is_over:
+            codes = dict.fromkeys(keys, NOT_OWNER)
+        return self._answer(owned, turn, codes, ack_codes, acquired)
+
+    # -- the group
+
+    async def _find(self, group_id: str) -> GroupPartitions | ErrorCode:
+        """The group's partitions; a code when this agent does not own them, or it is no share group."""
+        if not self._rules.is_offered:
+            return ErrorCode.unsupported_version
+        held = await self._groups.find(group_id)
+        if isinstance(held, ErrorCode):
+            return NOT_OWNER
+        if not isinstance(held.group, ShareGroup):
+            return ErrorCode.group_id_not_found
+        return self.partitions_of(held, held.group)
+
+    def partitions_of(self, held: Held, group: ShareGroup) -> GroupPartitions:
+        """The partitions of a group that this agent holds."""
+        owned = self._owned.get(group.group_id)
+        if owned is None or owned.held is not held or owned.group is not group:
+            owned = self._owned[group.group_id] = GroupPartitions(
+                *(held, group, self._api, self._groups, self._cluster, self._clock, self._rows)
+            )
+            group.on_freed = partial(self._freed, group)
+        return owned
+
+    def drop(self, owned: GroupPartitions) -> None:
+        """Let the group go: it is restored from what is stored."""
+        self._groups.drop(owned.held)
+
+    def life_begins(self) -> None:
+        """A life of the metastore begins: what is in memory may be of records that it never had."""
+        for owned in list(self._owned.values()):
+            self._groups.drop(owned.held)
+
+    def _freed(self, group: ShareGroup) -> None:
+        """Records became available, or the group ended."""
+        if group.is_dead:
+            owned = self._owned.get(group.group_id)
+            if owned is not None and owned.group is group:
+                del self._owned[group.group_id]
+        for waiter in list(self._waiting.get(group.group_id, ())):
+            waiter.hear(LOOK_AGAIN)
+
+    def _is_lost(self, owned: GroupPartitions) -> bool:
+        return owned.is_over or self._groups.lost(owned.held) is not ErrorCode.none
+
+    # -- acknowledgements
+
+    def _acknowledge(self, owned: GroupPartitions, turn: ShareTurn) -> dict[int, ErrorCode]:
+        now, limits = self._clock.monotonic(), owned.group.configs().limits
+        codes: dict[int, ErrorCode] = {}
+        for each in turn.partitions:
+            partition = owned.group.partitions.get(each.key)
+            if not each.acks:
+                continue
+            if partition is None:
+                codes[each.key] = ErrorCode.unknown_topic_or_partition
+                continue
+            batches = [AckBatch(first, last, types) for first, last, types in each.acks]
+            codes[each.key] = partition.acknowledge(now, turn.member_id, batches, limits)
+        if codes:
+            self._changed(owned)
+        return codes
+
+    def _give_back(self, owned: GroupPartitions, turn: ShareTurn) -> None:
+        for each in turn.returned:
+            partition = owned.group.partitions.get(each.key)
+            if partition is not None:
+                partition.give_back(turn.member_id, [(each.first, each.last)], is_done=each.is_done)
+        if turn.returned:
+            self._changed(owned)
+
+    def _changed(self, owned: GroupPartitions) -> None:
+        """Deadlines moved, and records may be available."""
+        self._groups.perform(owned.held, [])
+        self._freed(owned.group)
+
+    # -- acquisitions
+
+    async def _acquire_or_wait(
+        self,
+        owned: GroupPartitions,
+        turn: ShareTurn,
+        client: ClientConnection,
+        wanted: Sequence[int],
+        codes: dict[int, ErrorCode],
+    ) -> dict[int, list[Acquired]]:
+        """Return what was acquired, as soon as there is something. Adds to `codes`."""
+        assert self.logs is not None
+        deadline = self._clock.monotonic() + turn.max_wait_ms / 1000
+        acquired = await self._acquire(owned, turn, client, wanted, codes)
+        if acquired or not self._may_wait(owned, client, deadline, wanted, codes):
+            return acquired
+        with self.logs.watch(wanted) as waiter:
+            waiting = self._waiting.setdefault(turn.group_id, {})
+            waiting[waiter] = None
+            try:
+                while True:
+                    waiter.reset()
+                    acquired = await self._acquire(owned, turn, client, wanted, codes)
+                    if acquired or not self._may_wait(owned, client, deadline, wanted, codes):
+                        return acquired
+                    await waiter.wait(1, self._clock, deadline - self._clock.monotonic())
+            finally:
+                waiting.pop(waiter, None)
+                if not waiting and self._waiting.get(turn.group_id) is waiting:
+                    del self._waiting[turn.group_id]
+
+    def _may_wait(
+        self,
+        owned: GroupPartitions,
+        client: ClientConnection,
+        deadline: float,
+        wanted: Iterable[int],
+        codes: dict[int, ErrorCode],
+    ) -> bool:
+        assert self.logs is not None
+        if self.logs.is_draining or client.closed or self._is_lost(owned) or any(key in codes for key in wanted):
+            return False
+        return self._clock.monotonic() < deadline
+
+    async def _acquire(
+        self,
+        owned: GroupPartitions,
+        turn: ShareTurn,
+        client: ClientConnection,
+        wanted: Sequence[int],
+        codes: dict[int, ErrorCode],
+    ) -> dict[int, list[Acquired]]:
+        """Acquire what there is now. From the last await on nothing can change before it is done."""
+        assert self.logs is not None
+        group, configs = owned.group, owned.group.configs()
+        offsets = {key: group.partitions[key].end for key in wanted if key in group.partitions}
+        ends = await self.logs.ends(offsets, committed=configs.read_committed)
+        self._first += 1
+        known = [key for key in _rotated(wanted, self._first) if isinstance(ends.get(key), ReadableEnds)]
+        self._expire(owned, known, ends)
+        if unstored := owned.unstored(known):
+            await owned.store(unstored)
+        if self._is_lost(owned):
+            codes |= dict.fromkeys(wanted, NOT_OWNER)
+            return {}
+        codes |= {key: code for key, code in ends.items() if isinstance(code, ErrorCode)}
+        if client.closed:
+            return {}
+        left, acquired, now = turn.max_records, dict[int, list[Acquired]](), self._clock.monotonic()
+        stale = set(owned.unstored(known))
+        for key in known:
+            end, partition = ends[key], group.partitions.get(key)
+            if partition is None or left <= 0 or key in stale or not isinstance(end, ReadableEnds):
+                continue
+            if now >= (partition.next_deadline() or now + 1):
+                continue  # it expired while others were stored: the next turn stores that first
+            if got := partition.acquire(now, turn.member_id, end.end, left, configs.limits):
+                acquired[key] = got
+                left -= sum(each.last - each.first + 1 for each in got)
+        if acquired:
+            self._groups.perform(owned.held, [])
+        return acquired
+
+    def _expire(self, owned: GroupPartitions, keys: Iterable[int], ends: dict[int, ReadableEnds | ErrorCode]) -> None:
+        now, attempts = self._clock.monotonic(), owned.group.configs().limits.attempts
+        for key in keys:
+            end, partition = ends[key], owned.group.partitions.get(key)
+            if partition is not None and isinstance(end, ReadableEnds):
+                partition.expire(now, attempts)
+                partition.log_start_moved(end.start)
+
+    # -- clients that go
+
+    def _note_route(self, turn: ShareTurn, client: ClientConnection, keys: Iterable[int]) -> None:
+        refs = self._clients.get(client)
+        if refs is None:
+            if client.closed:
+                return
+            refs = self._clients[client] = set()
+            client.call_when_closed(partial(self._client_gone, client))
+        for key in keys:
+            ref = (turn.group_id, turn.member_id, key)
+            self._routes[ref] = client
+            refs.add(ref)
+
+    def _client_gone(self, client: ClientConnection) -> None:
+        self._release(client, self._clients.pop(client, set()))
+
+    def _end_session(self, turn: ShareTurn, client: ClientConnection, keys: Iterable[int]) -> None:
+        refs = {(turn.group_id, turn.member_id, key) for key in keys}
+        self._release(client, refs)
+        self._clients.get(client, set()).difference_update(refs)
+
+    def _release(self, client: ClientConnection, refs: Iterable[Ref]) -> None:
+        """Release what members acquired by this connection."""
+        freed: dict[str, GroupPartitions] = {}
+        for ref in sorted(refs):
+            if self._routes.get(ref) is not client:
+                continue
+            del self._routes[ref]
+            group_id, member_id, key = ref
+            owned = self._owned.get(group_id)
+            partition = None if owned is None else owned.group.partitions.get(key)
+            if owned is None or partition is None:
+                continue
+            if partition.release(member_id, owned.group.configs().limits.attempts):
+                freed[group_id] = owned
+        for owned in freed.values():
+            self._changed(owned)
+
+    def _answer(
+        self,
+        owned: GroupPartitions,
+        turn: ShareTurn,
+        codes: dict[int, ErrorCode],
+        ack_codes: dict[int, ErrorCode],
+        acquired: dict[int, list[Acquired]],
+    ) -> TurnAnswer:
+        configs = owned.group.configs()
+
+        def one(ask: PartitionAsk) -> PartitionTurn:
+            ranges = [(each.first, each.last, each.tries) for each in acquired.get(ask.key, ())]
+            return PartitionTurn(
+                ask.key, codes.get(ask.key, ErrorCode.none), ack_codes.get(ask.key, ErrorCode.none), ranges
+            )
+
+        lock_ms = int(configs.limits.lock_seconds * 1000)
+        return TurnAnswer(0, list(map(one, turn.partitions)), lock_ms, configs.read_committed)
+
+
+def _rotated(keys: Sequence[int], first: int) -> list[int]:
+    """Begin with another one each time, so that each gets its turn."""
+    at = first % len(keys) if keys else 0
+    return [*keys[at:], *keys[:at]]

@@ -1,0 +1,106 @@
+"""What admin tools ask of the offsets of share groups: describe, alter, delete.
+
+Place: between offsets_requests.py and the owner's partitions.
+Invariant: only a group without members is changed, under its claim, and an answer says so only once it is stored.
+Source: KIP-932, KIP-1226 (lag).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.groups.administration import EMPTY, GroupAdministration
+from headrace.agent.groups.held_groups import Held
+from headrace.agent.groups.share.group import ShareGroup
+from headrace.agent.groups.share.group_partitions import GroupPartitions
+from headrace.agent.groups.share.owner import ShareOwner
+from headrace.agent.groups.share.share_partition import SharePartition
+from headrace.metastore.api.read import ReadableEnds
+from headrace.metastore.api.share_groups import ShareGroupApi
+from headrace.protocol.errors import coordinator_error
+from headrace.storage.errors import HeadraceError
+
+logger = logging.getLogger(__name__)
+
+
+class ShareOffset(NamedTuple):
+    """Of one partition. `lag`: records from the start on that are not done; -1 if it is not known."""
+
+    start: int
+    lag: int
+
+
+class ShareOffsets:
+    """Every answer carries a code; nothing raises for what clients can do."""
+
+    def __init__(self, api: ShareGroupApi, administration: GroupAdministration, owner: ShareOwner) -> None:
+        self._api, self._administration, self._owner = api, administration, owner
+
+    async def describe(self, group_id: str) -> dict[int, ShareOffset] | ErrorCode:
+        """Partition key -> what the group has done there, of all that it has begun."""
+        owned = await self._loaded(group_id)
+        if isinstance(owned, ErrorCode):
+            return owned
+        partitions = dict(owned.group.partitions)
+        ends: Mapping[int, ReadableEnds | ErrorCode] = {}
+        if self._owner.logs is not None:
+            ends = await self._owner.logs.ends(
+                {key: each.end for key, each in partitions.items()},
+                committed=owned.group.configs().read_committed,
+            )
+        found = {}
+        for key, each in partitions.items():
+            end = ends.get(key)
+            lag = max(end.end - each.start - each.done_after_start(), 0) if isinstance(end, ReadableEnds) else -1
+            found[key] = ShareOffset(each.start, lag)
+        return found
+
+    async def alter(self, group_id: str, starts: Mapping[int, int]) -> dict[int, ErrorCode] | ErrorCode:
+        """Begin at these offsets. Each partition's code."""
+        owned = await self._loaded(group_id)
+        if isinstance(owned, ErrorCode):
+            return owned
+        if owned.group.state_name != EMPTY:
+            return ErrorCode.non_empty_group
+        for key, start in starts.items():
+            before = owned.group.partitions.get(key)
+            partition = owned.group.partitions[key] = SharePartition(start)
+            partition.changes = 1 + (0 if before is None else before.changes)
+        if not await owned.store(starts):
+            return ErrorCode.not_coordinator
+        gone = ErrorCode.unknown_topic_or_partition
+        return {key: ErrorCode.none if key in owned.group.partitions else gone for key in starts}
+
+    async def delete(self, group_id: str, keys: Collection[int]) -> ErrorCode:
+        """Forget what the group has done in these partitions."""
+        owned = await self._loaded(group_id)
+        if isinstance(owned, ErrorCode):
+            return owned
+        if owned.group.state_name != EMPTY:
+            return ErrorCode.non_empty_group
+        try:
+            await self._api.delete_share_partitions(group_id, owned.held.epoch, sorted(keys))
+        except HeadraceError as error:
+            logger.warning("share offsets not deleted: group=%s error=%s", group_id, error)
+            return ErrorCode(coordinator_error(error))
+        finally:
+            self._owner.drop(owned)  # it is read again, with or without them
+        return ErrorCode.none
+
+    async def _loaded(self, group_id: str) -> GroupPartitions | ErrorCode:
+        held = await self._administration.existing(group_id)
+        if not isinstance(held, Held):
+            return held
+        if not isinstance(held.group, ShareGroup):
+            return ErrorCode.group_id_not_found
+        owned = self._owner.partitions_of(held, held.group)
+        try:
+            await owned.load()
+        except HeadraceError as error:
+            logger.warning("share group not loaded: group=%s error=%s", group_id, error)
+            return ErrorCode(coordinator_error(error))
+        return ErrorCode.not_coordinator if owned.is_over else owned

@@ -1,0 +1,82 @@
+"""What an agent asks the owner of a share group for its client, once per ShareFetch or ShareAcknowledge.
+
+Place: between the handlers in agent/fetch/share and the owner in agent/groups/share. If the owner is another agent, the
+bytes are the body of an envelope under SHARE_TURN_KEY (forwarding/).
+Invariant: fields are added at the end with defaults, never changed: agents of two releases meet during an upgrade.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.storage.errors import InvalidError
+
+VERSION = 0
+
+
+class PartitionAsk(msgspec.Struct, frozen=True, array_like=True):
+    """`acks`: (first offset, last offset, a type for all or one for each). `wants`: records are asked for."""
+
+    key: int
+    acks: list[tuple[int, int, bytes]] = []
+    wants: bool = False
+
+
+class Returned(msgspec.Struct, frozen=True, array_like=True):
+    """Acquired records that the agent did not send. `is_done`: they are of an aborted transaction."""
+
+    key: int
+    first: int
+    last: int
+    is_done: bool = False
+
+
+class ShareTurn(msgspec.Struct, frozen=True, array_like=True):
+    """`closes`: the client's session ends, and what it had acquired in these partitions is free."""
+
+    group_id: str
+    member_id: str
+    partitions: list[PartitionAsk] = []
+    max_records: int = 0
+    max_wait_ms: int = 0
+    closes: bool = False
+    returned: list[Returned] = []
+
+
+class PartitionTurn(msgspec.Struct, frozen=True, array_like=True):
+    """Codes are Kafka's. `acquired`: (first offset, last offset, number of the attempt)."""
+
+    key: int
+    error: int = 0
+    ack_error: int = 0
+    acquired: list[tuple[int, int, int]] = []
+
+
+class TurnAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """`error` refuses the whole turn: nothing was done."""
+
+    error: int = 0
+    partitions: list[PartitionTurn] = []
+    lock_ms: int = 0
+    read_committed: bool = False
+
+
+_TURN = msgspec.msgpack.Decoder(ShareTurn)
+_ANSWER = msgspec.msgpack.Decoder(TurnAnswer)
+encode = msgspec.msgpack.encode
+
+
+def decode_turn(data: bytes | memoryview) -> ShareTurn:
+    """InvalidError for malformed bytes."""
+    try:
+        return _TURN.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidError(f"malformed share turn: {error}") from error
+
+
+def decode_answer(data: bytes | memoryview) -> TurnAnswer:
+    """InvalidError for malformed bytes."""
+    try:
+        return _ANSWER.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidError(f"malformed answer to a share turn: {error}") from error

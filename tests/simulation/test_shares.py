@@ -1,0 +1,222 @@
+"""Share groups on troubled clusters: no schedule shows a problem, and each planted bug is found (X12)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from headrace.agent.groups.share import saved, share_partition
+from headrace.agent.groups.share.group_partitions import GroupPartitions
+from headrace.agent.groups.share.owner import ShareOwner
+from headrace.agent.groups.share.share_partition import (
+    Acquired,
+    AcquireLimits,
+    InFlight,
+    KeptRange,
+    RangeState,
+    SharePartition,
+)
+from headrace.metastore.api.read import ReadableEnds
+from headrace.storage.errors import FencedError, HeadraceError
+from tests.agent.groups.fake_group_api import FakeGroupApi
+from tests.planted import PlantedBugs, Report, Trial
+from tests.simulation.shares.cluster import Logs, View
+from tests.simulation.shares.world import simulate
+
+SEEDS, MANY_SEEDS = 40, 2_000
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Each schedule warns of hundreds of failed calls."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.requirement("X12")
+def test_no_schedule_shows_a_problem() -> None:
+    found = {seed: result.problems for seed in range(SEEDS) if (result := simulate(seed)).problems}
+    assert not found
+
+
+@pytest.mark.slow
+def test_no_schedule_of_many_shows_a_problem() -> None:
+    found = {seed: result.problems for seed in range(1000, 1000 + MANY_SEEDS) if (result := simulate(seed)).problems}
+    assert not found
+
+
+def test_a_seed_replays_its_history_and_things_go_wrong_in_it() -> None:
+    first, again = simulate(7), simulate(7)
+    assert first == again
+    assert first.kills > 0
+    assert first.changes > 0
+    assert first.acquired > 100
+
+
+def _replaced(owner: Any, name: str, wrong: Callable[[Any], Any]) -> Plant:
+    return lambda patch: patch.setattr(owner, name, wrong(getattr(owner, name)))
+
+
+def _answers_before_it_is_stored(right: Any) -> Any:
+    async def store(self: GroupPartitions, keys: Iterable[int]) -> bool:
+        asyncio.get_running_loop().create_task(right(self, list(keys)))
+        return not self.is_over
+
+    return store
+
+
+def _unknown_is_stored(right: Any) -> Any:
+    async def send(self: GroupPartitions, rows: Any) -> list[bool]:
+        try:
+            stored: list[bool] = await right(self, rows)
+        except FencedError:
+            raise
+        except HeadraceError:
+            return [True] * len(rows)
+        return stored
+
+    return send
+
+
+def _no_order(right: Any) -> Any:
+    """The metastore takes a write that arrives after a later one."""
+
+    async def store(self: FakeGroupApi, *args: Any) -> Any:
+        self.share_revisions.clear()
+        return await right(self, *args)
+
+    return store
+
+
+def _a_lease_without_end(right: Any) -> Any:
+    def coordinator(self: View, group_id: str) -> Any:
+        self._lease_until = float("inf")
+        return right(self, group_id)
+
+    return coordinator
+
+
+def _nothing_is_loaded(right: Any) -> Any:
+    async def load(self: GroupPartitions) -> None:
+        self._is_loaded = True
+
+    return load
+
+
+def _beginnings_are_not_stored(right: Any) -> Any:
+    async def send(self: GroupPartitions, rows: Any) -> list[bool]:
+        if not self.group.partitions and all(row.kept == saved.encode_kept(()) for row in rows):
+            return [True] * len(rows)
+        stored: list[bool] = await right(self, rows)
+        return stored
+
+    return send
+
+
+def _what_is_kept(of: Callable[[list[KeptRange]], list[KeptRange]]) -> Callable[[Any], Any]:
+    return lambda right: lambda self: of(right(self))
+
+
+def _what_is_done_is_forgotten(kept: list[KeptRange]) -> list[KeptRange]:
+    return [each for each in kept if not each.is_done]
+
+
+def _attempts_are_forgotten(kept: list[KeptRange]) -> list[KeptRange]:
+    return [each for each in kept if each.is_done]
+
+
+def _released_is_done(right: Any) -> Any:
+    def freed(each: InFlight, attempts: int) -> InFlight:
+        return InFlight(each.first, each.last, RangeState.DONE)
+
+    return freed
+
+
+def _nothing_ends(patch: pytest.MonkeyPatch) -> None:
+    """Locks do not end, not even those of clients that are gone."""
+    acquire = SharePartition.acquire
+
+    def forever(
+        self: SharePartition, now: float, member_id: str, log_end: int, most: int, limits: AcquireLimits
+    ) -> list[Acquired]:
+        return acquire(self, now, member_id, log_end, most, limits._replace(lock_seconds=1e6))
+
+    patch.setattr(SharePartition, "acquire", forever)
+    patch.setattr(ShareOwner, "_release", lambda self, client, refs: None)
+
+
+def _attempts_do_not_end(right: Any) -> Any:
+    return lambda each, attempts: right(each, 1_000)
+
+
+def _ahead_of_the_log(right: Any) -> Any:
+    async def ends(self: Logs, offsets: Any, *, committed: bool) -> Any:
+        found = await right(self, offsets, committed=committed)
+        return {
+            key: end._replace(end=end.end + 3) if isinstance(end, ReadableEnds) else end for key, end in found.items()
+        }
+
+    return ends
+
+
+def _later_changes_count_as_stored(right: Any) -> Any:
+    """What changed while a write was under way is taken for written by it."""
+
+    async def write_once(self: GroupPartitions) -> bool:
+        done: bool = await right(self)
+        if done:
+            self._stored = {key: partition.changes for key, partition in self.group.partitions.items()}
+        return done
+
+    return write_once
+
+
+def _acquired_unstored(right: Any) -> Any:
+    """Records are given out again before it is stored that an attempt ended."""
+
+    async def acquire(self: ShareOwner, owned: GroupPartitions, *rest: Any) -> Any:
+        stored, owned._stored = owned._stored, dict.fromkeys(owned.group.partitions, 1 << 60)
+        del stored
+        return await right(self, owned, *rest)
+
+    return acquire
+
+
+_BUGS: dict[str, Plant] = {
+    "an acknowledgement is answered before it is stored": _replaced(
+        GroupPartitions, "store", _answers_before_it_is_stored
+    ),
+    "a write with an unknown outcome is taken for stored": _replaced(GroupPartitions, "_send", _unknown_is_stored),
+    "a late write replaces a later one": _replaced(FakeGroupApi, "store_share_partitions", _no_order),
+    "a lease does not end": _replaced(View, "coordinator", _a_lease_without_end),
+    "the next owner reads nothing": _replaced(GroupPartitions, "load", _nothing_is_loaded),
+    "a beginning is not stored": _replaced(GroupPartitions, "_send", _beginnings_are_not_stored),
+    "the next owner does not know what is done": _replaced(
+        SharePartition, "kept", _what_is_kept(_what_is_done_is_forgotten)
+    ),
+    "the next owner does not know the attempts": _replaced(
+        SharePartition, "kept", _what_is_kept(_attempts_are_forgotten)
+    ),
+    "what a member gave up is done": _replaced(share_partition, "_freed", _released_is_done),
+    "what a client had stays with it": _nothing_ends,
+    "attempts do not end": _replaced(share_partition, "_freed", _attempts_do_not_end),
+    "the owner is ahead of the log": _replaced(Logs, "ends", _ahead_of_the_log),
+    "changes during a write count as stored": _replaced(GroupPartitions, "_write_once", _later_changes_count_as_stored),
+    "records are acquired from a state that is not stored": _replaced(ShareOwner, "_acquire", _acquired_unstored),
+}
+BUGS = PlantedBugs("share groups", most=2_000)
+
+
+@BUGS.cases(_BUGS)
+def test_a_planted_bug_is_found(
+    bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _BUGS[bug](monkeypatch)
+    for seed in trial.seeds(record_property):
+        trial.saw(simulate(seed).problems)
