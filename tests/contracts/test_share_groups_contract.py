@@ -82,7 +82,7 @@ async def test_a_deleted_group_takes_its_rows_along(groups: GroupsUnderTest) -> 
     assert await stored(api) == []
 
 
-async def test_a_group_without_members_stays_while_it_has_rows(groups: GroupsUnderTest) -> None:
+async def test_a_group_without_members_stays_until_it_is_deleted(groups: GroupsUnderTest) -> None:
     api, agent, keys = api_of(groups), await groups.agent(), await groups.partitions(2)
     epoch = await claimed(groups, agent)
     await api.save_group("g", epoch, EMPTY)
@@ -94,7 +94,9 @@ async def test_a_group_without_members_stays_while_it_has_rows(groups: GroupsUnd
     for _ in range(2):
         await api.delete_share_partitions("g", epoch, keys)
     await api.release_groups({"g": epoch})
-    assert await api.list_groups() == [], "there is nothing left of it"
+    assert [each.kind for each in await api.list_groups()] == [GroupKind.SHARE]
+    assert await api.delete_group("g", await claimed(groups, agent))
+    assert await api.list_groups() == []
 
 
 async def test_rows_come_with_the_high_watermark_of_the_same_snapshot(metastore: PostgresMetastore) -> None:

@@ -15,8 +15,8 @@ BEGIN
     PERFORM forget_empty_groups(v_released);
 END $$;
 
--- The caller has locked these groups' rows. Remove those without members, offsets (also pending ones), share
--- partitions and live holder.
+-- The caller has locked these groups' rows. Remove those without members, offsets (also pending ones) and live
+-- holder. A share group stays until it is deleted, as in Kafka: it has no offsets, and does not expire.
 CREATE OR REPLACE FUNCTION forget_empty_groups(p_group_ids text[]) RETURNS void
 LANGUAGE sql VOLATILE AS $$
     DELETE FROM consumer_groups g
@@ -24,5 +24,6 @@ LANGUAGE sql VOLATILE AS $$
        AND NOT is_live_agent(g.node_id, g.broker_epoch)
        AND NOT EXISTS (SELECT FROM group_offsets o WHERE o.group_id = g.group_id)
        AND NOT EXISTS (SELECT FROM pending_offsets o WHERE o.group_id = g.group_id)
+       AND (g.saved = '' OR g.kind <> 'share')
        AND NOT EXISTS (SELECT FROM share_partitions s WHERE s.group_id = g.group_id)
 $$;

@@ -103,8 +103,9 @@ class FakeGroupApi:
             group = self.groups.get(group_id)
             if group is not None and group.epoch == epoch:
                 group.holder = NOBODY
-                nothing = not self.offsets[group_id] and not self.shares[group_id]
-                if nothing and (group.record is None or group.record.state == "Empty"):
+                record = group.record
+                is_empty = record is None or (record.state == "Empty" and record.kind is not GroupKind.SHARE)
+                if not self.offsets[group_id] and not self.shares[group_id] and is_empty:
                     del self.groups[group_id]
         self._end("release_groups")
 

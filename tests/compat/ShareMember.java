@@ -1,0 +1,83 @@
+// A member of a share group: ShareMember BOOTSTRAP GROUP TOPIC RELEASED. It releases a record whose value is divisible by
+// RELEASED at its first delivery (0: none), and accepts all others. It sets the group to begin with the first record.
+// It prints `got VALUE ATTEMPT` when it gets a record, and `accepted VALUE` once its acceptance was answered. It ends in
+// good order when its input ends.
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Properties;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.consumer.AcknowledgeType;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaShareConsumer;
+import org.apache.kafka.common.TopicIdPartition;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.serialization.StringDeserializer;
+
+public class ShareMember {
+    public static void main(String[] arguments) throws Exception {
+        String bootstrap = arguments[0], group = arguments[1], topic = arguments[2];
+        int released = Integer.parseInt(arguments[3]);
+        AtomicBoolean stopping = new AtomicBoolean();
+        Thread watching = new Thread(() -> {
+            try {
+                while (System.in.read() >= 0) {}
+            } catch (java.io.IOException error) {
+                // it ended
+            }
+            stopping.set(true);
+        });
+        watching.setDaemon(true);
+        watching.start();
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", bootstrap))) {
+            ConfigResource resource = new ConfigResource(ConfigResource.Type.GROUP, group);
+            ConfigEntry earliest = new ConfigEntry("share.auto.offset.reset", "earliest");
+            Collection<AlterConfigOp> set = List.of(new AlterConfigOp(earliest, AlterConfigOp.OpType.SET));
+            admin.incrementalAlterConfigs(Map.of(resource, set)).all().get();
+        }
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", bootstrap);
+        settings.put("group.id", group);
+        settings.put("share.acknowledgement.mode", "explicit");
+        settings.put("reconnect.backoff.max.ms", "500");
+        settings.put("request.timeout.ms", "4000");
+        settings.put("default.api.timeout.ms", "8000");
+        StringDeserializer text = new StringDeserializer();
+        try (KafkaShareConsumer<String, String> consumer = new KafkaShareConsumer<>(settings, text, text)) {
+            consumer.subscribe(List.of(topic));
+            System.out.println("started");
+            while (!stopping.get()) {
+                take(consumer, released);
+            }
+        }
+    }
+
+    private static void take(KafkaShareConsumer<String, String> consumer, int released) {
+        List<ConsumerRecord<String, String>> accepted = new ArrayList<>();
+        for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofMillis(200))) {
+            int attempt = record.deliveryCount().orElse((short) 0);
+            System.out.println("got " + record.value() + " " + attempt);
+            if (released > 0 && attempt == 1 && Integer.parseInt(record.value()) % released == 0) {
+                consumer.acknowledge(record, AcknowledgeType.RELEASE);
+            } else {
+                consumer.acknowledge(record, AcknowledgeType.ACCEPT);
+                accepted.add(record);
+            }
+        }
+        Map<TopicIdPartition, Optional<org.apache.kafka.common.KafkaException>> outcome = consumer.commitSync();
+        for (ConsumerRecord<String, String> record : accepted) {
+            for (TopicIdPartition partition : outcome.keySet()) {
+                if (partition.partition() == record.partition() && outcome.get(partition).isEmpty()) {
+                    System.out.println("accepted " + record.value());
+                }
+            }
+        }
+    }
+}
