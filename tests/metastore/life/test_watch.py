@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.serve.broker import Broker
+from headrace.agent.serve.paths import RequestPaths
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.numbers import NO_LIFE
 from headrace.metastore.life.verdict import LifeVerdict
@@ -57,12 +58,16 @@ def _broker(paths: Any) -> Any:
     return SimpleNamespace(_listener=Mock(), _paths=paths)
 
 
-def test_a_broker_begins_a_life_in_both_paths_and_serves() -> None:
+def test_a_broker_begins_a_life_in_all_paths_and_serves() -> None:
     broker = _broker(Mock())
     Broker.in_life(broker, True)
     broker._listener.suspend.assert_called_once_with(False)
-    broker._paths.fetch.life_begins.assert_called_once_with()
-    broker._paths.produce.life_begins.assert_called_once_with()
+    broker._paths.life_begins.assert_called_once_with()
+    paths = Mock()
+    RequestPaths.life_begins(paths)
+    paths.fetch.life_begins.assert_called_once_with()
+    paths.produce.life_begins.assert_called_once_with()
+    paths._groups.share_owner.life_begins.assert_called_once_with()
 
 
 def test_a_broker_that_is_not_in_the_present_life_accepts_no_connection() -> None:
@@ -71,4 +76,4 @@ def test_a_broker_that_is_not_in_the_present_life_accepts_no_connection() -> Non
         Broker.in_life(broker, False)
         broker._listener.suspend.assert_called_once_with(True)
     broker._paths.fetch.life_is_over.assert_called_once_with()
-    broker._paths.fetch.life_begins.assert_not_called()
+    broker._paths.life_begins.assert_not_called()
