@@ -61,7 +61,7 @@ def _complain(text: str) -> None:
 
 
 def _is_full(error: OSError) -> bool:
-    """Whether a file takes no more bytes. Without a file name it is standard output: other files have their own
+    """Return whether a file takes no more bytes. Without a file name it is standard output: other files have their own
     errors (storage/errors.py)."""
     import errno
 

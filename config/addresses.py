@@ -24,7 +24,7 @@ def unmapped(host: str) -> str:
 
 
 def is_every_address(host: str) -> bool:
-    """Whether a socket that is bound to the address takes connections to any address of the machine."""
+    """Return whether a socket that is bound to the address takes connections to any address of the machine."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

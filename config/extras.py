@@ -36,7 +36,7 @@ def install_command(extra: str, index_name: str = INDEX_NAME) -> str:
 
 
 def _recorded_source(installed: Distribution, extra: str) -> str | None:
-    """What pip installed, with the extra; None if pip recorded nothing, or the file is gone."""
+    """Return what pip installed, with the extra; None if pip recorded nothing, or the file is gone."""
     recorded = json.loads(installed.read_text("direct_url.json") or "{}")
     address = recorded.get("url", "")
     if version_control := recorded.get("vcs_info"):

@@ -80,12 +80,12 @@ FIXED = (NAME, VALUE_FORMAT, START, PARTITION_BY)
 
 
 def is_enabled(configs: Mapping[str, str]) -> bool:
-    """Whether a topic with these configs has a table."""
+    """Return whether a topic with these configs has a table."""
     return configs.get(ENABLE, "false").lower() == "true"
 
 
 def fixed_values(configs: Mapping[str, str]) -> dict[str, str]:
-    """What the configs say of FIXED, defaults included; equal texts mean the same table."""
+    """Return what the configs say of FIXED, defaults included; equal texts mean the same table."""
     found = {name: configs.get(name, TABLE_CONFIGS[name].default) for name in FIXED}
     return found | {PARTITION_BY: ",".join(list_items(found[PARTITION_BY]))}
 

@@ -183,7 +183,7 @@ async def create(settings: Settings, name: str) -> None:
 async def freshness(
     server: DevServer, place: Path, rate: int, seconds: int, interval_ms: int
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """How many ms after its timestamp each record was in the table."""
+    """Return how many ms after its timestamp each record was in the table."""
     settings, name = settings_of(server, place), "fresh"
     await create(settings, name)
     catalog = CatalogAddress.of(settings).open()

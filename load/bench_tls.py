@@ -115,7 +115,7 @@ async def _run(directory: Path, jars: Path | None, megabytes: int, rounds: int) 
 
 
 def _round(target: MeasuredTarget, client: Settings, topic: str, megabytes: int) -> list[tuple[str, float]]:
-    """What writing and what reading took, in CPU seconds of the server."""
+    """Return what writing and what reading took, in CPU seconds of the server."""
     usage = ProcessUsage({kind: pids for kind, pids in target.roots.items() if kind in COUNTED})
     create_topic(target.bootstrap, topic, 1)
     found = []

@@ -52,7 +52,7 @@ class Trial:
         self._shown = False
 
     def saw(self, shown: object, instead: object = None) -> None:
-        """Whether the seed showed the bug; `instead`: what else it showed."""
+        """Return whether the seed showed the bug; `instead`: what else it showed."""
         self._shown = bool(shown)
         self._seen = self._seen or instead
 

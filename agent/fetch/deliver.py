@@ -306,7 +306,7 @@ def available_bytes(query: ExtentQuery, lookup: Lookup) -> int:
 
 
 def _progress(queries: Sequence[ExtentQuery], outcomes: Mapping[int, DeliveryOutcome]) -> list[ReadTo]:
-    """Where the reader continues in the partitions of which it gets batches."""
+    """Return where the reader continues in the partitions of which it gets batches."""
     return [
         ReadTo(queries[number].partition_key, queries[number].offset, batches.next.offset, batches.next.position)
         for number, batches in outcomes.items()

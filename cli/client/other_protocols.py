@@ -16,7 +16,7 @@ _REQUEST = b"GET /livez HTTP/1.0\r\n\r\n"
 
 
 def named_protocol(address: tuple[str, int], answer_seconds: float = SECONDS_MAX) -> str | None:
-    """What the tool's message says about the port. `answer_seconds`: how long the client waits for an answer."""
+    """Return what the tool's message says about the port. `answer_seconds`: how long the client waits for an answer."""
     seconds = min(SECONDS_MAX, answer_seconds)
     is_http = _speaks_http(address, None, seconds)
     if not is_http and _completes_handshake(address, seconds):

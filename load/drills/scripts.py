@@ -37,7 +37,7 @@ class Look(NamedTuple):
     """Summed over the agents, and over labels."""
 
     def says(self, *words: str) -> bool:
-        """Whether one finding has all these words."""
+        """Return whether one finding has all these words."""
         return any(all(word in line for word in words) for line in self.findings)
 
 

@@ -48,7 +48,7 @@ def sql_files(directory: Traversable) -> list[SqlFile]:
 
 @cache
 def function_files() -> tuple[SqlFile, ...]:
-    """What migrate installs, in this order: a folder's own files before those of its subfolders, by name."""
+    """Return what migrate installs, in this order: a folder's own files before those of its subfolders, by name."""
     return (SqlFile("names", names_sql()), *(file for file in _package_files() if file.signatures))
 
 

@@ -87,7 +87,7 @@ async def _ask(scene: HalvingScene, signature: Signature, parameters: Mapping[st
 
 
 async def _differences(scene: HalvingScene, seed: int) -> tuple[int, set[BatchOutcome]]:
-    """How many random calls differ, and which outcomes all calls had."""
+    """Return how many random calls differ, and which outcomes all calls had."""
     rng = random.Random(seed)
     writer = await open_transactions(scene.store)
     outcomes: set[BatchOutcome] = set()

@@ -57,7 +57,7 @@ class Command:
         return printed.splitlines()[-1]
 
     def lines(self, part: str) -> int:
-        """How many log lines have this in them."""
+        """Return how many log lines have this in them."""
         return self.log.read_text(encoding="utf-8").count(part) if self.log.exists() else 0
 
 

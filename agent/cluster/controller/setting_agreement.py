@@ -71,7 +71,7 @@ class SettingRecorder:
 
 
 def lacks_values(image: MetadataImage) -> bool:
-    """Whether the cluster has no value for one of its settings."""
+    """Return whether the cluster has no value for one of its settings."""
     values = set_for_all_brokers(image)
     return any(name not in values for name in cluster_settings())
 

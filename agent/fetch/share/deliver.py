@@ -41,7 +41,7 @@ class ShareDelivery:
 
 
 class ShareReader:
-    """For one agent."""
+    """Reads what members of share groups acquired, for one agent."""
 
     def __init__(
         self, locator: Locator, delivery: Delivery, catch_up: Callable[[], Awaitable[None]], max_bytes: int

@@ -24,7 +24,7 @@ from headrace.storage.errors import UnavailableError
 
 
 class LogEndsOfIndex:
-    """For one agent."""
+    """Finds the ends of logs, for one agent."""
 
     def __init__(
         self,

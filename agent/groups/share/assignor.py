@@ -1,4 +1,4 @@
-"""Which partitions each member of a share group reads: Kafka's `simple` assignor.
+"""Decides which partitions each member of a share group reads: Kafka's `simple` assignor.
 
 Place: asked by group.py for each target. Pure and deterministic.
 Invariant: every partition is given to a member that subscribes to its topic. If there are more members than

@@ -35,7 +35,7 @@ EARLIEST = "earliest"
 
 
 class GroupPartitions:
-    """Of one Held, as long as that is current."""
+    """The partitions of one Held, as long as that is current."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class ShareOffset(NamedTuple):
-    """Of one partition. `lag`: records from the start on that are not done; -1 if it is not known."""
+    """An offset in one partition. `lag`: records from the start on that are not done; -1 if it is not known."""
 
     start: int
     lag: int

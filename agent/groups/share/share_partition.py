@@ -106,7 +106,7 @@ class SharePartition:
 
     @property
     def ranges(self) -> Sequence[InFlight]:
-        """From start to end, ascending, without a gap."""
+        """The ranges from start to end, ascending, without a gap."""
         return self._ranges
 
     @property

@@ -61,7 +61,7 @@ class Columns(NamedTuple):
         return [place for file, place in zip(self.file, self.place, strict=True) if file == number + 1]
 
     def run_count(self, number: int) -> int:
-        """How many runs file `number` has."""
+        """Return how many runs file `number` has."""
         if isinstance(self.file, np.ndarray):
             return int(np.count_nonzero(self.file[self.run_first - 1] == number + 1))
         return sum(self.file[first - 1] == number + 1 for first in self.run_first)
@@ -223,12 +223,12 @@ def group_few(files: Sequence[FileCommit]) -> Columns:
 
 
 def _agree(batches: Iterable[StagedBatch]) -> bool:
-    """Whether all expect one leader epoch and one partition count."""
+    """Return whether all expect one leader epoch and one partition count."""
     return len({(batch.leader_epoch, batch.partition_count) for batch in batches}) == 1
 
 
 def _are_chained(batches: Sequence[StagedBatch]) -> bool:
-    """Whether each batch continues the one before it in one epoch."""
+    """Return whether each batch continues the one before it in one epoch."""
     return all(
         later.producer_epoch == batch.producer_epoch
         and later.base_sequence == (batch.base_sequence + batch.record_count) & SEQUENCE_MAX
@@ -242,7 +242,7 @@ def _unless_all(value: int, column: Column) -> Column:
 
 
 def _same_as_before(column: Column) -> Column:
-    """Whether each value equals the one before it; the first does not."""
+    """Return whether each value equals the one before it; the first does not."""
     same = np.empty(len(column), dtype=bool)
     same[:1] = False
     same[1:] = column[1:] == column[:-1]
@@ -258,7 +258,7 @@ def _before(column: Column) -> Column:
 
 
 def _lasts(firsts: Column, count: int) -> Column:
-    """Where groups end that begin at `firsts`."""
+    """Return where groups end that begin at `firsts`."""
     return np.append(firsts[1:], count)[: len(firsts)] - 1
 
 

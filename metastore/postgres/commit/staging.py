@@ -97,7 +97,7 @@ class Staged:
         self._columns = group_few(files) if _are_few(files) else _checked(files)
 
     def parameters(self) -> dict[str, PackedArray | bool]:
-        """What commit_files.sql takes."""
+        """Return what commit_files.sql takes."""
         c = self._columns
         return {
             "file_id": pack_uuids([file.file_id for file in self.files]),
@@ -151,7 +151,7 @@ class Staged:
 
 
 def _are_few(files: Sequence[FileCommit]) -> bool:
-    """Whether group_few takes the call: few batches, each right, of no alias or transaction and without known keys."""
+    """Return whether group_few takes the call: few batches, each right, without alias, transaction and known keys."""
     return 0 < sum(len(file.batches) for file in files) <= FEW_BATCHES and all(
         batch.length <= file.size - batch.position
         and file.size <= INT8_MAX

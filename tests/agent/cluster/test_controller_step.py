@@ -50,7 +50,7 @@ class World:
         self.hides += 1
 
     async def rounds(self, count: int) -> int:
-        """How many turns are taken in so many rounds, one a second."""
+        """Return how many turns are taken in so many rounds, one a second."""
         before = len(self.turns)
         for _ in range(count):
             await self.steps.run(7)

@@ -97,7 +97,7 @@ class TransactionWorld(ProduceWorld):
 
 
 async def check_what_the_commit_hears() -> None:
-    """Whether the batch is in a transaction, and whether it may add its partition."""
+    """Return whether the batch is in a transaction, and whether it may add its partition."""
     for version in (9, 11, FIRST_IMPLICIT):
         async with TransactionWorld() as world:
             assert await world.send(batch(), version=version) == {"none"}

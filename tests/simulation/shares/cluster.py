@@ -62,7 +62,7 @@ class Registry:
         )
 
     def is_live(self, node_id: int, broker_epoch: int) -> bool:
-        """Whether the registration counts, by the metastore's clock: its lease is longer than the agent believes."""
+        """Return whether the registration counts, by the clock of the metastore: longer than the agent believes."""
         heard = self._heard.get(node_id)
         is_registered = self._epochs.get(node_id) == broker_epoch and heard is not None
         return is_registered and self._world.loop.time() < heard + 1.2 * LEASE_SECONDS  # type: ignore[operator]

@@ -216,12 +216,12 @@ class ShareWorld:
             self.report(f"too many deliveries: {ref} deliveries={self.delivered_to[ref]} changes={changes}")
 
     def owner_changes(self) -> int:
-        """How often the group was claimed, after the first time."""
+        """Return how often the group was claimed, after the first time."""
         group = self.store.groups.get(GROUP)
         return 0 if group is None else group.epoch - 1
 
     def is_done(self) -> bool:
-        """Whether the group has come to the ends of the logs, as it is stored."""
+        """Return whether the group has come to the ends of the logs, as it is stored."""
         rows = self.store.shares[GROUP]
         return all(key in rows and rows[key].start_offset >= self.logs[key].end for key in KEYS)
 

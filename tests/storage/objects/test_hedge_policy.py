@@ -109,7 +109,7 @@ class Load(NamedTuple):
 
 
 def _hedges(policy: HedgePolicy, slow: list[bool]) -> list[bool]:
-    """Whether each PUT was hedged: slow ones ask."""
+    """Return whether each PUT was hedged: slow ones ask."""
     hedged = []
     for is_slow in slow:
         policy.begin(KIB, START)

@@ -47,7 +47,7 @@ async def whole(exchange: Exchange) -> None:
 
 
 def is_own(exchange: Exchange) -> bool:
-    """Whether the request came past aioboto3."""
+    """Return whether the request came past aioboto3."""
     return "user-agent" not in exchange.headers
 
 
