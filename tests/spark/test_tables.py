@@ -88,7 +88,7 @@ async def compare_with_the_local_worker(world: ScanWorld, tables: Tables, spark:
     """Two tables of one topic are the same. `spark`: a session, or LocalTasks."""
     a, b = await world.topic("orders", 2)
     for name in ("by_spark", "locally"):
-        await tables.create("orders", name=name, values=("json",))
+        await tables.create("orders", name=name, values=("json",), layout=["partition", "bucket[4](item)", "extra"])
     async with driver(spark, tables) as worker:
         for values in (
             (b'{"item": 1}', None, b"{"),
@@ -100,6 +100,8 @@ async def compare_with_the_local_worker(world: ScanWorld, tables: Tables, spark:
                 pass
             await tables.follow("locally")
     assert tables.found("by_spark") == tables.found("locally")
+    assert tables.placed("by_spark") == tables.placed("locally")
+    assert {"item_bucket_4", "partition"} <= tables.placed("by_spark")[0, 3].keys()
     assert tables.dead("by_spark") == tables.dead("locally")
     assert len(tables.dead("by_spark")) == 6
     assert tables.load("by_spark").schema() == tables.load("locally").schema()
