@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,10 +23,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.scan.tables.declaration import default_name
 from load.dev_server import DevServer
+from load.tools import KAFKA_JARS
 from tests.agent_process import Forked, running_agent
 from tests.cli.command_lines import SECONDS_MAX, Run, json_runner, told
 from tests.confluent_records import read
 from tests.forked_cluster import ForkedCluster
+from tests.java_program import FLAGS
 from tests.scan.tables.duckdb_reader import rows_by_duckdb
 
 pytestmark = pytest.mark.requirement("X11")
@@ -266,18 +268,66 @@ def test_columns_of_values_and_a_dead_letter_that_a_user_reads(server: DevServer
     assert "typed_dead_letters" not in {row["table"] for row in run("tables", "list")}
 
 
-def test_a_topic_is_created_with_its_table(server: DevServer, run: Run) -> None:
-    """As `kafka-topics.sh --create --config table.enable=true`: one request, and the role makes the table."""
-    run("topics", "create", "declared", "--set", "table.enable=true", "--set", "table.partition.by=partition")
-    sent = send(server, "declared", 1, "first")
-    told(lambda: run("tables", "list"), lambda rows: {"declared", "following"} <= _conditions(rows, "declared"))
-    shown = caught_up(run, "declared", sent)
-    assert seen(rows_by_duckdb(shown["read_with"]["duckdb"])) == consumed(server, "declared", ends_of(shown))
-    assert "table.start cannot change" in run("configs", "set", "table.start=latest", "--topic", "declared", status=1)
-    assert "table.enable=true" in run("tables", "drop", "declared", "--yes", status=1)
-    run("configs", "set", "table.enable=false", "--topic", "declared")
-    told(lambda: run("tables", "list"), lambda rows: "paused" in _conditions(rows, "declared"))
-    run("tables", "drop", "declared", "--yes")
+CONFIGS = {"table.enable": "true", "table.partition.by": "partition,bucket[4](key)"}
+
+
+def by_topics_create(run: Run, server: DevServer, topic: str, folder: Path) -> None:
+    run("topics", "create", topic, *(word for name, value in CONFIGS.items() for word in ("--set", f"{name}={value}")))
+
+
+def by_cluster_apply(run: Run, server: DevServer, topic: str, folder: Path) -> None:
+    file = folder / "cluster.yaml"
+    configs = '{table.enable: true, table.partition.by: [partition, "bucket[4](key)"]}'
+    file.write_text(f"topics:\n  - name: {topic}\n    partitions: 1\n    configs: {configs}\n")
+    run("cluster", "plan", "-f", str(file), status=2)
+    run("cluster", "apply", "-f", str(file))
+    run("cluster", "plan", "-f", str(file))
+
+
+def by_kafka_configs(run: Run, server: DevServer, topic: str, folder: Path) -> None:
+    """kafka-topics.sh knows only Kafka's configs, and --add-config takes the brackets away; a file goes through."""
+
+    def tool(name: str, *words: str) -> tuple[int, str]:
+        command = ["java", *FLAGS, "-cp", f"{KAFKA_JARS}/*", name, "--bootstrap-server", server.bootstrap, *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS_MAX)
+        return done.returncode, done.stdout + done.stderr
+
+    creating = ("org.apache.kafka.tools.TopicCommand", "--create", "--topic", topic, "--partitions", "1")
+    status, printed = tool(*creating, "--config", "table.enable=true")
+    assert status == 1
+    assert "Unknown topic config name: table.enable" in printed
+    assert tool(*creating)[0] == 0
+    file = folder / "table.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in CONFIGS.items()))
+    altering = ("--alter", "--entity-type", "topics", "--entity-name", topic, "--add-config-file", str(file))
+    status, printed = tool("kafka.admin.ConfigCommand", *altering)
+    assert status == 0, printed
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        by_topics_create,
+        by_cluster_apply,
+        pytest.param(by_kafka_configs, marks=[pytest.mark.slow, pytest.mark.needs("kafka")]),
+    ],
+)
+def test_a_topic_is_created_with_its_table(
+    server: DevServer, run: Run, tmp_path: Path, create: Callable[[Run, DevServer, str, Path], None]
+) -> None:
+    """The role makes the table."""
+    topic = create.__name__
+    create(run, server, topic, tmp_path)
+    sent = send(server, topic, 1, "first")
+    told(lambda: run("tables", "list"), lambda rows: {topic, "following"} <= _conditions(rows, topic))
+    shown = caught_up(run, topic, sent)
+    assert shown["partition_fields"] == ["partition", "key_bucket_4"]
+    assert seen(rows_by_duckdb(shown["read_with"]["duckdb"])) == consumed(server, topic, ends_of(shown))
+    assert "table.start cannot change" in run("configs", "set", "table.start=latest", "--topic", topic, status=1)
+    assert "table.enable=true" in run("tables", "drop", topic, "--yes", status=1)
+    run("configs", "set", "table.enable=false", "--topic", topic)
+    told(lambda: run("tables", "list"), lambda rows: "paused" in _conditions(rows, topic))
+    run("tables", "drop", topic, "--yes")
 
 
 def _conditions(rows: list[dict[str, Any]], table: str) -> set[str]:
