@@ -17,7 +17,12 @@ ENABLE, NAME, VALUE_FORMAT = "table.enable", "table.name", "table.value.format"
 START, PARTITION_BY, TOLERANCE = "table.start", "table.partition.by", "table.errors.tolerance"
 INTERVAL_MS = "table.commit.interval.ms"
 LAYOUTS = ("day", "partition")
-"""What a table without a schema is partitioned by: the day of the record's time, the topic's partition."""
+"""What every table can be partitioned by: the day of the record's time, the topic's partition."""
+_TRANSFORM = r"identity|year|month|day|hour|(?:bucket|truncate)\[[1-9][0-9]{0,5}\]"
+_COLUMN = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+_TERM = re.compile(rf"({_TRANSFORM})\(({_COLUMN})\)|({_COLUMN})", re.ASCII)
+_TRANSFORM_NAMES = ("identity", "year", "month", "hour", "bucket", "truncate")
+"""A column of such a name needs `identity(NAME)`: alone, it is a transform without its column."""
 INTERVAL_MS_MIN = 100
 _TABLE_NAME = re.compile(r"[\w-]{1,200}", re.ASCII)
 _WITH_FILE = "the schema is in a file: `headrace tables create --schema-file`"
@@ -39,9 +44,22 @@ def _why_no_interval(value: str) -> str | None:
     return f"not -1, or at least {INTERVAL_MS_MIN}"
 
 
-def _why_no_layout(value: str) -> str | None:
-    unknown = [each for each in list_items(value) if each not in LAYOUTS]
-    return f"not one of {', '.join(LAYOUTS)}: {unknown[0]}" if unknown else None
+def why_no_layout(text: str) -> str | None:
+    """Return None if a table could be partitioned by this; whether it has the column is not known here."""
+    if text in _TRANSFORM_NAMES or (text not in LAYOUTS and _TERM.fullmatch(text) is None):
+        return f"not {', '.join(LAYOUTS)}, a column, or year, month, day, hour, bucket[N] or truncate[N] of (COLUMN)"
+    return None
+
+
+def layout_parts(text: str) -> tuple[str, str]:
+    """Return transform and column of a text that `why_no_layout` accepts, and that is not in LAYOUTS."""
+    found = _TERM.fullmatch(text)
+    assert found is not None, text
+    return ("identity", found[3]) if found[3] else (found[1], found[2])
+
+
+def _why_no_layouts(value: str) -> str | None:
+    return next((f"{each}: {why}" for each in list_items(value) if (why := why_no_layout(each))), None)
 
 
 TABLE_CONFIGS: dict[str, ConfigDefinition] = {
@@ -63,7 +81,8 @@ TABLE_CONFIGS: dict[str, ConfigDefinition] = {
         " table.enable is true.", check=_why_no_name
     ),
     PARTITION_BY: ConfigDefinition(
-        "", "list", "What the table is partitioned by. Fixed while table.enable is true.", check=_why_no_layout
+        "", "list", "What the table is partitioned by, as for `headrace tables create --partition-by`. Fixed while"
+        " table.enable is true.", check=_why_no_layouts
     ),
     START: ConfigDefinition(
         "earliest", "string", "The first record of the table: earliest, latest, or milliseconds since 1970. Fixed while"

@@ -64,7 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="earliest (default), latest, or milliseconds since 1970: the first record",
     )
     creating.add_argument(
-        "--partition-by", action="append", default=[], metavar="HOW", help="day, partition; may be given twice"
+        "--partition-by",
+        action="append",
+        default=[],
+        metavar="HOW",
+        help="day or partition (of the record), a column of the value, or year, month, day, hour, bucket[N] or"
+        " truncate[N] of one: day(created), bucket[16](customer); may be given several times",
     )
     creating.add_argument(
         "--value-format",

@@ -124,6 +124,8 @@ class OpenTables:
             ],
             "value_format": look.definition.value_format,
             "errors_tolerance": look.definition.tolerance,
+            "partition_by": list(look.definition.layout),
+            "partition_fields": [field.name for field in look.table.spec().fields],
             "catalog": {"name": self.address.name, **shown(self.address.properties)},
             "metadata": look.table.metadata_location,
             "read_with": {

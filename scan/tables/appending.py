@@ -23,8 +23,10 @@ from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 
+from headrace.scan.errors import SchemaError
 from headrace.scan.tables.catalog import RETRIES, snapshot_view, translated
 from headrace.scan.tables.file_names import name_files
+from headrace.scan.tables.layout import layout_of, terms_of
 from headrace.scan.tables.state import (
     GAPS_KEPT,
     OFFSETS,
@@ -110,19 +112,47 @@ def append(table: Table, before: TableProgress | None, add: Append) -> Appended:
     return _commit(table, lambda: _staged(table, before, add), [each.file_path for each in add.files])
 
 
-def widen(table: Table, columns: pa.StructType) -> CommitOutcome:
+def widen(table: Table, columns: pa.StructType, layout: Sequence[str] = ()) -> CommitOutcome:
     """Add the columns that the table lacks, and widen others; no snapshot. A commit bound to a snapshot is not
     disturbed: rows in the older columns are as good. UnavailableError, TableError: nothing was committed.
+
+    `layout`: what the table is partitioned by. What waited for one of these columns counts from this commit on, before
+    any row has a value there. OptionError if a column cannot be used so; SchemaError if one has the name of a
+    partition field.
     """
 
     def staged() -> Transaction:
+        _require_free_names(table, columns)
         table.metadata.properties[RETRIES] = NO_RETRIES
         change = table.transaction()
         with change.update_schema() as update:
             update.union_by_name(pa.schema(list(columns)))
+        _partition(change, layout)
         return change
 
     return _commit(table, staged).outcome
+
+
+def _require_free_names(table: Table, columns: pa.StructType) -> None:
+    """Iceberg's readers take a partition field and a column of one name for the same."""
+    have = {field.name for field in table.schema().fields}
+    taken = {field.name for spec in table.metadata.partition_specs for field in spec.fields}
+    if clash := [each.name for each in columns if each.name not in have and each.name in taken]:
+        raise SchemaError(f"column {clash[0]} has the name of a partition field of the table")
+
+
+def _partition(change: Transaction, layout: Sequence[str]) -> None:
+    """Partition by what has its column now. What the table was partitioned by before, a user has taken away."""
+    schema, specs = change.table_metadata.schema(), change.table_metadata.partition_specs
+    wanted, _ = layout_of(terms := terms_of(layout, is_valued=True), schema)
+    known = {(field.source_id, field.transform) for spec in specs for field in spec.fields}
+    new = {field.name for field in wanted.fields if (field.source_id, field.transform) not in known}
+    if not new:
+        return
+    with change.update_spec() as update:
+        for term in terms:
+            if term.name in new:
+                update.add_field(term.column, term.transform, term.name)
 
 
 def _commit(table: Table, stage: Callable[[], Transaction], written: Sequence[str] = ()) -> Appended:

@@ -12,23 +12,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids, schema_to_pyarrow
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.config import Config
 
 from headrace.config.settings import Settings
 from headrace.scan.errors import ForeignTableError, OptionError, TableError
-from headrace.scan.tables.rows import DEAD_LETTER_SCHEMA, SCHEMA, VALUED_SCHEMA, layout_of
+from headrace.scan.tables.layout import layout_of, terms_of
+from headrace.scan.tables.rows import DEAD_LETTER_SCHEMA, SCHEMA, VALUED_SCHEMA
 from headrace.scan.tables.state import (
     BINARY,
     CLUSTER_ID,
     DEAD_LETTERS_OF,
     DECLARED,
     OFFSETS,
+    PARTITION_BY,
     START,
     TOLERANCE,
     TOPIC,
@@ -103,8 +107,17 @@ class TableCatalog:
     def close(self) -> None:
         self.catalog.close()
 
-    def create(self, name: str, definition: Definition, layout: Sequence[str], properties: Mapping[str, str]) -> Table:
-        """Create the table without a row. AlreadyExistsError; OptionError for a name or property that is refused."""
+    def create(
+        self,
+        name: str,
+        definition: Definition,
+        layout: Sequence[str],
+        properties: Mapping[str, str],
+        columns: pa.StructType | None = None,
+    ) -> Table:
+        """Create the table without a row. AlreadyExistsError; OptionError for a name, property or layout that is
+        refused. `columns`: of values, if they are known; else a column that the layout names may come later.
+        """
         if _NAME.fullmatch(name) is None:
             raise OptionError(f"a table's name has letters, digits, _ and -: {name!r}")
         if fixed := [key for key in properties if key in _FIXED or key.startswith("headrace.")]:
@@ -124,14 +137,23 @@ class TableCatalog:
             }
         if definition.declared:
             own[DECLARED] = definition.declared
-        schema, spec = VALUED_SCHEMA if is_valued else SCHEMA, layout_of(layout, is_valued=is_valued)
+        if layout:
+            own[PARTITION_BY] = ",".join(layout)
+        schema = VALUED_SCHEMA if is_valued else SCHEMA
+        if columns is not None:
+            schema = with_columns(schema, columns)
+        spec, waiting = layout_of(terms_of(layout, is_valued=is_valued), schema)
+        if waiting and (columns is not None or not is_valued):
+            raise OptionError(f"cannot partition by {waiting[0].text}: the table has no column {waiting[0].column}")
         return self._create(name, schema, spec, OWN_PROPERTIES | dict(properties) | own)
 
     def create_dead_letters(self, of: Table, definition: Definition) -> Table:
         """Create the dead-letter table of a table; if it is there, return it. ForeignTableError: it is of another."""
         own = {CLUSTER_ID: definition.cluster_id, DEAD_LETTERS_OF: str(of.metadata.table_uuid)}
         try:
-            return self._create(dead_letters_of(of.name()[-1]), DEAD_LETTER_SCHEMA, layout_of(()), OWN_PROPERTIES | own)
+            return self._create(
+                dead_letters_of(of.name()[-1]), DEAD_LETTER_SCHEMA, UNPARTITIONED_PARTITION_SPEC, OWN_PROPERTIES | own
+            )
         except AlreadyExistsError:
             found = self.load_dead_letters(of)
             if found is None:
@@ -215,6 +237,12 @@ class TableCatalog:
     @property
     def _namespace(self) -> tuple[str, ...]:
         return tuple(self.namespace.split("."))
+
+
+def with_columns(schema: Schema, columns: pa.StructType) -> Schema:
+    """The schema with more columns at its end."""
+    fields = [*schema_to_pyarrow(schema, include_field_ids=False), *columns]
+    return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(pa.schema(fields)))
 
 
 def dead_letters_of(name: str) -> str:

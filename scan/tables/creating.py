@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from headrace.metastore.log.image import TopicImage
 from headrace.scan.cluster import ScannedCluster
-from headrace.scan.tables.appending import Append, CommitOutcome, append, widen
+from headrace.scan.tables.appending import Append, CommitOutcome, append
 from headrace.scan.tables.catalog import TableCatalog, dead_letters_of
 from headrace.scan.tables.log_ranges import EARLIEST, LATEST, start_positions, start_timestamp
 from headrace.scan.tables.state import BINARY, Definition
@@ -51,10 +51,8 @@ async def create_table(
     columns = require_format(definition, has_file=values.schema_text is not None)
     if values.format != BINARY and dead_letters_of(name) in await asyncio.to_thread(catalog.names):
         raise AlreadyExistsError(f"the name of its dead-letter table is taken: {dead_letters_of(name)}")
-    table = await asyncio.to_thread(catalog.create, name, definition, layout, properties)
+    table = await asyncio.to_thread(catalog.create, name, definition, layout, properties, columns)
     positions = await start_positions(cluster, topic, start)
     made = await asyncio.to_thread(append, table, None, Append(None, positions))
     if made.outcome is CommitOutcome.UNKNOWN:
         raise UnavailableError(f"the table was created, and begins at its worker's first round: {name}")
-    if columns is not None:  # so that readers see them; if this fails, the worker adds them
-        await asyncio.to_thread(widen, await asyncio.to_thread(catalog.load, name), columns)

@@ -7,13 +7,10 @@ Invariant: a row per record, in offset order inside a partition; `partition` and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import pyarrow as pa
-from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.transforms import DayTransform, IdentityTransform, Transform
 from pyiceberg.types import (
     BinaryType,
     IntegerType,
@@ -26,7 +23,6 @@ from pyiceberg.types import (
 )
 
 from headrace.scan.columns import TYPES
-from headrace.scan.errors import OptionError
 from headrace.scan.options import HEADERS
 from headrace.scan.tables.values.columns import KAFKA
 
@@ -58,27 +54,6 @@ DEAD_LETTER_SCHEMA = Schema(*SCHEMA.fields, NestedField(10, "reason", StringType
 COLUMNS = ("key", "value", HEADERS, "timestamp", "partition", "offset")
 _REQUIRED = ("partition", "offset")
 ARROW = pa.schema([pa.field(name, TYPES[name], nullable=name not in _REQUIRED) for name in COLUMNS])
-LAYOUTS: dict[str, tuple[str, Transform[Any, Any]]] = {
-    "day": ("timestamp", DayTransform()),
-    "partition": ("partition", IdentityTransform()),
-}
-"""What `--partition-by` accepts: the column, and how Iceberg partitions by it."""
-_FIRST_FIELD_ID = 1_000
-
-
-def layout_of(names: Sequence[str], *, is_valued: bool = False) -> PartitionSpec:
-    """The partition spec. OptionError for a name that LAYOUTS lacks."""
-    if unknown := [name for name in names if name not in LAYOUTS]:
-        raise OptionError(f"cannot partition by {', '.join(unknown)}: there are {', '.join(LAYOUTS)}")
-    if not names:
-        return UNPARTITIONED_PARTITION_SPEC
-    fields = []
-    for number, name in enumerate(dict.fromkeys(names)):
-        column, transform = LAYOUTS[name]
-        source = (VALUED_SCHEMA.find_field(f"{KAFKA}.{column}") if is_valued else SCHEMA.find_field(column)).field_id
-        field_name = "timestamp_day" if name == "day" else name
-        fields.append(PartitionField(source, _FIRST_FIELD_ID + number, transform, field_name))
-    return PartitionSpec(*fields)
 
 
 def table_of(batches: Iterable[pa.RecordBatch]) -> pa.Table:

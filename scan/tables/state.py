@@ -31,6 +31,8 @@ BINARY = "binary"
 TOLERANCE = "headrace.errors-tolerance"
 DECLARED = "headrace.declared"
 """What the topic's configs said when they made the table (declaration.py); `headrace tables create` sets none."""
+PARTITION_BY = "headrace.partition-by"
+"""What the table is partitioned by, also by columns that it does not have yet (layout.py)."""
 DEAD_LETTERS_OF = "headrace.dead-letters-of"
 """The property of a dead-letter table with the UUID of the table that the records did not fit. It has no topic."""
 UNKNOWN_EPOCH = -1
@@ -150,6 +152,8 @@ class Definition:
     """The errors that do not pause it (values/open.py)."""
     declared: str = ""
     """What topic configs declared; empty: a user created the table."""
+    layout: tuple[str, ...] = field(default=(), kw_only=True)
+    """What it is partitioned by, as its creator said it."""
 
 
 def definition_of(properties: Mapping[str, str]) -> Definition | None:
@@ -163,6 +167,7 @@ def definition_of(properties: Mapping[str, str]) -> Definition | None:
             *(properties.get(VALUE_FORMAT, BINARY), properties.get(VALUE_SCHEMA, "")),
             properties.get(TOLERANCE, "invalid_data"),
             properties.get(DECLARED, ""),
+            layout=tuple(each for each in properties.get(PARTITION_BY, "").split(",") if each),
         )
     except (KeyError, ValueError) as error:
         raise TableError(f"a property that Headrace set is missing or damaged: {error}") from error

@@ -22,7 +22,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 
 from headrace.metastore.log.image import TopicImage
-from headrace.scan.errors import DataLossError
+from headrace.scan.errors import DataLossError, OptionError, SchemaError
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.appending import Append, Appended, CommitOutcome, append, widen
 from headrace.scan.tables.catalog import dead_letters_of
@@ -153,7 +153,10 @@ class TableWorker:
         if (opener := self._opener(look)) is not None:
             opened = await asyncio.to_thread(opener.open, rows)
             if opened.columns != opener.columns:
-                outcome = await asyncio.to_thread(widen, look.table, opened.columns)
+                try:
+                    outcome = await asyncio.to_thread(widen, look.table, opened.columns, look.definition.layout)
+                except (OptionError, SchemaError) as error:
+                    return await self._pause(name, look, str(error))
                 return TableRound(Condition.FOLLOWING, outcome=outcome, lag=look.lag, has_more=True)
             for partition, cut in opened.cuts.items():
                 if cut.offset > step.wanted[partition].start:

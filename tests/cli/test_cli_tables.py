@@ -4,12 +4,12 @@ consumer reads, record for record, also after the topic doubled and halved, and 
 
 from __future__ import annotations
 
-import os
 import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +20,15 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.scan.tables.declaration import default_name
 from load.dev_server import DevServer
+from load.tools import KAFKA_JARS
+from tests.agent_process import Forked, running_agent
 from tests.cli.command_lines import SECONDS_MAX, Run, json_runner, told
 from tests.confluent_records import read
+from tests.forked_cluster import ForkedCluster
+from tests.java_program import FLAGS
 from tests.scan.tables.duckdb_reader import rows_by_duckdb
 
 pytestmark = pytest.mark.requirement("X11")
@@ -43,17 +48,38 @@ class Seen(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
-    folder = tmp_path_factory.mktemp("dev")
-    settings = {
-        "linger.ms": 25,
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    folder = tmp_path_factory.mktemp("catalog")
+    return {
         "tables.catalog.name": "dev",
         "tables.catalog.uri": f"sqlite:///{folder}/catalog.db",
         "tables.warehouse": (folder / "warehouse").as_uri(),
         "tables.commit.interval.ms": INTERVAL_MS,
     }
-    with DevServer(folder, settings=settings) as running:
+
+
+@pytest.fixture(scope="module")
+def server(
+    postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory, catalog: dict[str, object]
+) -> Iterator[DevServer]:
+    """An agent, and a process that keeps the tables."""
+    settings = catalog | {"linger.ms": 25}
+    with (
+        ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), settings=settings) as running,
+        tables_role(running, catalog),
+    ):
         yield running
+
+
+@contextmanager
+def tables_role(server: DevServer, catalog: Mapping[str, object], interval_ms: int = INTERVAL_MS) -> Iterator[Forked]:
+    """A process with the role `tables` alone, as `headrace dev` starts it."""
+    settings = catalog | {
+        "process.roles": "tables", "metastore.url": server.metastore_url, "bucket": server.bucket,
+        "http.port": 0, "log.level": "warning", "tables.commit.interval.ms": interval_ms,
+    }  # fmt: skip
+    with running_agent([f"--{name.replace('.', '-')}={value}" for name, value in settings.items()]) as (process, _):
+        yield process
 
 
 @pytest.fixture
@@ -136,6 +162,7 @@ def seen(table: Any) -> list[Seen]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_table_is_what_a_consumer_reads_also_after_the_topic_doubled(server: DevServer, run: Run) -> None:
     run("topics", "create", "web.orders", "--partitions", "2")
     assert run("tables", "create", "web.orders", "--partition-by", "day")["table"] == "headrace.web_orders"
@@ -151,6 +178,7 @@ def test_a_table_is_what_a_consumer_reads_also_after_the_topic_doubled(server: D
     assert shown["catalog"]["name"] == "dev"
 
 
+@pytest.mark.slow
 def test_a_table_is_what_a_consumer_reads_also_after_the_topic_halved(server: DevServer, run: Run) -> None:
     run("topics", "create", "halved", "--partitions", "2")
     run("topics", "alter", "halved", "--double", "--partitions", "4", "--producers-max-age-ms", "1")
@@ -166,27 +194,23 @@ def test_a_table_is_what_a_consumer_reads_also_after_the_topic_halved(server: De
     assert seen(rows_by_duckdb(shown["read_with"]["duckdb"])) == records
 
 
-def test_two_workers_one_of_them_killed_again_and_again(server: DevServer, run: Run, tmp_path: Path) -> None:
-    run("topics", "create", "killed", "--partitions", "3")
-    run("tables", "create", "killed")
-    configs = {
-        "metastore.url": server.metastore_url, "bucket": server.bucket, "http.port": "0", "log.level": "warning",
-        "tables.commit.interval.ms": "50", "tables.catalog.name": "dev",
-        "tables.catalog.uri": run("tables", "show", "killed")["catalog"]["uri"],
-    }  # fmt: skip
-    flags = [part for name, value in configs.items() for part in (f"--{name.replace('.', '-')}", value)]
-    words = [sys.executable, "-m", "headrace.cli.main", "compactor", *flags]
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_two_workers_one_of_them_killed_again_and_again(
+    server: DevServer, run: Run, catalog: dict[str, object], kills: int
+) -> None:
+    topic = f"killed{kills}"
+    run("topics", "create", topic, "--partitions", "3")
+    run("tables", "create", topic)
     sent = 0
-    for number in range(2):
-        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as other:
-            assert other.stdout is not None
-            assert other.stdout.readline().startswith("ready ")
+    for number in range(kills):
+        with tables_role(server, catalog, interval_ms=50) as other:
             for part in range(3):
-                sent += send(server, "killed", 3, f"{number}-{part}", 30)
+                sent += send(server, topic, 3, f"{number}-{part}", 30)
             other.kill()
             other.wait(SECONDS_MAX)
-    shown = caught_up(run, "killed", sent)
-    assert by_pyiceberg(shown["read_with"]["pyiceberg"]) == consumed(server, "killed", ends_of(shown))
+    shown = caught_up(run, topic, sent)
+    assert shown["catalog"]["name"] == "dev"
+    assert by_pyiceberg(shown["read_with"]["pyiceberg"]) == consumed(server, topic, ends_of(shown))
 
 
 def test_pause_resume_list_and_drop(server: DevServer, run: Run) -> None:
@@ -244,18 +268,66 @@ def test_columns_of_values_and_a_dead_letter_that_a_user_reads(server: DevServer
     assert "typed_dead_letters" not in {row["table"] for row in run("tables", "list")}
 
 
-def test_a_topic_is_created_with_its_table(server: DevServer, run: Run) -> None:
-    """As `kafka-topics.sh --create --config table.enable=true`: one request, and the role makes the table."""
-    run("topics", "create", "declared", "--set", "table.enable=true", "--set", "table.partition.by=partition")
-    sent = send(server, "declared", 1, "first")
-    told(lambda: run("tables", "list"), lambda rows: {"declared", "following"} <= _conditions(rows, "declared"))
-    shown = caught_up(run, "declared", sent)
-    assert seen(rows_by_duckdb(shown["read_with"]["duckdb"])) == consumed(server, "declared", ends_of(shown))
-    assert "table.start cannot change" in run("configs", "set", "table.start=latest", "--topic", "declared", status=1)
-    assert "table.enable=true" in run("tables", "drop", "declared", "--yes", status=1)
-    run("configs", "set", "table.enable=false", "--topic", "declared")
-    told(lambda: run("tables", "list"), lambda rows: "paused" in _conditions(rows, "declared"))
-    run("tables", "drop", "declared", "--yes")
+CONFIGS = {"table.enable": "true", "table.partition.by": "partition,bucket[4](key)"}
+
+
+def by_topics_create(run: Run, server: DevServer, topic: str, folder: Path) -> None:
+    run("topics", "create", topic, *(word for name, value in CONFIGS.items() for word in ("--set", f"{name}={value}")))
+
+
+def by_cluster_apply(run: Run, server: DevServer, topic: str, folder: Path) -> None:
+    file = folder / "cluster.yaml"
+    configs = '{table.enable: true, table.partition.by: [partition, "bucket[4](key)"]}'
+    file.write_text(f"topics:\n  - name: {topic}\n    partitions: 1\n    configs: {configs}\n")
+    run("cluster", "plan", "-f", str(file), status=2)
+    run("cluster", "apply", "-f", str(file))
+    run("cluster", "plan", "-f", str(file))
+
+
+def by_kafka_configs(run: Run, server: DevServer, topic: str, folder: Path) -> None:
+    """kafka-topics.sh knows only Kafka's configs, and --add-config takes the brackets away; a file goes through."""
+
+    def tool(name: str, *words: str) -> tuple[int, str]:
+        command = ["java", *FLAGS, "-cp", f"{KAFKA_JARS}/*", name, "--bootstrap-server", server.bootstrap, *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS_MAX)
+        return done.returncode, done.stdout + done.stderr
+
+    creating = ("org.apache.kafka.tools.TopicCommand", "--create", "--topic", topic, "--partitions", "1")
+    status, printed = tool(*creating, "--config", "table.enable=true")
+    assert status == 1
+    assert "Unknown topic config name: table.enable" in printed
+    assert tool(*creating)[0] == 0
+    file = folder / "table.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in CONFIGS.items()))
+    altering = ("--alter", "--entity-type", "topics", "--entity-name", topic, "--add-config-file", str(file))
+    status, printed = tool("kafka.admin.ConfigCommand", *altering)
+    assert status == 0, printed
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        by_topics_create,
+        by_cluster_apply,
+        pytest.param(by_kafka_configs, marks=[pytest.mark.slow, pytest.mark.needs("kafka")]),
+    ],
+)
+def test_a_topic_is_created_with_its_table(
+    server: DevServer, run: Run, tmp_path: Path, create: Callable[[Run, DevServer, str, Path], None]
+) -> None:
+    """The role makes the table."""
+    topic = create.__name__
+    create(run, server, topic, tmp_path)
+    sent = send(server, topic, 1, "first")
+    told(lambda: run("tables", "list"), lambda rows: {topic, "following"} <= _conditions(rows, topic))
+    shown = caught_up(run, topic, sent)
+    assert shown["partition_fields"] == ["partition", "key_bucket_4"]
+    assert seen(rows_by_duckdb(shown["read_with"]["duckdb"])) == consumed(server, topic, ends_of(shown))
+    assert "table.start cannot change" in run("configs", "set", "table.start=latest", "--topic", topic, status=1)
+    assert "table.enable=true" in run("tables", "drop", topic, "--yes", status=1)
+    run("configs", "set", "table.enable=false", "--topic", topic)
+    told(lambda: run("tables", "list"), lambda rows: "paused" in _conditions(rows, topic))
+    run("tables", "drop", topic, "--yes")
 
 
 def _conditions(rows: list[dict[str, Any]], table: str) -> set[str]:

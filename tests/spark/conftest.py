@@ -14,13 +14,14 @@ from headrace.storage.cluster_properties import write_cluster_id
 from tests.fixtures_s3 import aws_credentials, real_s3_url
 from tests.house.needs import require
 from tests.java_program import FLAGS
+from tests.scan.conftest import thrown_away
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.spark.world import ScanWorld
 
-__all__ = ["aws_credentials", "real_s3_url"]
+__all__ = ["aws_credentials", "real_s3_url", "thrown_away"]
 
 
 @pytest.fixture(scope="package")

@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
-from headrace.scan.cluster import BucketAddress, ScannedCluster
-from headrace.scan.partitions import TopicCatalog
-from headrace.scan.read import SplitReader
 from headrace.scan.tables.appending import CommitOutcome
-from headrace.scan.tables.looking import TableReader
 from headrace.scan.tables.reading import TableAddress, duckdb_lines
-from headrace.scan.tables.worker import TableRound
 from headrace.spark.tables.application import require_pyspark
-from headrace.spark.tables.worker import SparkTables, SparkTableWorker
 from headrace.storage.errors import InvalidError
-from headrace.storage.objects.open import StoreOptions
 from headrace.storage.records.codec import Record, encode_batch
 from tests.scan.tables.duckdb_reader import rows_by_duckdb
 from tests.scan.tables.history import TableHistory
 from tests.scan.tables.world import Killed, Tables
+from tests.spark.table_driver import InTurn, driver
 from tests.spark.world import TIME_MS, ScanWorld
 
 if TYPE_CHECKING:
@@ -40,21 +32,6 @@ pytestmark = pytest.mark.requirement("X11")
 @pytest.fixture
 def tables(world: ScanWorld, tmp_path: Path) -> Tables:
     return Tables(world, tmp_path / "iceberg")
-
-
-@asynccontextmanager
-async def driver(spark: SparkSession, tables: Tables, split_bytes: int = 250) -> AsyncIterator[SparkTableWorker]:
-    """A driver's process; a split has half of what the topic has, or less."""
-    world = tables.world
-    reader = SplitReader(world.store, pin_hint="")
-    cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
-    bucket = BucketAddress(world.bucket.as_uri(), StoreOptions())
-    use = SparkTables(open=lambda: spark, bucket=bucket, split_bytes=split_bytes, chunk_splits=100)
-    look = TableReader(cluster, TopicCatalog(world.postgres), tables.catalog)
-    try:
-        yield SparkTableWorker(look, reader, formats=tables.formats, spark=use)
-    finally:
-        await asyncio.to_thread(reader._loop.close)
 
 
 def json_batch(*values: bytes | None) -> bytes:
@@ -100,12 +77,18 @@ async def test_spark_and_the_local_worker_keep_one_table_in_turn(
     assert rows == [(row.partition, row.offset) for row in await world.consumed("orders")]
 
 
+@pytest.mark.slow
 async def test_columns_and_dead_letters_are_those_of_the_local_worker(
     world: ScanWorld, tables: Tables, spark: SparkSession
 ) -> None:
+    await compare_with_the_local_worker(world, tables, spark)
+
+
+async def compare_with_the_local_worker(world: ScanWorld, tables: Tables, spark: Any) -> None:
+    """Two tables of one topic are the same. `spark`: a session, or LocalTasks."""
     a, b = await world.topic("orders", 2)
     for name in ("by_spark", "locally"):
-        await tables.create("orders", name=name, values=("json",))
+        await tables.create("orders", name=name, values=("json",), layout=["partition", "bucket[4](item)", "extra"])
     async with driver(spark, tables) as worker:
         for values in (
             (b'{"item": 1}', None, b"{"),
@@ -117,22 +100,11 @@ async def test_columns_and_dead_letters_are_those_of_the_local_worker(
                 pass
             await tables.follow("locally")
     assert tables.found("by_spark") == tables.found("locally")
+    assert tables.placed("by_spark") == tables.placed("locally")
+    assert {"item_bucket_4", "partition"} <= tables.placed("by_spark")[0, 3].keys()
     assert tables.dead("by_spark") == tables.dead("locally")
     assert len(tables.dead("by_spark")) == 6
     assert tables.load("by_spark").schema() == tables.load("locally").schema()
-
-
-class InTurn(Tables):
-    """Each round is one of Spark's driver or of the local worker, by chance."""
-
-    spark: SparkSession
-    rng: random.Random
-
-    async def round(self, name: str = "orders", chunk_bytes: int = 1 << 26) -> TableRound:
-        if self.rng.random() < 0.5:
-            return await super().round(name, chunk_bytes)
-        async with driver(self.spark, self, split_bytes=1) as worker:
-            return await worker.keep(name)
 
 
 @pytest.mark.slow
@@ -140,8 +112,7 @@ class InTurn(Tables):
 async def test_drivers_that_are_killed_and_local_workers_append_each_record_once(
     world: ScanWorld, tmp_path: Path, spark: SparkSession, seed: int
 ) -> None:
-    tables = InTurn(world, tmp_path / "iceberg")
-    tables.spark, tables.rng = spark, random.Random(seed)
+    tables = InTurn(world, tmp_path / "iceberg", spark, random.Random(seed))
     await TableHistory(world, tables, random.Random(seed)).tell()
 
 

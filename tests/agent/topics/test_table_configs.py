@@ -84,6 +84,7 @@ def test_new_clusters_have_the_level_and_it_goes_down_once_no_topic_needs_it() -
         ("table.start", "yesterday"),
         ("table.start", "-1"),
         ("table.partition.by", "month"),
+        ("table.partition.by", "day,week(created)"),
         ("table.value.format", "protobuf"),
         ("table.value.format", "avro"),
         ("table.errors.tolerance", "some"),

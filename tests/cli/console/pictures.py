@@ -1,6 +1,7 @@
 """The pictures of docs/operate/console/: `make console-pictures`.
 
-Three agents in two zones, producers and a group that falls behind for some minutes; then the pages in Chromium.
+Three agents in two zones, producers, a group that falls behind for some minutes, and two tables, one of them
+paused; then the pages in Chromium.
 Colours are reduced to PALETTE, so that a picture has less than BYTES_MAX.
 """
 
@@ -25,11 +26,23 @@ from load.dev_server import DevServer
 from load.tools import find_chromium
 from tests.agent_process import AgentUnderTest
 from tests.cli.console.chromium import chromium, open_page
-from tests.cli.console.scene import BILLING, ORDERS, PAYMENTS, Member, fill, order
+from tests.cli.console.scene import BILLING, ORDERS, PAYMENTS, Member, catalog_settings, fill, order, with_tables
 from tests.cli.console.walk import PAGES
 
 FOLDER = Path(__file__).resolve().parents[3] / "docs" / "operate" / "console"
-WIDE = ("overview", "topics", "records", "hard-values", "group", "reset-offsets", "files", "configs", "charts")
+WIDE = (
+    "overview",
+    "topics",
+    "records",
+    "hard-values",
+    "group",
+    "reset-offsets",
+    "files",
+    "tables",
+    "table",
+    "configs",
+    "charts",
+)
 NARROW = ("topic", "records")
 PALETTE, BYTES_MAX = 96, 150 * 1024
 LOAD_SECONDS = 280.0
@@ -42,20 +55,21 @@ def main() -> int:
         print("needs Chromium: apt-get install chromium", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory() as folder:
-        settings = {"broker.rack": "eu-1a", "linger.ms": 100}
+        place = Path(folder) / "tables"
+        place.mkdir()
+        settings = {"broker.rack": "eu-1a", "linger.ms": 100, **catalog_settings(place)}
+        settings["tables.commit.interval.ms"] = 10_000
         with DevServer(Path(folder) / "data", agents=2, settings=settings) as server:
             third = {"metastore.url": server.metastore_url, "bucket": server.bucket, "broker.rack": "eu-1b"}
             with AgentUnderTest(third) as agent:
                 fill(server.bootstrap)
                 urls = [f"http://{each.http}" for each in server.agents] + [f"http://{agent.http}"]
-                _take(server, tuple(urls))
+                _take(server, tuple(urls), with_tables(server, place, "the lake is being moved"))
     return 0
 
 
-def _take(server: DevServer, urls: tuple[str, ...]) -> None:
-    options = ConsoleOptions(
-        client_config(server.bootstrap, None), Settings(metastore_url=server.metastore_url), ("127.0.0.1", 0), urls
-    )
+def _take(server: DevServer, urls: tuple[str, ...], settings: Settings) -> None:
+    options = ConsoleOptions(client_config(server.bootstrap, None), settings, ("127.0.0.1", 0), urls)
     console, stopping = ConsoleServer(options, SystemClock()), threading.Event()
     console.start()
     loads = [threading.Thread(target=load, args=(server.bootstrap, stopping)) for load in (_produce, _consume)]

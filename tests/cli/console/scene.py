@@ -125,24 +125,28 @@ PAUSED_TABLE = "payments_paused"
 PAUSE_REASON = f"partition 0, offset 3: {HOSTILE}"
 
 
-def with_tables(server: DevServer, folder: Path) -> Settings:
-    """Make tables of ORDERS and PAYMENTS, the latter paused; return the settings that reach them. No worker runs."""
+def catalog_settings(folder: Path) -> dict[str, str]:
+    """A catalog in this folder."""
+    return {
+        "tables.catalog.name": "dev",
+        "tables.catalog.uri": f"sqlite:///{folder}/catalog.db",
+        "tables.warehouse": (folder / "warehouse").as_uri(),
+    }
+
+
+def with_tables(server: DevServer, folder: Path, reason: str = PAUSE_REASON) -> Settings:
+    """Make tables of ORDERS and PAYMENTS, the latter paused; return the settings that reach them."""
     from headrace.cli.topic_tables.work import open_tables
     from headrace.scan.tables.creating import Values
 
-    settings = Settings(
-        metastore_url=server.metastore_url,
-        bucket=server.bucket,
-        tables_catalog_name="dev",
-        tables_catalog_uri=f"sqlite:///{folder}/catalog.db",
-        tables_warehouse=(folder / "warehouse").as_uri(),
-    )
+    catalog = {name.replace(".", "_"): value for name, value in catalog_settings(folder).items()}
+    settings = Settings(metastore_url=server.metastore_url, bucket=server.bucket, **catalog)  # type: ignore[arg-type]
 
     async def make() -> None:
         async with open_tables(settings) as tables:
             await tables.create(ORDERS, ORDERS, "earliest", ("day",), {})
             await tables.create(PAUSED_TABLE, PAYMENTS, "earliest", (), {}, Values("json"))
-            await tables.pause(PAUSED_TABLE, PAUSE_REASON)
+            await tables.pause(PAUSED_TABLE, reason)
 
     asyncio.run(make())
     return settings

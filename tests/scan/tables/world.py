@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -23,6 +24,7 @@ from headrace.scan.cluster import ScannedCluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.catalog import TableCatalog
+from headrace.scan.tables.creating import Values, create_table
 from headrace.scan.tables.looking import Condition, TableReader
 from headrace.scan.tables.state import Definition
 from headrace.scan.tables.values.formats import ValueFormats
@@ -118,6 +120,13 @@ class Tables:
         definition = Definition(self.world.postgres.cluster_id, topic, topic_id, start, "", *values)
         await asyncio.to_thread(self.catalog.create, name or topic, definition, layout, properties)
 
+    async def create_with_columns(self, topic: str, values: tuple[str, str], layout: Sequence[str]) -> None:
+        """As the command: `values` are a format and the text of its schema."""
+        world = self.world
+        cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
+        image = (await load_image(world.postgres)).topics_by_name[topic]
+        await create_table(cluster, self.catalog, topic, image, "earliest", layout, {}, Values(*values))
+
     async def round(self, name: str = "orders", chunk_bytes: int = 1 << 26) -> TableRound:
         """One round of a new worker's process."""
         async with self.worker(chunk_bytes) as worker:
@@ -175,6 +184,20 @@ class Tables:
         """The rows of a table with a schema, as pyiceberg reads them, by partition and offset."""
         rows: list[dict[str, Any]] = self.load(name).scan().to_arrow().to_pylist()
         return sorted(rows, key=lambda row: (row["kafka"]["partition"], row["kafka"]["offset"]))
+
+    def placed(self, name: str = "orders") -> dict[tuple[int, int], dict[str, Any]]:
+        """By partition and offset of each row, the partition of its file as the table's metadata has it."""
+        table, found = self.load(name), {}
+        for task in table.scan().plan_files():
+            fields = table.metadata.specs()[task.file.spec_id].fields
+            place = {field.name: task.file.partition[n] for n, field in enumerate(fields)}
+            with table.io.new_input(task.file.file_path).open() as stream:
+                rows = pq.read_table(stream, columns=["kafka"]).to_pylist()
+            for row in rows:
+                at = row["kafka"]["partition"], row["kafka"]["offset"]
+                assert at not in found, "a row is in two files"
+                found[at] = place
+        return found
 
     def dead(self, name: str = "orders") -> list[tuple[int, int, bytes | None, str]]:
         """Partition, offset, value and reason of each dead letter."""
