@@ -98,7 +98,7 @@ class Process:
             world.acquired(agent.node_id, got)
             return got
 
-        owner_of_shares._acquire = seen  # type: ignore[method-assign]
+        owner_of_shares._acquire = seen  # type: ignore[method-assign, assignment]
         links = cast(Links, SimulatedLinks(world, self))
         shares = ShareHandlers(
             self.view,
