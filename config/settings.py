@@ -916,7 +916,7 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     group_share_max_partition_max_record_locks: Annotated[
         PositiveInt,
         Meta(extra=CLUSTER, description="Largest share.partition.max.record.locks that a group config may set."),
-    ] = field(default=10_000, name="group.share.max.partition.max.record.locks")
+    ] = field(default=4_000, name="group.share.max.partition.max.record.locks")
     group_share_max_share_sessions: Annotated[
         PositiveInt,
         Meta(

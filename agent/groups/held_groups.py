@@ -24,6 +24,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.claims import CLAIM_RETRY_SECONDS, CLAIM_WAIT_SECONDS, GroupClaims
 from headrace.agent.groups.coordinated import CoordinatedGroup, Restore
 from headrace.agent.groups.group_memory import GroupMemory
 from headrace.agent.groups.group_values import Abandon, Become, GroupEffect, Save
@@ -35,7 +36,7 @@ from headrace.metastore.api.groups import GroupApi, GroupClaim, GroupKind
 from headrace.metastore.life.numbers import epoch_floor, life_of_number
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.clock import Clock
-from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError
+from headrace.storage.errors import FencedError, HeadraceError
 from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -50,9 +51,6 @@ once:"""
 RELEASED_AT_ONCE = 100
 MEASURED_AT_ONCE = 500
 """Groups in one turn of the event loop; the next turn measures the next ones."""
-CLAIM_RETRY_SECONDS = 0.2
-CLAIM_WAIT_SECONDS = 2.0
-"""How long a request waits for the group's last holder to release it, before the client is sent to ask again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +90,7 @@ class HeldGroups:
         self._clock = clock
         self._restore = restore
         self._metrics = metrics
+        self._claims = GroupClaims(api, cluster, clock, metrics)
         self.memory = memory
         self._changed: dict[str, None] = {}
         """Groups to be measured again."""
@@ -215,7 +214,7 @@ class HeldGroups:
         try:
             if (code := await self._new_groups.refusal(group_id)) is not ErrorCode.none:
                 return code
-            claim = await self._claim(group_id, broker_epoch)
+            claim = await self._claims.claim(group_id, broker_epoch)
             if isinstance(claim, ErrorCode):
                 return claim
             code = self.refusal(group_id)
@@ -229,29 +228,19 @@ class HeldGroups:
             return ErrorCode(coordinator_error(error))
         finally:
             del self._loading[group_id]
+            if self._claims.has_doubts:
+                self._start_timer()
 
-    async def _claim(self, group_id: str, broker_epoch: int) -> GroupClaim | ErrorCode:
-        """Claim the group, repeatedly until it is known who holds the group: a claim with a lost answer may have
-        been made, and bars all others.
-        """
-        until = self._clock.monotonic() + CLAIM_WAIT_SECONDS
-        unknown = False
-        while unknown or self._clock.monotonic() < until:
-            try:
-                claim = await self._api.claim_group(group_id, self._cluster.node_id, broker_epoch)
-                if claim is not None:
-                    return claim
-                unknown = False
-            except OutcomeUnknownError:
-                unknown = True
-            except FencedError:
-                raise
-            except HeadraceError:
-                if not unknown:
-                    raise
-            await self._clock.sleep(CLAIM_RETRY_SECONDS)
-        self._metrics.load_barred.inc()
-        return ErrorCode.coordinator_not_available
+    async def _look_at(self, group_id: str) -> ErrorCode:
+        """Give back what a late claim took, of a group that is not here. Requests for the group wait meanwhile."""
+        broker_epoch = self._cluster.broker_epoch
+        try:
+            claim = await self._claims.look(group_id, broker_epoch)
+            if claim is not None:
+                self._give_back(group_id, claim.coordinator_epoch, broker_epoch)
+            return ErrorCode.coordinator_not_available
+        finally:
+            del self._loading[group_id]
 
     def _take(self, group_id: str, claim: GroupClaim, broker_epoch: int) -> Held:
         now = self._clock.monotonic()
@@ -346,6 +335,9 @@ class HeldGroups:
         if deadline is not None and (held.wake_at is None or deadline < held.wake_at):
             held.wake_at = deadline
             heapq.heappush(self._deadlines, (deadline, next(self._order), held))
+        self._start_timer()
+
+    def _start_timer(self) -> None:
         if self._timer is None:
             self._timer = self._supervisor.keep("deadlines of groups", self._keep_time)
 
@@ -355,6 +347,9 @@ class HeldGroups:
             self._let_go_of_others_groups()
             self._measure()
             now = self._clock.monotonic()
+            for group_id in self._claims.to_look_at(now):
+                if not (group_id in self._held or group_id in self._loading or group_id in self._to_release):
+                    self._loading[group_id] = asyncio.create_task(self._look_at(group_id))
             self._follow_metadata(now)
             while self._deadlines and self._deadlines[0][0] <= now:
                 deadline, _, held = heapq.heappop(self._deadlines)

@@ -18,7 +18,7 @@ from tests.java_program import run_java
 
 pytestmark = pytest.mark.needs("kafka")
 PAGE = Path(__file__).parents[2] / "docs" / "start" / "COMPATIBILITY.md"
-OTHER_GROUPS = ("share.", "streams.")
+OTHER_GROUPS = ("streams.",)
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +38,18 @@ def test_each_broker_config_is_a_setting_or_has_a_reason(kafkas: dict[str, dict[
     assert [name for name in kafkas["broker"] if name not in declared() and not why_not_in_files(name)] == []
 
 
+def test_the_broker_configs_of_share_groups_have_kafkas_defaults(kafkas: dict[str, dict[str, str]]) -> None:
+    own = {name: str(each.default) for name, each in declared().items() if name.startswith("group.share.")}
+    assert own == {name: kafkas["broker"][name] for name in own}
+    assert len(own) == 17
+
+
 def test_each_topic_config_is_known_with_its_default(kafkas: dict[str, dict[str, str]]) -> None:
     own = {name: config.default for name, config in TOPIC_CONFIGS.items()}
     assert {name: default for name, default in kafkas["topic"].items() if own.get(name) != default} == {}
 
 
-def test_each_config_of_a_consumer_group_is_known_or_on_the_page(kafkas: dict[str, dict[str, str]]) -> None:
+def test_each_config_of_a_group_is_known_or_on_the_page(kafkas: dict[str, dict[str, str]]) -> None:
     own = {name: default for name, default in kafkas["group"].items() if not name.startswith(OTHER_GROUPS)}
     unknown = own.keys() - GROUP_CONFIGS.keys()
     page = PAGE.read_text(encoding="utf-8")

@@ -41,8 +41,7 @@ NUMBER = 7
 TOPIC_ID = uuid.UUID(int=77)
 KEYS = (partition_key(NUMBER, 0), partition_key(NUMBER, 1))
 ON_TIME = frozenset({"claim_group", "release_groups"})
-"""Calls that do not arrive late. A late claim, after a repeated one and its release, bars other agents for as long as
-its agent runs: groups of all kinds have that, and share groups add nothing to it."""
+"""Calls that do not arrive late. What a late claim does concerns groups of all kinds: agent/groups/claims.py."""
 
 
 class Registry:

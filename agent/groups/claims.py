@@ -1,0 +1,89 @@
+"""Claims groups, and finds claims that arrive late.
+
+Place: under held_groups.py, above the metastore's GroupApi.
+Invariant: a claim of which the outcome was unknown may be carried out after its repetition, and after the group was
+released: then this agent holds the group without knowing it, and bars all others. So for DOUBT_SECONDS after such a
+claim, a group that is not in memory is claimed and given back every LOOK_SECONDS. Postgres cancels a statement long
+before that. If the process ends, its registration does, and all its claims with it.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.metrics import GroupMetrics
+from headrace.metastore.api.groups import GroupApi, GroupClaim
+from headrace.storage.clock import Clock
+from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError
+
+CLAIM_RETRY_SECONDS = 0.2
+CLAIM_WAIT_SECONDS = 2.0
+"""How long a request waits for the group's last holder to release it, before the client is sent to ask again."""
+DOUBT_SECONDS = 600.0
+LOOK_SECONDS = 5.0
+DOUBTS_MAX = 10_000
+"""Beyond this, the oldest are not looked at."""
+
+
+class GroupClaims:
+    """The claims of one agent."""
+
+    def __init__(self, api: GroupApi, cluster: ClusterView, clock: Clock, metrics: GroupMetrics) -> None:
+        self._api, self._cluster, self._clock, self._metrics = api, cluster, clock, metrics
+        self._doubts: dict[str, float] = {}
+        """Group id -> until when a claim of it may arrive; the oldest first."""
+        self._next_look = 0.0
+
+    @property
+    def has_doubts(self) -> bool:
+        """Whether a claim may still arrive."""
+        return bool(self._doubts)
+
+    async def claim(self, group_id: str, broker_epoch: int) -> GroupClaim | ErrorCode:
+        """Claim the group, repeatedly until it is known who holds the group: a claim with a lost answer may have
+        been made, and bars all others.
+        """
+        until = self._clock.monotonic() + CLAIM_WAIT_SECONDS
+        unknown = False
+        while unknown or self._clock.monotonic() < until:
+            try:
+                claim = await self._once(group_id, broker_epoch)
+                if claim is not None:
+                    return claim
+                unknown = False
+            except OutcomeUnknownError:
+                unknown = True
+            except FencedError:
+                raise
+            except HeadraceError:
+                if not unknown:
+                    raise
+            await self._clock.sleep(CLAIM_RETRY_SECONDS)
+        self._metrics.load_barred.inc()
+        return ErrorCode.coordinator_not_available
+
+    def to_look_at(self, now: float) -> list[str]:
+        """Return the groups of which a claim may have arrived since the last look; none before the next one is due."""
+        if not self._doubts or now < self._next_look:
+            return []
+        self._next_look = now + LOOK_SECONDS
+        self._doubts = {group_id: until for group_id, until in self._doubts.items() if until > now}
+        return list(self._doubts)
+
+    async def look(self, group_id: str, broker_epoch: int) -> GroupClaim | None:
+        """Claim a group only to give it back; None if another agent holds it, or if it has to be looked at again."""
+        try:
+            return await self._once(group_id, broker_epoch)
+        except HeadraceError:
+            return None
+
+    async def _once(self, group_id: str, broker_epoch: int) -> GroupClaim | None:
+        try:
+            return await self._api.claim_group(group_id, self._cluster.node_id, broker_epoch)
+        except OutcomeUnknownError:
+            self._doubts.pop(group_id, None)
+            if len(self._doubts) >= DOUBTS_MAX:
+                del self._doubts[next(iter(self._doubts))]
+            self._doubts[group_id] = self._clock.monotonic() + DOUBT_SECONDS
+            raise
