@@ -34,7 +34,7 @@ from tests.compactor.segment_world import LEASE_MS, SegmentWorld
 from tests.metastore.sessions import delete
 from tests.storage.batches import plain_batch
 
-SEEDS = range(4)
+SEEDS = range(8)
 STEPS = 150
 TOPICS = 2
 PARTITIONS = 2

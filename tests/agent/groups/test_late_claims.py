@@ -59,7 +59,7 @@ async def test_a_group_that_is_in_use_is_left_alone(world: FailoverWorld) -> Non
     assert (_holder(world), world.groups.calls["claim_group"]) == (holder, calls)
 
 
-async def test_a_planted_bug_is_caught_nobody_looks_for_late_claims(
+async def test_a_planted_bug_is_caught_no_late_claim_is_looked_for(
     world: FailoverWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(GroupClaims, "to_look_at", lambda self, now: [])
