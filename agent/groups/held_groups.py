@@ -231,6 +231,11 @@ class HeldGroups:
             if self._claims.has_doubts:
                 self._start_timer()
 
+    def _look_for_late_claims(self, now: float) -> None:
+        for group_id in self._claims.to_look_at(now):
+            if not (group_id in self._held or group_id in self._loading or group_id in self._to_release):
+                self._loading[group_id] = asyncio.create_task(self._look_at(group_id))
+
     async def _look_at(self, group_id: str) -> ErrorCode:
         """Give back what a late claim took, of a group that is not here. Requests for the group wait meanwhile."""
         broker_epoch = self._cluster.broker_epoch
@@ -347,9 +352,7 @@ class HeldGroups:
             self._let_go_of_others_groups()
             self._measure()
             now = self._clock.monotonic()
-            for group_id in self._claims.to_look_at(now):
-                if not (group_id in self._held or group_id in self._loading or group_id in self._to_release):
-                    self._loading[group_id] = asyncio.create_task(self._look_at(group_id))
+            self._look_for_late_claims(now)
             self._follow_metadata(now)
             while self._deadlines and self._deadlines[0][0] <= now:
                 deadline, _, held = heapq.heappop(self._deadlines)
