@@ -22,8 +22,8 @@ CLAIM_WAIT_SECONDS = 2.0
 """How long a request waits for the group's last holder to release it, before the client is sent to ask again."""
 DOUBT_SECONDS = 600.0
 LOOK_SECONDS = 5.0
-DOUBTS_MAX = 10_000
-"""Beyond this, the oldest are not looked at."""
+DOUBTS_MAX = 100
+"""Beyond this, the oldest are not looked at: after an outage with many groups, looks must not be a load."""
 
 
 class GroupClaims:
