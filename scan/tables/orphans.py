@@ -123,6 +123,15 @@ def stored_files(table: Table) -> dict[str, WarehouseFile]:
     return found
 
 
+def changed_ms(table: Table, location: str) -> int | None:
+    """Return when the store took this file; None if it does not say, or has no such file."""
+    if not isinstance(table.io, PyArrowFileIO):
+        return None
+    scheme, netloc, path = PyArrowFileIO.parse_location(location)
+    info = table.io.fs_by_scheme(scheme, netloc).get_file_info(path)
+    return None if info.mtime_ns is None else info.mtime_ns // 1_000_000
+
+
 def name_in(location: str) -> str:
     """Return the last part of a location: unique, because it has the UUID of its commit."""
     return location.rpartition("/")[2]
