@@ -11,6 +11,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from headrace.scan.tables.expiry import expire
 from headrace.scan.tables.looking import Condition
+from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from headrace.storage.errors import UnavailableError
 from tests.scan.tables.history import rewrite
 from tests.scan.tables.world import Killed, Tables
@@ -103,8 +104,8 @@ async def test_dead_letters_expire_along(world: ScanWorld, tables: Tables) -> No
         await world.write(key, number)
         await tables.follow()
     found: Any = tables.dead()
-    async with tables.worker() as worker:
-        assert worker.expire("orders", LATER) > 2
+    upkeep = TableUpkeep(tables.catalog, UpkeepTerms(files_min=0, snapshot_max_age_ms=1))
+    assert upkeep.keep("orders", LATER).expired > 2
     assert len(tables.catalog.load("orders_dead_letters").metadata.snapshots) == 1
     await world.write(key, 9)
     await tables.follow()
