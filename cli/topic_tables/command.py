@@ -1,4 +1,4 @@
-"""`headrace tables`: create, list, show, pause, resume and drop the Iceberg tables of topics.
+"""`headrace tables`: create, list, show, alter, pause, resume and drop the Iceberg tables of topics; delete their rows.
 
 Place: reads metastore, bucket and catalog directly, with or without agents; the role `tables` does the appending.
 Invariant: a table that Headrace did not create is never changed. A refusal is one line on stderr and exit status 1;
@@ -35,12 +35,14 @@ Iceberg tables of topics: each committed record once, read from the bucket witho
   headrace tables list --json -b 127.0.0.1:9092
   headrace tables pause orders -b 127.0.0.1:9092
   headrace tables resume orders -b 127.0.0.1:9092
+  headrace tables alter orders --retention-ms 2592000000 -b 127.0.0.1:9092
+  headrace tables delete-rows orders --key customer-7 -b 127.0.0.1:9092
 
 A process with the role tables appends what is new: headrace dev --tables, or headrace compactor with
 tables.catalog.name. -b takes the settings that are not given from an agent (headrace dev); elsewhere
 give metastore.url, bucket and tables.catalog.* by flags, variables or --config.
 """
-ACTIONS = "{list,create,show,pause,resume,drop}"
+ACTIONS = "{list,create,show,alter,pause,resume,delete-rows,drop}"
 FROM_AGENT = (
     "metastore.url", "bucket", "s3.endpoint", "s3.region", "s3.path.style",
     "tables.catalog.name", "tables.catalog.uri", "tables.warehouse", "tables.namespace",
@@ -89,7 +91,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     creating.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a property of the Iceberg table"
     )
+    creating.add_argument(
+        "--retention-ms", type=int, default=-1, metavar="MS", help="rows with an older record are deleted (-1: none)"
+    )
     showing = commands.add_parser("show", help="show a table, and the lines that read it")
+    altering = commands.add_parser("alter", help="change how long a table keeps its rows")
+    altering.add_argument(
+        "--retention-ms", type=int, required=True, metavar="MS", help="rows with an older record are deleted (-1: none)"
+    )
+    deleting = commands.add_parser(
+        "delete-rows", help="count the rows of a condition, and delete them with --yes; also of a dead-letter table"
+    )
+    which = deleting.add_mutually_exclusive_group(required=True)
+    which.add_argument("--where", metavar="CONDITION", help="for example \"kafka.timestamp < '2026-01-01T00:00:00+00:00'\"")
+    which.add_argument("--key", metavar="TEXT", help="rows of records with this key, in UTF-8")
+    deleting.add_argument("--yes", "-y", action="store_true", help="delete them; otherwise they are only counted")
+    deleting.add_argument(
+        "--expire-snapshots",
+        action="store_true",
+        help="with --yes: remove older snapshots at once, and with them the files that have the rows",
+    )
     pausing = commands.add_parser("pause", help="stop appending until it is resumed")
     pausing.add_argument("--reason", default="paused by a user", help="shown to others")
     resuming = commands.add_parser("resume", help="append again; also after a rollback")
@@ -103,10 +124,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     dropping = commands.add_parser("drop", help="remove a table from the catalog")
     dropping.add_argument("--purge", action="store_true", help="delete its files, too")
     add_yes(dropping)
-    for command in (showing, pausing, resuming, dropping):
+    for command in (showing, altering, pausing, resuming, deleting, dropping):
         command.add_argument("table")
     work = {
-        listing: _list, creating: _create, showing: _show, pausing: _pause, resuming: _resume, dropping: _drop
+        listing: _list, creating: _create, showing: _show, altering: _alter, pausing: _pause, resuming: _resume,
+        deleting: _delete_rows, dropping: _drop,
     }  # fmt: skip
     for command, run_it in work.items():
         command.add_argument("--json", action="store_true", help="JSON for scripts")
@@ -161,7 +183,9 @@ async def _create(args: argparse.Namespace, tables: OpenTables) -> None:
 
     name = args.table or default_name(args.topic)
     properties = pairs(args.set, "property")
-    await tables.create(name, args.topic, args.start, args.partition_by, properties, _values(args))
+    await tables.create(
+        *(name, args.topic, args.start, args.partition_by, properties, _values(args)), retention_ms=args.retention_ms
+    )
     identifier = f"{tables.catalog.namespace}.{name}"
     say(args, f"created: {identifier}", table=identifier, topic=args.topic)
 
@@ -214,6 +238,20 @@ async def _pause(args: argparse.Namespace, tables: OpenTables) -> None:
 async def _resume(args: argparse.Namespace, tables: OpenTables) -> None:
     await tables.resume(args.table, args.at, args.errors_tolerance)
     say(args, f"resumed: {args.table}", table=args.table, condition="following")
+
+
+async def _alter(args: argparse.Namespace, tables: OpenTables) -> None:
+    await tables.alter(args.table, retention_ms=args.retention_ms)
+    say(args, f"altered: {args.table}", table=args.table, retention_ms=args.retention_ms)
+
+
+async def _delete_rows(args: argparse.Namespace, tables: OpenTables) -> None:
+    found = await tables.delete_rows(args.table, args.where, args.key, yes=args.yes, expires=args.expire_snapshots)
+    what = f"rows {found['rows']}, files {found['files']} of {args.table}"
+    if not args.yes:
+        say(args, f"would be deleted: {what}; repeat with --yes", **found)
+        return
+    say(args, f"deleted: {what}; snapshots before that which still have them: {found['snapshots']}", **found)
 
 
 async def _drop(args: argparse.Namespace, tables: OpenTables) -> None:
