@@ -43,8 +43,8 @@ def expire(table: Table, before_ms: int) -> int:
         update = RemoveSnapshotsUpdate(snapshot_ids=[each.snapshot_id for each in old])  # type: ignore[call-arg]
         try:
             left = table.catalog.commit_table(table, requirements, (update,)).metadata
-        except CommitFailedException:
-            return 0  # it changed meanwhile
+        except (CommitFailedException, ValueError):
+            return 0  # it changed meanwhile; the second is pyiceberg's, for a snapshot that another worker expired
         gone = {each.snapshot_id for each in old}
         files -= _files_of(table, [each for each in left.snapshots if each.snapshot_id not in gone])
         _delete(table, files)

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.expressions import BooleanExpression, EqualTo, LessThan
 from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import ROWS_MUST_MATCH, _StrictMetricsEvaluator, bind
-from pyiceberg.io.pyarrow import _dataframe_to_data_files, _expression_to_complementary_pyarrow
+from pyiceberg.io.pyarrow import _dataframe_to_data_files, expression_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
@@ -90,7 +91,7 @@ def count_rows(table: Table, condition: BooleanExpression) -> DeletedRows:
 class RowDeletion:
     """Deletes rows of one table. `candidates`: only files that may have such rows are looked at; None: as `condition`.
 
-    `whole_files`: only files of which every row goes, by their metadata alone.
+    `whole_files`: only files of which every row goes, by their metadata alone; the condition is a comparison.
     """
 
     condition: BooleanExpression
@@ -131,7 +132,8 @@ class RowDeletion:
         rows = rewritten = size = 0
         try:
             for file in self._files(table):
-                kept, deleted = _kept_of(table, self.condition, file, whole_files=self.whole_files)
+                judge = _all_older if self.whole_files else _kept_of
+                kept, deleted = judge(table, self.condition, file)
                 if not deleted:
                     self._seen.add(file.file_path)
                     continue
@@ -155,19 +157,22 @@ class RowDeletion:
         return [task.file for task in tasks if task.file.file_path not in self._seen]
 
 
-def _kept_of(
-    table: Table, condition: BooleanExpression, file: DataFile, *, whole_files: bool = False
-) -> tuple[pa.Table | None, int]:
-    """Return the rows of a file that stay, None if none does or nothing changes, and how many go."""
+def _kept_of(table: Table, condition: BooleanExpression, file: DataFile) -> tuple[pa.Table | None, int]:
+    """Return the rows of a file that stay, None if none does or nothing changes, and how many go.
+
+    pyiceberg's own complement keeps a row with a null next to `or`, and its metrics take null for different.
+    """
     schema = table.schema()
-    if _StrictMetricsEvaluator(schema, condition).eval(file) == ROWS_MUST_MATCH:
-        return None, file.record_count
-    if whole_files:
-        return None, 0
     rows = read_files(table.metadata, table.io, [file])
-    stays = _expression_to_complementary_pyarrow(bind(schema, condition, case_sensitive=True), schema)
-    kept = rows.filter(stays)
+    is_true = expression_to_pyarrow(bind(schema, condition, case_sensitive=True), schema)
+    kept = rows.filter(~pc.coalesce(is_true, pc.scalar(False)))
     return (kept if 0 < kept.num_rows < rows.num_rows else None), rows.num_rows - kept.num_rows
+
+
+def _all_older(table: Table, condition: BooleanExpression, file: DataFile) -> tuple[None, int]:
+    """Return the same by the file's metadata, of a condition that is a comparison: all of its rows go, or none."""
+    goes = _StrictMetricsEvaluator(table.schema(), condition).eval(file) == ROWS_MUST_MATCH
+    return None, file.record_count if goes else 0
 
 
 def retain(replacer: Replacer, retention_ms: int, now_ms: int, is_stopped: Callable[[], bool]) -> DeletedRows:

@@ -10,7 +10,8 @@ that: a rewrite does not starve next to appends. Two workers that replace one fi
 it gone. A written file may wait only so long: the removal of orphans (orphans.py) takes a file for abandoned once the
 current snapshot has one that the store took `tables.orphan.min.age.ms` later. So a newer snapshot is only asserted
 while none of its new files is more than a half of that later than the first written file.
-Rows that go, go together with the offsets' property: it names this snapshot and its number of records (decision 81).
+The offsets' property goes along: it names this snapshot and its number of records (decision 81), so the replaced files
+can expire, also of a table that gets no records, and other engines may expire what is older.
 """
 
 from __future__ import annotations
@@ -145,28 +146,22 @@ class Replacer:
         """The commit with its manifests written, and nothing sent to the catalog."""
         change = table.transaction()
         standing = standing_of(view_of(table))
-        operation, summary = Operation.REPLACE, {}
+        assert isinstance(standing, Follows), "looked at before"
+        operation = Operation.REPLACE
         if what.deletes_rows:
-            assert isinstance(standing, Follows), "looked at before"
             operation = Operation.OVERWRITE if what.added else Operation.DELETE
-            summary = {OFFSETS: offsets_text(standing.progress.positions)}
+        summary = {OFFSETS: offsets_text(standing.progress.positions)}
         with ReplaceFiles(operation, change, table.io, self.known, summary) as replaced:
             for each in what.replaced:
                 replaced.delete_data_file(each)
             for each in what.added:
                 replaced.append_data_file(each)
-        if what.deletes_rows:
-            assert isinstance(standing, Follows)
-            snapshot = change.table_metadata.current_snapshot()
-            assert snapshot is not None, "a replacement adds a snapshot"
-            records = snapshot_view(snapshot).records
-            progress = _with_snapshot(standing, snapshot.snapshot_id, records)
-            change.set_properties({PROGRESS: progress})
+        snapshot = change.table_metadata.current_snapshot()
+        assert snapshot is not None, "a replacement adds a snapshot"
+        records = snapshot_view(snapshot).records
+        progress = msgspec.structs.replace(standing.progress, snapshot_id=snapshot.snapshot_id, records=records)
+        change.set_properties({PROGRESS: progress.text()})
         return change
-
-
-def _with_snapshot(standing: Follows, snapshot_id: int, records: int) -> str:
-    return msgspec.structs.replace(standing.progress, snapshot_id=snapshot_id, records=records).text()
 
 
 def why_untouched(table: Table, live: LiveTable) -> str:
@@ -175,8 +170,12 @@ def why_untouched(table: Table, live: LiveTable) -> str:
         return f"format version {table.metadata.format_version}: only Iceberg's own rewrites keep the ids of rows"
     if live.has_deletes:
         return "another engine wrote delete files: only its rewrites apply them"
-    standing = standing_of(view_of(table))
-    return standing.reason if isinstance(standing, Broken) else ""
+    match standing_of(view_of(table)):
+        case Broken(reason=reason):
+            return reason
+        case Follows():
+            return ""
+    return "it has no row"
 
 
 class ReplaceFiles(_OverwriteFiles):

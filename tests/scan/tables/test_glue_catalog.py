@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from pyiceberg.catalog.glue import GlueCatalog
+from pyiceberg.utils.config import Config
 
 from headrace.config.settings import Settings
 from headrace.scan.tables.appending import CommitOutcome
@@ -27,7 +28,7 @@ from tests.spark.world import ScanWorld
 
 __all__ = ["aws_credentials", "moto_url"]
 
-pytestmark = pytest.mark.requirement("X11")
+pytestmark = [pytest.mark.requirement("X11"), pytest.mark.slow]
 
 
 class CheckedVersions:
@@ -66,6 +67,7 @@ def address(moto_url: str, monkeypatch: pytest.MonkeyPatch) -> CatalogAddress:
         "S3__SECRET_ACCESS_KEY": SECRET_KEY,
     }.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name}", value)
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # pyiceberg reads it once per process
     settings = Settings(
         tables_catalog_name="lake",
         tables_warehouse=f"s3://{BUCKET}/lake",

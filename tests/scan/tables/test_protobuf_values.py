@@ -199,7 +199,8 @@ def test_message_indexes_are_zigzag_varints(indexes: list[int], rest: bytes) -> 
 
 
 def field(name: str, number: int, kind: int, type_name: str = "", **more: Any) -> FieldDescriptorProto:
-    return F(name=name, number=number, type=kind, type_name=type_name, label=more.pop("label", F.LABEL_OPTIONAL), **more)
+    label = more.pop("label", F.LABEL_OPTIONAL)
+    return F(name=name, number=number, type=kind, type_name=type_name or None, label=label, **more)
 
 
 def test_nested_messages_are_found_by_their_indexes() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
-from pyiceberg.expressions import EqualTo
+from pyiceberg.expressions import EqualTo, Or
 
 from headrace.cli.topic_tables.work import OpenTables
 from headrace.scan.cluster import ScannedCluster
@@ -81,6 +81,7 @@ async def test_a_condition_takes_what_is_true_and_keeps_what_is_null(
     table = tables.load()
     assert count_rows(table, with_key(table, b"key-1")).rows == 2
     assert count_rows(table, condition_of(table, "key is null")).rows == 2
+    assert count_rows(table, Or(EqualTo("offset", 1), with_key(table, b"key-1"))).rows == 3, "true with a null in it"
     RowDeletion(~with_key(table, b"key-1")).delete(Replacer(tables.load, KnownManifests()))
     assert [row.key for row in tables.rows()] == [None, b"key-1", None, b"key-1"]
 
