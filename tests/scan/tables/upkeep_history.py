@@ -52,12 +52,13 @@ class UpkeepHistory(TableHistory):
         self.truth = KeptRecords(self.deleted)
 
     async def _round(self) -> None:
-        await super()._round()
         catalog, rng = self.tables.failing, self.rng
+        for _ in range(rng.randint(2, 4)):
+            await super()._round()
         catalog.next_failure = rng.choice(FAILURES)
         loop = asyncio.get_running_loop()
-        if rng.random() < 0.6:
-            catalog.before_commit = self._other_worker(loop) if rng.random() < 0.5 else self._other_upkeep()
+        if rng.random() < 0.7:
+            catalog.before_commit = self._other_worker(loop) if rng.random() < 0.4 else self._other_upkeep()
         work = self._delete if not self.is_valued and rng.random() < 0.3 else self._keep
         with contextlib.suppress(Killed, UnavailableError):
             await asyncio.to_thread(work, self.tables)
@@ -113,10 +114,29 @@ class HangingRewrites(OrphanHistory):
         catalog = self.tables.failing
         catalog.next_failure = self.rng.choice(("", "", "before", "lost"))
         if self.rng.random() < 0.8:
-            catalog.before_commit = self._meanwhile(asyncio.get_running_loop())
+            catalog.before_commit = self._hang(asyncio.get_running_loop())
         with contextlib.suppress(Killed, UnavailableError):
             await asyncio.to_thread(self._keep)
         catalog.next_failure, catalog.before_commit = "", None
+
+    def _hang(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """The commit of a rewrite hangs; an append is first, and orphans are removed then, or before the next attempt
+        takes effect.
+        """
+        other, catalog = self.tables.again(), self.tables.failing
+
+        async def work() -> None:
+            self.time.advance(self.rng.choice([1, 12, 30, 60]))
+            await self._write()
+            with contextlib.suppress(UnavailableError):
+                await other.follow(self.name)
+            self.time.settle()
+            if self.rng.random() < 0.5:
+                await asyncio.to_thread(self.remove)
+            else:
+                catalog.before_commit = self.remove
+
+        return lambda: asyncio.run_coroutine_threadsafe(work(), loop).result()
 
     def _keep(self) -> None:
         terms = UpkeepTerms(files_min=2, snapshot_max_age_ms=1, orphan_min_age_ms=MIN_AGE_MS)
