@@ -456,8 +456,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     tables_upkeep_interval_ms: Annotated[
         PositiveInt,
         Meta(
-            description="Pause between two upkeeps of a table: deletion of rows older than table.retention.ms, rewriting"
-            " of small files, merging of manifests, expiry of snapshots."
+            description="Pause between two upkeeps of a table: deletion of rows older than table.retention.ms,"
+            " rewriting of small files, merging of manifests, expiry of snapshots."
         ),
     ] = field(default=3_600_000, name="tables.upkeep.interval.ms")
     tables_rewrite_min_files: Annotated[

@@ -11,6 +11,7 @@ The best of three; the operating system has the files cached, so on S3 each file
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import tempfile
 import time
@@ -25,7 +26,6 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
 from pyiceberg.table import Table
 
 from headrace.scan.tables.appending import Append, CommitOutcome, append
@@ -85,13 +85,14 @@ def measured(table: Table, name: str, now_ms: int) -> dict[str, Any]:
     assert current is not None
     manifests = current.manifests(table.io)
     last_day = now_ms - now_ms % DAY_MS
-    one, day = EqualTo("partition", 1), GreaterThanOrEqual("timestamp", last_day * 1_000)
+    since = datetime.datetime.fromtimestamp(last_day / 1_000, datetime.UTC).isoformat()
+    one, day = "partition == 1", f"timestamp >= '{since}'"
     seconds = {
         "duckdb_all": best(lambda: by_duckdb(table, "")),
         "duckdb_day": best(lambda: by_duckdb(table, f" AND timestamp >= epoch_ms({last_day})")),
         "pyiceberg_all": best(lambda: table.scan(row_filter=one, selected_fields=("offset",)).to_arrow().num_rows),
         "pyiceberg_day": best(
-            lambda: table.scan(row_filter=And(one, day), selected_fields=("offset",)).to_arrow().num_rows
+            lambda: table.scan(row_filter=f"{one} and {day}", selected_fields=("offset",)).to_arrow().num_rows
         ),
     }
     return {
@@ -168,7 +169,7 @@ def draw(samples: list[dict[str, Any]], path: Path) -> None:
     from matplotlib.figure import Figure  # takes half a second, and only a drawing needs it
 
     figure = Figure(figsize=(11, 7), layout="constrained")
-    panels = {
+    panels: dict[str, Callable[[dict[str, Any]], float]] = {
         "data files": lambda each: each["files"],
         "MiB of metadata and manifests": lambda each: (each["metadata_bytes"] + each["manifest_bytes"]) / 2**20,
         "seconds: one partition of all days, DuckDB": lambda each: each["duckdb_all"],

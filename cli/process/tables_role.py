@@ -125,10 +125,9 @@ class TablesRole:
             await asyncio.to_thread(reader.close)
             await asyncio.to_thread(catalog.close)
 
-
     def _jobs(self, tables: TableReader, schedule: UpkeepSchedule) -> JobRunner:
         """What does the jobs of upkeep, one at a time."""
-        from headrace.compactor.runner import JobRunner
+        from headrace.compactor.runner import JobHandler, JobRunner
         from headrace.scan.tables.upkeep.jobs import UpkeepJobs
         from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
         from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
@@ -137,9 +136,9 @@ class TablesRole:
         self._upkeep_metrics = self._upkeep_metrics or UpkeepMetrics(shared.registry)
         upkeep = TableUpkeep(tables.catalog, UpkeepTerms.of(self._settings))
         work = UpkeepJobs(tables, upkeep, self._upkeep_metrics, shared.clock)
+        handlers: dict[str, JobHandler] = dict(zip(schedule.kinds, (work.keep, work.remove_orphans), strict=True))
         return JobRunner(
-            *(shared.metastore, dict(zip(schedule.kinds, (work.keep, work.remove_orphans), strict=True))),
-            *(shared.clock, shared.rng, self._job_metrics),
+            *(shared.metastore, handlers, shared.clock, shared.rng, self._job_metrics),
             worker=f"{socket.gethostname()}-{os.getpid()}",
             supervisor=self._supervisor,
         )

@@ -103,7 +103,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "delete-rows", help="count the rows of a condition, and delete them with --yes; also of a dead-letter table"
     )
     which = deleting.add_mutually_exclusive_group(required=True)
-    which.add_argument("--where", metavar="CONDITION", help="for example \"kafka.timestamp < '2026-01-01T00:00:00+00:00'\"")
+    which.add_argument(
+        "--where", metavar="CONDITION", help="for example \"kafka.timestamp < '2026-01-01T00:00:00+00:00'\""
+    )
     which.add_argument("--key", metavar="TEXT", help="rows of records with this key, in UTF-8")
     deleting.add_argument("--yes", "-y", action="store_true", help="delete them; otherwise they are only counted")
     deleting.add_argument(

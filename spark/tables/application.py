@@ -136,10 +136,12 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
                 use = SparkTables(open=session, bucket=bucket, registry_url=url, split_bytes=split_bytes)
                 worker = SparkTableWorker(tables, reader, formats=ValueFormats(url), spark=use)
                 schedule = upkeep.schedule_of(settings, address, cluster)
+                supervisor = Supervisor(cluster.clock, CollectorRegistry())
                 summary = await run(
                     TableFollower(
-                        *(worker, TableMetrics(CollectorRegistry()), Supervisor(cluster.clock, CollectorRegistry())),
-                        *(cluster.clock, random.Random(), settings.tables_commit_interval_ms, schedule),
+                        *(worker, TableMetrics(CollectorRegistry()), supervisor, cluster.clock, random.Random()),
+                        settings.tables_commit_interval_ms,
+                        schedule,
                         declarer=TableDeclarer(cluster, tables.topics, catalog),
                     )
                 )

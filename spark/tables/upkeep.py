@@ -21,7 +21,7 @@ from pyiceberg.manifest import DataFile
 from pyspark.sql import SparkSession
 
 from headrace.compactor.job_metrics import JobMetrics
-from headrace.compactor.runner import JobRunner
+from headrace.compactor.runner import JobHandler, JobRunner
 from headrace.config.settings import Settings
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.tables.catalog import CatalogAddress
@@ -50,9 +50,10 @@ def jobs_of(
     batch_bytes = terms.rewrite_bytes * use.chunk_splits
     upkeep = TableUpkeep(tables.catalog, terms, partial(write_on_spark, use.open), batch_bytes)
     work = UpkeepJobs(tables, upkeep, UpkeepMetrics(CollectorRegistry()), cluster.clock)
+    handlers: dict[str, JobHandler] = dict(zip(schedule.kinds, (work.keep, work.remove_orphans), strict=True))
+    metrics = JobMetrics(cluster.clock, CollectorRegistry())
     return JobRunner(
-        *(cluster.metastore, dict(zip(schedule.kinds, (work.keep, work.remove_orphans), strict=True))),
-        *(cluster.clock, random.Random(), JobMetrics(cluster.clock, CollectorRegistry())),
+        *(cluster.metastore, handlers, cluster.clock, random.Random(), metrics),
         worker=f"{socket.gethostname()}-{os.getpid()}",
     )
 

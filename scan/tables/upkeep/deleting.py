@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -61,12 +61,18 @@ def condition_of(table: Table, text: str) -> BooleanExpression:
 
 def with_key(table: Table, key: bytes) -> BooleanExpression:
     """Return the condition that a row is of a record with this key."""
-    return EqualTo(column_in(table, "key"), key)
+    return _comparison(EqualTo, table, "key", key)
 
 
 def older_than(table: Table, before_ms: int) -> BooleanExpression:
     """Return the condition that a row's record has an earlier time. `before_ms`: since the epoch."""
-    return LessThan(column_in(table, "timestamp"), before_ms * 1_000)
+    return _comparison(LessThan, table, "timestamp", before_ms * 1_000)
+
+
+def _comparison(kind: Any, table: Table, name: str, value: object) -> BooleanExpression:
+    """Compare a record's column. `kind` of pyiceberg: its arguments are declared for JSON."""
+    found: BooleanExpression = kind(column_in(table, name), value)
+    return found
 
 
 def column_in(table: Table, name: str) -> str:
@@ -185,4 +191,3 @@ def retain(replacer: Replacer, retention_ms: int, now_ms: int, is_stopped: Calla
     whole = RowDeletion(old, whole_files=True, is_stopped=is_stopped).delete(replacer)
     part = RowDeletion(old, candidates=older, is_stopped=is_stopped).delete(replacer)
     return DeletedRows(*(one + other for one, other in zip(whole, part, strict=True)))
-

@@ -236,7 +236,10 @@ class ReplaceFiles(_OverwriteFiles):
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Merge small ones, as an append of pyiceberg does."""
         merging = _ManifestMergeManager(
-            target_size_bytes=MANIFEST_BYTES, min_count_to_merge=MANIFESTS_MIN, merge_enabled=True, snapshot_producer=self
+            target_size_bytes=MANIFEST_BYTES,
+            min_count_to_merge=MANIFESTS_MIN,
+            merge_enabled=True,
+            snapshot_producer=self,
         )
         return merging.merge_manifests(manifests)
 

@@ -78,8 +78,8 @@ class JsonSchema:
 
 
 def _named(root: Resource[Any], others: Mapping[str, Resource[Any]]) -> dict[str, Resource[Any]]:
-    """Return the resources by each URI under which a `$ref` can name them: their `$id`, their name, and that relative to
-    the `$id` of a schema that refers to them.
+    """Return the resources by each URI under which a `$ref` can name them: their `$id`, their name, and their name
+    relative to the `$id` of a schema that refers to them.
     """
     bases = [found for each in (root, *others.values()) if (found := each.id())]
     relative = {urljoin(base, name): each for base in bases for name, each in others.items()}

@@ -78,9 +78,7 @@ def address(moto_url: str, monkeypatch: pytest.MonkeyPatch) -> CatalogAddress:
     return CatalogAddress.of(settings)
 
 
-async def test_a_table_is_made_appended_to_and_kept(
-    world: ScanWorld, tables: Tables, address: CatalogAddress
-) -> None:
+async def test_a_table_is_made_appended_to_and_kept(world: ScanWorld, tables: Tables, address: CatalogAddress) -> None:
     tables.catalog = await asyncio.to_thread(address.open)
     glue = tables.catalog.catalog
     assert isinstance(glue, GlueCatalog)

@@ -1,4 +1,4 @@
-"""References of JSON Schema: by the name that the registry has, relative to a `$id`, and to a part of another schema."""
+"""References of JSON Schema: by a name in the registry, relative to a `$id`, and to a part of another schema."""
 
 from __future__ import annotations
 

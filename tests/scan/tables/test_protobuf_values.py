@@ -205,7 +205,9 @@ def field(name: str, number: int, kind: int, type_name: str = "", **more: Any) -
 
 def test_nested_messages_are_found_by_their_indexes() -> None:
     inner = DescriptorProto(name="Inner", field=[field("x", 1, F.TYPE_INT32)])
-    proto = file_of(DescriptorProto(name="A"), DescriptorProto(name="B", nested_type=[DescriptorProto(name="X"), inner]))
+    proto = file_of(
+        DescriptorProto(name="A"), DescriptorProto(name="B", nested_type=[DescriptorProto(name="X"), inner])
+    )
     schema = ProtobufSchema("schema 1", base64_of(proto))
     assert as_row(schema, bytes([4, 2, 2]) + b"\x08\x05") == {"x": 5}
     assert schema.open(b"\0")[0].columns == pa.struct([]), "a message without fields has no column"
@@ -263,7 +265,9 @@ def test_oneofs_recursion_and_kafka() -> None:
 
 
 def test_what_the_schema_does_not_have_is_a_misfit() -> None:
-    proto = file_of(DescriptorProto(name="M", field=[field("x", 1, F.TYPE_INT32), field("m", 2, F.TYPE_MESSAGE, ".p.M")]))
+    proto = file_of(
+        DescriptorProto(name="M", field=[field("x", 1, F.TYPE_INT32), field("m", 2, F.TYPE_MESSAGE, ".p.M")])
+    )
     schema = ProtobufSchema("schema 1", base64_of(proto))
     for data in (b"\x18\x01", b"\x12\x02\x18"):
         with pytest.raises(MisfitError, match="not a value of schema 1"):
@@ -321,4 +325,3 @@ def test_a_registry_gives_descriptors_and_their_references(registry: FakeRegistr
     assert form.open(wire(schema_id, b"\0"))[1] == {}
     assert registry.asked == asked, "schemas are kept"
     form.close()
-

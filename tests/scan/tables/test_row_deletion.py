@@ -86,16 +86,22 @@ async def test_a_condition_takes_what_is_true_and_keeps_what_is_null(
     assert [row.key for row in tables.rows()] == [None, b"key-1", None, b"key-1"]
 
 
-@pytest.mark.parametrize("where", ["", "offset >", "nothing = 1", "offset = 'x'", "1"])
-async def test_bad_conditions_are_named(world: ScanWorld, tables: Tables, command: OpenTables, where: str) -> None:
+async def test_bad_conditions_are_named(world: ScanWorld, tables: Tables, command: OpenTables) -> None:
     await written(world, tables, 1)
-    with pytest.raises(OptionError, match="not a condition"):
-        await command.delete_rows("orders", where, None, yes=True, expires=False)
+    for where in ("", "offset >", "nothing = 1", "offset = 'x'", "1"):
+        with pytest.raises(OptionError, match="not a condition"):
+            await command.delete_rows("orders", where, None, yes=True, expires=False)
     with pytest.raises(OptionError, match="needs --yes"):
         await command.delete_rows("orders", "offset = 1", None, yes=False, expires=True)
     tables.catalog.catalog.create_table(f"{NAMESPACE}.foreign", tables.load().schema())
     with pytest.raises(ForeignTableError):
         await command.delete_rows("foreign", "offset = 1", None, yes=True, expires=False)
+    found = KnownManifests().live(tables.load())
+    with (
+        mock.patch.object(KnownManifests, "live", return_value=found._replace(has_deletes=True)),
+        pytest.raises(TableError, match="delete files"),
+    ):
+        await command.delete_rows("orders", "offset = 1", None, yes=True, expires=False)
     assert len(offsets(tables)) == 3
 
 
@@ -111,6 +117,7 @@ async def test_dead_letters_are_deleted_by_their_own_name(
     assert [offset for _, offset, *_ in tables.dead()] == list(range(2, 9))
 
 
+@pytest.mark.slow
 async def test_rows_that_are_appended_and_files_that_are_replaced_meanwhile(world: ScanWorld, tables: Tables) -> None:
     """The deletion loses its commit to an append, then finds its file rewritten."""
     key = await written(world, tables, 3)
@@ -130,6 +137,7 @@ async def test_rows_that_are_appended_and_files_that_are_replaced_meanwhile(worl
     assert len(offsets(tables)) == 8
 
 
+@pytest.mark.slow
 async def test_columns_of_values_are_conditions_too(world: ScanWorld, tables: Tables, command: OpenTables) -> None:
     (key,) = await world.topic("orders", 1)
     schema = {"type": "record", "name": "Order", "fields": [{"name": "customer", "type": "string"}]}
@@ -168,13 +176,3 @@ async def test_rows_older_than_the_retention_go_with_their_files(
     await world.write(key, 9)
     await tables.follow()
     assert offsets(tables) == list(range(9, 15))
-
-
-async def test_a_table_with_delete_files_is_left_to_its_engine(world: ScanWorld, tables: Tables) -> None:
-    await written(world, tables, 2)
-    found = KnownManifests().live(tables.load())
-    with (
-        mock.patch.object(KnownManifests, "live", lambda *_: found._replace(has_deletes=True)),
-        pytest.raises(TableError, match="delete files"),
-    ):
-        RowDeletion(EqualTo("offset", 1)).delete(Replacer(tables.load, KnownManifests()))

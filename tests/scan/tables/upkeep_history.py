@@ -12,7 +12,7 @@ import contextlib
 import random
 from collections.abc import Callable
 
-from pyiceberg.expressions import And, EqualTo, LessThan
+from pyiceberg.expressions.parser import parse
 from pyiceberg.table import Table
 
 from headrace.scan.tables.catalog import view_of
@@ -91,7 +91,7 @@ class UpkeepHistory(TableHistory):
         self._delete_below(tables, partition, self.deleted[key])
 
     def _delete_below(self, tables: Tables, partition: int, offset: int) -> None:
-        condition = And(EqualTo("partition", partition), LessThan("offset", offset))
+        condition = parse(f"partition == {partition} and offset < {offset}")
         RowDeletion(condition).delete(Replacer(lambda: tables.load(self.name), KnownManifests()))
 
     def _load(self) -> Table:
