@@ -49,7 +49,7 @@ def upkeep(tables: Tables, spark: Any) -> TableUpkeep:
 
 
 class WithoutExecutors(LocalTasks):
-    """A session whose tasks fail."""
+    """A session that has no executors."""
 
     @property
     def sparkContext(self) -> LocalTasks:

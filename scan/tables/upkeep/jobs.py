@@ -66,7 +66,7 @@ class UpkeepSchedule:
 
 @dataclass(slots=True)
 class UpkeepJobs:
-    """Does the jobs. The lease is kept by the job loop, which cancels a job whose lease is lost."""
+    """Does the jobs. The job loop keeps the lease, and cancels a job if its lease is lost."""
 
     tables: TableReader
     upkeep: TableUpkeep

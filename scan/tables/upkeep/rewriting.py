@@ -56,7 +56,7 @@ class Rewritten(NamedTuple):
 
 
 @dataclass(slots=True)
-class Rewriter:
+class TableRewriter:
     """Rewrites the files of one table. `write`: groups become files, in their order."""
 
     limits: RewriteLimits

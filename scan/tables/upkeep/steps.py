@@ -29,7 +29,7 @@ from headrace.scan.tables.upkeep.deleting import DeletedRows, retain
 from headrace.scan.tables.upkeep.live_files import KnownManifests
 from headrace.scan.tables.upkeep.replacing import Replacer, why_untouched
 from headrace.scan.tables.upkeep.rewrite_plan import RewriteLimits
-from headrace.scan.tables.upkeep.rewriting import COMMIT_BYTES, Group, Rewriter, Rewritten, write_here
+from headrace.scan.tables.upkeep.rewriting import COMMIT_BYTES, Group, TableRewriter, Rewritten, write_here
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class TableUpkeep:
                 deleted = retain(replacer, definition.retention_ms, now_ms, is_stopped)
             if self.terms.files_min:
                 limits = RewriteLimits(self.terms.rewrite_bytes, self.terms.files_min)
-                rewriter = Rewriter(limits, self.write, self.batch_bytes, is_stopped)
+                rewriter = TableRewriter(limits, self.write, self.batch_bytes, is_stopped)
                 rewritten = rewriter.rewrite(replacer, load(), now_ms)
         expired = 0
         if self.terms.snapshot_max_age_ms and not is_stopped():

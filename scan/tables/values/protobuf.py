@@ -69,7 +69,7 @@ INDEXES_MAX = 100
 
 
 class ProtobufSchema:
-    """A file with messages. SchemaError for one that is no descriptor, or whose references are missing."""
+    """A file with messages. SchemaError for one that is no descriptor, or that lacks a reference."""
 
     def __init__(self, name: str, text: str, references: Mapping[str, str] | None = None) -> None:
         """`text`: a serialized FileDescriptorProto in base64; `references`: those of other files, by import name, each
@@ -169,7 +169,7 @@ class ProtobufMessage:
 def message_indexes(value: bytes) -> tuple[tuple[int, ...], int]:
     """Return the indexes of a message in its file, from the outermost one, and where the message begins.
 
-    Confluent's wire format: their count and each as a zigzag varint; a count of 0 stands for the first message.
+    Confluent's wire format: their count and each as a zigzag varint; a count of 0 means the first message.
     """
     count, at = _varint(value, 0)
     if not count:

@@ -1,4 +1,4 @@
-"""Rows go by a condition or by their age: those of the condition and no other, also from dead letters and for good."""
+"""Rows go by a condition or by their age: those of the condition, no other, and no row comes again."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def offsets(tables: Tables) -> list[int]:
     return [row.offset for row in tables.rows()]
 
 
-async def test_the_rows_of_a_key_are_counted_and_then_deleted_for_good(
+async def test_the_rows_of_a_key_are_counted_and_then_deleted(
     world: ScanWorld, tables: Tables, command: OpenTables
 ) -> None:
     key = await written(world, tables)

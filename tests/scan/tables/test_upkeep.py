@@ -1,4 +1,4 @@
-"""Upkeep next to writers: no row is lost or doubled, whatever fails; planted bugs are caught."""
+"""Upkeep next to writers: no row is lost or doubled by any failure; planted bugs are caught."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Random histories of a table with upkeep next to its writers: rewrites, deletions of rows and expiry that are killed,
-lose answers, and meet appends, another upkeep, or other engines between two of their steps.
+lose answers, and meet appends, another upkeep, or an expiry between two of their steps.
 
 Invariant checked: as history.py, without the rows that were deleted: a rewrite loses and doubles no row, a deletion
 takes those of its condition and no other, and nothing of either comes again.
@@ -107,7 +107,7 @@ class UpkeepHistory(TableHistory):
 
 
 class HangingRewrites(OrphanHistory):
-    """Rewrites whose commits hang for hours or days, while others commit, and orphan files are removed."""
+    """Commits of rewrites hang for hours or days, while others commit, and orphan files are removed."""
 
     async def _round(self) -> None:
         await super()._round()
