@@ -29,7 +29,7 @@ from headrace.scan.tables.upkeep.deleting import DeletedRows, retain
 from headrace.scan.tables.upkeep.live_files import KnownManifests
 from headrace.scan.tables.upkeep.replacing import Replacer, why_untouched
 from headrace.scan.tables.upkeep.rewrite_plan import RewriteLimits
-from headrace.scan.tables.upkeep.rewriting import COMMIT_BYTES, Group, TableRewriter, Rewritten, write_here
+from headrace.scan.tables.upkeep.rewriting import COMMIT_BYTES, Group, Rewritten, TableRewriter, write_here
 
 logger = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ from headrace.compactor.runner import JobRunner
 from headrace.metastore.log.loading import load_image
 from headrace.scan.errors import TableError
 from headrace.scan.tables.appending import CommitOutcome
+from headrace.scan.tables.reading import TableAddress, duckdb_lines
 from headrace.scan.tables.state import PROGRESS, REWRITE, TableProgress
 from headrace.scan.tables.upkeep import replacing, rewriting
 from headrace.scan.tables.upkeep.jobs import ASK_SECONDS, ORPHANS_MS, UpkeepJobs, UpkeepSchedule
@@ -29,6 +30,7 @@ from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepReport, UpkeepT
 from headrace.storage.errors import UnavailableError
 from tests.manual_clock import ManualClock
 from tests.planted import PlantedBugs, Report, Trial
+from tests.scan.tables.duckdb_reader import rows_by_duckdb
 from tests.scan.tables.upkeep_history import NOW_MS, HangingRewrites, UpkeepHistory
 from tests.scan.tables.world import Tables
 from tests.scan.thrown_away import ThrownAway
@@ -118,6 +120,10 @@ async def test_each_file_stays_in_its_partition(world: ScanWorld, tables: Tables
     after = [tuple(file.partition[n] for n in range(len(layout))) for file in data_files(tables.load())]
     assert sorted(after) == sorted(before)
     await tables.check()
+    address = TableAddress("test", {}, "headrace.orders", tables.load().metadata_location)
+    found = await asyncio.to_thread(rows_by_duckdb, duckdb_lines(address))
+    rows = sorted(zip(found.column("partition").to_pylist(), found.column("offset").to_pylist(), strict=True))
+    assert rows == [(row.partition, row.offset) for row in await world.consumed("orders")]
 
 
 async def test_an_append_that_is_first_does_not_starve_the_rewrite(world: ScanWorld, tables: Tables) -> None:
