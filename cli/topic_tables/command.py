@@ -228,6 +228,8 @@ def _text(found: dict[str, Any]) -> str:
     head = [f"{key}: {found[key]}" for key in ("table", "topic", "topic_id", "condition", "records", "snapshot")]
     if found["reason"]:
         head.append(f"reason: {found['reason']}")
+    if found["retention_ms"] >= 0:
+        head.append(f"retention: {found['retention_ms']} ms")
     if (letters := found["dead_letters"]) is not None:
         head.append(f"dead letters: {letters['table']}, records {letters['records']}, due {letters['due']}")
     partitions = [

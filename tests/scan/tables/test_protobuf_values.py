@@ -264,6 +264,28 @@ def test_oneofs_recursion_and_kafka() -> None:
     assert row == {"kafka_value": "", "next": '{"kafka": "inner", "a": 0}', "a": None, "b": ""}
 
 
+def test_repeated_messages_and_maps_of_them() -> None:
+    point = DescriptorProto(name="Point", field=[field("x", 1, F.TYPE_UINT64)])
+    entry = DescriptorProto(name="ByIdEntry", field=[field("key", 1, F.TYPE_INT64),
+                            field("value", 2, F.TYPE_MESSAGE, ".p.Point")])  # fmt: skip
+    entry.options.map_entry = True
+    whole = DescriptorProto(
+        name="M",
+        nested_type=[entry],
+        field=[
+            field("points", 1, F.TYPE_MESSAGE, ".p.Point", label=F.LABEL_REPEATED),
+            field("by_id", 2, F.TYPE_MESSAGE, ".p.M.ByIdEntry", label=F.LABEL_REPEATED),
+        ],
+    )
+    proto = file_of(whole, point)
+    message = message_of(proto, "M")
+    message.points.add(x=1 << 63)
+    message.points.add()
+    message.by_id[-5].x = 7
+    row = as_row(ProtobufSchema("schema 1", base64_of(proto)), b"\0" + message.SerializeToString())
+    assert row == {"points": [{"x": 1 << 63}, {"x": 0}], "by_id": [("-5", {"x": 7})]}
+
+
 def test_what_the_schema_does_not_have_is_a_misfit() -> None:
     proto = file_of(
         DescriptorProto(name="M", field=[field("x", 1, F.TYPE_INT32), field("m", 2, F.TYPE_MESSAGE, ".p.M")])
