@@ -2,7 +2,7 @@
 
     old snapshots -> one commit: assert main's snapshot, remove them -> delete what only they had
 
-Place: follower.py, from time to time, after a table's turn. Blocks.
+Place: the last step of upkeep (upkeep/steps.py), and `headrace tables delete-rows --expire-snapshots`. Blocks.
 Invariant: the current snapshot, the one that the offsets name (state.py), and what a branch or a tag has are kept. A
 file is deleted only after the catalog has removed every snapshot that had it; what a worker that is killed in between
 leaves are orphans. A commit that continues a removed snapshot fails, because that is not the current one.

@@ -2,12 +2,13 @@
 
     list <location>/data -> names of this table's workers, that no snapshot has -> old enough -> look again, delete
 
-Place: follower.py, once a day after a table's turn. Blocks.
+Place: a job, once a day for each table (upkeep/jobs.py). Blocks.
 Invariant: no file of a commit that can still happen is deleted. A file is deleted only if the current snapshot has a
 file that the store took `min_age_ms` later (both times are the store's). That snapshot is then not the one which the
 older file's commit continues: its files were there before the commit began to write. A commit of a worker succeeds only
-while the snapshot that it continues is the current one (appending.py), so this one fails. The age is a margin for
-clocks of a store that are not exact, and for a user who rolls the table back meanwhile. Files of other engines have
+while the snapshot that it continues is the current one (appending.py), so this one fails. A rewrite may be committed on
+a newer snapshot: it gives up after a half of the age (upkeep/replacing.py). The age is a margin for clocks of a store
+that are not exact, and for a user who rolls the table back meanwhile. Files of other engines have
 other names (file_names.py), and are never deleted, nor those outside of the table's own folder.
 """
 
