@@ -108,5 +108,6 @@ class UpkeepJobs:
         try:
             look = await self.tables.look(name)
         except (NotFoundError, ForeignTableError):
+            self.metrics.forget(name)
             return False
         return look.condition is not Condition.STOPPED

@@ -5,6 +5,8 @@ Place: used by jobs.py.
 
 from __future__ import annotations
 
+import contextlib
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.scan.tables.upkeep.steps import UpkeepReport
@@ -59,5 +61,5 @@ class UpkeepMetrics:
     def forget(self, table: str) -> None:
         """The table was dropped."""
         for gauge in (self._files, self._manifests):
-            if (table,) in gauge._metrics:
+            with contextlib.suppress(KeyError):
                 gauge.remove(table)

@@ -193,6 +193,8 @@ async def test_losing_the_lease_in_the_middle_is_harmless(world: ScanWorld, tabl
     assert {path.name for path in tables.files()} == files, "the loser removed what it wrote"
     await tables.check()
     assert await world.postgres.claim_job("third", schedule.kinds, lease_ms=1) is None
+    tables.catalog.drop("orders", purge=False)
+    await first.keep(job, None)
 
 
 async def test_each_table_gets_one_job_of_each_kind(world: ScanWorld, tables: Tables) -> None:
