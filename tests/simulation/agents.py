@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
+from headrace.agent.fetch.index.shard_interest import FOLLOW_POLICY
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.peers.channel import ZONE_CACHE_KEY
@@ -41,6 +42,7 @@ from tests.simulation.check_flushes import Flush
 from tests.simulation.clocks import CLOCK_RATES, SimulatedClock
 from tests.simulation.database import MetastoreLine
 from tests.simulation.faults import Fault
+from tests.simulation.full_following import FullFollowing
 from tests.simulation.loop import OWNER
 from tests.simulation.metadata import SimulatedView
 from tests.simulation.neighbours import NeighbourConnection
@@ -91,6 +93,7 @@ class Process:
         self.serving = asyncio.Event()
         self._world = world
         self._is_joining = False
+        self.full: FullFollowing | None = None
         self.metastore = self._metastore = MetastoreLine(world, self, rng)
         self.view = SimulatedView(self._metastore, world.database.model.shards, agent.node_id)
         store = self._dressed(BucketLine(world, self, rng), rng)
@@ -105,7 +108,12 @@ class Process:
             _Unregistered(),
             on_metadata_moved=self._catch_up_soon,
             zone_secret=ZONE_SECRET,
+            follow=plan.follows[agent.node_id - 1] if plan.follows else FOLLOW_POLICY,
         )
+        if plan.compares_lists:
+            self.full = self._metastore.full = FullFollowing(agent.node_id, world.database.model.shards)
+            self.full.watch(self.fetch)
+            world.followers.append(self.full)
         self.produce = ProducePipeline(
             store,
             cast(ProduceMetastore, self._metastore),  # transactions are not simulated here
@@ -116,6 +124,7 @@ class Process:
             Callbacks(
                 database_now_ms=self.fetch.database_now_ms,
                 on_flushed=self.fetch.on_flushed,
+                committing=self.fetch.committing,
                 on_committed=self.fetch.on_committed,
                 on_fenced=self.join_soon,
                 on_closed=self._note_flush,
@@ -217,6 +226,8 @@ class Process:
 
     def _in_life(self, is_current: bool) -> None:
         """Do the same as agent/serve/broker.py does it."""
+        if self.full is not None:
+            self.full.in_life(is_current=is_current)
         if is_current:
             self._world.lives_heard[self.owner].append(self._world.loop.time())
             self.fetch.life_begins()
@@ -269,6 +280,7 @@ class SimulatedAgent:
         victim, self.process = self.process, None
         self.is_frozen = False
         self._world.note("kill", self.node_id, self._lives)
+        self._world.kills.append((self._world.loop.time(), self.node_id))
         self._world.loop.kill(victim.owner)
         for connection in list(victim.connections):
             connection.lose_process()

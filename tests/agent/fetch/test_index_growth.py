@@ -119,7 +119,7 @@ class AtTheHead(TailIndex):
     def _follow_growth(self, page: FeedPage) -> None:
         for shard in page.heads.keys() - self.heads.keys():
             self.heads[shard] = page.heads[shard]
-        self._shards = len(self.heads)
+        self.shards = len(self.heads)
 
 
 class AtOnce(TailIndex):
@@ -128,16 +128,16 @@ class AtOnce(TailIndex):
     def _follow_growth(self, page: FeedPage) -> None:
         for shard in page.heads.keys() - self.heads.keys():
             self.heads[shard] = 0
-        self._shards = len(self.heads)
+        self.shards = len(self.heads)
 
 
 class ByTheOldCount(TailIndex):
     """Partitions are looked for in the shards that they had."""
 
     def _follow_growth(self, page: FeedPage) -> None:
-        shards = self._shards
+        shards = self.shards
         super()._follow_growth(page)
-        self._shards = shards
+        self.shards = shards
 
 
 @pytest.mark.requirement("W5")
