@@ -169,7 +169,7 @@ class FetchService:
         return {
             "fetch_cache": lambda: self._cache.held_bytes,
             "read_ahead": lambda: 0 if self._replays is None else self._replays.held_bytes,
-            "extents": lambda: self._index.held_extents * EXTENT_BYTES,
+            "extents": lambda: (self._index.held_extents + self._feed.own_batches) * EXTENT_BYTES,
             "fetch_sessions": lambda: self._sessions.partitions * SESSION_PARTITION_BYTES,
         }
 

@@ -138,6 +138,11 @@ class FeedFollower:
         self._waiters.notify(self._index.forget_all())
         self._poke()
 
+    @property
+    def own_batches(self) -> int:
+        """Number of batches of this agent that are kept for the list of what was lost."""
+        return self._own.held_batches
+
     def known_extents(self) -> list[Extent]:
         """All extents that this agent knows to be committed, by the feed or by its own commits."""
         extents = self._index.extents()

@@ -106,6 +106,9 @@ class FollowedShards:
         return heard
 
     def _unwanted(self, page: FeedPage, now: float) -> frozenset[int]:
+        """None while a growth is not followed yet: what this agent committed may be in a shard that comes with it."""
+        if len(page.heads) > self._index.shards:
+            return frozenset()
         heads = self._index.heads
         without = heads.keys() - self._interest.wanted(now)
         candidates = frozenset(shard for shard in without if heads[shard] >= page.heads.get(shard, 0))

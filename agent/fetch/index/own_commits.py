@@ -18,8 +18,8 @@ from headrace.metastore.api.read import Extent
 
 KEEP_SECONDS = 30.0
 """Longer than a process takes to learn that its server is no longer the metastore."""
-BATCHES_MAX = 20_000
-"""About 6 MB."""
+BATCHES_MAX = 3_000
+"""About 1 MB, and more than an agent commits between two polls."""
 
 
 class OwnCommits:
@@ -33,6 +33,11 @@ class OwnCommits:
         self._before_poll = 0
         """How many of `_new` the poll that is under way was sent after."""
         self._batches = 0
+
+    @property
+    def held_batches(self) -> int:
+        """Number of batches that are kept."""
+        return self._batches
 
     def note(self, commits: Sequence[FileCommit], answers: Sequence[FileAnswer]) -> None:
         """These files were committed."""

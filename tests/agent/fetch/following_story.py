@@ -101,6 +101,7 @@ class Story:
         self.sleeping: dict[Waiter, tuple[int, int]] = {}
         self.own: list[tuple[int, int, list[Extent]]] = []
         """Own commits: polls that had begun, losses, extents."""
+        self.incarnation_id = self.model.incarnation_id
         self.actors: list[Coroutine[Any, Any, None]] = []
         self.polling = False
         self._make_topic()
@@ -305,6 +306,9 @@ class Story:
 
     def _look(self, page: FeedPage) -> None:
         """A page was applied, and nothing was dropped yet."""
+        if page.lost_shards or page.incarnation_id != self.incarnation_id:
+            self.incarnation_id = page.incarnation_id
+            self.losses += 1
         if len(page.heads) == self.index.shards:
             self._check_own(page)
         if not self.index.is_at_end(page):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from headrace.agent.fetch.index.followed_shards import FollowedShards
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.index.shard_interest import ShardInterest
+from headrace.agent.fetch.waiters import Waiters
 from headrace.metastore.api.read import FeedPage
 from headrace.metastore.keys import commit_shard
 from tests.agent.fetch.following_story import Story, Wrong
@@ -123,6 +125,17 @@ def _dropped_before_it_is_at_the_end(patch: Patch) -> None:
     patch.setattr(FollowedShards, "_unwanted", unwanted)
 
 
+def _dropped_while_the_shards_grow(patch: Patch) -> None:
+    """A shard is dropped although the page has more shards than the index follows: an own commit may be in those."""
+
+    def unwanted(self: FollowedShards, page: FeedPage, now: float) -> frozenset[int]:
+        of_old_shards = {shard: head for shard, head in page.heads.items() if shard < self._index.shards}
+        return original(self, replace(page, heads=of_old_shards), now)
+
+    original = FollowedShards._unwanted
+    patch.setattr(FollowedShards, "_unwanted", unwanted)
+
+
 def _growth_is_followed_by_half(patch: Patch) -> None:
     """When the shards double, the new half of a followed shard is not followed."""
 
@@ -137,8 +150,6 @@ def _growth_is_followed_by_half(patch: Patch) -> None:
 
 def _skipped_rows_wake_nobody(patch: Patch) -> None:
     """A fetch whose partition is not in the index sleeps on when another history begins."""
-    from headrace.agent.fetch.waiters import Waiters
-
     patch.setattr(Waiters, "notify_all", lambda self, new_bytes: None)
 
 
@@ -153,6 +164,7 @@ BUGS = {
         _own_commits_do_not_follow,
         _commits_under_way_do_not_count,
         _dropped_before_it_is_at_the_end,
+        _dropped_while_the_shards_grow,
         _growth_is_followed_by_half,
         _skipped_rows_wake_nobody,
     )
