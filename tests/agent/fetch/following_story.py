@@ -42,7 +42,7 @@ POLICY = FollowPolicy(
     followers=1, again_s=3.0, read_s=1.0, wait_s=0.3, commit_s=0.2, handover_s=0.5, drop_every_s=0.1
 )
 SHARDS, SHARDS_MAX = 4, 16
-PARTITIONS = 6
+PARTITIONS = 3
 STEPS = 400
 PAGE_ROWS = 2
 """Rows of a shard in a page."""
@@ -145,7 +145,8 @@ class Story:
     async def find_extents(self, queries: list[ExtentQuery], max_bytes: int = 0) -> list[Any]:
         await _Turn()
         found = await self.model.find_extents(queries)
-        await _Turn()
+        for _ in range(self.rng.choice((1, 1, 5))):
+            await _Turn()
         return found
 
     # -- what may happen
@@ -194,7 +195,7 @@ class Story:
         self.polling = False
 
     async def _fetch(self) -> None:
-        key = self.rng.choice(self.keys)
+        key = self._some_key()
         self.feed.read([key])
         (lookup,) = await self._locate(key, self._some_offset(key))
         if lookup.status is not LookupStatus.FOUND or lookup.extents:
@@ -295,7 +296,11 @@ class Story:
         self.view.image = MetadataImage(agents=MappingProxyType(agents))
 
     def _some_keys(self) -> list[int]:
-        return sorted(self.rng.sample(self.keys, self.rng.randint(1, 3)))
+        return sorted({self._some_key() for _ in range(self.rng.randint(1, 3))})
+
+    def _some_key(self) -> int:
+        """Often the same."""
+        return self.keys[-1] if self.rng.random() < 0.4 else self.rng.choice(self.keys)
 
     def _some_offset(self, key: int) -> int:
         partition = self.model.partitions[key]

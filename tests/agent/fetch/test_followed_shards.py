@@ -97,12 +97,14 @@ async def test_a_fetch_that_waits_is_woken_by_another_agents_commit(world: World
 async def test_interest_ends_and_heads_tails_and_history_with_it(world: World, key: int) -> None:
     for value in (b"a", b"b", b"c"):
         await world.append(key, value)
+    await world.clock.advance(1.0)  # the newest page has these rows behind it
     for _ in range(3):
         await world.fetch({key: 0})
         await world.fetch({key: 3}, max_wait_ms=10)
     index = world.service._index
     assert key in index._tails and index.history.held_keys() == [key]
-    assert world.metric("feed_followed_shards") == 0, "not counted yet"
+    assert world.metric("feed_followed_shards") == len(assigned()) + 1
+    assert world.metric("feed_wanted_shards", reason="read") == 1
 
     await world.clock.advance(FOLLOW_POLICY.read_s + 12)
 

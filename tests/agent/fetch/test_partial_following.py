@@ -169,7 +169,7 @@ BUGS = {
         _skipped_rows_wake_nobody,
     )
 }
-PLANTED = PlantedBugs("partial following", most=2_000)
+PLANTED = PlantedBugs("partial following", most=5_000)
 
 
 @PLANTED.cases(BUGS)
