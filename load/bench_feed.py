@@ -1,7 +1,7 @@
 """What following the commit feed costs: `python -m load.bench_feed [--readers 20 200] [--share 1 0.08] [--shards 128]`.
 
-Starts a separate Postgres (fsync on). One process commits files in the name of 20 agents, each once in 100 to 250 ms, to
-its shards if there are enough.
+Starts a separate Postgres (fsync on). One process commits files in the name of 20 agents, each once in 100 to 250 ms,
+to its shards if there are enough.
 Others follow the feed as 20 agents with consumers do: agent/fetch's follower and index, a poll every 15 ms, a
 connection each. A row per number of extents in a file, from none, which has no committers:
   polls     of all agents, and the number of extents that one poll brings
@@ -214,8 +214,8 @@ def _cost(extents: int, done: Followed, readers: int, share: float, args: argpar
     print(
         f"{extents:3} extents a file {done.commits / args.seconds:6.0f} commits/s {rate:8.0f} extents/s "
         f" {polls:.0f} polls/s of {cost.extents_per_poll:.1f} extents, each {cost.agent_per_poll * 1e6:.0f} us of the "
-        f"agent and {cost.postgres_per_poll * 1e6:.0f} us of Postgres; {done.agent_cpu / args.seconds / readers:.2%} of "
-        "a core per agent",
+        f"agent and {cost.postgres_per_poll * 1e6:.0f} us of Postgres; {done.agent_cpu / args.seconds / readers:.2%} "
+        "of a core per agent",
         flush=True,
     )
     return cost

@@ -160,11 +160,7 @@ async def growth_under_load(store: PostgresMetastore, url: str, seed: int) -> No
     await asyncio.sleep(0.15)
     running = False
     await asyncio.gather(*tasks)
-    for each in (index, part):
-        while not each.is_at_end(page := await store.poll_feed(each.heads)):
-            each.apply(page)
-    of_even_shards = [extent for extent in index.extents() if commit_shard(extent.partition_key, 64) % 2 == 0]
-    assert sorted(part.extents()) == sorted(of_even_shards) != []
+    await _follow_to_the_end(store, index, part)
     for extent in index.extents():
         known[extent.partition_key].append(extent)
     stored_by_key: dict[int, list[tuple[int, int]]] = {key: [] for key in scene.keys}
@@ -182,6 +178,15 @@ async def growth_under_load(store: PostgresMetastore, url: str, seed: int) -> No
             raw, "SELECT partition_key FROM partitions WHERE shard <> commit_shard(partition_key, 64::smallint)"
         )
     assert wrong == []
+
+
+async def _follow_to_the_end(store: PostgresMetastore, index: TailIndex, part: TailIndex) -> None:
+    """Both readers; the one of every other shard has what the other one has of these."""
+    for each in (index, part):
+        while not each.is_at_end(page := await store.poll_feed(each.heads)):
+            each.apply(page)
+    of_even_shards = [extent for extent in index.extents() if commit_shard(extent.partition_key, 64) % 2 == 0]
+    assert sorted(part.extents()) == sorted(of_even_shards) != []
 
 
 async def _grown(store: PostgresMetastore, shards: int) -> None:

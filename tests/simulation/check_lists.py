@@ -1,8 +1,8 @@
 """Whether what a failover lost is listed as completely as if every agent followed every commit shard.
 
 A lost commit that some process would have listed with full following must be listed by some process as it is. Excused
-is the commit of a process that was killed before the followers of its shard had time to poll it: with full following any
-agent may have been faster.
+is the commit of a process that was killed before the followers of its shard had time to poll it: with full following
+any agent may have been faster.
 """
 
 from __future__ import annotations

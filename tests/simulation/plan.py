@@ -212,7 +212,7 @@ def _with_growth(plan: Plan) -> Plan:
 def _with_parts(plan: Plan) -> Plan:
     """Shards are more than partitions, so that each agent has some without a reason."""
     rng = random.Random(plan.seed ^ _PARTS)
-    agents, shards = rng.choice((4, 4, 5)), rng.choice((4, 8))
+    agents, shards = 4, rng.choice((4, 8))
     policy = FollowPolicy(
         followers=2,
         again_s=rng.choice((0.1, 0.5, 2.0)),
@@ -229,7 +229,7 @@ def _with_parts(plan: Plan) -> Plan:
     plan = replace(
         plan,
         agents=agents,
-        racks=rng.choice(((None,) * 5, ("a",) * 5, ("a", "b", "a", "b", "c"))),
+        racks=rng.choice(((None,) * 4, ("a",) * 4, ("a", "b", "a", "b"))),
         shards=shards,
         blows=blows,
         follows=[None if node_id <= full else policy for node_id in range(1, agents + 1)],

@@ -160,4 +160,3 @@ class FollowedShards:
         else:
             assigned = assigned_shards(node_id, zones, shards, self._policy.followers)
         self._interest.assign(assigned, now)
-

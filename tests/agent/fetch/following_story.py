@@ -1,9 +1,9 @@
 """One agent that follows a part of the feed, while everything that races it happens in a drawn order.
 
-The parts are the real ones: FollowedShards, TailIndex, FeedFollower's polls, Locator, Waiters. Requests to the metastore
-(the model) have two halves, and anything may happen before and after the metastore looks.
-Fault model: pages are cut short; rows are forgotten; the incarnation changes; topics are deleted and created; log starts
-move; extents are merged; shards double; agents come and go; time jumps.
+The parts are the real ones: FollowedShards, TailIndex, FeedFollower's polls, Locator, Waiters. Requests to the
+metastore (the model) have two halves, and anything may happen before and after the metastore looks.
+Fault model: pages are cut short; rows are forgotten; the incarnation changes; topics are deleted and created; log
+starts move; extents are merged; shards double; agents come and go; time jumps.
 Checked: an answer of the index is at least as new as the newest complete poll, and no newer than the truth; what the
 index holds is of followed shards; a fetch that waits is woken by what a complete poll brought; what this agent commits
 is in the index when the first complete poll after it ends; and at rest, index and primary agree.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -29,18 +29,26 @@ from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.waiters import Waiter, Waiters
 from headrace.metastore.api.commit import FileCommit, StagedBatch
-from headrace.metastore.api.read import Extent, ExtentQuery, FeedKind, FeedPage
+from headrace.metastore.api.read import (
+    ALL_BYTES,
+    Extent,
+    ExtentQuery,
+    FeedKind,
+    FeedPage,
+    OffsetAnswer,
+    OffsetQuery,
+    PartitionExtents,
+)
 from headrace.metastore.keys import commit_shard
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.storage.file_id import new_file_id
 from tests.agent.cluster.standing_view import StandingView
 from tests.manual_clock import ManualClock
 from tests.model.metastore_model import ModelMetastore
+from tests.simulation.remote import run_at_once
 
 NODE_ID, EPOCH = 1, 1
-POLICY = FollowPolicy(
-    followers=1, again_s=3.0, read_s=1.0, wait_s=0.3, commit_s=0.2, handover_s=0.5, drop_every_s=0.1
-)
+POLICY = FollowPolicy(followers=1, again_s=3.0, read_s=1.0, wait_s=0.3, commit_s=0.2, handover_s=0.5, drop_every_s=0.1)
 SHARDS, SHARDS_MAX = 4, 16
 PARTITIONS = 3
 STEPS = 400
@@ -51,7 +59,7 @@ PAGE_ROWS = 2
 class _Turn:
     """Something else may happen here."""
 
-    def __await__(self) -> Iterator[None]:
+    def __await__(self) -> Generator[None]:
         yield
 
 
@@ -130,7 +138,7 @@ class Story:
 
     # -- the metastore
 
-    async def poll_feed(self, positions: dict[int, int]) -> FeedPage:
+    async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
         asked = dict(positions)
         await _Turn()
         page = await self.model.poll_feed(asked)
@@ -142,7 +150,10 @@ class Story:
         await _Turn()
         return FeedPage(page.incarnation_id, 0, page.heads, rows, page.lost_shards, 0)
 
-    async def find_extents(self, queries: list[ExtentQuery], max_bytes: int = 0) -> list[Any]:
+    async def list_offsets(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
+        return await self.model.list_offsets(queries)
+
+    async def find_extents(self, queries: Sequence[ExtentQuery], max_bytes: int = ALL_BYTES) -> list[PartitionExtents]:
         await _Turn()
         found = await self.model.find_extents(queries)
         for _ in range(self.rng.choice((1, 1, 5))):
@@ -232,12 +243,12 @@ class Story:
     def _commit(self, keys: list[int]) -> Any:
         self.version += 1
         before = {key: len(each.extents) for key, each in self.model.partitions.items()}
-        batches = [StagedBatch(key, 100 * n, 100, self.rng.randint(1, 3), 0, leader_epoch=0) for n, key in enumerate(keys)]
+        batches = [
+            StagedBatch(key, 100 * n, 100, self.rng.randint(1, 3), 0, leader_epoch=0) for n, key in enumerate(keys)
+        ]
         commit = FileCommit(new_file_id(self.clock.wall_ms(), self.rng), 100 * len(keys), batches)
         answers = run_at_once(self.model.commit_files(NODE_ID, EPOCH, [commit]))
-        extents = [
-            extent for key, each in self.model.partitions.items() for extent in each.extents[before[key] :]
-        ]
+        extents = [extent for key, each in self.model.partitions.items() for extent in each.extents[before[key] :]]
         for extent in extents:
             self.ever[extent.partition_key].add(extent)
         return [commit], answers, extents
@@ -379,12 +390,3 @@ class Story:
             offset = extent.last_offset + 1
         if not lookup.extents and query.offset < bound:
             raise Wrong(f"nothing at {query}, of {bound}")
-
-
-def run_at_once(call: Any) -> Any:
-    """The result of a coroutine that never waits."""
-    try:
-        call.send(None)
-    except StopIteration as done:
-        return done.value
-    raise AssertionError("waited where nothing waits")

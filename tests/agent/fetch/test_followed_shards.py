@@ -49,7 +49,8 @@ async def key(world: World) -> int:
     """A partition of a shard that the agent has no reason to follow."""
     keys = world.create_topic("t", SHARDS)
     await world.service.start()
-    assert followed(world) == assigned() and 0 < len(assigned()) < SHARDS
+    assert followed(world) == assigned()
+    assert 0 < len(assigned()) < SHARDS
     return next(key for key in keys if commit_shard(key, SHARDS) not in assigned())
 
 
@@ -102,14 +103,16 @@ async def test_interest_ends_and_heads_tails_and_history_with_it(world: World, k
         await world.fetch({key: 0})
         await world.fetch({key: 3}, max_wait_ms=10)
     index = world.service._index
-    assert key in index._tails and index.history.held_keys() == [key]
+    assert key in index._tails
+    assert index.history.held_keys() == [key]
     assert world.metric("feed_followed_shards") == len(assigned()) + 1
     assert world.metric("feed_wanted_shards", reason="read") == 1
 
     await world.clock.advance(FOLLOW_POLICY.read_s + 12)
 
     assert followed(world) == assigned()
-    assert key not in index._tails and index.history.held_keys() == []
+    assert key not in index._tails
+    assert index.history.held_keys() == []
     assert world.metric("feed_followed_shards") == len(assigned())
     assert world.metric("feed_wanted_shards", reason="assigned") == len(assigned())
     assert world.metric("feed_dropped_shards_total") == 1
