@@ -96,14 +96,14 @@ def step(write_gb_s: float, constants: Constants) -> ClusterSize:
     rate = workload.write_mib_s * MIB
     files_s = need.agents * max(1000 / workload.linger_ms, rate / need.agents / workload.flush_bytes)
     extents_s = files_s * max(1.0, min(workload.partitions, workload.batches_s / files_s))
-    handed_s = extents_s * need.followed_share
-    """To each agent."""
+    handed_s, polls_s = extents_s * need.followed_share, 1000 / workload.feed_poll_ms  # of each agent
     return ClusterSize(
         write_gb_s,
         need,
         files_s,
         extents_s,
-        handed_s * constants.value("agent_us_per_feed_extent") / 1e6,
+        (polls_s * constants.value("agent_us_per_feed_poll") + handed_s * constants.value("agent_us_per_feed_extent"))
+        / 1e6,
         handed_s * need.agents * constants.value("postgres_us_per_feed_extent") / 1e6,
     )
 
