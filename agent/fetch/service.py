@@ -96,16 +96,9 @@ class FetchService:
         self._forgotten = ForgottenExtents(store, rng)
         index.on_forgotten = self._forgotten.note
         waiters, acknowledged = Waiters(metrics, steps.waiter), AcknowledgedEnds()
-        self._followed = FollowedShards(
-            *(index, view, waiters, clock, metrics), None if settings.feed_follow_all else follow
-        )
-        self._feed = FeedFollower(
-            *(metastore, index, acknowledged, waiters, clock, metrics),
-            interval_ms=settings.feed_poll_interval_ms,
-            on_metadata=self._on_metadata,
-            supervisor=supervisor,
-            followed=self._followed,
-        )
+        follow = None if settings.feed_follow_all else follow
+        self._followed = FollowedShards(index, view, waiters, clock, metrics, follow)
+        self._feed = self._make_feed(metastore, acknowledged, waiters, settings, clock, metrics, supervisor)
         traffic = traffic or ZoneTraffic(settings.broker_rack, registry)
         self.zone_cache: ZoneCache | None = None
         if zone_secret is not None and settings.zone_cache_timeout_ms:
@@ -140,6 +133,24 @@ class FetchService:
         self.share_reader = ShareReader(locator, delivery, self._feed.catch_up, settings.fetch_max_bytes)
         self.share_logs = LogEndsOfIndex(locator, metastore, search, waiters, self._feed, self._fetch)
         self._list_offsets = ListOffsetsHandler(view, metastore, search, metrics, rendered, before)
+
+    def _make_feed(
+        self,
+        metastore: ReadApi,
+        acknowledged: AcknowledgedEnds,
+        waiters: Waiters,
+        settings: Settings,
+        clock: Clock,
+        metrics: FetchMetrics,
+        supervisor: Supervisor | None,
+    ) -> FeedFollower:
+        return FeedFollower(
+            *(metastore, self._index, acknowledged, waiters, clock, metrics),
+            interval_ms=settings.feed_poll_interval_ms,
+            on_metadata=self._on_metadata,
+            supervisor=supervisor,
+            followed=self._followed,
+        )
 
     def _make_zone_cache(
         self,

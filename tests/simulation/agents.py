@@ -93,7 +93,6 @@ class Process:
         self.serving = asyncio.Event()
         self._world = world
         self._is_joining = False
-        self.full: FullFollowing | None = None
         self.metastore = self._metastore = MetastoreLine(world, self, rng)
         self.view = SimulatedView(self._metastore, world.database.model.shards, agent.node_id)
         store = self._dressed(BucketLine(world, self, rng), rng)
@@ -110,10 +109,7 @@ class Process:
             zone_secret=ZONE_SECRET,
             follow=plan.follows[agent.node_id - 1] if plan.follows else FOLLOW_POLICY,
         )
-        if plan.compares_lists:
-            self.full = self._metastore.full = FullFollowing(agent.node_id, world.database.model.shards)
-            self.full.watch(self.fetch)
-            world.followers.append(self.full)
+        self.full = self._metastore.full = self._follow_all() if plan.compares_lists else None
         self.produce = ProducePipeline(
             store,
             cast(ProduceMetastore, self._metastore),  # transactions are not simulated here
@@ -148,6 +144,13 @@ class Process:
                 lambda: TRANSACTION_TIMEOUT_MAX_MS,
             ),
         )
+
+    def _follow_all(self) -> FullFollowing:
+        """What full following would do is noted next to this process."""
+        full = FullFollowing(self.agent.node_id, self._world.database.model.shards)
+        full.watch(self.fetch)
+        self._world.followers.append(full)
+        return full
 
     def _seen_bytes(self) -> ProduceBytes:
         """The same as a listener's, for which memory is short at times."""

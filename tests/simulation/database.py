@@ -367,9 +367,8 @@ class MetastoreLine:
         full = self.full
 
         def poll(server: Database) -> tuple[FeedPage, FeedPage | None]:
-            model = server.model
-            every = None if full is None else run_at_once(model.poll_feed(full.index.heads))
-            return run_at_once(model.poll_feed(asked)), every
+            every = None if full is None else run_at_once(server.model.poll_feed(full.index.heads))
+            return run_at_once(server.model.poll_feed(asked)), every
 
         page, every = await self._read(poll, POLL_MENU)
         if full is not None and every is not None:
