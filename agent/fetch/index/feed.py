@@ -263,11 +263,11 @@ class FeedFollower:
         if page.rows or page.heads != self._heads or page.metadata_offset != self._metadata_offset:
             self._moved_at, self._metadata_offset = self._clock.monotonic(), page.metadata_offset
             self._heads = page.heads
-        skips_rows, shards = bool(page.lost_shards) or index.begins_with(page), index.shards
-        if skips_rows:  # the feed may have gone back
+        begins, shards = index.begins_with(page), index.shards
+        if begins or any(page.heads[shard] < index.heads.get(shard, 0) for shard in page.lost_shards):
             index.on_forgotten(self._own.extents(index.extents()))
         self._waiters.notify(index.apply(page))
-        if skips_rows:
+        if begins or page.lost_shards:
             self._waiters.notify_all(LOOK_AGAIN)
         self._on_metadata(page.metadata_offset)
         has_more = bool(page.rows) or index.shards > shards
