@@ -16,6 +16,7 @@ TABLE_PREFIX = "table."
 ENABLE, NAME, VALUE_FORMAT = "table.enable", "table.name", "table.value.format"
 START, PARTITION_BY, TOLERANCE = "table.start", "table.partition.by", "table.errors.tolerance"
 INTERVAL_MS = "table.commit.interval.ms"
+RETENTION_MS = "table.retention.ms"
 LAYOUTS = ("day", "partition")
 """What every table can be partitioned by: the day of the record's time, the topic's partition."""
 _TRANSFORM = r"identity|year|month|day|hour|(?:bucket|truncate)\[[1-9][0-9]{0,5}\]"
@@ -42,6 +43,11 @@ def _why_no_interval(value: str) -> str | None:
     if value == "-1" or (is_number and INTERVAL_MS_MIN <= int(value) <= LONG_MAX):
         return None
     return f"not -1, or at least {INTERVAL_MS_MIN}"
+
+
+def _why_no_retention(value: str) -> str | None:
+    is_number = value.isascii() and value.isdecimal()
+    return None if value == "-1" or (is_number and int(value) <= LONG_MAX) else "not -1, or milliseconds"
 
 
 def why_no_layout(text: str) -> str | None:
@@ -83,6 +89,10 @@ TABLE_CONFIGS: dict[str, ConfigDefinition] = {
     PARTITION_BY: ConfigDefinition(
         "", "list", "What the table is partitioned by, as for `headrace tables create --partition-by`. Fixed while"
         " table.enable is true.", check=_why_no_layouts
+    ),
+    RETENTION_MS: ConfigDefinition(
+        "-1", "long", "Rows of the table with an older record are deleted, however long the topic keeps it; -1: none"
+        " are.", check=_why_no_retention
     ),
     START: ConfigDefinition(
         "earliest", "string", "The first record of the table: earliest, latest, or milliseconds since 1970. Fixed while"

@@ -7,6 +7,7 @@ Invariant: as command.py.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 from headrace.config.settings import Settings
 from headrace.config.table_configs import ENABLE
+from headrace.config.table_configs import RETENTION_MS as RETENTION_CONFIG
 from headrace.config.table_configs import TOLERANCE as TOLERANCE_CONFIG
 from headrace.scan.cluster import ScannedCluster, open_cluster
 from headrace.scan.errors import ForeignTableError, OptionError
@@ -21,10 +23,14 @@ from headrace.scan.partitions import TopicCatalog
 from headrace.scan.tables.catalog import CatalogAddress, TableCatalog, snapshot_view
 from headrace.scan.tables.creating import Values, create_table
 from headrace.scan.tables.declaring import declarations
+from headrace.scan.tables.expiry import expire
 from headrace.scan.tables.looking import Condition, TableLook, TableReader
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
 from headrace.scan.tables.resume import Choice, decide, decide_letters, follow_log
-from headrace.scan.tables.state import BINARY, PAUSED, TOLERANCE
+from headrace.scan.tables.state import BINARY, PAUSED, RETENTION_MS, TOLERANCE
+from headrace.scan.tables.upkeep.deleting import RowDeletion, condition_of, count_rows, with_key
+from headrace.scan.tables.upkeep.live_files import KnownManifests
+from headrace.scan.tables.upkeep.replacing import Replacer
 from headrace.scan.tables.waiting import waited_ms
 from headrace.storage.errors import HeadraceError, NotFoundError
 
@@ -65,6 +71,7 @@ class OpenTables:
         layout: Sequence[str],
         properties: Mapping[str, str],
         values: Values | None = None,
+        retention_ms: int = -1,
     ) -> None:
         """Create the table and fix where it begins. NotFoundError for an unknown topic; errors as TableCatalog and
         require_format.
@@ -72,8 +79,11 @@ class OpenTables:
         image = (await TopicCatalog(self.cluster.metastore).refresh()).topics_by_name.get(topic)
         if image is None:
             raise NotFoundError(f"topic does not exist: topic={topic}")
+        _require_retention(retention_ms)
         values = values or Values()
         await create_table(self.cluster, self.catalog, name, image, start, layout, properties, values)
+        if retention_ms >= 0:
+            await asyncio.to_thread(self.catalog.set_property, name, RETENTION_MS, str(retention_ms))
 
     async def rows(self) -> list[dict[str, Any]]:
         """A row for each table of a topic."""
@@ -124,6 +134,7 @@ class OpenTables:
             ],
             "value_format": look.definition.value_format,
             "errors_tolerance": look.definition.tolerance,
+            "retention_ms": look.definition.retention_ms,
             "partition_by": list(look.definition.layout),
             "partition_fields": [field.name for field in look.table.spec().fields],
             "catalog": {"name": self.address.name, **shown(self.address.properties)},
@@ -150,6 +161,46 @@ class OpenTables:
     async def pause(self, name: str, reason: str) -> None:
         """Let no worker append until `resume`."""
         await asyncio.to_thread(self.catalog.set_property, name, PAUSED, reason)
+
+    async def alter(self, name: str, *, retention_ms: int) -> None:
+        """Change how long the table keeps its rows. OptionError for a table that topic configs made."""
+        _require_retention(retention_ms)
+        look = await self._look(name)
+        if look.declared is not None:
+            raise OptionError(f"topic configs made this table: set {RETENTION_CONFIG} of topic {look.definition.topic}")
+        value = str(retention_ms) if retention_ms >= 0 else ""
+        await asyncio.to_thread(self.catalog.set_property, name, RETENTION_MS, value)
+
+    async def delete_rows(
+        self, name: str, where: str | None, key: str | None, *, yes: bool, expires: bool
+    ) -> dict[str, Any]:
+        """Count the rows of a condition, or of records with a key, and with `yes` delete them. OptionError for a
+        condition that this table cannot have; TableError for a table of others; UnavailableError: try again.
+        """
+        if expires and not yes:
+            raise OptionError("--expire-snapshots needs --yes: rows that are only counted stay")
+        return await asyncio.to_thread(self._delete_rows, name, where, key, yes=yes, expires=expires)
+
+    def _delete_rows(
+        self, name: str, where: str | None, key: str | None, *, yes: bool, expires: bool
+    ) -> dict[str, Any]:
+        table = self.catalog.load_own_or_letters(name)
+        condition = with_key(table, (key or "").encode()) if where is None else condition_of(table, where)
+        if yes:
+            replacer = Replacer(lambda: self.catalog.load_own_or_letters(name), KnownManifests())
+            done = RowDeletion(condition).delete(replacer)
+            if expires:
+                expire(self.catalog.load_own_or_letters(name), sys.maxsize)
+        else:
+            done = count_rows(table, condition)
+        snapshots = len(self.catalog.load_own_or_letters(name).metadata.snapshots)
+        return {
+            "table": name,
+            "rows": done.rows,
+            "files": done.dropped + done.rewritten,
+            "is_deleted": yes,
+            "snapshots": max(0, snapshots - 1),
+        }
 
     async def resume(self, name: str, at: str | None, tolerance: str | None = None) -> None:
         """Let workers append again. OptionError if the table is stopped and `at` does not say from where.
@@ -213,6 +264,11 @@ class OpenTables:
             "reason": look.reason or None,
             "commit_interval_ms": None if look.declared is None else look.declared.interval_ms,
         }
+
+
+def _require_retention(retention_ms: int) -> None:
+    if retention_ms < -1:
+        raise OptionError(f"--retention-ms is -1, or milliseconds: {retention_ms}")
 
 
 def _unreadable(name: str, topic: str | None, error: HeadraceError) -> dict[str, Any]:

@@ -194,6 +194,11 @@ class TableCatalog:
             raise ForeignTableError(f"not a table of a topic: {self.namespace}.{name}: Headrace did not create it")
         return table, definition
 
+    def load_own_or_letters(self, name: str) -> Table:
+        """The same, or a dead-letter table of one."""
+        table = self.load(name)
+        return table if DEAD_LETTERS_OF in table.properties else self.load_own(name)[0]
+
     def names(self) -> list[str]:
         """The names of all tables in the namespace, also of those that are not of a topic."""
         with translated(f"namespace {self.namespace}"):

@@ -38,6 +38,8 @@ class Declaration(NamedTuple):
     tolerance: str
     interval_ms: int | None
     """None: that of the process."""
+    retention_ms: int
+    """-1: rows stay."""
     fixed: str
     """What cannot change once the table exists, as the table's property has it."""
 
@@ -55,6 +57,7 @@ class Declaration(NamedTuple):
             tuple(list_items(said[c.PARTITION_BY])),
             configs.get(c.TOLERANCE, c.TABLE_CONFIGS[c.TOLERANCE].default),
             interval if interval > 0 else None,
+            int(configs.get(c.RETENTION_MS, "-1")),
             msgspec.json.encode(said, order="sorted").decode(),
         )
 

@@ -33,6 +33,8 @@ DECLARED = "headrace.declared"
 """What the topic's configs said when they made the table (declaration.py); `headrace tables create` sets none."""
 PARTITION_BY = "headrace.partition-by"
 """What the table is partitioned by, also by columns that it does not have yet (layout.py)."""
+RETENTION_MS = "headrace.retention-ms"
+"""Rows with an older record are deleted; without it none are (upkeep/deleting.py)."""
 DEAD_LETTERS_OF = "headrace.dead-letters-of"
 """The property of a dead-letter table with the UUID of the table that the records did not fit. It has no topic."""
 UNKNOWN_EPOCH = -1
@@ -154,6 +156,8 @@ class Definition:
     """What topic configs declared; empty: a user created the table."""
     layout: tuple[str, ...] = field(default=(), kw_only=True)
     """What it is partitioned by, as its creator said it."""
+    retention_ms: int = field(default=-1, kw_only=True)
+    """-1: rows stay."""
 
 
 def definition_of(properties: Mapping[str, str]) -> Definition | None:
@@ -168,6 +172,7 @@ def definition_of(properties: Mapping[str, str]) -> Definition | None:
             properties.get(TOLERANCE, "invalid_data"),
             properties.get(DECLARED, ""),
             layout=tuple(each for each in properties.get(PARTITION_BY, "").split(",") if each),
+            retention_ms=int(properties.get(RETENTION_MS, "-1")),
         )
     except (KeyError, ValueError) as error:
         raise TableError(f"a property that Headrace set is missing or damaged: {error}") from error

@@ -29,12 +29,10 @@ from headrace.scan.tables.catalog import dead_letters_of
 from headrace.scan.tables.chunks import CHUNK_BYTES, ChunkReader
 from headrace.scan.tables.dead_letters import DeadLetterWriter
 from headrace.scan.tables.declaration import DISABLED, Declaration
-from headrace.scan.tables.expiry import expire
 from headrace.scan.tables.log_ranges import start_positions
 from headrace.scan.tables.looking import Condition, TableLook, TableReader
-from headrace.scan.tables.orphans import remove_orphans
 from headrace.scan.tables.policy import AppendStep, after
-from headrace.scan.tables.state import BINARY, PAUSED, TOLERANCE, OffsetGap, TablePosition, TableProgress
+from headrace.scan.tables.state import BINARY, PAUSED, RETENTION_MS, TOLERANCE, OffsetGap, TablePosition, TableProgress
 from headrace.scan.tables.values.formats import ValueFormats
 from headrace.scan.tables.values.open import ChunkOpener, Tolerance
 
@@ -99,6 +97,8 @@ class TableWorker:
                 wanted[PAUSED] = ""
             if look.definition.tolerance != declared.tolerance and look.definition.value_format != BINARY:
                 wanted[TOLERANCE] = declared.tolerance
+            if look.definition.retention_ms != declared.retention_ms:
+                wanted[RETENTION_MS] = "" if declared.retention_ms < 0 else str(declared.retention_ms)
         elif not look.definition.paused:
             wanted[PAUSED] = DISABLED
         for key, value in wanted.items():
@@ -198,25 +198,6 @@ class TableWorker:
         """Say in the table why it cannot go on; a user resumes it."""
         await asyncio.to_thread(self.tables.catalog.set_property, name, PAUSED, reason)
         return TableRound(Condition.PAUSED, reason, lag=look.lag)
-
-    def expire(self, name: str, before_ms: int) -> int:
-        """Expire old snapshots of the table and its dead-letter table; how many. Blocks. Errors as `expire`."""
-        table, definition = self.tables.catalog.load_own(name)
-        count = expire(table, before_ms)
-        if definition.value_format == BINARY:
-            return count
-        letters = self.tables.catalog.load_dead_letters(table)
-        return count if letters is None else count + expire(letters, before_ms)
-
-    def remove_orphans(self, name: str, min_age_ms: int) -> int:
-        """Delete files that workers left of the table and its dead-letter table; how many. Blocks. Errors as `load`."""
-        catalog = self.tables.catalog
-        table, definition = catalog.load_own(name)
-        count = remove_orphans(table, lambda: catalog.load(name), min_age_ms)
-        letters = None if definition.value_format == BINARY else catalog.load_dead_letters(table)
-        if letters is None:
-            return count
-        return count + remove_orphans(letters, lambda: catalog.load(dead_letters_of(name)), min_age_ms)
 
     def _opener(self, look: TableLook) -> ChunkOpener | None:
         """Return what opens values; None for a table without a schema. OptionError and SchemaError if it cannot."""
