@@ -19,6 +19,7 @@ from headrace.cli.tables import add_yes, confirm, pairs, say, show
 from headrace.config.declared import declared
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.config.table_configs import APPEND, UPSERT
 from headrace.storage.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ Iceberg tables of topics: each committed record once, read from the bucket witho
   headrace tables create orders -b 127.0.0.1:9092
   headrace tables create orders --partition-by day --from latest -b 127.0.0.1:9092
   headrace tables create orders --value-format registry -b 127.0.0.1:9092
+  headrace tables create customers --mode upsert -b 127.0.0.1:9092
   headrace tables show orders -b 127.0.0.1:9092
   headrace tables list --json -b 127.0.0.1:9092
   headrace tables pause orders -b 127.0.0.1:9092
@@ -46,7 +48,7 @@ FROM_AGENT = (
     "tables.catalog.name", "tables.catalog.uri", "tables.warehouse", "tables.namespace",
 )  # fmt: skip
 TOLERANCES = ("none", "invalid_data", "all")
-_LIST = ("table", "topic", "condition", "records", "lag", "waited_ms", "reason")
+_LIST = ("table", "topic", "mode", "condition", "records", "lag", "waited_ms", "reason")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,6 +87,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=TOLERANCES,
         help="what goes to the dead-letter table and does not pause the table: nothing, records that do not fit"
         " (default), records with a schema that the table cannot follow, too",
+    )
+    creating.add_argument(
+        "--mode",
+        default=APPEND,
+        choices=(APPEND, UPSERT),
+        help="append (default): a row per record; upsert: a row per key, for a compacted topic or with --key-columns;"
+        " headrace-spark-tables merges the records",
+    )
+    creating.add_argument(
+        "--key-columns",
+        type=lambda text: tuple(filter(None, map(str.strip, text.split(",")))),
+        default=(),
+        metavar="COLUMNS",
+        help="columns of the value that make the key of --mode upsert, separated by commas; key is the record's",
     )
     creating.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a property of the Iceberg table"
@@ -158,12 +174,14 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 async def _create(args: argparse.Namespace, tables: OpenTables) -> None:
     from headrace.scan.tables.declaration import default_name
+    from headrace.scan.tables.worker import KEPT_BY_SPARK
 
     name = args.table or default_name(args.topic)
     properties = pairs(args.set, "property")
     await tables.create(name, args.topic, args.start, args.partition_by, properties, _values(args))
     identifier = f"{tables.catalog.namespace}.{name}"
-    say(args, f"created: {identifier}", table=identifier, topic=args.topic)
+    kept = f". {KEPT_BY_SPARK}; the role tables does not" if args.mode == UPSERT else ""
+    say(args, f"created: {identifier}{kept}", table=identifier, topic=args.topic, mode=args.mode)
 
 
 def _values(args: argparse.Namespace) -> Values:
@@ -175,7 +193,7 @@ def _values(args: argparse.Namespace) -> Values:
             text = Path(args.schema_file).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise InvalidError(f"--schema-file cannot be read: {error}") from error
-    return Values(args.value_format, text, args.errors_tolerance)
+    return Values(args.value_format, text, args.errors_tolerance, args.mode == UPSERT, args.key_columns)
 
 
 async def _list(args: argparse.Namespace, tables: OpenTables) -> None:
@@ -191,7 +209,7 @@ async def _show(args: argparse.Namespace, tables: OpenTables) -> None:
 
 
 def _text(found: dict[str, Any]) -> str:
-    head = [f"{key}: {found[key]}" for key in ("table", "topic", "topic_id", "condition", "records", "snapshot")]
+    head = [f"{key}: {found[key]}" for key in ("table", "topic", "topic_id", "mode", "condition", "records", "snapshot")]
     if found["reason"]:
         head.append(f"reason: {found['reason']}")
     if (letters := found["dead_letters"]) is not None:
