@@ -24,7 +24,7 @@ from headrace.scan.tables.declaring import declarations
 from headrace.scan.tables.looking import Condition, TableLook, TableReader
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
 from headrace.scan.tables.resume import Choice, decide, decide_letters, follow_log
-from headrace.scan.tables.state import BINARY, PAUSED, TOLERANCE, starting_offsets
+from headrace.scan.tables.state import BINARY, PAUSED, TOLERANCE, table_end
 from headrace.scan.tables.waiting import waited_ms
 from headrace.scan.tables.worker import KEPT_BY_SPARK
 from headrace.storage.errors import HeadraceError, NotFoundError
@@ -126,8 +126,7 @@ class OpenTables:
                 {"partition": gap.partition, "start": gap.start, "end": gap.end}
                 for gap in (progress.gaps if progress is not None else ())
             ],
-            "starting_offsets": None if progress is None else starting_offsets(look.table.properties),
-            "offsets_snapshot": None if progress is None else progress.snapshot_id,
+            "end": None if progress is None else table_end(look.table.properties)._asdict(),
             "key_columns": list(look.definition.key_columns),
             "value_format": look.definition.value_format,
             "errors_tolerance": look.definition.tolerance,

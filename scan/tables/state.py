@@ -107,15 +107,25 @@ def offsets_of(text: str) -> dict[int, TablePosition]:
         raise TableError(f"{OFFSETS} of a snapshot is not Headrace's: {error}") from error
 
 
-def starting_offsets(properties: Mapping[str, str]) -> str:
-    """Return where the records begin that a table lacks, as Spark's option startingOffsets of Kafka and of headrace:
-    {"orders": {"0": 23, "1": 7}}. `properties`: of the table. TableError if it says no offsets.
+class TableEnd(NamedTuple):
+    """Where a table ends and the rest of its topic begins."""
+
+    snapshot_id: int
+    """The snapshot that has each committed record below the offsets."""
+    starting_offsets: str
+    """JSON for Spark's option startingOffsets, of Kafka and of headrace: {"orders": {"0": 23, "1": 7}}."""
+
+
+def table_end(properties: Mapping[str, str]) -> TableEnd:
+    """Return where a table with these properties ends: who reads that snapshot, and the topic from these offsets on,
+    misses no record and gets none twice. TableError if the table says no offsets.
     """
     definition, text = definition_of(properties), properties.get(PROGRESS)
     if definition is None or text is None:
         raise TableError("the table has no offsets: it is not of a topic, or no worker has begun it")
-    positions = sorted(TableProgress.of(text).positions.items())
-    return msgspec.json.encode({definition.topic: {str(p): each.offset for p, each in positions}}).decode()
+    progress = TableProgress.of(text)
+    offsets = {definition.topic: {str(p): each.offset for p, each in sorted(progress.positions.items())}}
+    return TableEnd(progress.snapshot_id, msgspec.json.encode(offsets).decode())
 
 
 class SnapshotView(NamedTuple):

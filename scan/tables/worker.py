@@ -188,6 +188,7 @@ class TableWorker:
     ) -> TableRound:
         """One commit of what was made: the step up to `reached`."""
         moved, gaps = after(progress.positions, step, reached)
+        moved = dict.fromkeys(look.partitions, TablePosition(0)) | moved  # for readers that continue behind the table
         add = Append(made_of.rows, moved, gaps, made_of.dead, made_of.files, made_of.removed)
         made = await asyncio.to_thread(append, look.table, progress, add)
         self._settle(name, made)

@@ -31,8 +31,7 @@ from pyiceberg.transforms import BucketTransform
 from headrace.scan.tables.catalog import translated
 from headrace.scan.tables.data_files import DataFilePlace, write_data_files
 from headrace.scan.tables.keyed.keys import column_at, joined_keys
-from headrace.scan.tables.keyed.merging import DELETES, Replaced, last_changes, replaced, rows_in
-from headrace.scan.tables.values.columns import KAFKA
+from headrace.scan.tables.keyed.merging import DELETES, last_changes, replaced, rows_in
 
 WRITE_BYTES = 512 * 1024 * 1024
 """Rows in memory that are written together: pyiceberg's default size of a file, before compression."""
@@ -103,35 +102,21 @@ def merge_group(
     """Merge the changes `parts` into a group's files. `metadata`: of `place.open()`. Errors as write_data_files."""
     last = last_changes(parts)
     writer, removed = _GroupWriter(place, metadata), []
-    late, gone = np.empty(0, np.int64), 0
-    schema = metadata.schema()
+    gone, schema = 0, metadata.schema()
     with translated(f"storage of {metadata.location}"):
         storage = load_file_io(place.storage, metadata.location)
-        keys = ArrowScan(metadata, storage, _key_schema(schema, paths), AlwaysTrue())
+        keys = ArrowScan(metadata, storage, schema.select(*paths), AlwaysTrue())
         whole = ArrowScan(metadata, storage, schema, AlwaysTrue())
         for task in files:
-            found = _compared(keys.to_table([task]), paths, last)
-            late = np.union1d(late, found.late)
-            if found.rows.any():
-                writer.add(whole.to_table([task]).filter(pa.array(~found.rows)))
+            rows = keys.to_table([task])
+            goes = replaced(joined_keys([column_at(rows, path) for path in paths]), last)
+            if goes.any():
+                writer.add(whole.to_table([task]).filter(pa.array(~goes)))
                 removed.append(task.file)
-                gone += int(found.rows.sum())
+                gone += int(goes.sum())
     is_put = ~last.column(DELETES).to_numpy()
-    is_put[late] = False
     writer.add(rows_in(last.filter(pa.array(is_put))))
     return MergedGroup(tuple(removed), tuple(writer.close()), int(is_put.sum()), gone)
-
-
-def _compared(rows: pa.Table, paths: Sequence[str], last: pa.Table) -> Replaced:
-    keys = joined_keys([column_at(rows, path) for path in paths])
-    log = f"{KAFKA}." if KAFKA in rows.column_names else ""
-    return replaced(keys, column_at(rows, f"{log}partition"), column_at(rows, f"{log}offset"), last)
-
-
-def _key_schema(schema: Schema, paths: Sequence[str]) -> Schema:
-    """The columns that say which record a row is."""
-    log = f"{KAFKA}." if KAFKA in {field.name for field in schema.fields} else ""
-    return schema.select(*paths, f"{log}partition", f"{log}offset")
 
 
 class _GroupWriter:

@@ -6,14 +6,13 @@
 
 Place: between opened records (opener.py) and the data files of a group of keys (files.py).
 Invariant: within a partition of the topic the higher offset wins, whatever order the changes come in and however often.
-Of records of one key in several partitions, which only changes of the partition count and unusual producers make, the
-one with the later timestamp wins, then the one of the higher partition; what the table had before loses. key_order.py
-sees that a key which moved with a change of the count has its records in order.
+Changes of a commit that begin before the table's offsets, or come again, give the same rows, if they reach the end of
+what the table has. Of records of one key in several partitions, which only changes of the partition count and unusual
+producers make, the one with the later timestamp wins, then the one of the higher partition; what the table had before
+loses. key_order.py sees that a key which moved with a change of the count has its records in order.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,13 +26,6 @@ PLACE = pa.schema(
      (DELETES, pa.bool_())]
 )  # fmt: skip
 _NUMBER = "#number"
-
-
-class Replaced(NamedTuple):
-    """`rows`: the rows of a file that go. `late`: the changes, by number, that the file has a later record for."""
-
-    rows: NDArray[np.bool_]
-    late: NDArray[np.int64]
 
 
 def changes_of(place: pa.Table, rows: pa.Table) -> pa.Table:
@@ -63,16 +55,6 @@ def _last_of_each(ordered: pa.Table, keys: list[str]) -> pa.Table:
     return ordered.take(found.combine_chunks().sort())
 
 
-def replaced(keys: pa.ChunkedArray, partitions: pa.ChunkedArray, offsets: pa.ChunkedArray, last: pa.Table) -> Replaced:
-    """Compare a file's rows with the last changes. `keys`: joined (keys.py); `partitions`, `offsets`: of the rows."""
-    found = pc.index_in(keys, value_set=last.column(KEY).combine_chunks()).combine_chunks()
-    hit = found.is_valid().to_numpy(zero_copy_only=False)
-    change = found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    if not hit.any():
-        return Replaced(hit, np.empty(0, np.int64))
-    is_late = (
-        hit
-        & (partitions.to_numpy() == last.column(PARTITION).to_numpy()[change])
-        & (offsets.to_numpy() >= last.column(OFFSET).to_numpy()[change])
-    )
-    return Replaced(hit & ~is_late, np.unique(change[is_late]))
+def replaced(keys: pa.ChunkedArray, last: pa.Table) -> NDArray[np.bool_]:
+    """Return which rows of a data file go, by their joined keys (keys.py)."""
+    return pc.is_in(keys, value_set=last.column(KEY).combine_chunks()).to_numpy()

@@ -1,0 +1,189 @@
+"""What a table with a row per key has of records with columns, without keys, and of partitions that are new; by tasks
+that need no JVM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
+pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
+
+from headrace.scan.errors import OptionError
+from headrace.scan.tables.appending import CommitOutcome
+from headrace.scan.tables.keyed.files import groups_of
+from headrace.scan.tables.looking import Condition
+from headrace.scan.tables.reading import TableAddress, duckdb_lines
+from headrace.scan.tables.worker import KEPT_BY_SPARK, TableRound
+from headrace.storage.records.codec import Record, encode_batch
+from tests.scan.tables.duckdb_reader import rows_by_duckdb
+from tests.scan.tables.world import Tables
+from tests.spark.local_tasks import LocalTasks
+from tests.spark.table_driver import driver
+from tests.spark.world import TIME_MS, ScanWorld
+
+pytestmark = pytest.mark.requirement("X11")
+
+AVRO = json.dumps(
+    {"type": "record", "name": "Order", "fields": [
+        {"name": "customer", "type": "string"}, {"name": "number", "type": "int"}, {"name": "item", "type": "string"},
+    ]}
+)  # fmt: skip
+
+
+@pytest.fixture
+def tables(world: ScanWorld, tmp_path: Path) -> Tables:
+    return Tables(world, tmp_path / "iceberg")
+
+
+def batch(*pairs: tuple[str | None, str | None], at: int = 0) -> bytes:
+    """Key and value of each record; `at`: ms after the first time."""
+    return encode_batch(
+        [
+            Record(n, TIME_MS + at, None if key is None else key.encode(), None if value is None else value.encode(), [])
+            for n, (key, value) in enumerate(pairs)
+        ],
+        base_offset=0,
+    )
+
+
+async def merge(tables: Tables, name: str = "orders", split_bytes: int = 1 << 26) -> TableRound:
+    """Rounds of a driver until nothing is left."""
+    async with driver(LocalTasks(), tables, split_bytes) as worker:
+        while (done := await worker.keep(name)).has_more:
+            pass
+        return done
+
+
+def values(tables: Tables, name: str = "orders") -> dict[str, str]:
+    rows = tables.load(name).scan().to_arrow().to_pylist()
+    assert len({row["key"] for row in rows}) == len(rows)
+    return {row["key"].decode(): row["value"].decode() for row in rows}
+
+
+async def test_markers_delete_and_a_file_without_a_changed_key_is_not_written_again(
+    world: ScanWorld, tables: Tables
+) -> None:
+    a, b = await world.topic("orders", 2)
+    await tables.create("orders", is_keyed=True)
+    await world.commit((a, batch(*((f"a{n}", "1") for n in range(40)))), (b, batch(("b", "1"), ("c", None))))
+    assert (await tables.follow()).reason == KEPT_BY_SPARK
+    assert values(tables) == {}
+    await merge(tables)
+    assert values(tables) == {f"a{n}": "1" for n in range(40)} | {"b": "1"}
+    table = tables.load()
+    assert table.schema().identifier_field_names() == {"key"}
+    assert groups_of(table, ("key",)).count == 16
+    before = tables.files()
+    await world.commit((a, batch(("a7", "2"), ("a7", None), ("a7", "3"), ("a8", None), (None, "lost"))))
+    await merge(tables)
+    assert values(tables) == {f"a{n}": "1" for n in range(40) if n != 8} | {"b": "1", "a7": "3"}
+    assert 1 <= len(tables.files() - before) <= 2, "two of 16 buckets"
+    assert [each[:3] for each in tables.dead()] == [(0, 44, b"lost")]
+    assert tables.dead()[0][3] == "the record has no key"
+    address = TableAddress("test", {}, "headrace.orders", tables.load().metadata_location)
+    found = await asyncio.to_thread(rows_by_duckdb, duckdb_lines(address))
+    assert dict(zip(found.column("key").to_pylist(), found.column("value").to_pylist(), strict=True))[b"a7"] == b"3"
+    for _ in range(3):
+        await world.commit((a, batch(("a7", "4"))))
+        await merge(tables)
+    snapshot = tables.load().current_snapshot()
+    assert snapshot is not None
+    assert all(m.has_added_files() or m.has_existing_files() or m.added_snapshot_id == snapshot.snapshot_id
+               for m in snapshot.manifests(tables.load().io)), "no manifest is left of files that are gone"  # fmt: skip
+
+
+async def test_columns_of_the_value_can_be_the_key(world: ScanWorld, tables: Tables) -> None:
+    (a,) = await world.topic("orders", 1)
+    await tables.create("orders", values=("json",), is_keyed=True, key_columns=("customer", "number"))
+
+    def order(customer: str | None, number: int | None, item: str) -> str:
+        return json.dumps({"customer": customer, "number": number, "item": item})
+
+    await world.commit((a, batch((None, order("ann", 1, "pen")), ("k", order("ann", 2, "cup")), ("k", "{}"))))
+    await world.commit((a, batch(("k", order("ann", 1, "ink")), ("k", None), ("k", order("bob", None, "jar")))))
+    await merge(tables)
+
+    def rows() -> list[tuple[Any, ...]]:
+        return sorted((r["customer"], r["number"], r["item"], r["kafka"]["offset"]) for r in tables.found())
+
+    assert rows() == [("ann", 1, "ink", 3), ("ann", 2, "cup", 1)]
+    schema = tables.load().schema()
+    assert schema.identifier_field_names() == {"customer", "number"}
+    assert groups_of(tables.load(), ("customer", "number")).count == 16
+    reasons = {offset: reason for _, offset, _, reason in tables.dead()}
+    assert reasons.keys() == {2, 4, 5}
+    assert reasons[4] == "a null value has no key columns: customer, number"
+    assert "key column is null" in reasons[2] and "key column is null" in reasons[5]
+    await world.commit((a, batch(("k", order("ann", 2, "mug")), ("k", '{"customer": "ann", "number": 3, "price": 2}'))))
+    await merge(tables, split_bytes=1)
+    assert [row[:2] for row in rows() if row[2] is not None] == [("ann", 1), ("ann", 2)]
+    assert {row["price"] for row in tables.found()} == {None, 2}
+
+
+async def test_errors_tolerance_none_pauses_at_a_record_without_a_key(world: ScanWorld, tables: Tables) -> None:
+    (a,) = await world.topic("orders", 1)
+    await tables.create("orders", values=("binary", "", "none"), is_keyed=True)
+    await world.commit((a, batch(("a", "1"), (None, "2"), ("c", "3"))))
+    done = await merge(tables)
+    assert (done.condition, done.reason) == (Condition.PAUSED, "partition 0, offset 1: its key cannot be read")
+    assert values(tables) == {"a": "1"}
+
+
+async def test_a_new_partition_waits_for_its_source_and_two_partitions_have_one_row(
+    world: ScanWorld, tables: Tables
+) -> None:
+    (a,) = await world.topic("orders", 1)
+    await tables.create("orders", is_keyed=True)
+    await world.commit((a, batch(("k", "old"), ("x", "old"))))
+    await world.commit((a, batch(("k", "older time"), at=5_000)))
+    _, b = await world.grow("orders", 2)
+    await world.commit((b, batch(("k", "new"), ("y", None))))
+    async with driver(LocalTasks(), tables) as worker:
+        worker.spark.chunk_splits = 1
+        worker.chunk_bytes = worker.spark.split_bytes = 1
+        seen = []
+        while (done := await worker.keep("orders")).has_more:
+            if done.outcome is CommitOutcome.COMMITTED:
+                seen.append(values(tables))
+    assert values(tables) == {"k": "new", "x": "old"}
+    assert {"k": "old", "x": "old"} in seen or {"k": "older time", "x": "old"} in seen
+    await world.commit((a, batch(("k", "by another producer"), at=9_000)), (b, batch(("k", "earlier"), at=8_000)))
+    await merge(tables)
+    assert values(tables)["k"] == "by another producer", "of one commit the later time"
+
+
+@pytest.mark.parametrize(
+    ("values", "more", "reason"),
+    [
+        ((), {"key_columns": ("customer",)}, "key columns are for a table with table.mode=upsert"),
+        ((), {"is_keyed": True, "key_columns": ("customer",)}, "the table has no columns of the value"),
+        (("avro", AVRO), {"is_keyed": True, "key_columns": ("nothing",)}, "the table has no column nothing"),
+        (("avro", AVRO.replace('"int"', '"double"')), {"is_keyed": True, "key_columns": ("number",)}, "is double"),
+        (("avro", AVRO), {"is_keyed": True, "key_columns": ("a.b",)}, "not key or the name of a column"),
+    ],
+)
+async def test_keys_that_a_table_cannot_have_are_refused(
+    world: ScanWorld, tables: Tables, values: Sequence[str], more: dict[str, Any], reason: str
+) -> None:
+    await world.topic("orders", 1)
+    with pytest.raises(OptionError, match=reason):
+        await tables.create_as_told("orders", values, **more)
+    assert tables.catalog.names() == []
+
+
+async def test_a_table_is_partitioned_by_a_bucket_of_its_key(world: ScanWorld, tables: Tables) -> None:
+    await world.topic("orders", 1)
+    keys = {"is_keyed": True, "key_columns": ("customer", "number")}
+    with pytest.raises(OptionError, match=r"partitioned by bucket\[N\]\(customer\), not by customer"):
+        await tables.create_as_told("orders", ("avro", AVRO), layout=["customer"], **keys)
+    await tables.create_as_told("orders", ("avro", AVRO), layout=["bucket[4](customer)", "day"], **keys)
+    spec = tables.load().spec()
+    assert [field.name for field in spec.fields] == ["customer_bucket_4", "timestamp_day"]
+    assert tables.load().schema().identifier_field_names() == {"customer", "number"}
