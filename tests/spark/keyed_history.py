@@ -175,7 +175,9 @@ class KeyedHistory:
         found = {}
         for row in self.tables.load(self.name).scan().to_arrow().to_pylist():
             log = row["kafka"] if self.is_valued else row
-            value = row["value"] if self.is_valued else row["value"].decode()
+            value = row["value"]
+            if not self.is_valued and value is not None:
+                value = value.decode()
             key = log["key"].decode()
             assert key not in found, f"key {key} has two rows"
             found[key] = KeyedRow(value, log["partition"], log["offset"])

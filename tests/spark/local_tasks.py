@@ -33,7 +33,7 @@ class LocalTasks:
         groups: dict[Any, list[Any]] = {}
         for key, value in self.collect():
             groups.setdefault(key, []).append(value)
-        if self._rng is not None and self._rng.random() < 0.2:
+        if self._rng is not None and self._rng.random() < 0.4:
             again: dict[Any, list[Any]] = {}
             for key, value in self.collect():
                 again.setdefault(key, []).append(value)

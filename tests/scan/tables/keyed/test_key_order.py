@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from types import SimpleNamespace
 from typing import Any
@@ -78,13 +79,16 @@ def test_a_table_has_each_keys_records_in_order_through_changes_of_the_count() -
     assert sum(world.changes for world in worlds) > 10 * len(SEEDS)
 
 
-BUGS: dict[str, tuple[str, Any]] = {
-    "new partitions do not wait": ("_of_children", lambda *_: ()),
-    "partitions do not wait for those that were marked": ("_of_ancestors", lambda *_: ()),
-    "a wait ends one record early": ("in_key_order", lambda wanted, positions, waits: in_key_order(
-        wanted, positions, [each._replace(until=None if each.until is None else each.until - 1) for each in waits]
-    )),
-}  # fmt: skip
+def _early(wanted: Any, positions: Any, waits: Any) -> Any:
+    return _in_key_order(wanted, positions, [w._replace(until=None if w.until is None else w.until - 1) for w in waits])
+
+
+_in_key_order = in_key_order
+BUGS: dict[str, tuple[Any, str, Any]] = {
+    "new partitions do not wait": (key_order, "_of_children", lambda *_: ()),
+    "partitions do not wait for those that were marked": (key_order, "_of_ancestors", lambda *_: ()),
+    "a wait ends one record early": (sys.modules[__name__], "in_key_order", _early),
+}
 PLANTED = PlantedBugs("the order of keys in tables", most=400)
 
 
@@ -92,17 +96,12 @@ PLANTED = PlantedBugs("the order of keys in tables", most=400)
 def test_each_planted_bug_is_caught(
     bug: str, trial: Trial, record_property: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name, replacement = BUGS[bug]
-    monkeypatch.setattr(key_order if name != "in_key_order" else f"{__name__}.in_key_order", *_target(name, replacement))
+    monkeypatch.setattr(*BUGS[bug])
     for seed in trial.seeds(record_property):
         try:
             TableWorld(seed).run()
         except OrderError as found:
             trial.saw(f"OrderError: {found}")
-
-
-def _target(name: str, replacement: Any) -> tuple[Any, ...]:
-    return (replacement,) if name == "in_key_order" else (name, replacement)
 
 
 def topic(**more: Any) -> TopicImage:
