@@ -4,7 +4,7 @@ Iceberg's MERGE INTO, in one run.
     python -m load.bench_keyed_tables --records 10000000 --keys 1000000
 First the whole topic to a new table, then --more records to the table that is there. MERGE INTO is of Spark 4.1, which
 reads the topic through an agent (load/kafka_merge.py). Both are Spark in local mode with two tasks and a JVM heap of
-2 GB, and start anew for each step. Times are those of the programs, with Spark's start; CPU of the process tree.
+2 GB, started again for each step. Times are those of the programs, with Spark's start; CPU of the process tree.
 The cleaning of such a topic on Spark is measured by `python -m load.bench_spark_compaction --only keyed`.
 """
 
@@ -137,7 +137,8 @@ def spark_tables(server: DevServer, settings: Settings, split_bytes: int) -> Key
     catalog = CatalogAddress.of(settings).open()
     snapshot = catalog.load(NAME).current_snapshot()
     catalog.close()
-    assert snapshot is not None and snapshot.summary is not None
+    assert snapshot is not None
+    assert snapshot.summary is not None
     rows = int(snapshot.summary.additional_properties["total-records"])
     return KeyedWay("headrace-spark-tables", float(seconds), used["way"], used["agent"], rows)
 

@@ -1,6 +1,6 @@
 """Iceberg's own way from a topic to a table with a row per key: Spark's Kafka source through an agent, MERGE INTO.
 
-Place: a child process of load/bench_keyed_tables.py, in the environment with PySpark 4.1; it imports nothing of Headrace.
+Place: a child process of load/bench_keyed_tables.py, with PySpark 4.1; it imports nothing of Headrace.
     python kafka_merge.py BOOTSTRAP TOPIC WAREHOUSE JARS
 The table own.db.TOPIC has a bucket of the key as Headrace's has, and is copy-on-write. Where it ends is in a file next
 to the warehouse: this program does not promise that each record is merged once. Prints `seconds SECONDS rows ROWS`.

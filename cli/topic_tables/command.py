@@ -209,7 +209,9 @@ async def _show(args: argparse.Namespace, tables: OpenTables) -> None:
 
 
 def _text(found: dict[str, Any]) -> str:
-    head = [f"{key}: {found[key]}" for key in ("table", "topic", "topic_id", "mode", "condition", "records", "snapshot")]
+    head = [
+        f"{key}: {found[key]}" for key in ("table", "topic", "topic_id", "mode", "condition", "records", "snapshot")
+    ]
     if found["reason"]:
         head.append(f"reason: {found['reason']}")
     if (letters := found["dead_letters"]) is not None:

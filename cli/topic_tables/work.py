@@ -24,7 +24,7 @@ from headrace.scan.tables.declaring import declarations
 from headrace.scan.tables.looking import Condition, TableLook, TableReader
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
 from headrace.scan.tables.resume import Choice, decide, decide_letters, follow_log
-from headrace.scan.tables.state import BINARY, PAUSED, TOLERANCE, table_end
+from headrace.scan.tables.state import PAUSED, TOLERANCE, table_end
 from headrace.scan.tables.waiting import waited_ms
 from headrace.scan.tables.worker import KEPT_BY_SPARK
 from headrace.storage.errors import HeadraceError, NotFoundError

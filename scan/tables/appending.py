@@ -68,7 +68,7 @@ class Append:
     files: tuple[DataFile, ...] = ()
     """Data files with more rows, which others wrote for this commit, in their order (data_files.py)."""
     removed: tuple[DataFile, ...] = ()
-    """Data files whose rows are in `files` again, or go (keyed/): of the snapshot that the commit continues."""
+    """Data files of the snapshot that the commit continues: their rows are in `files` again, or go (keyed/)."""
 
 
 class WrittenFiles(FileIO):
@@ -103,7 +103,7 @@ class WrittenFiles(FileIO):
 
 
 class _ReplaceFiles(_OverwriteFiles):
-    """pyiceberg's overwrite, which would keep manifests that only name deleted files for ever."""
+    """pyiceberg's overwrite, which would keep manifests that only name deleted files."""
 
     def _existing_manifests(self) -> list[ManifestFile]:
         found = super()._existing_manifests()
@@ -130,9 +130,7 @@ def append(table: Table, before: TableProgress | None, add: Append) -> Appended:
     return _commit(table, lambda: _staged(table, before, add), [each.file_path for each in add.files])
 
 
-def widen(
-    table: Table, columns: pa.StructType, layout: Sequence[str] = (), keys: Sequence[str] = ()
-) -> CommitOutcome:
+def widen(table: Table, columns: pa.StructType, layout: Sequence[str] = (), keys: Sequence[str] = ()) -> CommitOutcome:
     """Add the columns that the table lacks, and widen others; no snapshot. A commit bound to a snapshot is not
     disturbed: rows in the older columns are as good. UnavailableError, TableError: nothing was committed.
 

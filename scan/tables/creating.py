@@ -25,7 +25,6 @@ from headrace.scan.tables.values.formats import require_format
 from headrace.scan.tables.values.open import Tolerance
 from headrace.storage.errors import AlreadyExistsError, UnavailableError
 
-
 COMPACT, DEFAULT_CLEANUP = "compact", "delete"
 
 
@@ -50,7 +49,9 @@ async def create_table(
     values: Values,
     declared: str = "",
 ) -> None:
-    """Errors as TableCatalog, require_format; OptionError for key columns that it cannot have. `declared`: as Definition."""
+    """Errors as TableCatalog and require_format; OptionError for key columns that it cannot have. `declared`: as
+    Definition.
+    """
     if start not in (EARLIEST, LATEST):
         start_timestamp(start)
     _require_columns(values)

@@ -126,7 +126,8 @@ def _to_bytes(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows)
-    return sink.getvalue().to_pybytes()
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
 
 
 @dataclass(frozen=True)
@@ -146,10 +147,9 @@ class GroupTask:
             return [each for each in found if isinstance(each, SplitReport)]
         parts, blocks = [], []
         for each in found:
-            block, data = each
-            assert isinstance(block, ReadBlock) and isinstance(data, bytes), "reports have their own group"
-            blocks.append(block)
-            parts.append(pa.ipc.open_stream(data).read_all())
+            assert not isinstance(each, SplitReport), "reports are another group"
+            blocks.append(each[0])
+            parts.append(pa.ipc.open_stream(each[1]).read_all())
         metadata = self.place.open()
         files = self.groups.files.get(group, ())
         merged = merge_group(self.place, metadata, key_paths(self.definition), files, pa.concat_tables(parts))

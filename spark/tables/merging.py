@@ -90,9 +90,9 @@ class KeyMerge:
         """None if the driver has to decide about records. UnavailableError: a task failed."""
         use, look = self.worker.use, self.look
         place = DataFilePlace.of(look.table)
-        open_split = SplitTask(AppendTask(place, look.definition, use.registry_url, use.bucket), groups.count)
+        open_split = SplitTask(AppendTask(place, look.definition, use.registry_url, use.bucket), groups.buckets)
         merge = GroupTask(place, look.definition, groups)
-        done = await asyncio.to_thread(self._run, open_split, merge, splits, groups.count)
+        done = await asyncio.to_thread(self._run, open_split, merge, splits, groups.buckets)
         reports = [each for each in done if isinstance(each, SplitReport)]
         merged = [each for each in done if isinstance(each, GroupReport)]
         dead = tuple(sorted((gap for each in reports for gap in each.dead), key=lambda gap: (gap.partition, gap.start)))
@@ -150,7 +150,7 @@ class KeyMerge:
         """Merge into the groups: those of a large table on Spark."""
         look, use = self.look, self.worker.use
         merge = GroupTask(DataFilePlace.of(look.table), look.definition, groups)
-        blocks = blocks_of(look.definition, look.table.metadata, changes, groups.count, 0)
+        blocks = blocks_of(look.definition, look.table.metadata, changes, groups.buckets, 0)
         grouped = [(block.group, [(block, data)]) for block, data in blocks]
         if grouped and groups.stored_bytes > use.split_bytes:
             with _of_tasks():

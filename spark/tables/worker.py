@@ -1,5 +1,5 @@
-"""Keeps a table as scan/tables/worker.py does, but for one step: the files of a large chunk are written by tasks. It also
-keeps tables with a row per key, which the local worker leaves to it (merging.py).
+"""Keeps a table as scan/tables/worker.py does, but for one step: the files of a large chunk are written by tasks. It
+also keeps tables with a row per key, which the local worker leaves to it (merging.py).
 
     look, step, pin, plan                       the driver, as without Spark
     splits -> tasks.py -> data files            executors

@@ -2,8 +2,8 @@
 work at the same time, and other engines that rewrite the table and expire its snapshots.
 
 Invariant checked: once the driver has nothing to do, the table has the last value of each key of those records that a
-consumer of committed records could read when the driver came by, one row per key, and none for a key whose last value
-is null. What retention removed before is named as a gap; each record without a key, or with a value that does not fit,
+consumer of committed records could read when the driver came by, one row per key, and none for a key with null
+as its last value. What retention removed before is named as a gap; each record without a key, or with a value that does not fit,
 is in the dead-letter table. The local worker changes nothing.
 """
 
@@ -77,7 +77,10 @@ class KeyedHistory:
         for step in range(steps):
             index, writer, draw = self.rng.randrange(2), self.rng.choice(writers), self.rng.random()
             records = [
-                (self.rng.choice([*KEYS[index], *KEYS[index], None]), self.rng.choice([f"{step}-{n}", f"{step}-{n}", None]))
+                (
+                    self.rng.choice([*KEYS[index], *KEYS[index], None]),
+                    self.rng.choice([f"{step}-{n}", f"{step}-{n}", None]),
+                )
                 for n in range(self.rng.randint(1, 4))
             ]
             if draw < 0.35:

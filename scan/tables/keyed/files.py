@@ -38,9 +38,9 @@ WRITE_BYTES = 512 * 1024 * 1024
 
 
 class KeyGroups(NamedTuple):
-    """The files of a snapshot by group: a group has the keys whose bucket is its number modulo `count`."""
+    """The files of a snapshot by group: the keys of a group have its number as their bucket, modulo `buckets`."""
 
-    count: int
+    buckets: int
     files: dict[int, tuple[FileScanTask, ...]]
 
     @property

@@ -57,7 +57,7 @@ def joined_keys(columns: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
 
 
 def _as_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column whose equal values, and no others, have equal bytes."""
+    """Bytes for each value: equal for equal values only."""
     kind = column.type
     if any(is_kind(kind) for is_kind in _BYTES):
         return column.cast(pa.large_binary())

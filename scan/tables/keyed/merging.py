@@ -2,10 +2,10 @@
 
     changes       a row per record: its key, its place in the log, whether it deletes, and the columns of the table
     last_changes  one of them per key
-    replaced      the rows of a data file whose key has a later record
+    replaced      the rows of a data file that have a later record of their key
 
 Place: between opened records (opener.py) and the data files of a group of keys (files.py).
-Invariant: within a partition of the topic the higher offset wins, whatever order the changes come in and however often.
+Invariant: within a partition of the topic the higher offset wins, in any order of arrival and for any repetition.
 Changes of a commit that begin before the table's offsets, or come again, give the same rows, if they reach the end of
 what the table has. Of records of one key in several partitions, which only changes of the partition count and unusual
 producers make, the one with the later timestamp wins, then the one of the higher partition; what the table had before
@@ -57,4 +57,5 @@ def _last_of_each(ordered: pa.Table, keys: list[str]) -> pa.Table:
 
 def replaced(keys: pa.ChunkedArray, last: pa.Table) -> NDArray[np.bool_]:
     """Return which rows of a data file go, by their joined keys (keys.py)."""
-    return pc.is_in(keys, value_set=last.column(KEY).combine_chunks()).to_numpy()
+    goes: NDArray[np.bool_] = pc.is_in(keys, value_set=last.column(KEY).combine_chunks()).to_numpy()
+    return goes

@@ -4,8 +4,8 @@
              -> values -> columns (values/open.py) -> their keys  -> changes that put a row
 
 Place: between the raw rows of a scan and merging.py, in the driver and in tasks of Spark.
-Invariant: each record is one change, or is in `dead`, or is at or behind its partition's cut. A record whose key cannot
-be read (no key, a key column that is null, a delete marker of a table whose key is in the value) does not fit.
+Invariant: each record is one change, or is in `dead`, or is at or behind its partition's cut. A record does not
+fit if its key cannot be read: no key, a key column that is null, a delete marker if the key is in the value.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class KeyedOpener:
         return known
 
     def _changes(self, rows: pa.Table) -> pa.Table:
-        """Changes that put these rows, whose keys are there."""
+        """Changes that put these rows; each has a key."""
         return changes_of(self._place(rows, deletes=False), rows)
 
     def _place(self, rows: pa.Table, *, deletes: bool) -> pa.Table:
@@ -178,7 +178,8 @@ def _is_before(cuts: Mapping[int, Cut], partition: int, offset: int) -> bool:
 
 
 def _is_set(raw: pa.Table, name: str) -> NDArray[np.bool_]:
-    return raw.column(name).is_valid().to_numpy()
+    is_set: NDArray[np.bool_] = raw.column(name).is_valid().to_numpy()
+    return is_set
 
 
 def _places(raw: pa.Table) -> list[tuple[int, int]]:

@@ -92,7 +92,7 @@ async def test_a_table_with_a_row_per_key_is_created_shown_and_never_appended_to
     world: ScanWorld, tables: Tables, command: OpenTables
 ) -> None:
     (key,) = await world.topic("orders", 1)
-    with pytest.raises(OptionError, match="cleanup.policy=delete: a table with table.mode=upsert needs"):
+    with pytest.raises(OptionError, match=r"cleanup\.policy=delete: a table with table.mode=upsert needs"):
         await command.create("orders", "orders", "earliest", (), {}, Values(is_keyed=True))
     await command.create("orders", "orders", "earliest", (), {}, Values(is_keyed=True, key_columns=("key",)))
     await world.write(key, 1)

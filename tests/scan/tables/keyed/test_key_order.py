@@ -1,4 +1,4 @@
-"""A keyed table takes a topic's partitions so that each key's records come in order, whatever happens to the count."""
+"""A keyed table takes a topic's partitions so that each key's records come in order through changes of the count."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.scan.plan import WantedOffsets
 from headrace.scan.tables.keyed import key_order
 from headrace.scan.tables.keyed.key_order import LogEnds, PartitionWait, in_key_order, waits_of_topic
 from headrace.scan.tables.state import TablePosition
-from load.partition_order import COUNT_MOST, OrderError, OrderWorld
+from load.partition_order import OrderError, OrderWorld
 from tests.planted import PlantedBugs, Report, Trial
 
 pytestmark = pytest.mark.requirement("X11")
@@ -27,7 +27,7 @@ SEEDS = range(12)
 
 class TableWorld(OrderWorld):
     """In place of a group, a table: each commit has some records of each partition that may go on, partitions in any
-    order. Its positions outlive a partition.
+    order. Its positions stay when a partition is removed.
     """
 
     def carry_out(self, change: Change) -> None:
@@ -55,7 +55,7 @@ class TableWorld(OrderWorld):
                 self._judge((record.producer, record.key), record.number)
 
     def _report(self) -> None:
-        """A table waits for nobody's report."""
+        """A table waits for no reports."""
 
     def _image(self) -> Any:
         parts = dict(enumerate(self.topic.partitions))
@@ -69,7 +69,10 @@ class TableWorld(OrderWorld):
 
     def _ends(self) -> LogEnds:
         image = self._image()
-        asked = [*image.created_from.values(), *(pair for each in image.before_deletion.values() for pair in each.items())]
+        asked = [
+            *image.created_from.values(),
+            *(pair for each in image.before_deletion.values() for pair in each.items()),
+        ]
         epochs = {(p, epoch): self.end_of(p, epoch) for p, epoch in asked}
         return LogEnds(epochs, {p: self.high_watermark(p) for p in self.topic.marked})
 
@@ -133,7 +136,7 @@ def test_a_parent_waits_for_the_end_of_the_child_that_was_halved_away() -> None:
     assert in_key_order(after, have | {2: TablePosition(4)}, waits) == after
 
 
-def test_an_alias_of_an_alias_waits_and_none_waits_for_ever() -> None:
+def test_an_alias_of_an_alias_waits_and_the_waits_end() -> None:
     twice = topic(created_from={1: CreatedFrom(0, 0), 3: CreatedFrom(1, 0)}, aliases={1: 0, 3: 0})
     waits = waits_of_topic(twice, LogEnds({(0, 0): 5, (1, 0): 2}, {1: 4, 3: 6}))
     positions = {n: TablePosition(0) for n in range(4)}
@@ -141,7 +144,7 @@ def test_an_alias_of_an_alias_waits_and_none_waits_for_ever() -> None:
     order = []
     while left := {n: WantedOffsets(positions[n].offset, end) for n, end in ends.items() if positions[n].offset < end}:
         allowed = in_key_order(left, positions, waits)
-        assert allowed, f"waits for ever: {positions}"
+        assert allowed, f"nothing may go on: {positions}"
         order += [(n, each.start, each.end) for n, each in allowed.items()]
         positions |= {n: TablePosition(each.end) for n, each in allowed.items()}
     assert order == [(0, 0, 5), (1, 0, 4), (3, 0, 6), (0, 5, 9)]
