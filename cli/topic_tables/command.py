@@ -56,6 +56,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(title="commands", metavar=ACTIONS, required=True)
     listing = commands.add_parser("list", help="list the tables, and how far each is")
     creating = commands.add_parser("create", help="create the table of a topic")
+    _add_definition(creating)
+    showing = commands.add_parser("show", help="show a table, and the lines that read it")
+    pausing = commands.add_parser("pause", help="stop appending until it is resumed")
+    pausing.add_argument("--reason", default="paused by a user", help="shown to others")
+    resuming = commands.add_parser("resume", help="append again; also after a rollback")
+    resuming.add_argument(
+        "--at",
+        choices=("rows", "offsets", "log"),
+        help="of a table that is stopped: after its rows (what was rolled back is appended again), at its offsets"
+        " (what was rolled back stays out), or where the log ends (rows that the log lost are deleted)",
+    )
+    resuming.add_argument("--errors-tolerance", choices=TOLERANCES, help="the table's from now on, as for create")
+    dropping = commands.add_parser("drop", help="remove a table from the catalog")
+    dropping.add_argument("--purge", action="store_true", help="delete its files, too")
+    add_yes(dropping)
+    for command in (showing, pausing, resuming, dropping):
+        command.add_argument("table")
+    work = {
+        listing: _list, creating: _create, showing: _show, pausing: _pause, resuming: _resume, dropping: _drop
+    }  # fmt: skip
+    for command, run_it in work.items():
+        command.add_argument("--json", action="store_true", help="JSON for scripts")
+        command.add_argument(
+            "--bootstrap-server", "-b", metavar="SERVERS", help="agents that show the settings which are not given"
+        )
+        names = ("metastore.url", "bucket", "tables.catalog.name", "tables.catalog.uri", "tables.warehouse")
+        add_settings(command, (*names, "tables.namespace", *S3), every=False)
+        command.set_defaults(run=run, work=run_it)
+
+
+def _add_definition(creating: argparse.ArgumentParser) -> None:
+    """What a table is from its creation on."""
     creating.add_argument("topic")
     creating.add_argument("--table", metavar="NAME", help="name of the table (the topic's, with _ for . and -)")
     creating.add_argument(
@@ -105,33 +137,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     creating.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a property of the Iceberg table"
     )
-    showing = commands.add_parser("show", help="show a table, and the lines that read it")
-    pausing = commands.add_parser("pause", help="stop appending until it is resumed")
-    pausing.add_argument("--reason", default="paused by a user", help="shown to others")
-    resuming = commands.add_parser("resume", help="append again; also after a rollback")
-    resuming.add_argument(
-        "--at",
-        choices=("rows", "offsets", "log"),
-        help="of a table that is stopped: after its rows (what was rolled back is appended again), at its offsets"
-        " (what was rolled back stays out), or where the log ends (rows that the log lost are deleted)",
-    )
-    resuming.add_argument("--errors-tolerance", choices=TOLERANCES, help="the table's from now on, as for create")
-    dropping = commands.add_parser("drop", help="remove a table from the catalog")
-    dropping.add_argument("--purge", action="store_true", help="delete its files, too")
-    add_yes(dropping)
-    for command in (showing, pausing, resuming, dropping):
-        command.add_argument("table")
-    work = {
-        listing: _list, creating: _create, showing: _show, pausing: _pause, resuming: _resume, dropping: _drop
-    }  # fmt: skip
-    for command, run_it in work.items():
-        command.add_argument("--json", action="store_true", help="JSON for scripts")
-        command.add_argument(
-            "--bootstrap-server", "-b", metavar="SERVERS", help="agents that show the settings which are not given"
-        )
-        names = ("metastore.url", "bucket", "tables.catalog.name", "tables.catalog.uri", "tables.warehouse")
-        add_settings(command, (*names, "tables.namespace", *S3), every=False)
-        command.set_defaults(run=run, work=run_it)
 
 
 def run(args: argparse.Namespace) -> int:

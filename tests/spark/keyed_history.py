@@ -2,9 +2,9 @@
 work at the same time, and other engines that rewrite the table and expire its snapshots.
 
 Invariant checked: once the driver has nothing to do, the table has the last value of each key of those records that a
-consumer of committed records could read when the driver came by, one row per key, and none for a key with null
-as its last value. What retention removed before is named as a gap; each record without a key, or with a value that does not fit,
-is in the dead-letter table. The local worker changes nothing.
+consumer of committed records could read when the driver came by, one row per key, and none for a key with null as its
+last value. What retention removed before is named as a gap; each record without a key, or with a value that does not
+fit, is in the dead-letter table. The local worker changes nothing.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def in_key_order(
     return left
 
 
-class LogEnds(NamedTuple):
+class PartitionEnds(NamedTuple):
     """Answers of the metastore: where an epoch of a partition ends, and the high watermarks of those that get no more
     records.
     """
@@ -64,18 +64,18 @@ class LogEnds(NamedTuple):
     """By partition."""
 
 
-def waits_of_topic(topic: TopicImage, ends: LogEnds) -> list[PartitionWait]:
+def waits_of_topic(topic: TopicImage, ends: PartitionEnds) -> list[PartitionWait]:
     """Return what the topic's present partitions wait for."""
     found = [*_of_children(topic, ends), *_of_ancestors(topic, ends), *_of_parents(topic, ends)]
     return [each for each in found if topic.has(each.partition) and topic.has(each.source)]
 
 
-def _of_children(topic: TopicImage, ends: LogEnds) -> Iterator[PartitionWait]:
+def _of_children(topic: TopicImage, ends: PartitionEnds) -> Iterator[PartitionWait]:
     for child, created in topic.created_from.items():
         yield PartitionWait(child, 0, created.source, _begin_of(topic, child, ends))
 
 
-def _begin_of(topic: TopicImage, child: int, ends: LogEnds) -> int | None:
+def _begin_of(topic: TopicImage, child: int, ends: PartitionEnds) -> int | None:
     """The offset that the child's source has to reach; None: not known yet."""
     created = topic.created_from[child]
     split = topic.splits.get(created.source)
@@ -84,18 +84,18 @@ def _begin_of(topic: TopicImage, child: int, ends: LogEnds) -> int | None:
     return None if split.boundary is None else max(split.boundary, ends.epochs.get(created, 0))
 
 
-def _of_ancestors(topic: TopicImage, ends: LogEnds) -> Iterator[PartitionWait]:
+def _of_ancestors(topic: TopicImage, ends: PartitionEnds) -> Iterator[PartitionWait]:
     for marked, ancestors in topic.before_deletion.items():
         for ancestor, epoch in ancestors.items():
             yield PartitionWait(ancestor, ends.epochs.get((ancestor, epoch), 0), marked, ends.logs.get(marked))
 
 
-def _of_parents(topic: TopicImage, ends: LogEnds) -> Iterator[PartitionWait]:
+def _of_parents(topic: TopicImage, ends: PartitionEnds) -> Iterator[PartitionWait]:
     for child, parent in topic.aliases.items():
         yield PartitionWait(parent, _begin_below(topic, child, parent, ends), child, ends.logs.get(child))
 
 
-def _begin_below(topic: TopicImage, child: int, parent: int, ends: LogEnds) -> int:
+def _begin_below(topic: TopicImage, child: int, parent: int, ends: PartitionEnds) -> int:
     """The offset of the parent that the child waits for, perhaps by way of other partitions."""
     each = child
     while (created := topic.created_from.get(each)) is not None:
@@ -119,4 +119,4 @@ async def waits_of(metastore: Metastore, topic: TopicImage) -> list[PartitionWai
     if ended:
         marks = await metastore.list_offsets([OffsetQuery(key, int(OffsetKind.LATEST)) for key in ended.values()])
         logs = {each: answer.offset for each, answer in zip(ended, marks, strict=True) if answer.known}
-    return waits_of_topic(topic, LogEnds(epochs, logs))
+    return waits_of_topic(topic, PartitionEnds(epochs, logs))

@@ -20,7 +20,7 @@ from pyiceberg.types import IcebergType, NestedField, PrimitiveType, StructType
 
 from headrace.config.table_configs import RECORD_KEY
 from headrace.scan.errors import OptionError
-from headrace.scan.tables.layout import LayoutTerm, terms_of
+from headrace.scan.tables.layout import terms_of
 from headrace.scan.tables.state import BINARY, Definition
 from headrace.scan.tables.values.columns import KAFKA
 
@@ -79,11 +79,6 @@ def keyed_layout(layout: Sequence[str], paths: Sequence[str], *, is_valued: bool
         if term.column == first:
             raise OptionError(f"a table with keys is partitioned by bucket[N]({first}), not by {term.text}")
     return (*layout, f"bucket[{BUCKETS}]({first})")
-
-
-def has_bucket(term: LayoutTerm, paths: Sequence[str]) -> bool:
-    """Return whether this is the bucket of the key."""
-    return bool(paths) and term.column == paths[0] and isinstance(term.transform, BucketTransform)
 
 
 def keyed_schema(schema: Schema, paths: Sequence[str]) -> Schema:

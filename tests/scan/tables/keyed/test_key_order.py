@@ -16,7 +16,7 @@ from headrace.metastore.partitions.changes import Change, Expansion
 from headrace.metastore.partitions.topic_partitions import CreatedFrom, Split
 from headrace.scan.plan import WantedOffsets
 from headrace.scan.tables.keyed import key_order
-from headrace.scan.tables.keyed.key_order import LogEnds, PartitionWait, in_key_order, waits_of_topic
+from headrace.scan.tables.keyed.key_order import PartitionEnds, PartitionWait, in_key_order, waits_of_topic
 from headrace.scan.tables.state import TablePosition
 from load.partition_order import OrderError, OrderWorld
 from tests.planted import PlantedBugs, Report, Trial
@@ -67,14 +67,14 @@ class TableWorld(OrderWorld):
             has=lambda n: not parts[n].is_removed,
         )
 
-    def _ends(self) -> LogEnds:
+    def _ends(self) -> PartitionEnds:
         image = self._image()
         asked = [
             *image.created_from.values(),
             *(pair for each in image.before_deletion.values() for pair in each.items()),
         ]
         epochs = {(p, epoch): self.end_of(p, epoch) for p, epoch in asked}
-        return LogEnds(epochs, {p: self.high_watermark(p) for p in self.topic.marked})
+        return PartitionEnds(epochs, {p: self.high_watermark(p) for p in self.topic.marked})
 
 
 def test_a_table_has_each_keys_records_in_order_through_changes_of_the_count() -> None:
@@ -117,7 +117,7 @@ def wanted(*ends: int) -> dict[int, WantedOffsets]:
 
 def test_a_child_of_a_doubling_waits_for_the_boundary_of_its_parent() -> None:
     doubled = topic(created_from={2: CreatedFrom(0, 0), 3: CreatedFrom(1, 0)}, splits={0: Split(2), 1: Split(3, 7)})
-    waits = waits_of_topic(doubled, LogEnds({(0, 0): 5, (1, 0): 5}, {}))
+    waits = waits_of_topic(doubled, PartitionEnds({(0, 0): 5, (1, 0): 5}, {}))
     assert in_key_order(wanted(9, 9, 9, 9), {}, waits) == wanted(9, 9)
     have = {0: TablePosition(100), 1: TablePosition(6)}
     assert in_key_order(wanted(0, 9, 9, 9), have, waits) == wanted(0, 9), "no boundary yet, and one that is not reached"
@@ -128,7 +128,7 @@ def test_a_child_of_a_doubling_waits_for_the_boundary_of_its_parent() -> None:
 
 def test_a_parent_waits_for_the_end_of_the_child_that_was_halved_away() -> None:
     halved = topic(created_from={2: CreatedFrom(0, 0), 3: CreatedFrom(1, 0)}, aliases={2: 0, 3: 1})
-    waits = waits_of_topic(halved, LogEnds({(0, 0): 5, (1, 0): 5}, {2: 4, 3: 0}))
+    waits = waits_of_topic(halved, PartitionEnds({(0, 0): 5, (1, 0): 5}, {2: 4, 3: 0}))
     assert in_key_order(wanted(9, 9, 4, 0), {}, waits) == {0: WantedOffsets(0, 5), 1: WantedOffsets(0, 9)}
     have = {0: TablePosition(5)}
     after = {0: WantedOffsets(5, 9), 2: WantedOffsets(0, 4)}
@@ -138,7 +138,7 @@ def test_a_parent_waits_for_the_end_of_the_child_that_was_halved_away() -> None:
 
 def test_an_alias_of_an_alias_waits_and_the_waits_end() -> None:
     twice = topic(created_from={1: CreatedFrom(0, 0), 3: CreatedFrom(1, 0)}, aliases={1: 0, 3: 0})
-    waits = waits_of_topic(twice, LogEnds({(0, 0): 5, (1, 0): 2}, {1: 4, 3: 6}))
+    waits = waits_of_topic(twice, PartitionEnds({(0, 0): 5, (1, 0): 2}, {1: 4, 3: 6}))
     positions = {n: TablePosition(0) for n in range(4)}
     ends = {0: 9, 1: 4, 3: 6}
     order = []
@@ -152,6 +152,6 @@ def test_an_alias_of_an_alias_waits_and_the_waits_end() -> None:
 
 def test_a_source_that_is_gone_is_not_waited_for() -> None:
     grown = topic(created_from={3: CreatedFrom(1, 0)}, removed=frozenset({1}))
-    assert waits_of_topic(grown, LogEnds({}, {})) == []
+    assert waits_of_topic(grown, PartitionEnds({}, {})) == []
     left = topic(created_from={3: CreatedFrom(1, 0)})
-    assert waits_of_topic(left, LogEnds({(1, 0): 3}, {})) == [PartitionWait(3, 0, 1, 3)]
+    assert waits_of_topic(left, PartitionEnds({(1, 0): 3}, {})) == [PartitionWait(3, 0, 1, 3)]
