@@ -7,26 +7,36 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
+from headrace.cli.topic_tables.work import OpenTables
 from headrace.metastore.api.topics import CountChange
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.partitions.changes import Expansion, change_count
+from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import OptionError
 from headrace.scan.tables.appending import CommitOutcome
+from headrace.scan.tables.catalog import CatalogAddress
 from headrace.scan.tables.keyed.files import groups_of
 from headrace.scan.tables.looking import Condition
+from headrace.scan.tables.policy import Ahead, AppendStep
 from headrace.scan.tables.reading import TableAddress, duckdb_lines
+from headrace.scan.tables.resume import Choice
 from headrace.scan.tables.worker import KEPT_BY_SPARK, TableRound
 from headrace.storage.records.codec import Record, encode_batch
 from tests.scan.tables.duckdb_reader import rows_by_duckdb
-from tests.scan.tables.world import Tables
+from tests.scan.tables.registry import avro_bytes
+from tests.scan.tables.test_value_columns import AVRO as TYPES
+from tests.scan.tables.test_valued_tables import named, renamed
+from tests.scan.tables.world import NAMESPACE, Tables
 from tests.spark.local_tasks import LocalTasks
 from tests.spark.table_driver import driver
 from tests.spark.world import TIME_MS, ScanWorld
@@ -135,6 +145,53 @@ async def test_columns_of_the_value_can_be_the_key(world: ScanWorld, tables: Tab
     await merge(tables, split_bytes=1)
     assert [row[:2] for row in rows() if row[2] is not None] == [("ann", 1), ("ann", 2)]
     assert {row["price"] for row in tables.found()} == {None, 2}
+
+
+def without_record(row: dict[str, Any]) -> dict[str, Any]:
+    """The columns of the value."""
+    return {name: value for name, value in row.items() if name != "kafka"}
+
+
+async def test_columns_of_each_type_are_written_again_as_they_were(world: ScanWorld, tables: Tables) -> None:
+    fields = [{"name": f"f{n}", "type": renamed(kind, n)} for n, (_, kind, *_) in enumerate(TYPES)]
+    schema = {"type": "record", "name": "Order", "fields": fields}
+    value = avro_bytes(
+        fastavro.parse_schema(schema), {f"f{n}": named(value, n) for n, (*_, value, _) in enumerate(TYPES)}
+    )
+    (a,) = await world.topic("orders", 1)
+    await tables.create_as_told("orders", ("avro", json.dumps(schema)), ["bucket[1](kafka.key)"], is_keyed=True,
+                                key_columns=("key",))  # fmt: skip
+    first: list[dict[str, Any]] = []
+    for name, given in ((b"k", value), (b"l", value), (b"m", None), (b"k", value), (b"m", value), (b"n", b"")):
+        await world.commit((a, encode_batch([Record(0, TIME_MS, name, given, [("h", b"1")])], base_offset=0)))
+        await merge(tables, split_bytes=1)
+        first = first or [without_record(row) for row in tables.found()]
+    rows = tables.found()
+    assert [(row["kafka"]["key"], row["kafka"]["offset"]) for row in rows] == [(b"l", 1), (b"k", 3), (b"m", 4)]
+    assert [without_record(row) for row in rows] == first * 3
+    assert sum(each is not None for each in first[0].values()) == sum(read is not None for *_, read in TYPES)
+    assert len(tables.dead()) == 1
+
+
+async def test_what_was_rolled_back_is_merged_again(world: ScanWorld, tables: Tables) -> None:
+    (a,) = await world.topic("orders", 1)
+    await tables.create("orders", is_keyed=True)
+    for number in range(3):
+        await world.commit((a, batch(("k", f"{number}"), (f"x{number}", "1"), (f"x{number - 1}", None))))
+        await merge(tables)
+    expected = values(tables)
+    assert expected == {"k": "2", "x2": "1"}
+    tables.load().manage_snapshots().rollback_to_snapshot(tables.load().history()[1].snapshot_id).commit()
+    assert (await merge(tables)).condition is Condition.STOPPED
+    cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
+    command = OpenTables(cluster, tables.catalog, CatalogAddress("test", NAMESPACE, {}))
+    look = await command._look("orders")
+    lost = AppendStep({}, (), (Ahead(0, 9, 5),))
+    with pytest.raises(OptionError, match="cannot go back: the rows that it replaced are gone"):
+        await command._continue(replace(look, step=lost), Choice.LOG)
+    await command.resume("orders", "rows")
+    await merge(tables)
+    assert values(tables) == expected
 
 
 async def test_errors_tolerance_none_pauses_at_a_record_without_a_key(world: ScanWorld, tables: Tables) -> None:
