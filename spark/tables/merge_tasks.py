@@ -116,7 +116,7 @@ def blocks_of(
     """Yield the last change of each key by group."""
     last = last_changes(changes)
     numbers = group_numbers(last, metadata.schema(), key_paths(definition)[0], groups)
-    opening = random.randbytes(8)
+    opening = random.Random().randbytes(8)  # not of the module's: forked workers have one state of it
     for group in np.unique(numbers).tolist():
         part = last.filter(pa.array(numbers == group))
         yield ReadBlock(group, split, opening), _to_bytes(part)
