@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
@@ -17,8 +16,6 @@ pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 from headrace.scan.tables import appending
 from headrace.scan.tables import worker as local_worker
 from headrace.scan.tables.appending import CommitOutcome
-from headrace.scan.tables.keyed import files
-from headrace.scan.tables.keyed.merging import DELETES
 from headrace.spark.tables import merge_tasks, merging
 from tests.planted import PlantedBugs, Report, Trial
 from tests.scan.tables.test_table_history import bound_to_the_newest
@@ -58,19 +55,10 @@ def _lost_is_committed_again(*args: Any) -> Any:
     return made
 
 
-def _markers_put(changes: Any) -> Any:
-    """The last changes, as if none of them deleted."""
-    last = _last_changes(changes)
-    at = last.column_names.index(DELETES)
-    return last.set_column(at, DELETES, pa.chunked_array([pa.repeat(pa.scalar(False), len(last))]))
-
-
-_append, _last_changes = appending.append, files.last_changes
+_append = appending.append
 BUGS: dict[str, tuple[Any, str, Any]] = {
     "files are merged with another snapshot than they replace": (local_worker, "append", bound_to_the_newest),
     "a lost answer is sent again": (local_worker, "append", _lost_is_committed_again),
-    "rows that are replaced stay": (files, "replaced", lambda keys, _: np.zeros(len(keys), bool)),
-    "delete markers are rows": (files, "last_changes", _markers_put),
     "a split that was opened twice is not noticed": (merging, "why_incomplete", lambda *_: ""),
     "changes are grouped by another bucket than files": (
         merge_tasks, "group_numbers", lambda changes, schema, path, count: np.arange(len(changes)) % count,

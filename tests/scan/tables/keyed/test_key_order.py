@@ -22,7 +22,7 @@ from load.partition_order import OrderError, OrderWorld
 from tests.planted import PlantedBugs, Report, Trial
 
 pytestmark = pytest.mark.requirement("X11")
-SEEDS = range(12)
+SEEDS = range(6)
 
 
 class TableWorld(OrderWorld):

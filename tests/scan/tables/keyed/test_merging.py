@@ -107,7 +107,16 @@ def _last_by_time(rows: pa.Table) -> pa.Table:
     return rows.take(merging._last_of_each(ordered, [KEY]).column("#number"))
 
 
+def _markers_put(rows: pa.Table) -> pa.Table:
+    """The last changes, as if none of them deleted."""
+    last = _last_changes(rows)
+    never = pa.chunked_array([pa.repeat(pa.scalar(False), len(last))])
+    return last.set_column(last.column_names.index(DELETES), DELETES, never)
+
+
+_last_changes = last_changes
 BUGS: dict[str, tuple[str, Any]] = {
+    "delete markers are rows": ("last_changes", _markers_put),
     "the time decides": ("last_changes", _last_by_time),
     "the order of arrival decides": ("last_changes", lambda rows: rows.take(merging._last_of_each(
         rows.select([KEY]).append_column("#number", pa.array(np.arange(len(rows)))), [KEY]).column("#number"))),
