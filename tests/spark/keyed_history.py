@@ -149,6 +149,7 @@ class KeyedHistory:
         done = await self._follow()
         assert done.condition is Condition.FOLLOWING, done.reason
         table = self.tables.load(self.name)
+        assert table.schema().identifier_field_names() == {"kafka.key" if self.is_valued else "key"}
         letters = self.tables.catalog.load_dead_letters(table)
         gaps: list[OffsetGap] = []
         for each in (table, letters):

@@ -16,6 +16,8 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
+from pyiceberg.transforms import BucketTransform
+
 from headrace.cli.topic_tables.work import OpenTables
 from headrace.metastore.api.topics import CountChange
 from headrace.metastore.log.loading import load_image
@@ -171,6 +173,27 @@ async def test_columns_of_each_type_are_written_again_as_they_were(world: ScanWo
     assert [without_record(row) for row in rows] == first * 3
     assert sum(each is not None for each in first[0].values()) == sum(read is not None for *_, read in TYPES)
     assert len(tables.dead()) == 1
+
+
+async def test_files_of_other_buckets_are_merged_in_larger_groups(world: ScanWorld, tables: Tables) -> None:
+    (a,) = await world.topic("orders", 1)
+    await tables.create("orders", layout=["bucket[4](key)"], is_keyed=True)
+    expected: dict[str, str] = {}
+    for buckets, groups in ((4, 4), (6, 2), (None, 1), (3, 1)):
+        if buckets != 4:
+            with tables.load().update_spec() as update:
+                for field in tables.load().spec().fields:
+                    update.remove_field(field.name)
+                if buckets is not None:
+                    update.add_field("key", BucketTransform(buckets), f"in_{buckets}")
+        assert groups_of(tables.load(), ("key",)).buckets == groups
+        for keys in (range(2), range(12)):
+            pairs = [(f"k{n}", None if n % 5 == 4 else f"{buckets}-{len(keys)}") for n in keys]
+            expected |= {key: value for key, value in pairs if value is not None}
+            expected = {key: value for key, value in expected.items() if (key, None) not in pairs}
+            await world.commit((a, batch(*pairs[:1])), (a, batch(*pairs[1:])))
+            await merge(tables, split_bytes=1)
+            assert values(tables) == expected
 
 
 async def test_what_was_rolled_back_is_merged_again(world: ScanWorld, tables: Tables) -> None:
