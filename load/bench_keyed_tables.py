@@ -16,7 +16,6 @@ import random
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +55,7 @@ def main() -> None:
     parser.add_argument("--more", type=int, default=1_000_000, help="records of the second merge")
     parser.add_argument("--record-bytes", type=int, default=100)
     parser.add_argument("--split-megabytes", type=int, default=64)
+    parser.add_argument("--alone", action="store_true", help="without MERGE INTO")
     args = parser.parse_args()
     print(machine_state())
     with tempfile.TemporaryDirectory(prefix="headrace-keyed-") as place, DevServer(Path(place) / "data") as server:
@@ -65,8 +65,10 @@ def main() -> None:
             size = produce(server.bootstrap, count, args.keys, args.record_bytes, seed=count)
             if step == "new table":
                 asyncio.run(create(settings))
-            for way in both(server, settings, Path(place), args.split_megabytes * 1024 * 1024):
-                print(told(step, way, count, size), flush=True)
+            way = spark_tables(server, settings, args.split_megabytes * 1024 * 1024)
+            print(told(step, way, count, size), flush=True)
+            if not args.alone:
+                print(told(step, merge_into(server, Path(place)), count, size), flush=True)
             print(machine_state(), flush=True)
 
 
@@ -76,12 +78,6 @@ def told(step: str, way: KeyedWay, records: int, size: int) -> str:
         f"{step}, {way.name}: {records / way.seconds:,.0f} records/s, {size / way.seconds / 1e6:.1f} MB/s of keys and"
         f" values, {way.seconds:.1f} s, {way.cpu:.0f} CPU s, agent {way.agent_cpu:.0f} CPU s, {way.rows:,} rows"
     )
-
-
-def both(server: DevServer, settings: Settings, place: Path, split_bytes: int) -> Iterator[KeyedWay]:
-    """Each way once, to its table."""
-    yield spark_tables(server, settings, split_bytes)
-    yield merge_into(server, place)
 
 
 def produce(bootstrap: str, count: int, keys: int, record_bytes: int, seed: int) -> int:
