@@ -57,6 +57,20 @@ async def test_old_snapshots_go_and_the_table_is_continued(world: ScanWorld, tab
     assert {path for path in files(tables) if path.suffix == ".parquet"} == scan, "files that were replaced are gone"
 
 
+async def test_rewrites_of_others_in_a_row_are_continued(world: ScanWorld, tables: Tables) -> None:
+    """Between the snapshot of the offsets and the current one is another one, which is not named."""
+    key = await written(world, tables)
+    for _ in range(2):
+        rewrite(tables.load())
+    expire(tables.load(), LATER)
+    assert len(tables.load().metadata.snapshots) == 3
+    await world.write(key, 9)
+    assert (await tables.follow()).condition is Condition.FOLLOWING
+    await tables.check()
+    expire(tables.load(), LATER)
+    assert len(tables.load().metadata.snapshots) == 1
+
+
 async def test_what_a_tag_or_a_branch_has_stays(world: ScanWorld, tables: Tables) -> None:
     await written(world, tables)
     snapshots = [each.snapshot_id for each in tables.load().metadata.snapshots]
