@@ -47,7 +47,8 @@ OLDEST_PYSPARK = (4, 0)
 DESCRIPTION = """\
 Append what is new to the Iceberg tables of topics, and merge it into those with a row per key, large parts on Spark,
 until each has everything. Settings come from HEADRACE_* variables: HEADRACE_METASTORE_URL, HEADRACE_BUCKET,
-HEADRACE_TABLES_CATALOG_NAME, ... The last line of stdout is a summary. Exit status 1: a table is stopped or could not be read."""
+HEADRACE_TABLES_CATALOG_NAME, ... The last line of stdout is a summary.
+Exit status 1: a table is stopped or could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
