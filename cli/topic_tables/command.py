@@ -19,6 +19,7 @@ from headrace.cli.tables import add_yes, confirm, pairs, say, show
 from headrace.config.declared import declared
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.config.table_configs import APPEND, UPSERT
 from headrace.storage.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ Iceberg tables of topics: each committed record once, read from the bucket witho
   headrace tables create orders -b 127.0.0.1:9092
   headrace tables create orders --partition-by day --from latest -b 127.0.0.1:9092
   headrace tables create orders --value-format registry -b 127.0.0.1:9092
+  headrace tables create customers --mode upsert -b 127.0.0.1:9092
   headrace tables show orders -b 127.0.0.1:9092
   headrace tables list --json -b 127.0.0.1:9092
   headrace tables pause orders -b 127.0.0.1:9092
@@ -48,7 +50,7 @@ FROM_AGENT = (
     "tables.catalog.name", "tables.catalog.uri", "tables.warehouse", "tables.namespace",
 )  # fmt: skip
 TOLERANCES = ("none", "invalid_data", "all")
-_LIST = ("table", "topic", "condition", "records", "lag", "waited_ms", "reason")
+_LIST = ("table", "topic", "mode", "condition", "records", "lag", "waited_ms", "reason")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(title="commands", metavar=ACTIONS, required=True)
     listing = commands.add_parser("list", help="list the tables, and how far each is")
     creating = commands.add_parser("create", help="create the table of a topic")
-    _create_flags(creating)
+    _add_definition(creating)
     showing = commands.add_parser("show", help="show a table, and the lines that read it")
     altering = commands.add_parser("alter", help="change how long a table keeps its rows")
     altering.add_argument(
@@ -95,7 +97,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         command.set_defaults(run=run, work=run_it)
 
 
-def _create_flags(creating: argparse.ArgumentParser) -> None:
+def _add_definition(creating: argparse.ArgumentParser) -> None:
+    """What a table is from its creation on."""
     creating.add_argument("topic")
     creating.add_argument("--table", metavar="NAME", help="name of the table (the topic's, with _ for . and -)")
     creating.add_argument(
@@ -129,6 +132,20 @@ def _create_flags(creating: argparse.ArgumentParser) -> None:
         " (default), records with a schema that the table cannot follow, too",
     )
     creating.add_argument(
+        "--mode",
+        default=APPEND,
+        choices=(APPEND, UPSERT),
+        help="append (default): a row per record; upsert: a row per key, for a compacted topic or with --key-columns;"
+        " headrace-spark-tables merges the records",
+    )
+    creating.add_argument(
+        "--key-columns",
+        type=lambda text: tuple(filter(None, map(str.strip, text.split(",")))),
+        default=(),
+        metavar="COLUMNS",
+        help="columns of the value that make the key of --mode upsert, separated by commas; key is the record's",
+    )
+    creating.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a property of the Iceberg table"
     )
     creating.add_argument(
@@ -137,6 +154,7 @@ def _create_flags(creating: argparse.ArgumentParser) -> None:
 
 
 def _delete_flags(deleting: argparse.ArgumentParser) -> None:
+    """Which rows go, and how."""
     which = deleting.add_mutually_exclusive_group(required=True)
     which.add_argument(
         "--where", metavar="CONDITION", help="for example \"kafka.timestamp < '2026-01-01T00:00:00+00:00'\""
@@ -190,6 +208,7 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 async def _create(args: argparse.Namespace, tables: OpenTables) -> None:
     from headrace.scan.tables.declaration import default_name
+    from headrace.scan.tables.worker import KEPT_BY_SPARK
 
     name = args.table or default_name(args.topic)
     properties = pairs(args.set, "property")
@@ -197,7 +216,8 @@ async def _create(args: argparse.Namespace, tables: OpenTables) -> None:
         *(name, args.topic, args.start, args.partition_by, properties, _values(args)), retention_ms=args.retention_ms
     )
     identifier = f"{tables.catalog.namespace}.{name}"
-    say(args, f"created: {identifier}", table=identifier, topic=args.topic)
+    kept = f". {KEPT_BY_SPARK}; the role tables does not" if args.mode == UPSERT else ""
+    say(args, f"created: {identifier}{kept}", table=identifier, topic=args.topic, mode=args.mode)
 
 
 def _values(args: argparse.Namespace) -> Values:
@@ -209,7 +229,7 @@ def _values(args: argparse.Namespace) -> Values:
             text = Path(args.schema_file).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise InvalidError(f"--schema-file cannot be read: {error}") from error
-    return Values(args.value_format, text, args.errors_tolerance)
+    return Values(args.value_format, text, args.errors_tolerance, args.mode == UPSERT, args.key_columns)
 
 
 async def _list(args: argparse.Namespace, tables: OpenTables) -> None:
@@ -225,7 +245,9 @@ async def _show(args: argparse.Namespace, tables: OpenTables) -> None:
 
 
 def _text(found: dict[str, Any]) -> str:
-    head = [f"{key}: {found[key]}" for key in ("table", "topic", "topic_id", "condition", "records", "snapshot")]
+    head = [
+        f"{key}: {found[key]}" for key in ("table", "topic", "topic_id", "mode", "condition", "records", "snapshot")
+    ]
     if found["reason"]:
         head.append(f"reason: {found['reason']}")
     if found["retention_ms"] >= 0:

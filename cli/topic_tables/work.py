@@ -14,24 +14,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.config.settings import Settings
-from headrace.config.table_configs import ENABLE
+from headrace.config.table_configs import APPEND, ENABLE, UPSERT
 from headrace.config.table_configs import RETENTION_MS as RETENTION_CONFIG
 from headrace.config.table_configs import TOLERANCE as TOLERANCE_CONFIG
 from headrace.scan.cluster import ScannedCluster, open_cluster
 from headrace.scan.errors import ForeignTableError, OptionError
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.tables.catalog import CatalogAddress, TableCatalog, snapshot_view
-from headrace.scan.tables.creating import Values, create_table
+from headrace.scan.tables.creating import Values, create_table, require_key
 from headrace.scan.tables.declaring import declarations
 from headrace.scan.tables.expiry import expire
 from headrace.scan.tables.looking import Condition, TableLook, TableReader
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
 from headrace.scan.tables.resume import Choice, decide, decide_letters, follow_log
-from headrace.scan.tables.state import BINARY, PAUSED, RETENTION_MS, TOLERANCE
+from headrace.scan.tables.state import PAUSED, RETENTION_MS, TOLERANCE, table_end
 from headrace.scan.tables.upkeep.deleting import RowDeletion, condition_of, count_rows, with_key
 from headrace.scan.tables.upkeep.live_files import KnownManifests
 from headrace.scan.tables.upkeep.replacing import Replacer
 from headrace.scan.tables.waiting import waited_ms
+from headrace.scan.tables.worker import KEPT_BY_SPARK
 from headrace.storage.errors import HeadraceError, NotFoundError
 
 DECLARED = "declared"
@@ -76,12 +77,14 @@ class OpenTables:
         """Create the table and fix where it begins. NotFoundError for an unknown topic; errors as TableCatalog and
         require_format.
         """
-        image = (await TopicCatalog(self.cluster.metastore).refresh()).topics_by_name.get(topic)
-        if image is None:
+        image = await TopicCatalog(self.cluster.metastore).refresh()
+        found = image.topics_by_name.get(topic)
+        if found is None:
             raise NotFoundError(f"topic does not exist: topic={topic}")
         _require_retention(retention_ms)
         values = values or Values()
-        await create_table(self.cluster, self.catalog, name, image, start, layout, properties, values)
+        require_key(image, topic, values)
+        await create_table(self.cluster, self.catalog, name, found, start, layout, properties, values)
         if retention_ms >= 0:
             await asyncio.to_thread(self.catalog.set_property, name, RETENTION_MS, str(retention_ms))
 
@@ -106,7 +109,8 @@ class OpenTables:
         """The tables that topic configs declare and that are not there. `topics`: those of the tables that are."""
         image = await TopicCatalog(self.cluster.metastore).refresh()
         return [
-            {"table": declared.name, "topic": topic.name, "condition": DECLARED} | dict.fromkeys(_NUMBERS)
+            {"table": declared.name, "topic": topic.name, "mode": UPSERT if declared.is_keyed else APPEND}
+            | {"condition": DECLARED} | dict.fromkeys(_NUMBERS)
             | {"reason": "the name is taken" if declared.name in topics else "no worker has made it yet"}
             for topic, declared in declarations(image)
             if topics.get(declared.name) != topic.name
@@ -132,6 +136,8 @@ class OpenTables:
                 {"partition": gap.partition, "start": gap.start, "end": gap.end}
                 for gap in (progress.gaps if progress is not None else ())
             ],
+            "end": None if progress is None else table_end(look.table.properties)._asdict(),
+            "key_columns": list(look.definition.key_columns),
             "value_format": look.definition.value_format,
             "errors_tolerance": look.definition.tolerance,
             "retention_ms": look.definition.retention_ms,
@@ -148,7 +154,7 @@ class OpenTables:
 
     def _dead_letters(self, look: TableLook) -> dict[str, Any] | None:
         """The dead-letter table and how many records it has; None if there is none."""
-        letters = None if look.definition.value_format == BINARY else self.catalog.load_dead_letters(look.table)
+        letters = self.catalog.load_dead_letters(look.table) if look.definition.has_dead_letters else None
         if letters is None:
             return None
         snapshot = letters.metadata.current_snapshot()
@@ -218,7 +224,7 @@ class OpenTables:
             config = ENABLE if tolerance is None else TOLERANCE_CONFIG
             raise OptionError(f"topic configs made this table: set {config} of topic {look.definition.topic}")
         if tolerance is not None:
-            if look.definition.value_format == BINARY:
+            if not look.definition.has_dead_letters:
                 raise OptionError(f"every record fits: {name} has no schema")
             await asyncio.to_thread(self.catalog.set_property, name, TOLERANCE, tolerance)
         await asyncio.to_thread(self.catalog.set_property, name, PAUSED, "")
@@ -228,12 +234,17 @@ class OpenTables:
             await asyncio.to_thread(decide_letters, look.letters.table, choice)
             return
         letters = None
-        if look.definition.value_format != BINARY:
+        if look.definition.has_dead_letters:
             letters = await asyncio.to_thread(self.catalog.load_dead_letters, look.table)
         if look.step is None or not look.step.ahead:
             await asyncio.to_thread(decide, look.table, choice, letters)
         elif choice is not Choice.LOG:
             raise OptionError(f"say --at log: {look.reason}")
+        elif look.definition.is_keyed:
+            raise OptionError(
+                "a table with a row per key cannot go back: the rows that it replaced are gone. Drop it and create it"
+                f" again: {look.reason}"
+            )
         else:
             ahead = {each.partition: each for each in look.step.ahead}
             await asyncio.to_thread(follow_log, look.table, ahead, letters)
@@ -256,12 +267,13 @@ class OpenTables:
         return {
             "table": name,
             "topic": look.definition.topic,
+            "mode": look.definition.mode,
             "condition": look.condition.value,
             "records": look.progress.records if look.progress is not None else 0,
             "lag": sum(look.lag.values()) if look.step is not None else None,
             "waited_ms": await waited_ms(self.cluster.metastore, look, self.cluster.clock.wall_ms()),
             "dead_letters": await asyncio.to_thread(self._dead_letters, look),
-            "reason": look.reason or None,
+            "reason": look.reason or (KEPT_BY_SPARK if look.definition.is_keyed else None),
             "commit_interval_ms": None if look.declared is None else look.declared.interval_ms,
         }
 
@@ -274,4 +286,4 @@ def _require_retention(retention_ms: int) -> None:
 def _unreadable(name: str, topic: str | None, error: HeadraceError) -> dict[str, Any]:
     """The row of a table that is there and cannot be read."""
     unknown = dict.fromkeys(_NUMBERS)
-    return {"table": name, "topic": topic, "condition": UNKNOWN, **unknown, "reason": str(error)}
+    return {"table": name, "topic": topic, "mode": None, "condition": UNKNOWN, **unknown, "reason": str(error)}

@@ -1,5 +1,5 @@
-"""The command `headrace-spark-tables`: appends to the Iceberg tables of topics until each has everything, does the
-upkeep that is due, then ends.
+"""The command `headrace-spark-tables`: appends to the Iceberg tables of topics, or merges into those with a row per
+key, until each has everything, does the upkeep that is due, then ends.
 
 No executor is requested before a table lacks more than one task's worth of records.
 
@@ -46,9 +46,10 @@ from headrace.storage.supervision import Supervisor
 
 OLDEST_PYSPARK = (4, 0)
 DESCRIPTION = """\
-Append what is new to the Iceberg tables of topics, large parts on Spark, until each has everything. Settings come from
-HEADRACE_* variables: HEADRACE_METASTORE_URL, HEADRACE_BUCKET, HEADRACE_TABLES_CATALOG_NAME, ... The last line of stdout
-is a summary. Exit status 1: a table is stopped or could not be read."""
+Append what is new to the Iceberg tables of topics, and merge it into those with a row per key, large parts on Spark,
+until each has everything. Settings come from HEADRACE_* variables: HEADRACE_METASTORE_URL, HEADRACE_BUCKET,
+HEADRACE_TABLES_CATALOG_NAME, ... The last line of stdout is a summary.
+Exit status 1: a table is stopped or could not be read."""
 
 
 @dataclass(frozen=True, slots=True)

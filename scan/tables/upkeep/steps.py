@@ -24,7 +24,7 @@ from headrace.scan.tables.catalog import TableCatalog, translated, view_of
 from headrace.scan.tables.data_files import DataFilePlace
 from headrace.scan.tables.expiry import expire
 from headrace.scan.tables.orphans import remove_orphans
-from headrace.scan.tables.state import BINARY, Broken, Definition, standing_of
+from headrace.scan.tables.state import Broken, Definition, standing_of
 from headrace.scan.tables.upkeep.deleting import DeletedRows, retain
 from headrace.scan.tables.upkeep.live_files import KnownManifests
 from headrace.scan.tables.upkeep.replacing import Replacer, why_untouched
@@ -105,7 +105,7 @@ class TableUpkeep:
     def _tables(self, name: str) -> Iterator[tuple[Definition, Callable[[], Table]]]:
         table, definition = self.catalog.load_own(name)
         yield definition, lambda: self.catalog.load(name)
-        letters = None if definition.value_format == BINARY else self.catalog.load_dead_letters(table)
+        letters = self.catalog.load_dead_letters(table) if definition.has_dead_letters else None
         if letters is not None:
             yield definition, lambda: self.catalog.load(letters.name()[-1])
 
