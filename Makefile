@@ -37,7 +37,7 @@ $(TRY_STAMP):
 
 setup: $(STAMP) ## create .venv with the pinned dependencies and Headrace itself
 
-# uv takes a quarter of pip's time; where only pip is told of a mirror of the package index, pip does it.
+# uv takes a quarter of the time of pip. pip does it where only pip knows a mirror of the package index.
 $(STAMP):
 	@echo "setting up $(VENV) (pinned dependencies, about half a minute)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -57,7 +57,7 @@ class WeekTime:
 
 
 def rows(rng: np.random.Generator, now_ms: int, first: int, count: int) -> pa.Table:
-    """So many rows of each partition, from this offset on."""
+    """Return so many rows of each partition, from this offset on."""
     total = count * PARTITIONS
     text = rng.integers(0, 1 << 62, size=(total, 4))
     columns = {
@@ -80,7 +80,7 @@ def add(table: Table, new: pa.Table, end: int) -> None:
 
 
 def measured(table: Table, name: str, now_ms: int) -> dict[str, Any]:
-    """What the table consists of, and the seconds of queries."""
+    """Return what the table consists of, and the seconds of queries."""
     current = table.metadata.current_snapshot()
     assert current is not None
     manifests = current.manifests(table.io)

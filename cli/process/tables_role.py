@@ -126,7 +126,7 @@ class TablesRole:
             await asyncio.to_thread(catalog.close)
 
     def _jobs(self, tables: TableReader, schedule: UpkeepSchedule) -> JobRunner:
-        """What does the jobs of upkeep, one at a time."""
+        """Return the runner that does the jobs of upkeep, one at a time."""
         from headrace.compactor.runner import JobHandler, JobRunner
         from headrace.scan.tables.upkeep.jobs import UpkeepJobs
         from headrace.scan.tables.upkeep.metrics import UpkeepMetrics

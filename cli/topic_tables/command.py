@@ -98,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_definition(creating: argparse.ArgumentParser) -> None:
-    """What a table is from its creation on."""
+    """Add the flags for what a table is from its creation on."""
     creating.add_argument("topic")
     creating.add_argument("--table", metavar="NAME", help="name of the table (the topic's, with _ for . and -)")
     creating.add_argument(
@@ -154,7 +154,7 @@ def _add_definition(creating: argparse.ArgumentParser) -> None:
 
 
 def _delete_flags(deleting: argparse.ArgumentParser) -> None:
-    """Which rows go, and how."""
+    """Add the flags that say which rows go, and how."""
     which = deleting.add_mutually_exclusive_group(required=True)
     which.add_argument(
         "--where", metavar="CONDITION", help="for example \"kafka.timestamp < '2026-01-01T00:00:00+00:00'\""

@@ -110,7 +110,7 @@ def offsets_of(text: str) -> dict[int, TablePosition]:
 
 
 class TableEnd(NamedTuple):
-    """Where a table ends and the rest of its topic begins."""
+    """The place where a table ends and the rest of its topic begins."""
 
     snapshot_id: int
     """The snapshot that has each committed record below the offsets."""

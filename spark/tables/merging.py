@@ -63,7 +63,7 @@ class KeyMerge:
     progress: TableProgress
 
     async def advance(self) -> TableRound:
-        """At most one commit. Errors as TableWorker.keep."""
+        """Make at most one commit. Errors as TableWorker.keep."""
         use, look = self.worker.use, self.look
         assert look.topic is not None, "a table that follows has a topic"
         cluster = self.worker.tables.cluster
@@ -87,7 +87,7 @@ class KeyMerge:
         return await self.worker._commit(self.name, self.look, self.step, self.progress, reached, made)
 
     async def _by_spark(self, splits: Sequence[Split], groups: KeyGroups) -> Made | None:
-        """None if the driver has to decide about records. UnavailableError: a task failed."""
+        """Return None if the driver has to decide about records. UnavailableError: a task failed."""
         use, look = self.worker.use, self.look
         place = DataFilePlace.of(look.table)
         open_split = SplitTask(AppendTask(place, look.definition, use.registry_url, use.bucket), groups.buckets)

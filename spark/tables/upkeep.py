@@ -76,5 +76,5 @@ def write_on_spark(
 
 @short_errors
 def write_in_task(place: DataFilePlace, group: Group) -> list[DataFile]:
-    """As write_group, on an executor."""
+    """Do as write_group, on an executor."""
     return write_group(place, group)

@@ -36,7 +36,7 @@ def cluster(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPath
 
 
 def _followed(http: str) -> int:
-    """How many of the commit shards an agent follows; -1 if it has not counted yet."""
+    """Return how many of the commit shards an agent follows; -1 if it has not counted yet."""
     with urllib.request.urlopen(f"http://{http}/metrics", timeout=SECONDS_MAX) as answer:
         for line in answer.read().decode().splitlines():
             if line.startswith("headrace_fetch_feed_followed_shards "):

@@ -319,7 +319,7 @@ class MetastoreLine:
         self._remote = Remote(world, process, "metastore", LATENCY, rng)
         self._rng = rng
         self.full: FullFollowing | None = None
-        """What is told of each poll, if there is one."""
+        """Gets each poll, if it is set."""
         self._stays_on: Database | None = None
         self._stays_until = 0.0
 

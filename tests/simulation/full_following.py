@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FullFollowing:
-    """Of one process."""
+    """The index of one process that follows all."""
 
     def __init__(self, node_id: int, shards: int) -> None:
         self.node_id = node_id

@@ -1,4 +1,4 @@
-"""Which live agents follow a commit shard whether their clients read it or not; pure.
+"""Chooses the live agents that follow a commit shard, also if their clients do not read it; pure.
 
 Place: followed_shards.py asks it when the agents or the count of shards change.
 Invariant: all agents with the same image and the same count choose the same, in every release: the scores are fixed.
@@ -59,7 +59,7 @@ def assigned_shards(
 
 
 def _scores(nodes: NDArray[np.uint64], shards: int) -> NDArray[np.uint64]:
-    """By shard and agent, never 0."""
+    """Return a score for each shard and agent, never 0."""
     by_shard = (np.arange(shards, dtype=np.uint64) + np.uint64(1)) * _GOLDEN
     return _mixed(_mixed(nodes + _GOLDEN)[np.newaxis, :] ^ by_shard[:, np.newaxis]) | np.uint64(1)
 

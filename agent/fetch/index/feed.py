@@ -6,7 +6,7 @@ Without consumers at the log's end it polls rarely: no answer depends on an up-t
 asked for everything that it lacks, and a fetch that reaches the end starts with a poll. Consumers that read what is
 behind the end cost no polls.
 It asks for the commit shards that the index follows (followed_shards.py). Heads of all shards, the database's clock and
-the end of the metadata log are in each page, whatever is followed.
+the end of the metadata log are in each page, also of shards that are not followed.
 Invariant: rows reach the index in the order of the feed, one page at a time. A failed poll
 changes nothing; after an unexpected failure the index forgets everything, so that
 readers ask the primary and never use a half-applied page. If a page begins another history or rows are lost, every

@@ -1,4 +1,4 @@
-"""Which commit shards of the feed this agent follows (decisions/0087): applies shard_interest.py to the index.
+"""Keeps which commit shards of the feed this agent follows (decisions/0087): applies shard_interest.py to the index.
 
 Place: told by fetches, commits and polls; tells the tail index which shards to follow, and which to drop.
 Invariant: a shard that a fetch waits for is followed from before the look-up until the wait ends. A shard that this
@@ -106,7 +106,7 @@ class FollowedShards:
         return heard
 
     def _unwanted(self, page: FeedPage, now: float) -> frozenset[int]:
-        """None while a growth is not followed yet: what this agent committed may be in a shard that comes with it."""
+        """Return no shard while a growth is not followed yet: this agent's commits may be in a shard that comes with it."""
         if len(page.heads) > self._index.shards:
             return frozenset()
         heads = self._index.heads

@@ -7,7 +7,7 @@ wrong. The sources can be combined without a race because high watermark and log
 of the metastore, and because a primary's answer is ignored if something was removed after it was requested, or if its
 commit shard was not followed yet (`generation`).
 The index holds something only of commit shards that it follows, those in `heads`. It begins to follow one from the head
-that the newest page had: whatever is asked for afterwards is at least as new, so nothing is missed in between.
+that the newest page had: an answer that is asked for afterwards is at least as new, so nothing is missed in between.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class FollowPolicy(NamedTuple):
     again_s: float = 30.0
     read_s: float = 60.0
     wait_s: float = 2.0
-    """From the end of a wait to the same client's next fetch."""
+    """The time from the end of a wait to the same client's next fetch."""
     commit_s: float = 60.0
     """Longer than followers by hash need to poll once, also after a quiet time."""
     handover_s: float = 300.0

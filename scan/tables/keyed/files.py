@@ -78,7 +78,7 @@ def groups_of(table: Table, paths: Sequence[str]) -> KeyGroups:
 
 
 def _bucket_of(spec: PartitionSpec, schema: Schema, path: str) -> tuple[int, int]:
-    """Where the key's bucket is in a file's partition, and how many there are; 1: the spec has none."""
+    """Return where the key's bucket is in a file's partition, and how many there are; 1: the spec has none."""
     if path in schema.column_names:
         source = schema.find_field(path).field_id
         for at, field in enumerate(spec.fields):

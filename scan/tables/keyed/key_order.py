@@ -1,5 +1,5 @@
-"""In which order a keyed table takes the partitions of a topic after changes of their count, so that each key's records
-come in order. Pure, but for `waits_of`.
+"""Decides in which order a keyed table takes the partitions of a topic after changes of their count, so that
+each key's records come in order. Pure, but for `waits_of`.
 
     growth, doubling   a new partition waits until the table has its source up to the change (for a doubling: up to the
                        boundary, behind which the source gets no key that moved)

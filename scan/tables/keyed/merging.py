@@ -1,4 +1,4 @@
-"""Which record of each key is its row, and which rows of a file that replaces. Pure, on Arrow.
+"""Decides which record of each key is its row, and which rows of a file that replaces. Pure, on Arrow.
 
     changes       a row per record: its key, its place in the log, whether it deletes, and the columns of the table
     last_changes  one of them per key

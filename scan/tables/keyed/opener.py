@@ -115,7 +115,7 @@ class KeyedOpener:
         return not self._is_known(rows).all()
 
     def _is_known(self, rows: pa.Table) -> NDArray[np.bool_]:
-        """Which rows have each key column."""
+        """Return which rows have each key column."""
         known = np.ones(len(rows), bool)
         for path in self.paths:
             if path.split(".")[0] not in rows.column_names:

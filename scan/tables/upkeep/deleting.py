@@ -132,7 +132,7 @@ class RowDeletion:
         return total
 
     def _batch(self, table: Table) -> tuple[Replacement, DeletedRows] | None:
-        """What one commit replaces; None if there is no such row."""
+        """Return what one commit replaces; None if there is no such row."""
         gone: list[DataFile] = []
         added: list[DataFile] = []
         rows = rewritten = size = 0

@@ -1,4 +1,4 @@
-"""Which files of a table become one. Pure.
+"""Plans which files of a table become one. Pure.
 
     files of one partition -> tiers of similar size -> groups of neighbours -> each group becomes one file
 

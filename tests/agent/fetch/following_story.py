@@ -6,7 +6,7 @@ Fault model: pages are cut short; rows are forgotten; the incarnation changes; t
 starts move; extents are merged; shards double; agents come and go; time jumps.
 Checked: an answer of the index is at least as new as the newest complete poll, and no newer than the truth; what the
 index holds is of followed shards; a fetch that waits is woken by what a complete poll brought; what this agent commits
-is in the index when the first complete poll after it ends; and at rest, index and primary agree.
+is in the index when the first complete poll after it ends; and once nothing changes any more, index and primary agree.
 """
 
 from __future__ import annotations

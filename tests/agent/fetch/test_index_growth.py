@@ -72,7 +72,7 @@ class GrowingFeed:
 
 
 def _story(seed: int, made: Callable[[int], TailIndex], *, loses: bool = False) -> list[str]:
-    """What was wrong."""
+    """Return what was wrong."""
     rng = random.Random(seed)
     feed, index = GrowingFeed(rng), made(COUNTS[0])
     forgotten: list[Extent] = []

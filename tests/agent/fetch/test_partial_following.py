@@ -149,7 +149,7 @@ def _growth_is_followed_by_half(patch: Patch) -> None:
 
 
 def _skipped_rows_wake_nobody(patch: Patch) -> None:
-    """A fetch whose partition is not in the index sleeps on when another history begins."""
+    """A fetch of a partition that the index lacks sleeps on when another history begins."""
     patch.setattr(Waiters, "notify_all", lambda self, new_bytes: None)
 
 

@@ -38,7 +38,7 @@ def image(configs: dict[str, str], *, has_feature: bool = True) -> MetadataImage
 
 
 def changed(before: MetadataImage, **configs: str | None) -> dict[str, str | None] | Verdict:
-    """What the change leaves in the log, by name; `_` is a dot."""
+    """Return what the change leaves in the log, by name; `_` is a dot."""
     wishes = [
         Wish(name.replace("_", "."), Operation.DELETE if value is None else Operation.SET, value)
         for name, value in configs.items()

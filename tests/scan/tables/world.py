@@ -125,7 +125,7 @@ class Tables:
         await asyncio.to_thread(self.catalog.create, name or topic, definition, layout, properties)
 
     async def create_with_columns(self, topic: str, values: tuple[str, str], layout: Sequence[str]) -> None:
-        """As the command: `values` are a format and the text of its schema."""
+        """Make a table as the command does: `values` are a format and the text of its schema."""
         await self.create_as_told(topic, values, layout)
 
     async def create_as_told(self, topic: str, values: Sequence[str], layout: Sequence[str] = (), **more: Any) -> None:
@@ -194,7 +194,7 @@ class Tables:
         return sorted(rows, key=lambda row: (row["kafka"]["partition"], row["kafka"]["offset"]))
 
     def placed(self, name: str = "orders") -> dict[tuple[int, int], dict[str, Any]]:
-        """By partition and offset of each row, the partition of its file as the table's metadata has it."""
+        """Return by partition and offset of each row the partition of its file as the table's metadata has it."""
         table, found = self.load(name), {}
         for task in table.scan().plan_files():
             fields = table.metadata.specs()[task.file.spec_id].fields

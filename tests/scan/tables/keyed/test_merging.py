@@ -1,4 +1,4 @@
-"""Which record of a key is its row: by offset inside a partition, in any order of arrival."""
+"""Checks which record of a key is its row: by offset inside a partition, in any order of arrival."""
 
 from __future__ import annotations
 
