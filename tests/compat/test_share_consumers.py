@@ -21,6 +21,7 @@ import confluent_kafka
 import pytest
 
 from load.dev_server import DevServer
+from load.share_torture import MEMBER
 from load.tools import JAVA_LIBRARIES
 from tests.compat.conftest import SETTINGS
 from tests.java_program import java_command
@@ -41,8 +42,7 @@ class ShareMember:
     """One consumer process; what it said so far is in `lines`."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, released: int) -> None:
-        source = Path(__file__).with_name("ShareMember.java")
-        command = [*java_command(source, f"{JAVA_LIBRARIES}/*"), bootstrap, group, topic, str(released)]
+        command = [*java_command(MEMBER, f"{JAVA_LIBRARIES}/*"), bootstrap, group, topic, str(released)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
 
@@ -37,8 +38,15 @@ logger = logging.getLogger(__name__)
 class ShareGroups:
     """Makes and serves share groups. Every answer carries a code; nothing raises for what clients can do."""
 
-    def __init__(self, api: GroupApi, cluster: ClusterView, clock: Clock, rules: ShareGroupRules) -> None:
-        self.rules = rules
+    def __init__(
+        self,
+        api: GroupApi,
+        cluster: ClusterView,
+        clock: Clock,
+        rules: ShareGroupRules,
+        on_rebalance: Callable[[], None],
+    ) -> None:
+        self.rules, self._on_rebalance = rules, on_rebalance
         self._api, self._cluster, self._clock = api, cluster, clock
         self._turns = ClientTurns()
         self._newest = ShareTopics(None, {}, {})
@@ -46,6 +54,7 @@ class ShareGroups:
     def restore(self, group_id: str, now: float, record: GroupRecord | None) -> tuple[ShareGroup, list[GroupEffect]]:
         """A coordinated.Restore."""
         group = ShareGroup(group_id, lambda: self.rules.size_max, lambda: self.rules.of(group_id), self.topics)
+        group.on_rebalance = self._on_rebalance
         if record is not None:
             group.restore(now, record)
         return group, []

@@ -18,9 +18,8 @@ from headrace.agent.groups.held_groups import Held
 from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.group_partitions import GroupPartitions
 from headrace.agent.groups.share.owner import ShareOwner
-from headrace.agent.groups.share.share_partition import SharePartition
+from headrace.metastore.api.groups import GroupApi
 from headrace.metastore.api.read import ReadableEnds
-from headrace.metastore.api.share_groups import ShareGroupApi
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.errors import HeadraceError
 
@@ -37,7 +36,7 @@ class ShareOffset(NamedTuple):
 class ShareOffsets:
     """Every answer carries a code; nothing raises for what clients can do."""
 
-    def __init__(self, api: ShareGroupApi, administration: GroupAdministration, owner: ShareOwner) -> None:
+    def __init__(self, api: GroupApi, administration: GroupAdministration, owner: ShareOwner) -> None:
         self._api, self._administration, self._owner = api, administration, owner
 
     async def describe(self, group_id: str) -> dict[int, ShareOffset] | ErrorCode:
@@ -68,7 +67,7 @@ class ShareOffsets:
             return ErrorCode.non_empty_group
         for key, start in starts.items():
             before = owned.group.partitions.get(key)
-            partition = owned.group.partitions[key] = SharePartition(start)
+            partition = owned.group.partitions[key] = owned.new_partition(start)
             partition.changes = 1 + (0 if before is None else before.changes)
         if not await owned.store(starts):
             return ErrorCode.not_coordinator
@@ -83,7 +82,8 @@ class ShareOffsets:
         if owned.group.state_name != EMPTY:
             return ErrorCode.non_empty_group
         try:
-            await self._api.delete_share_partitions(group_id, owned.held.epoch, sorted(keys))
+            await self._api.delete_offsets(group_id, owned.held.epoch, sorted(keys))
+            self._owner.forget(owned, keys)
         except HeadraceError as error:
             logger.warning("share offsets not deleted: group=%s error=%s", group_id, error)
             return ErrorCode(coordinator_error(error))

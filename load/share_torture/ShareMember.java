@@ -1,7 +1,7 @@
 // A member of a share group: ShareMember BOOTSTRAP GROUP TOPIC RELEASED. It releases a record whose value is divisible by
 // RELEASED at its first delivery (0: none), and accepts all others. It sets the group to begin with the first record.
-// It prints `got VALUE ATTEMPT` when it gets a record, and `accepted VALUE` once its acceptance was answered. It ends in
-// good order when its input ends.
+// It prints `got VALUE ATTEMPT` when it gets a record, `accepted VALUE` once its acceptance was answered, and `unsure VALUE`
+// if it was refused or it is not known whether it was stored. It ends in good order when its input ends.
 
 import java.time.Duration;
 import java.util.ArrayList;
@@ -17,6 +17,7 @@ import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.consumer.AcknowledgeType;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaShareConsumer;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.serialization.StringDeserializer;
@@ -71,13 +72,18 @@ public class ShareMember {
                 accepted.add(record);
             }
         }
-        Map<TopicIdPartition, Optional<org.apache.kafka.common.KafkaException>> outcome = consumer.commitSync();
+        Map<TopicIdPartition, Optional<KafkaException>> outcome = Map.of();
+        try {
+            outcome = consumer.commitSync();
+        } catch (KafkaException error) {
+            System.out.println("trouble " + error);
+        }
         for (ConsumerRecord<String, String> record : accepted) {
+            Optional<KafkaException> told = null;
             for (TopicIdPartition partition : outcome.keySet()) {
-                if (partition.partition() == record.partition() && outcome.get(partition).isEmpty()) {
-                    System.out.println("accepted " + record.value());
-                }
+                told = partition.partition() == record.partition() ? outcome.get(partition) : told;
             }
+            System.out.println((told != null && told.isEmpty() ? "accepted " : "unsure ") + record.value());
         }
     }
 }
