@@ -25,15 +25,15 @@ class OffsetsOfGroup(NamedTuple):
     change: Callable[[KafkaCluster, str, Mapping[TopicPartition, int]], None]
 
 
-def offsets_of(cluster: KafkaCluster, group: str) -> OffsetsOfGroup:
-    """NotFoundError if there is nothing of the group; other errors as `require`."""
+def offsets_of(cluster: KafkaCluster, group: str, *, must_exist: bool = False) -> OffsetsOfGroup:
+    """`must_exist`: NotFoundError if there is nothing of the group. Other errors as `require`."""
     share = cluster.look_again(lambda: describe_share_group(cluster, group))
     if share is not None:
         progress = cluster.look_again(lambda: share_progress(cluster, group))
         offsets = {place: each.start_offset for place, each in progress.items()}
         return OffsetsOfGroup(offsets, share.members, alter_share_offsets)
     committed = cluster.look_again(lambda: committed_offsets(cluster, group))
-    members = read_members(cluster, group, has_offsets=bool(committed))
+    members = read_members(cluster, group, has_offsets=bool(committed) or not must_exist)
     return OffsetsOfGroup(committed, members, commit_offsets)
 
 

@@ -94,7 +94,7 @@ def add_pages(app: FastAPI, console: ConsoleParts) -> None:
     @app.get("/reset-offsets")
     def reset(request: Request, group: str, topic: str = "", to: str = "", value: str = "") -> HTMLResponse:
         with console.link.opened() as cluster:
-            committed, members, _ = offsets_of(cluster, group)
+            committed, members, _ = offsets_of(cluster, group, must_exist=True)
             topics = sorted({name for name, _ in committed})
             moves = plan(cluster, committed, topic, to, value) if to else None
         browser = console.tokens.browser_of(request)
