@@ -140,8 +140,11 @@ def test_every_acknowledged_record_that_the_archive_has_is_read_after_a_restore(
         late = _produce(agent.kafka, LATER, LATE, {})
         assert len(late) == LATE, "acknowledged after the time to which the restore goes"
         late_accepts = _accept(worker, 50)
-    recipe.finish_archive()
-    recipe.servers.kill("primary")
+        recipe.finish_archive()
+        if is_to_a_time:
+            recipe.servers.kill("primary")
+    if not is_to_a_time:
+        recipe.servers.kill("primary")
     recipe.servers.remove("primary")
 
     recipe.restore(until if is_to_a_time else None)
@@ -157,7 +160,7 @@ def test_every_acknowledged_record_that_the_archive_has_is_read_after_a_restore(
         again.join()
         if is_to_a_time:
             assert sum(partition["records"] for partition in lost if partition["topic"] == LATER) == LATE
-            assert lost_accepts == late_accepts, "the agent recorded them when it stopped"
+            assert lost_accepts == late_accepts, "the agent recorded them when it stopped, without Postgres"
             assert _until_delivered(again, late_accepts)
         else:
             assert not lost
