@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -126,7 +127,8 @@ class GroupHandlers:
         self.share_owner = ShareOwner(
             *(api, self.groups, cluster, clock, self.share_rules, rows, answered, share_metrics)
         )
-        self.share_offsets = ShareOffsets(api, administration, self.share_owner)
+        create = partial(self.share_groups.create, self.groups)
+        self.share_offsets = ShareOffsets(api, administration, self.share_owner, create)
         self.offsets = GroupOffsets(api, self.groups, clock, metrics, rows)
         self.cluster, self.in_force, self.rng, self.keeps_principals = cluster, in_force, rng, authorizer is not None
         self.handlers: dict[int, RequestHandler] = {api_key: row.handler(self) for api_key, row in GROUP_ROWS.items()}

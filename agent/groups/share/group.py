@@ -190,6 +190,12 @@ class ShareGroup:
         """Take the place of a group of which nothing was stored."""
         self._outbox.changed()
 
+    def create(self, token: Token) -> list[GroupEffect]:
+        """Begin without members; answered with a code once that is stored."""
+        self.begin()
+        self._outbox.answer(token, ErrorCode.none, lambda code: code)
+        return self._drain()
+
     def snapshot(self) -> SavedShareGroup:
         """The group as it is to be stored now."""
         return saved_group(self.group_epoch, self.target_epoch, self.state_name, self.members.values())

@@ -16,12 +16,14 @@ from headrace.agent.groups.share.answered import AnsweredShares
 from headrace.agent.groups.share.owner import ShareOwner
 from headrace.agent.peers.channel import SHARE_TURN_KEY
 from headrace.agent.peers.share_turns import PartitionAsk, Returned, ShareTurn, TurnAnswer, decode_answer, encode
+from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.api.read import ReadableEnds
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.keys import partition_key
 from headrace.metastore.life.recorded_shares import read_recorded
 from headrace.metastore.share_states import decode_kept
 from headrace.protocol.request import ClientConnection, CloseConnection, Request
+from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from tests.agent.groups.groups_world import GroupsWorld
 from tests.agent.groups.share.test_share_groups import _beat, _offer
@@ -219,3 +221,21 @@ async def test_what_members_were_answered_is_recorded_in_the_bucket(owning: Owni
     owning.owner.forget(owned, [owning.key])
     owning.owner.drop(owned)
     assert list(owning.owner.answered._let_go) == [], "what was deleted is not lost"
+
+
+async def test_altered_offsets_make_a_group_that_is_not_there_yet(owning: Owning) -> None:
+    """As in Kafka; not in the place of a group of another kind."""
+    world, offsets = owning.world, owning.world.home.requests.share_offsets
+    refusal = world.home.requests.groups.refusal
+    new, classic, unsaved = [f"g{n}" for n in range(40) if refusal(f"g{n}") is ErrorCode.none][:3]
+    assert await world.clock.run(offsets.alter(new, {})) is ErrorCode.group_id_not_found
+    assert await world.clock.run(offsets.alter(new, {owning.key: 3})) == {owning.key: ErrorCode.none}
+    assert await world.clock.run(offsets.describe(new)) == {owning.key: (3, 7)}
+    record = world.groups.groups[new].record
+    assert record is not None
+    assert (record.kind, record.state) == (GroupKind.SHARE, "Empty")
+    await world.home.join(classic, version=3)
+    assert await world.clock.run(offsets.alter(classic, {owning.key: 3})) is ErrorCode.group_id_not_found
+    world.groups.fail_before["save_group"].append(UnavailableError("no answer"))
+    assert await world.clock.run(offsets.alter(unsaved, {owning.key: 3})) is ErrorCode.coordinator_not_available
+    assert world.groups.shares[unsaved] == {}
