@@ -26,7 +26,7 @@ from headrace.storage.segment.reader import walk_batches
 PATIENCE_SECONDS = 240.0
 PAUSE_SECONDS = 0.1
 HEARTBEAT_SECONDS = 3.0
-ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 _AGAIN = frozenset(
     (
         ErrorCode.not_coordinator,
@@ -40,11 +40,13 @@ _AGAIN = frozenset(
 
 
 class Delivered(NamedTuple):
-    """A record that this member acquired. `attempt`: the number of its delivery."""
+    """A record that this member acquired. `attempt`: the number of its delivery. `value`: None of an offset without a
+    record, which the member acknowledges as a gap by itself.
+    """
 
     partition: int
     offset: int
-    value: str
+    value: str | None
     attempt: int
 
 
@@ -97,7 +99,10 @@ class ShareMember:
         if time.monotonic() > self._heartbeat_at + HEARTBEAT_SECONDS:
             self._until(lambda: self._heartbeat(0))
         found: list[Delivered] = self._until(lambda: self._fetch(most, wait_ms))
-        return found
+        gaps = [each for each in found if each.value is None]
+        if gaps:
+            self.acknowledge(gaps, GAP)
+        return [each for each in found if each.value is not None]
 
     def acknowledge(self, records: Iterable[Delivered], kind: int = ACCEPT) -> bool:
         """Return whether every acknowledgement was answered as applied; False if that is not known."""
@@ -231,11 +236,11 @@ def _records(part: Any) -> list[Delivered]:
     values = {
         record.offset: (record.value or b"").decode()
         for position, header in walk_batches(memoryview(data))
+        if not header.is_control
         for record in decode_records(memoryview(data)[position : position + header.size])
     }
     return [
-        Delivered(part.partition_index, offset, values[offset], each.delivery_count)
+        Delivered(part.partition_index, offset, values.get(offset), each.delivery_count)
         for each in part.acquired_records
         for offset in range(each.first_offset, each.last_offset + 1)
-        if offset in values
     ]

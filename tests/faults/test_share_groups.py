@@ -66,7 +66,7 @@ class Worker(threading.Thread):
             known = set(self._accepted)
             records = self._member.poll(40)
             self._problems += [str(record) for record in records if record.value in known]
-            values = {record.value for record in records}
+            values = {str(record.value) for record in records}
             if records and self._member.acknowledge(records):
                 self._accepted |= values
             else:
