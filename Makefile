@@ -37,13 +37,16 @@ $(TRY_STAMP):
 
 setup: $(STAMP) ## create .venv with the pinned dependencies and Headrace itself
 
+# uv takes a quarter of pip's time; where only pip is told of a mirror of the package index, pip does it.
 $(STAMP):
-	@echo "setting up $(VENV) (pinned dependencies, a minute or two the first time)"
+	@echo "setting up $(VENV) (pinned dependencies, about half a minute)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "error: Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) \
 		|| { echo "error: the venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
-	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/test.lock \
+	@{ $(BIN)/pip install --quiet --disable-pip-version-check --no-compile uv \
+		&& $(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements/test.lock; } \
+		|| $(BIN)/pip install --quiet --disable-pip-version-check -r requirements/test.lock \
 		|| { echo "error: installing requirements/test.lock failed; see above"; exit 1; }
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e . \
 		|| { echo "error: installing Headrace itself failed; see above"; exit 1; }
