@@ -1,7 +1,7 @@
 """Which acknowledgements of share groups the last promotion or restore of Postgres lost.
 
 Place: `headrace audit --lost`; reads only, and can run while the cluster runs.
-What the bucket has of earlier lives (metastore/life/recorded_shares.py) is compared with what this life found in
+What the bucket has of each earlier life (metastore/life/recorded_shares.py) is compared with what this life found in
 Postgres: the row itself, or what the first write of this life kept of it.
 Invariant: a range is listed only if the group had done these records, and this life found them not done: they are, or
 were, delivered again. What was acknowledged after the newest recorded state is not listed.
@@ -57,7 +57,7 @@ class LostSharesMetastore(ShareStateApi, LeaderEpochApi, Protocol):
 
 
 async def find_lost_shares(api: LostSharesMetastore, store: ObjectStore, life: int) -> LostShares:
-    """Return what the life, the newest one, lacks of what earlier lives had acknowledged."""
+    """Return what the life, the newest one, lacks of what was acknowledged before it."""
     recorded = await read_recorded(store, life)
     answered = newest_states(recorded)
     if not answered:

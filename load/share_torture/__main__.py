@@ -44,7 +44,7 @@ SETTINGS: dict[str, object] = {
 
 
 class NumberWriter:
-    """Writes numbers at a rate, until it is told to stop. `acknowledged` may be read at any time."""
+    """Writes numbers at a rate, until `is_over` is set. `acknowledged` may be read at any time."""
 
     def __init__(self, bootstrap: str, rate: int) -> None:
         self._producer = confluent_kafka.Producer(

@@ -15,7 +15,7 @@ from load.share_torture import MEMBER
 from load.tools import JAVA_LIBRARIES
 
 RELEASED = 97
-"""A record whose value is divisible by it is released once."""
+"""Members release a record once if its value is divisible by this."""
 
 
 class Heard:
@@ -92,7 +92,7 @@ class ShareMembers:
 
     @property
     def ended(self) -> list[int]:
-        """Return the exit statuses of those that ended although nobody ended them."""
+        """Return the exit statuses of those that ended by themselves."""
         return [process.returncode for process in self._running if process.returncode is not None]
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:

@@ -52,7 +52,7 @@ async def read_stored(store: ObjectStore, life: int) -> RecordedShares | None:
 
 
 async def read_recorded(store: ObjectStore, below_life: int) -> list[RecordedShares]:
-    """Return what was recorded in lives before this one. CorruptError if an object is damaged."""
+    """Return what was recorded before this life. CorruptError if an object is damaged."""
     found = []
     async for info in store.list_objects(PREFIX):
         life, _, _ = info.key.removeprefix(PREFIX).partition("/")

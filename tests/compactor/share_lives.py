@@ -1,4 +1,4 @@
-"""Random histories of one share group over lives of the metastore, and what `headrace audit --lost` must say of them.
+"""Random histories of a share group over restores of the metastore, and what `headrace audit --lost` must say of them.
 
 Fault model: Postgres and the log go back to any earlier backup, and a new life begins. Before a worker of the old life
 has noticed, it may record what it reads from the restored server. An agent is killed, or it stops and records what its
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.agent.groups.share.answered import AnsweredShares
@@ -192,12 +193,12 @@ class Lives:
 
 
 class _Metastore:
-    """The group's rows, and the log's lives as leader epochs."""
+    """The group's rows, and leader epochs that begin with each life."""
 
     def __init__(self, lives: Lives) -> None:
         self._lives, self.share_states = lives, lives.api.share_states
 
-    async def find_epoch_ends(self, queries: list[EpochQuery]) -> list[EpochEnd]:
+    async def find_epoch_ends(self, queries: Sequence[EpochQuery]) -> list[EpochEnd]:
         log = self._lives.log
         return [
             EpochEnd(True, query.leader_epoch, sum(epoch_floor(life) <= query.leader_epoch for life in log))

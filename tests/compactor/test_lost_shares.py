@@ -174,14 +174,14 @@ async def test_planted_bugs_are_found(
 async def test_an_agent_forgets_what_was_deleted_and_keeps_its_limit() -> None:
     answered = AnsweredShares(None, lambda: 1, SystemClock())
     states = [ShareState(group, key, 1, 1, 0, 0, b"kept") for group in "ab" for key in (1, 2)]
-    answered.let_go(states)
+    answered.note_released(states)
     answered.forget("b", [1])
-    assert list(answered._let_go) == [("a", 1), ("a", 2), ("b", 2)]
+    assert list(answered._released) == [("a", 1), ("a", 2), ("b", 2)]
     answered.forget("a")
-    assert list(answered._let_go) == [("b", 2)]
+    assert list(answered._released) == [("b", 2)]
     large = [ShareState("large", key, 1, 1, 0, 0, bytes(200_000)) for key in range(40)]
-    answered.let_go(large)
-    assert 1 < len(answered._let_go) < 40
+    answered.note_released(large)
+    assert 1 < len(answered._released) < 40
     assert answered.in_use_bytes <= REMEMBERED_BYTES["share_states"]
 
 

@@ -162,5 +162,5 @@ def _with_both_releases(previous: object, settings: dict[str, object]) -> None:
 
 
 def _own_code(agent: AgentUnderTest, member: ShareMember) -> ErrorCode:
-    """Return what this agent answers to a heartbeat, whoever coordinates the group."""
+    """Return what this agent answers to a heartbeat, also if another one coordinates the group."""
     return member.heartbeat_code(0, agent.kafka)

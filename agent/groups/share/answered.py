@@ -1,6 +1,6 @@
 """What members of this agent's share groups were answered, for the bucket: so that a loss in Postgres can be listed.
 
-Place: filled by the groups' partitions as they are stored and let go; written when another server becomes the
+Place: filled when a group is released; written when another server becomes the
 metastore, when another life of it begins, and when the agent stops (metastore/life/recorded_shares.py).
 Invariant: only states that Postgres said it had stored. What is not written, because the agent is killed or the bucket
 fails, makes the list of lost acknowledgements shorter, not wrong.
@@ -34,29 +34,29 @@ class AnsweredShares:
     def __init__(self, store: ObjectStore | None, node_id: Callable[[], int], clock: Clock) -> None:
         """`store`: None if nothing is recorded."""
         self._store, self._node_id, self._clock = store, node_id, clock
-        self._let_go = ClientMemory[tuple[str, int], ShareState](REMEMBERED_BYTES["share_states"], _size)
-        """Of groups that this agent does not hold any more; those that it let go first are forgotten."""
+        self._released = ClientMemory[tuple[str, int], ShareState](REMEMBERED_BYTES["share_states"], _size)
+        """Of groups that this agent has released; those that it released first are forgotten."""
         self._writing: set[asyncio.Task[None]] = set()
 
     @property
     def in_use_bytes(self) -> int:
         """The memory for groups that this agent does not hold any more."""
-        return self._let_go.in_use_bytes
+        return self._released.in_use_bytes
 
-    def let_go(self, states: Iterable[ShareState]) -> None:
+    def note_released(self, states: Iterable[ShareState]) -> None:
         """Remember the states of a group that this agent does not hold any more."""
         for state in states:
-            self._let_go.put(state.place, state)
+            self._released.put(state.place, state)
 
     def forget(self, group_id: str, keys: Collection[int] | None = None) -> None:
         """Forget what was deleted on demand: the group's states in these partitions, or in all."""
-        for place in list(self._let_go):
+        for place in list(self._released):
             if place[0] == group_id and (keys is None or place[1] in keys):
-                self._let_go.pop(place)
+                self._released.pop(place)
 
     def record(self, held: Iterable[ShareState]) -> None:
         """Begin to write what is remembered, and the states of groups that the agent has."""
-        states = dict(self._let_go.items()) | {state.place: state for state in held}
+        states = dict(self._released.items()) | {state.place: state for state in held}
         by_life: defaultdict[int, list[ShareState]] = defaultdict(list)
         for state in states.values():
             by_life[life_of_number(state.coordinator_epoch)].append(state)
@@ -65,9 +65,9 @@ class AnsweredShares:
             self._writing.add(task)
             task.add_done_callback(self._writing.discard)
         newest = max(by_life, default=0)
-        for place, state in self._let_go.items():
+        for place, state in self._released.items():
             if life_of_number(state.coordinator_epoch) < newest:
-                self._let_go.pop(place)
+                self._released.pop(place)
 
     async def close(self) -> None:
         """Return once everything is written, or failed, or takes too long."""

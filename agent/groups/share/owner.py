@@ -176,7 +176,7 @@ class ShareOwner:
             owned = self._owned.get(group.group_id)
             if owned is not None and owned.group is group:
                 del self._owned[group.group_id]
-                self.answered.let_go(owned.states.values())
+                self.answered.note_released(owned.states.values())
         for waiter in list(self._waiting.get(group.group_id, ())):
             waiter.hear(LOOK_AGAIN)
 

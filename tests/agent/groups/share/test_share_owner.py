@@ -220,7 +220,7 @@ async def test_what_members_were_answered_is_recorded_in_the_bucket(owning: Owni
     owned = next(iter(owning.owner._owned.values()))
     owning.owner.forget(owned, [owning.key])
     owning.owner.drop(owned)
-    assert list(owning.owner.answered._let_go) == [], "what was deleted is not lost"
+    assert list(owning.owner.answered._released) == [], "what was deleted is not lost"
 
 
 async def test_altered_offsets_make_a_group_that_is_not_there_yet(owning: Owning) -> None:
