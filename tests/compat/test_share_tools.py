@@ -42,8 +42,8 @@ def _tool(tool: str, bootstrap: str, *words: str) -> list[list[str]]:
 
 
 def _until(bootstrap: str, group: str, lag: int) -> list[list[str]]:
-    """Return the group's description once it has this lag, without start offsets: Kafka shows the one that it stored last,
-    which may be behind.
+    """Return the group's description once it has this lag, without the start offset: Kafka shows the one that it stored
+    last.
     """
     until = time.monotonic() + TIMEOUT_SECONDS
     while True:
