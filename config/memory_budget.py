@@ -17,9 +17,9 @@ MIB = 1024 * 1024
 PYTHON_BYTES = 192 * MIB
 """Interpreter, libraries, code and an image of few topics: an idle agent has 150 MiB (load/bench_memory.py)."""
 EXTENT_BYTES = 320
-"""One extent in an index."""
-EXTENTS_MAX = 2 * 65_536
-"""Most extents in the tail index and the segment cache together (agent/fetch/)."""
+"""One extent in an index, or one batch that the agent committed lately."""
+EXTENTS_MAX = 2 * 65_536 + 3_000
+"""Most extents in the tail index and the segment cache together, and most of these batches (agent/fetch/)."""
 CONNECTION_BYTES = 8 * 1024
 """A connection without TLS; 2,000 idle ones took 6.7 KB each."""
 TLS_CONNECTION_BYTES = 28 * 1024

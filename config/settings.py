@@ -354,6 +354,14 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
             " and every 10 s once nothing happens."
         ),
     ] = field(default=15, name="feed.poll.interval.ms")
+    feed_follow_all: Annotated[
+        bool,
+        Meta(
+            description="Whether the agent follows the feed of every commit shard. If false, of those that its clients"
+            " read or write, and of its share of all: an agent in a large cluster then spends little on the feed."
+            " Agents may differ. With up to 3 agents each follows all."
+        ),
+    ] = field(default=False, name="feed.follow.all")
     cache_bytes: Annotated[
         NonNegativeInt, Meta(description="Memory for file chunks that were recently written or read.")
     ] = field(default=128 * 1024 * 1024, name="cache.bytes")

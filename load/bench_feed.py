@@ -1,12 +1,16 @@
-"""What following the commit feed costs: `python -m load.bench_feed [--committers 20] [--readers 20] [--seconds 10]`.
+"""What following the commit feed costs: `python -m load.bench_feed [--readers 20 200] [--share 1 0.08] [--shards 128]`.
 
-Starts a separate Postgres (fsync on). One process commits files in the name of 20 agents, each once in 100 to 250 ms.
+Starts a separate Postgres (fsync on). One process commits files in the name of 20 agents, each once in 100 to 250 ms,
+to its shards if there are enough.
 Others follow the feed as 20 agents with consumers do: agent/fetch's follower and index, a poll every 15 ms, a
 connection each. A row per number of extents in a file, from none, which has no committers:
   polls     of all agents, and the number of extents that one poll brings
   CPU       of the agent and of Postgres for one poll
-Every agent learns of every extent, so this is what grows with the cluster twice: with its writes and with its agents.
-The last line is what `python -m load.scale_model` takes: per extent, the row of most extents less the row of none.
+An agent that learns of every extent is what grows with the cluster twice: with its writes and with its agents. With
+`--share` each follows this share of the commit shards only, as agents of a large cluster do; neighbours follow
+neighbouring shards. Each number of readers is run with each share.
+The last line of a run is what `python -m load.scale_model` takes: per extent that is handed over, the row of most
+extents less the row of none; and a poll without news.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import tempfile
 import time
 import uuid
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +41,7 @@ from headrace.agent.fetch.waiters import Waiters
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration
 from headrace.metastore.api.topics import NewTopic
-from headrace.metastore.keys import partition_key
+from headrace.metastore.keys import commit_shard, partition_key
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -49,10 +54,11 @@ POLL_MS = 15
 PACE_SECONDS = (0.1, 0.25)
 BATCH_BYTES = 65_536
 LEASE_MS = 3_600_000
-PARTITIONS = 1_000
+PARTITIONS = 2_000
 EXTENTS = (0, 8, 64)
 """Extents of a file."""
 PROCESSES = 4
+CONNECTIONS = 500
 
 
 class Followed(NamedTuple):
@@ -64,15 +70,20 @@ class Followed(NamedTuple):
     commits: int = 0
 
 
-async def _follow(url: str, readers: int, seconds: float) -> Followed:
+async def _follow(url: str, readers: int, first: int, share: float, seconds: float) -> Followed:
+    """`first`: the number of the first of these readers."""
     stores = [await PostgresMetastore.open(url, Settings(metastore_pool_size=1)) for _ in range(readers)]
     pids = [await _backend(store) for store in stores]
     registry = CollectorRegistry()
     metrics, clock = FetchMetrics(registry), SystemClock()
+    indexes = [TailIndex(store.commit_shards) for store in stores]
+    if share < 1:
+        for number, index in enumerate(indexes, first):
+            index.wanted = partial(_part, number, share)
     followers = [
         FeedFollower(
             store,
-            TailIndex(store.commit_shards),
+            index,
             AcknowledgedEnds(),
             Waiters(metrics),
             clock,
@@ -80,7 +91,7 @@ async def _follow(url: str, readers: int, seconds: float) -> Followed:
             interval_ms=POLL_MS,
             on_metadata=lambda offset: None,
         )
-        for store in stores
+        for store, index in zip(stores, indexes, strict=True)
     ]
     with ExitStack() as reading:
         for follower in followers:
@@ -96,14 +107,22 @@ async def _follow(url: str, readers: int, seconds: float) -> Followed:
     return done
 
 
+def _part(number: int, share: float, shards: int) -> set[int]:
+    """The shards that a reader follows."""
+    count = max(1, round(share * shards))
+    return {(number * count + n) % shards for n in range(count)}
+
+
 async def _commit(url: str, committers: int, extents: int, seconds: float) -> int:
     """The number of commits."""
     store = await PostgresMetastore.open(url, Settings(metastore_pool_size=committers))
     number = await store.metadata_head()
     assert await store.create_topics(number, [NewTopic(f"fed-{number}", uuid.uuid4(), PARTITIONS, {})])
     keys = [partition_key(number, index) for index in range(PARTITIONS)]
-    agents = []
+    agents, written = [], []
     for each in range(committers):
+        mine = [key for key in keys if commit_shard(key, store.commit_shards) % committers == each]
+        written.append(mine if store.commit_shards >= committers else keys)
         agent = await store.register_agent(AgentRegistration(number + each, uuid.uuid4(), "127.0.0.1", 1, None))
         head = await store.metadata_head()
         await store.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=LEASE_MS)
@@ -111,15 +130,15 @@ async def _commit(url: str, committers: int, extents: int, seconds: float) -> in
     await _ready()
     until = time.monotonic() + seconds
 
-    async def run(agent: CommittingAgent) -> int:
+    async def run(agent: CommittingAgent, mine: list[int]) -> int:
         commits = 0
         while time.monotonic() < until:
             await asyncio.sleep(agent.rng.uniform(*PACE_SECONDS))
-            await agent.commit(agent.make(Shape(extents, 1, idempotent=True), keys, BATCH_BYTES))
+            await agent.commit(agent.make(Shape(extents, 1, idempotent=True), mine, BATCH_BYTES))
             commits += 1
         return commits
 
-    commits = sum(await asyncio.gather(*map(run, agents)))
+    commits = sum(await asyncio.gather(*map(run, agents, written)))
     await store.close()
     return commits
 
@@ -145,9 +164,11 @@ def _own_cpu() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _measure(url: str, extents: int, args: argparse.Namespace) -> Followed:
-    shares = [args.readers // PROCESSES + (n < args.readers % PROCESSES) for n in range(PROCESSES)]
-    works = [{"readers": share} for share in shares if share]
+def _measure(url: str, extents: int, readers: int, share: float, args: argparse.Namespace) -> Followed:
+    counts = [readers // PROCESSES + (n < readers % PROCESSES) for n in range(PROCESSES)]
+    works: list[dict[str, Any]] = [
+        {"readers": count, "first": sum(counts[:n]), "share": share} for n, count in enumerate(counts) if count
+    ]
     if extents:
         works.append({"committers": args.committers, "extents": extents})
     children = [_child(work | {"url": url, "seconds": args.seconds}) for work in works]
@@ -171,7 +192,7 @@ def _child(work: dict[str, Any]) -> subprocess.Popen[str]:
 
 def _work(work: dict[str, Any]) -> None:
     if "readers" in work:
-        followed = asyncio.run(_follow(work["url"], work["readers"], work["seconds"]))
+        followed = asyncio.run(_follow(*(work[name] for name in ("url", "readers", "first", "share", "seconds"))))
         print(json.dumps(followed[:3]))
     else:
         print(json.dumps(asyncio.run(_commit(work["url"], work["committers"], work["extents"], work["seconds"]))))
@@ -185,14 +206,16 @@ class FeedCost(NamedTuple):
     extents_per_poll: float
 
 
-def _cost(extents: int, done: Followed, args: argparse.Namespace) -> FeedCost:
+def _cost(extents: int, done: Followed, readers: int, share: float, args: argparse.Namespace) -> FeedCost:
     """Prints its row."""
     rate, polls = done.commits * extents / args.seconds, done.polls / args.seconds
-    cost = FeedCost(done.agent_cpu / done.polls, done.postgres_cpu / done.polls, rate * args.readers / polls)
+    share = max(1, round(share * args.shards)) / args.shards
+    cost = FeedCost(done.agent_cpu / done.polls, done.postgres_cpu / done.polls, rate * readers * share / polls)
     print(
         f"{extents:3} extents a file {done.commits / args.seconds:6.0f} commits/s {rate:8.0f} extents/s "
-        f" {polls:.0f} polls/s of {cost.extents_per_poll:.0f} extents, each {cost.agent_per_poll * 1e6:.0f} us of the "
-        f"agent and {cost.postgres_per_poll * 1e6:.0f} us of Postgres",
+        f" {polls:.0f} polls/s of {cost.extents_per_poll:.1f} extents, each {cost.agent_per_poll * 1e6:.0f} us of the "
+        f"agent and {cost.postgres_per_poll * 1e6:.0f} us of Postgres; {done.agent_cpu / args.seconds / readers:.2%} "
+        "of a core per agent",
         flush=True,
     )
     return cost
@@ -203,7 +226,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10, help="of each row")
     parser.add_argument("--committers", type=int, default=20)
-    parser.add_argument("--readers", type=int, default=20)
+    parser.add_argument("--readers", type=int, nargs="+", default=[20])
+    parser.add_argument("--share", type=float, nargs="+", default=[1.0], help="of the commit shards, of each reader")
+    parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
@@ -212,14 +237,26 @@ def main() -> None:
     print(machine_state(), flush=True)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as place:
         Path(place).chmod(0o711)
-        with EmbeddedPostgres(Path(place)) as url:
-            migrate(url)
-            rows = [_cost(extents, _measure(url, extents, args), args) for extents in EXTENTS]
+        with EmbeddedPostgres(Path(place), max_connections=CONNECTIONS) as url:
+            migrate(url, commit_shards=args.shards)
+            for readers in args.readers:
+                for share in args.share:
+                    _run(url, readers, share, args)
+    print(machine_state())
+
+
+def _run(url: str, readers: int, share: float, args: argparse.Namespace) -> None:
+    """The rows of so many readers with this share of the shards, and what follows from them."""
+    print(f"{readers} readers, each follows {share:.0%} of {args.shards} shards", flush=True)
+    rows = [_cost(extents, _measure(url, extents, readers, share, args), readers, share, args) for extents in EXTENTS]
     idle, busy = rows[0], rows[-1]
     agent = (busy.agent_per_poll - idle.agent_per_poll) / busy.extents_per_poll
     postgres = (busy.postgres_per_poll - idle.postgres_per_poll) / busy.extents_per_poll
-    print(f"per extent and reader: agent {agent * 1e6:.2f} us, Postgres {postgres * 1e6:.2f} us")
-    print(machine_state())
+    print(
+        f"per extent and reader: agent {agent * 1e6:.2f} us, Postgres {postgres * 1e6:.2f} us; per poll without news: "
+        f"agent {idle.agent_per_poll * 1e6:.0f} us, Postgres {idle.postgres_per_poll * 1e6:.0f} us",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

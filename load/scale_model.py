@@ -1,6 +1,7 @@
 """What grows with the cluster, and which part is full first: `python -m load.scale_model`.
 
-From 0.1 to 100 GB/s of writes: agents, files, extents, Postgres, WAL, and the feed that each agent follows. Each row
+From 0.1 to 100 GB/s of writes: agents, files, extents, Postgres, WAL, and the part of the feed that each agent follows:
+of the shards that it leads for the clients of its zone, and of those that it is assigned (decisions/0087). Each row
 is compared with what one Postgres, one agent and one bucket can do. The sums are those of `headrace cost`, over the
 same measured constants (cli/cost/constants.toml), and the feed's (python -m load.bench_feed).
 `--page` writes the tables of docs/understand/SCALE.md; a test compares them.
@@ -68,7 +69,7 @@ LIMITS = (
     FullPart(
         "the feed in each agent",
         lambda step: step.feed_agent_cores / CORE_SHARE,
-        "agents that follow only the shards that their clients read: not built",
+        "more commit shards, clients that follow the leaders of their zone",
     ),
     FullPart(
         "connections to Postgres",
@@ -95,13 +96,15 @@ def step(write_gb_s: float, constants: Constants) -> ClusterSize:
     rate = workload.write_mib_s * MIB
     files_s = need.agents * max(1000 / workload.linger_ms, rate / need.agents / workload.flush_bytes)
     extents_s = files_s * max(1.0, min(workload.partitions, workload.batches_s / files_s))
+    handed_s, polls_s = extents_s * need.followed_share, 1000 / workload.feed_poll_ms  # of each agent
     return ClusterSize(
         write_gb_s,
         need,
         files_s,
         extents_s,
-        extents_s * constants.value("agent_us_per_feed_extent") / 1e6,
-        extents_s * need.agents * constants.value("postgres_us_per_feed_extent") / 1e6,
+        (polls_s * constants.value("agent_us_per_feed_poll") + handed_s * constants.value("agent_us_per_feed_extent"))
+        / 1e6,
+        handed_s * need.agents * constants.value("postgres_us_per_feed_extent") / 1e6,
     )
 
 
@@ -117,6 +120,7 @@ def tables(steps: Sequence[ClusterSize]) -> str:
         ("commit shards", lambda one: f"{one.need.commit_shards:,}"),
         ("files, commits per second", lambda one: f"{one.files_s:,.0f}"),
         ("extents per second", lambda one: f"{one.extents_s:,.0f}"),
+        ("commit shards that an agent follows", lambda one: f"{100 * one.need.followed_share:.0f} %"),
         ("PUTs per second", lambda one: f"{one.need.puts_s:,.0f}"),
         ("GETs per second", lambda one: f"{one.need.gets_s:,.0f}"),
         ("busy cores of Postgres: commits, reads, polls", lambda one: f"{one.need.postgres_cores:,.1f}"),

@@ -10,7 +10,7 @@ Source: KIP-74 (limits), KIP-227 (sessions), KIP-392 (zones), KIP-516 (topic ids
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -71,7 +71,8 @@ class FetchHandler:
         max_bytes: int,
         acknowledged: AcknowledgedEnds | None,
         catch_up: Callable[[], Awaitable[None]] = _nothing_to_catch_up_with,
-        follows: Callable[[], AbstractContextManager[None]] = nullcontext,
+        reads: Callable[[Iterable[int]], None] = lambda keys: None,
+        follows: Callable[[Iterable[int]], AbstractContextManager[None]] = lambda keys: nullcontext(),
         rendered: RenderedTopics | None,
         on_sent: Callable[[str | None, int], None] = lambda zone, size_bytes: None,
         is_shared: Callable[[str], bool] = lambda listener: False,
@@ -81,7 +82,8 @@ class FetchHandler:
 
         `catch_up` returns once the index has everything that was committed before the call.
 
-        `follows` is entered while a fetch wants what comes next in a partition, and so needs the feed.
+        `reads` gets the partition keys of each fetch. `follows` is entered with them while a fetch wants what comes
+        next in a partition, and so needs the feed.
         `allowed`: None if ACLs are not enforced.
         `is_shared`: whether clients of this listener see all agents as one.
         `on_sent` is called with (the client's zone if it sent one, record bytes) for each response.
@@ -95,7 +97,7 @@ class FetchHandler:
         self._max_bytes = max_bytes
         self._acknowledged = AcknowledgedEnds() if acknowledged is None else acknowledged
         self._catch_up = catch_up
-        self._follows = follows
+        self._reads, self._follows = reads, follows
         self._rendered = rendered or RenderedTopics({})
         self._on_sent = on_sent
         self._is_shared = is_shared
@@ -243,7 +245,7 @@ class FetchHandler:
         """Wait until one of them has records, or until the timeout."""
         if await _have_news(partitions):
             return
-        with self._follows() if any(topic.follows_feed for topic, _ in partitions) else nullcontext():
+        with self._follows(()) if any(topic.follows_feed for topic, _ in partitions) else nullcontext():
             while not self.is_draining and (left := deadline - self._clock.monotonic()) > 0:
                 await self._clock.sleep(min(left, METADATA_POLL_SECONDS))
                 if await _have_news(partitions):
@@ -253,6 +255,8 @@ class FetchHandler:
         self, queries: Sequence[ExtentQuery], min_bytes: int, max_bytes: int, deadline: float, *, committed: bool
     ) -> list[Lookup]:
         """The extents, when there are `min_bytes` of them, or an error, or at the timeout."""
+        keys = [query.partition_key for query in queries]
+        self._reads(keys)
         lookups = await self._locate(queries, max_bytes, committed=committed)
         at_end = any(
             lookup.status is LookupStatus.FOUND and not lookup.extents and not lookup.cut for lookup in lookups
@@ -260,7 +264,7 @@ class FetchHandler:
         has_enough = self._missing(queries, lookups, min_bytes, deadline) <= 0
         if has_enough and not at_end:
             return lookups
-        with self._follows():
+        with self._follows(keys):
             if not has_enough:
                 return await self._wait(queries, min_bytes, max_bytes, deadline, committed=committed)
             if min_bytes > 0 and self._clock.monotonic() < deadline:

@@ -75,8 +75,7 @@ class Locator:
             return [Lookup(LookupStatus.UNAVAILABLE)] * len(queries)
         answers = found[len(found) - first :] + found[: len(found) - first]
         for answer in answers:
-            self._index.observe(answer, generation)
-            if generation == self._index.generation:
+            if self._index.observe(answer, generation):
                 stable_end = answer.last_stable_offset
                 stable = [extent for extent in answer.extents if extent.last_offset < stable_end]
                 self._index.history.keep(answer.partition_key, stable, changes, answer.aborted)

@@ -61,6 +61,21 @@ class FetchMetrics:
             "Shards with deleted feed rows that were not read",
             registry=registry,
         )
+        self.feed_shards_followed = Gauge(
+            "headrace_fetch_feed_followed_shards", "Commit shards of which this agent polls the feed", registry=registry
+        )
+        wanted = Gauge(
+            "headrace_fetch_feed_wanted_shards",
+            "Followed commit shards by reason; one may have several",
+            ["reason"],
+            registry=registry,
+        )
+        self.feed_shards_wanted = {reason: wanted.labels(reason) for reason in ("read", "committed", "assigned")}
+        self.feed_shards_dropped = Counter(
+            "headrace_fetch_feed_dropped_shards_total",
+            "Commit shards that were followed until no reason was left",
+            registry=registry,
+        )
         self.sessions = Gauge("headrace_fetch_sessions", "Open incremental fetch sessions (KIP-227)", registry=registry)
         self.limits_reached = limits_reached(registry)
 

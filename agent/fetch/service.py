@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -30,7 +31,9 @@ from headrace.agent.fetch.forgotten import ForgottenExtents
 from headrace.agent.fetch.handler import FetchHandler
 from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
 from headrace.agent.fetch.index.feed import FeedFollower
+from headrace.agent.fetch.index.followed_shards import FollowedShards
 from headrace.agent.fetch.index.index import TailIndex
+from headrace.agent.fetch.index.shard_interest import FOLLOW_POLICY, FollowPolicy
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.offsets.list_offsets import ListOffsetsHandler
 from headrace.agent.fetch.offsets.timestamps import TimestampSearch
@@ -81,8 +84,10 @@ class FetchService:
         steps: FetchSteps = UNTRACED,
         supervisor: Supervisor | None = None,
         uploading: Callable[[], bool] = lambda: False,
+        follow: FollowPolicy | None = FOLLOW_POLICY,
     ) -> None:
-        """`authorizer`: None if ACLs are not enforced. `count_sent`: see deliver.py. `uploading`: see read_turns.py."""
+        """`authorizer`: None if ACLs are not enforced. `count_sent`: see deliver.py. `uploading`: see read_turns.py.
+        `follow`: for how long commit shards are followed; None, or `feed.follow.all`: all are."""
         store = steps.store(store)
         self._connect, self._view, self._on_metadata_moved = connect, view, on_metadata_moved
         metrics = FetchMetrics(registry)
@@ -91,12 +96,9 @@ class FetchService:
         self._forgotten = ForgottenExtents(store, rng)
         index.on_forgotten = self._forgotten.note
         waiters, acknowledged = Waiters(metrics, steps.waiter), AcknowledgedEnds()
-        self._feed = FeedFollower(
-            *(metastore, index, acknowledged, waiters, clock, metrics),
-            interval_ms=settings.feed_poll_interval_ms,
-            on_metadata=self._on_metadata,
-            supervisor=supervisor,
-        )
+        follow = None if settings.feed_follow_all else follow
+        self._followed = FollowedShards(index, view, waiters, clock, metrics, follow)
+        self._feed = self._make_feed(metastore, acknowledged, waiters, settings, clock, metrics, supervisor)
         traffic = traffic or ZoneTraffic(settings.broker_rack, registry)
         self.zone_cache: ZoneCache | None = None
         if zone_secret is not None and settings.zone_cache_timeout_ms:
@@ -119,6 +121,7 @@ class FetchService:
             max_bytes=settings.fetch_max_bytes,
             acknowledged=acknowledged,
             catch_up=self._feed.catch_up,
+            reads=self._feed.read,
             follows=self._feed.following,
             rendered=rendered,
             on_sent=partial(traffic.count, Path.FETCH),
@@ -130,6 +133,24 @@ class FetchService:
         self.share_reader = ShareReader(locator, delivery, self._feed.catch_up, settings.fetch_max_bytes)
         self.share_logs = LogEndsOfIndex(locator, metastore, search, waiters, self._feed, self._fetch)
         self._list_offsets = ListOffsetsHandler(view, metastore, search, metrics, rendered, before)
+
+    def _make_feed(
+        self,
+        metastore: ReadApi,
+        acknowledged: AcknowledgedEnds,
+        waiters: Waiters,
+        settings: Settings,
+        clock: Clock,
+        metrics: FetchMetrics,
+        supervisor: Supervisor | None,
+    ) -> FeedFollower:
+        return FeedFollower(
+            *(metastore, self._index, acknowledged, waiters, clock, metrics),
+            interval_ms=settings.feed_poll_interval_ms,
+            on_metadata=self._on_metadata,
+            supervisor=supervisor,
+            followed=self._followed,
+        )
 
     def _make_zone_cache(
         self,
@@ -159,13 +180,13 @@ class FetchService:
         return {
             "fetch_cache": lambda: self._cache.held_bytes,
             "read_ahead": lambda: 0 if self._replays is None else self._replays.held_bytes,
-            "extents": lambda: self._index.held_extents * EXTENT_BYTES,
+            "extents": lambda: (self._index.held_extents + self._feed.own_batches) * EXTENT_BYTES,
             "fetch_sessions": lambda: self._sessions.partitions * SESSION_PARTITION_BYTES,
         }
 
     def life_is_over(self) -> None:
         """Another server is the metastore by now: record what only this one may have had."""
-        self._forgotten.note(self._index.extents())
+        self._forgotten.note(self._feed.known_extents())
 
     def life_begins(self) -> None:
         """A life of the metastore begins for this process: the index is of the one before, which may have had more."""
@@ -192,6 +213,12 @@ class FetchService:
     def on_committed(self, commits: Sequence[FileCommit], answers: Sequence[FileAnswer]) -> None:
         """This agent committed something: consumers wait for it."""
         self._feed.committed(commits, answers)
+
+    @contextmanager
+    def committing(self, commits: Sequence[FileCommit]) -> Iterator[None]:
+        """This agent commits these files while the block runs: it follows the feed of what they are for."""
+        with self._followed.committing(partial(_partition_keys, commits)):
+            yield
 
     def on_ended(self) -> None:
         """This agent ended a transaction: consumers wait for what is stable now."""
@@ -226,6 +253,10 @@ class FetchService:
     def _on_metadata(self, metadata_offset: int) -> None:
         if metadata_offset != self._view.image.offset:
             self._on_metadata_moved(metadata_offset)
+
+
+def _partition_keys(commits: Sequence[FileCommit]) -> Iterable[int]:
+    return (batch.partition_key for commit in commits for batch in commit.batches)
 
 
 def _replays(store: ObjectStore, settings: Settings, metrics: FetchMetrics) -> ChunkCache | None:

@@ -8,7 +8,7 @@ counts; the fetch looks up its data again itself.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from headrace.agent.fetch.metrics import FetchMetrics
@@ -75,6 +75,10 @@ class Waiters:
                 del waiting[waiter]
                 if not waiting:
                     del self._by_key[key]
+
+    def waited_for(self) -> Collection[int]:
+        """The partitions that something waits for."""
+        return self._by_key.keys()
 
     def notify(self, heard: Mapping[int, int]) -> None:
         """Notify the waiters of these keys: key -> new bytes."""

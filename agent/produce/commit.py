@@ -21,6 +21,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.produce.acknowledge import Acknowledger
@@ -43,7 +44,10 @@ PAUSE_MAX_S = 2.0
 
 
 class Committer:
-    """Runs one call at a time. `on_fenced` asks for a new registration, `on_committed` tells the readers."""
+    """Runs one call at a time. `on_fenced` asks for a new registration, `on_committed` tells the readers.
+
+    `committing` is entered while a call is under way: readers then follow what it writes to.
+    """
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class Committer:
         rng: random.Random,
         metrics: ProduceMetrics,
         *,
+        committing: Callable[[Sequence[FileCommit]], AbstractContextManager[None]],
         on_committed: Callable[[Sequence[FileCommit], Sequence[FileAnswer]], None],
         on_fenced: Callable[[], None],
         on_answered: Callable[[float, float], None],
@@ -67,7 +72,7 @@ class Committer:
         self._clock = clock
         self._rng = rng
         self._metrics = metrics
-        self._on_committed = on_committed
+        self._committing, self._on_committed = committing, on_committed
         self._on_fenced = on_fenced
         self._on_answered = on_answered
         self._wake = asyncio.Event()
@@ -134,7 +139,8 @@ class Committer:
     async def _call(self, files: list[FlushedFile]) -> list[FileAnswer]:
         started_at = self._clock.monotonic()
         commits = [self._send(file, started_at) for file in files]
-        answers = await self._metastore.commit_files(self._view.node_id, self._view.broker_epoch, commits)
+        with self._committing(commits):
+            answers = await self._metastore.commit_files(self._view.node_id, self._view.broker_epoch, commits)
         _check_shape(commits, answers)
         answered_at = self._clock.monotonic()
         for file in files:

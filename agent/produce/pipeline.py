@@ -14,6 +14,7 @@ import math
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -78,6 +79,8 @@ class Callbacks:
     """A segment file is in the bucket: a cache may keep its bytes. Not committed yet."""
     on_committed: Callable[[Sequence[FileCommit], Sequence[FileAnswer]], None] = lambda commits, answers: None
     """Something became readable: what was sent, and the answers to it."""
+    committing: Callable[[Sequence[FileCommit]], AbstractContextManager[None]] = lambda commits: nullcontext()
+    """Entered while a call that commits these files is under way."""
     on_fenced: Callable[[], None] = _nothing
     """The metastore does not know this agent's epoch: register again. Called once per refused call."""
     on_settled: Callable[[FileTrace], None] = lambda trace: None
@@ -164,13 +167,8 @@ class ProducePipeline:
             slow_ms=settings.slow_request_ms,
         )
         self._committer = Committer(
-            metastore,
-            view,
-            self._queue,
-            self._acknowledger,
-            clock,
-            rng,
-            self._metrics,
+            *(metastore, view, self._queue, self._acknowledger, clock, rng, self._metrics),
+            committing=callbacks.committing,
             on_committed=callbacks.on_committed,
             on_fenced=callbacks.on_fenced,
             on_answered=policy.committed,

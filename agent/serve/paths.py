@@ -191,6 +191,7 @@ class RequestPaths:
         callbacks = Callbacks(
             database_now_ms=fetch.database_now_ms,
             on_flushed=fetch.on_flushed,
+            committing=fetch.committing,
             on_committed=fetch.on_committed,
             on_fenced=cluster.membership.check_now,
             on_settled=base.on_settled,

@@ -31,6 +31,8 @@ WAL_HOURS = 24
 """How much WAL Postgres' disk holds, for a backup or a standby that comes back."""
 FIRST_SHARDS, SHARDS_PER_AGENT = 8, 4
 """Commit shards of a new cluster, and how many the agents of a zone want (decisions/0077)."""
+SHARD_FOLLOWERS = 3
+"""Agents that follow a commit shard whether their clients read it or not (decisions/0087)."""
 LEVEL0_SECONDS = 75 * 60
 """How long a flushed file stays although its records are merged."""
 
@@ -67,6 +69,8 @@ class Needs:
 
     agents: int
     commit_shards: int
+    followed_share: float
+    """Which part of the commit shards each agent follows."""
     agent_cores: float
     compactor_cores: float
     puts_s: float
@@ -120,6 +124,7 @@ def needs(workload: Workload, measured: Constants) -> Needs:
     return Needs(
         agents=agents,
         commit_shards=shards,
+        followed_share=followed_share(agents, workload.zones),
         agent_cores=agent_cores,
         compactor_cores=workload.write_gb_s * compaction_s_per_gb(workload, measured),
         puts_s=files_s + 2 * merged_s,
@@ -140,6 +145,13 @@ def commit_shards(agents: int, zones: int) -> int:
     while shards < min(SHARDS_PER_AGENT * math.ceil(agents / zones), COMMIT_SHARDS_MAX):
         shards *= 2
     return shards
+
+
+def followed_share(agents: int, zones: int) -> float:
+    """Return which part of the commit shards an agent follows: those that it leads in its zone, because its clients
+    write and read them, and those of which it is a follower by hash."""
+    led, assigned = 1 / math.ceil(agents / zones), min(1.0, SHARD_FOLLOWERS / agents)
+    return 1 - (1 - led) * (1 - assigned)
 
 
 def compaction_s_per_gb(workload: Workload, measured: Constants) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from headrace.agent.access.sasl.scram import MESSAGE_BYTES_MAX
+from headrace.agent.fetch.index.shard_interest import SEEN_MAX
 from headrace.agent.fetch.sessions import CAPACITY
 from headrace.agent.groups.claims import DOUBTS_MAX
 from headrace.agent.groups.held_groups import GROUPS_MAX
@@ -79,6 +80,7 @@ def test_fixed_limits_are_those_of_the_code() -> None:
         GROUP_ID_BYTES_MAX,
         GROUPS_MAX,
         DOUBTS_MAX,
+        SEEN_MAX,
         CAPACITY,
         BLOCK_BYTES_MAX,
         PATTERN_CHARACTERS_MAX,

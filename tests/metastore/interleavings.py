@@ -93,7 +93,8 @@ class History(FileEnds):
         errors = [f"{op.name}: {what!r}" for op, what in zip(operations, seen, strict=True) if _is_error(what)]
         if errors:
             raise Unexplained(f"seed={self.seed} {[op.name for op in operations]} {errors}")
-        page = await self.store.poll_feed(self.positions)
+        followed, others = self._parts()
+        page, other_page = await self.store.poll_feed(followed), await self.store.poll_feed(others)
         reads = await self.store.find_extents(self._everything())
         producers = await self.store.describe_producers(self.keys)
         files = await self.real_files()
@@ -104,13 +105,21 @@ class History(FileEnds):
                 all(told[index] == seen[index] for index in order)
                 and await model.find_extents(self._everything()) == reads
                 and await model.describe_producers(self.keys) == producers
-                and (await model.poll_feed(self.positions)).rows == page.rows
+                and (await model.poll_feed(followed)).rows == page.rows
+                and (await model.poll_feed(others)).rows == other_page.rows
+                and page.heads == other_page.heads
                 and model.view() == files
             ):
                 self.model = model
                 self.positions = dict(page.heads)
                 return
         raise Unexplained(f"seed={self.seed} {[op.name for op in operations]} answers={seen}")
+
+    def _parts(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The positions of two agents, each of which follows a part of the feed."""
+        rng = random.Random(f"{self.seed} {sorted(self.positions.items())}")
+        followed = {shard: seq for shard, seq in self.positions.items() if rng.random() < 0.5}
+        return followed, {shard: seq for shard, seq in self.positions.items() if shard not in followed}
 
     # -- what may happen
 

@@ -121,14 +121,17 @@ async def test_growth_waits_for_commits_and_they_for_it(metastore: PostgresMetas
 
 
 async def growth_under_load(store: PostgresMetastore, url: str, seed: int) -> None:
-    """Agents commit to common partitions, a reader follows in small steps, and the count grows twice."""
+    """Agents commit to common partitions, readers follow in small steps, one of them every other shard, and the count
+    grows twice."""
     rng = random.Random(seed)
     scene = await open_scene(store, partitions=24)
     agents = [scene.agent, await join(store), await join(store)]
-    index = TailIndex(store.commit_shards)
+    index, part = TailIndex(store.commit_shards), TailIndex(store.commit_shards)
+    part.wanted = lambda shards: range(0, shards, 2)
     forgotten: list[Extent] = []
-    index.on_forgotten = forgotten.extend
-    index.apply(await store.poll_feed(index.heads))
+    for each in (index, part):
+        each.on_forgotten = forgotten.extend
+        each.apply(await store.poll_feed(each.heads))
     known: dict[int, list[Extent]] = {key: [] for key in scene.keys}
     running = True
 
@@ -146,7 +149,8 @@ async def growth_under_load(store: PostgresMetastore, url: str, seed: int) -> No
 
     async def follow() -> None:
         while running:
-            index.apply(await store.poll_feed(index.heads))
+            each = rng.choice((index, part))
+            each.apply(await store.poll_feed(each.heads))
             await asyncio.sleep(rng.random() / 100)
 
     tasks = [asyncio.create_task(commit(number)) for number in range(len(agents))] + [asyncio.create_task(follow())]
@@ -156,8 +160,7 @@ async def growth_under_load(store: PostgresMetastore, url: str, seed: int) -> No
     await asyncio.sleep(0.15)
     running = False
     await asyncio.gather(*tasks)
-    while index.heads != (page := await store.poll_feed(index.heads)).heads:
-        index.apply(page)
+    await _follow_to_the_end(store, index, part)
     for extent in index.extents():
         known[extent.partition_key].append(extent)
     stored_by_key: dict[int, list[tuple[int, int]]] = {key: [] for key in scene.keys}
@@ -169,12 +172,21 @@ async def growth_under_load(store: PostgresMetastore, url: str, seed: int) -> No
     for key, stored in stored_by_key.items():
         assert [(e.base_offset, e.last_offset) for e in known[key]] == stored, "the reader has what is stored"
         assert [base for base, _ in stored[1:]] == [last + 1 for _, last in stored[:-1]], "offsets have no gap"
-    assert (forgotten, index.generation) == ([], 1), "the reader forgot nothing"
+    assert (forgotten, index.generation, part.generation) == ([], 1, 1), "the readers forgot nothing"
     async with session(url) as raw:
         wrong = await rows(
             raw, "SELECT partition_key FROM partitions WHERE shard <> commit_shard(partition_key, 64::smallint)"
         )
     assert wrong == []
+
+
+async def _follow_to_the_end(store: PostgresMetastore, index: TailIndex, part: TailIndex) -> None:
+    """Both readers; the one of every other shard has what the other one has of these."""
+    for each in (index, part):
+        while not each.is_at_end(page := await store.poll_feed(each.heads)):
+            each.apply(page)
+    of_even_shards = [extent for extent in index.extents() if commit_shard(extent.partition_key, 64) % 2 == 0]
+    assert sorted(part.extents()) == sorted(of_even_shards) != []
 
 
 async def _grown(store: PostgresMetastore, shards: int) -> None:

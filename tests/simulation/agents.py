@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
+from headrace.agent.fetch.index.shard_interest import FOLLOW_POLICY
 from headrace.agent.fetch.service import FetchService
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.peers.channel import ZONE_CACHE_KEY
@@ -41,6 +42,7 @@ from tests.simulation.check_flushes import Flush
 from tests.simulation.clocks import CLOCK_RATES, SimulatedClock
 from tests.simulation.database import MetastoreLine
 from tests.simulation.faults import Fault
+from tests.simulation.full_following import FullFollowing
 from tests.simulation.loop import OWNER
 from tests.simulation.metadata import SimulatedView
 from tests.simulation.neighbours import NeighbourConnection
@@ -105,7 +107,9 @@ class Process:
             _Unregistered(),
             on_metadata_moved=self._catch_up_soon,
             zone_secret=ZONE_SECRET,
+            follow=plan.follows[agent.node_id - 1] if plan.follows else FOLLOW_POLICY,
         )
+        self.full = self._metastore.full = self._follow_all() if plan.compares_lists else None
         self.produce = ProducePipeline(
             store,
             cast(ProduceMetastore, self._metastore),  # transactions are not simulated here
@@ -116,6 +120,7 @@ class Process:
             Callbacks(
                 database_now_ms=self.fetch.database_now_ms,
                 on_flushed=self.fetch.on_flushed,
+                committing=self.fetch.committing,
                 on_committed=self.fetch.on_committed,
                 on_fenced=self.join_soon,
                 on_closed=self._note_flush,
@@ -139,6 +144,13 @@ class Process:
                 lambda: TRANSACTION_TIMEOUT_MAX_MS,
             ),
         )
+
+    def _follow_all(self) -> FullFollowing:
+        """What full following would do is noted next to this process."""
+        full = FullFollowing(self.agent.node_id, self._world.database.model.shards)
+        full.watch(self.fetch)
+        self._world.followers.append(full)
+        return full
 
     def _seen_bytes(self) -> ProduceBytes:
         """The same as a listener's, for which memory is short at times."""
@@ -217,6 +229,8 @@ class Process:
 
     def _in_life(self, is_current: bool) -> None:
         """Do the same as agent/serve/broker.py does it."""
+        if self.full is not None:
+            self.full.in_life(is_current=is_current)
         if is_current:
             self._world.lives_heard[self.owner].append(self._world.loop.time())
             self.fetch.life_begins()
@@ -269,6 +283,7 @@ class SimulatedAgent:
         victim, self.process = self.process, None
         self.is_frozen = False
         self._world.note("kill", self.node_id, self._lives)
+        self._world.kills.append((self._world.loop.time(), self.node_id))
         self._world.loop.kill(victim.owner)
         for connection in list(victim.connections):
             connection.lose_process()

@@ -17,7 +17,7 @@ def new_shards_are_followed_from_their_end(patch: Patch) -> None:
     def follow(self: TailIndex, page: Any) -> None:
         for shard in page.heads.keys() - self.heads.keys():
             self.heads[shard] = page.heads[shard]
-        self._shards = len(self.heads)
+        self.shards = len(self.heads)
 
     patch.replace(TailIndex, "_follow_growth", follow)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tests.simulation.check_flushes import check_flushes
+from tests.simulation.check_lists import check_lists
 from tests.simulation.check_polls import check_listings, check_own_writes, check_polls
 from tests.simulation.check_refusals import check_refusals
 from tests.simulation.check_sends import check_sends
@@ -29,7 +30,7 @@ def find_problems(world: World) -> list[Problem]:
     logs = read_stored_logs(world, problems)
     parts = (
         *(check_stored, check_sends, check_refusals, check_polls, check_own_writes, check_listings, check_flushes),
-        _check_producer_ids,
+        *(_check_producer_ids, check_lists),
     )
     for part in parts:
         problems += part(world, logs)

@@ -49,6 +49,7 @@ from tests.simulation.stored_log import read_extent
 if TYPE_CHECKING:
     from tests.simulation.agents import Process
     from tests.simulation.compactor import Merged
+    from tests.simulation.full_following import FullFollowing
     from tests.simulation.messages import Batch
     from tests.simulation.world import World
 
@@ -317,6 +318,8 @@ class MetastoreLine:
         self._world = world
         self._remote = Remote(world, process, "metastore", LATENCY, rng)
         self._rng = rng
+        self.full: FullFollowing | None = None
+        """What is told of each poll, if there is one."""
         self._stays_on: Database | None = None
         self._stays_until = 0.0
 
@@ -361,7 +364,15 @@ class MetastoreLine:
 
     async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
         asked = dict(positions)
-        page: FeedPage = await self._read(lambda server: run_at_once(server.model.poll_feed(asked)), POLL_MENU)
+        full = self.full
+
+        def poll(server: Database) -> tuple[FeedPage, FeedPage | None]:
+            every = None if full is None else run_at_once(server.model.poll_feed(full.index.heads))
+            return run_at_once(server.model.poll_feed(asked)), every
+
+        page, every = await self._read(poll, POLL_MENU)
+        if full is not None and every is not None:
+            full.polled(every)
         if page.rows and self._world.faults.strikes(Fault.PARTIAL_PAGE):
             page = replace(page, rows=page.rows[: self._rng.randrange(len(page.rows))])
         return page

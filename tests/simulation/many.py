@@ -44,6 +44,7 @@ def count(result: Result) -> Counter[str]:
     counted["polls"] = result.polls
     counted["epoch bumps"] = result.epoch_bumps
     counted["neighbour answers"] = result.neighbour_answers
+    counted["losses listed"] = result.losses_listed
     for attempts in result.attempts_per_batch:
         counted[f"{ATTEMPTS}{attempts}"] += 1
     return counted

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from headrace.agent.fetch.index.shard_interest import FollowPolicy
 from headrace.config.settings import Settings
 from tests.simulation.faults import Fault
 
@@ -64,7 +65,7 @@ BLOWS: Mapping[Fault, int] = {
 
 
 _EARLY_FLUSHES, _SHORT_MEMORY, _FAILOVERS, _CLEANING = 0x5EED_0001, 0x5EED_0002, 0x5EED_0003, 0x5EED_0004
-_SEGMENTS, _CRASHES, _GROWTH = 0x5EED_0005, 0x5EED_0006, 0x5EED_0007
+_SEGMENTS, _CRASHES, _GROWTH, _PARTS = 0x5EED_0005, 0x5EED_0006, 0x5EED_0007, 0x5EED_0008
 """Mixed into the seed for what was added later, so that older decisions of a seed stay."""
 
 
@@ -74,6 +75,10 @@ FAILOVERS = (Fault.PROMOTED, Fault.PROMOTED_BEHIND, Fault.SPLIT, Fault.PROMOTED_
 CRASH_SHARE = 0.3
 """Share of those schedules those in which a server crashes besides."""
 _NOT_WITH_FAILOVERS = (Fault.SWEPT, Fault.CONDEMNED_AT_STEP, Fault.INCARNATION)
+
+
+_WITH_LISTS = (Fault.FENCED, Fault.TOPIC_DELETED, Fault.EPOCH_RAISED, Fault.REPLAYED, Fault.SHARDS_GROWN)
+"""What else may happen where lists are compared: nothing that ends several processes, or takes rows from the feed."""
 
 
 FIRST_SEED_WITH_CLEANING = 1 << 41
@@ -87,6 +92,12 @@ FIRST_SEED_WITH_SEGMENTS = 1 << 42
 FIRST_SEED_WITH_GROWTH = 1 << 43
 """In schedules of these seeds and above the commit shards are doubled a few times; in every other one the metastore is
 replaced, too."""
+
+
+FIRST_SEED_WITH_PARTS = 1 << 44
+"""In schedules of these seeds and above there are more agents, and most follow only a part of the feed. In every other
+one the metastore is replaced; in half of those little else happens, and what is listed as lost is compared with what
+agents that follow all would list."""
 
 
 class Failover(NamedTuple):
@@ -134,6 +145,10 @@ class Plan:
     keyed_producers: int = 0
     keyed_readers: int = 0
     has_segments: bool = False
+    follows: Sequence[FollowPolicy | None] = ()
+    """By node id, if agents follow only parts of the feed; None: all of it."""
+    compares_lists: bool = False
+    """Whether all that full following would list as lost must be listed."""
 
     @property
     def is_prompt(self) -> bool:
@@ -143,6 +158,8 @@ class Plan:
 
 def make_plan(seed: int) -> Plan:
     """The plan of the seed, always the same."""
+    if seed >= FIRST_SEED_WITH_PARTS:
+        return _with_parts(_with_failovers(_plan(seed)) if seed % 2 else _plan(seed))
     if seed >= FIRST_SEED_WITH_GROWTH:
         return _with_growth(_with_failovers(_plan(seed)) if seed % 2 else _plan(seed))
     if seed >= FIRST_SEED_WITH_SEGMENTS:
@@ -190,6 +207,38 @@ def _crashes(rng: random.Random, seconds: float) -> list[Crash]:
 def _with_growth(plan: Plan) -> Plan:
     rng = random.Random(plan.seed ^ _GROWTH)
     return replace(plan, blows={**plan.blows, Fault.SHARDS_GROWN: rng.randint(1, 4)})
+
+
+def _with_parts(plan: Plan) -> Plan:
+    """Shards are more than partitions, so that each agent has some without a reason."""
+    rng = random.Random(plan.seed ^ _PARTS)
+    agents, shards = 4, rng.choice((4, 8))
+    policy = FollowPolicy(
+        followers=2,
+        again_s=rng.choice((0.1, 0.5, 2.0)),
+        read_s=rng.choice((0.05, 0.2, 1.0)),
+        wait_s=rng.choice((0.01, 0.1)),
+        commit_s=rng.choice((0.01, 0.2)),
+        handover_s=rng.choice((0.3, 1.0)),
+        drop_every_s=0.02,
+    )
+    full = rng.choice((0, 0, 1, 2))
+    blows = dict(plan.blows)
+    if rng.random() < 0.3:
+        blows[Fault.SHARDS_GROWN] = 1
+    plan = replace(
+        plan,
+        agents=agents,
+        racks=rng.choice(((None,) * 4, ("a",) * 4, ("a", "b", "a", "b"))),
+        shards=shards,
+        blows=blows,
+        follows=[None if node_id <= full else policy for node_id in range(1, agents + 1)],
+    )
+    if not plan.failovers or plan.seed % 4 != 3:
+        return plan
+    kept = {fault: times for fault, times in blows.items() if fault in _WITH_LISTS}
+    kept |= {Fault.KILLED: 1} if rng.random() < 0.5 else {}
+    return replace(plan, rates={}, crashes=(), blows=kept, compares_lists=True)
 
 
 def _with_cleaning(plan: Plan) -> Plan:

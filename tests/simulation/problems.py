@@ -51,6 +51,8 @@ class Kind(enum.StrEnum):
     """The metastore names bytes that the bucket does not hold."""
     FLUSHED_EARLY = "flushed too early"
     """More files than the budget of early flushes allows, or one closed early where that gains nothing."""
+    UNLISTED = "lost and not listed"
+    """A failover lost it, full following would have listed it, and no agent did."""
     STUCK = "stuck"
     """Everything is calm, and still there is no definite answer."""
     LIFECYCLE = "illegal lifecycle"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.house.requirements_report import load_rows
 from tests.planted import PlantedBugs, Report, Trial, recorded
-from tests.simulation import bugs_lives, bugs_segments
+from tests.simulation import bugs_lives, bugs_parts, bugs_segments
 from tests.simulation.bug import Bug
 from tests.simulation.bugs import BUGS
 from tests.simulation.planting import look_for
@@ -30,7 +30,7 @@ def test_the_list_is_long_and_each_bug_breaks_a_promise() -> None:
 
 def test_every_kind_of_problem_is_caught_in_some_bug() -> None:
     """Else a class of the checker might detect nothing, unnoticed."""
-    assert {bug.caught_as[0] for bug in (*BUGS, *bugs_segments.BUGS, *bugs_lives.BUGS)} == set(Kind)
+    assert {bug.caught_as[0] for bug in (*BUGS, *bugs_segments.BUGS, *bugs_lives.BUGS, *bugs_parts.BUGS)} == set(Kind)
 
 
 def test_a_bug_is_gone_once_it_is_taken_out() -> None:

@@ -28,6 +28,7 @@ from tests.simulation.consumers import Consumer, OffsetAsker, Reader
 from tests.simulation.database import Database
 from tests.simulation.failovers import Failovers
 from tests.simulation.faults import Fault, Faults
+from tests.simulation.full_following import FullFollowing
 from tests.simulation.idempotent_producer import IdempotentProducer
 from tests.simulation.keyed import KeyedLog
 from tests.simulation.keyed_clients import KeyedProducer, KeyedReader
@@ -67,6 +68,8 @@ class Result:
     """Number of epoch bumps of producers as librdkafka."""
     neighbour_answers: int
     """Number of answers between agents, for the zone cache."""
+    losses_listed: int
+    """Number of lost commits that are listed, where lists are compared."""
     steps: int
     virtual_seconds: float
 
@@ -109,6 +112,11 @@ class World:
         self.polls: list[Poll] = []
         self.listings: list[Listing] = []
         self.neighbour_answers = 0
+        self.followers: list[FullFollowing] = []
+        """Of all processes, where lists are compared."""
+        self.kills: list[tuple[float, int]] = []
+        """When, and which agent."""
+        self.losses_listed = 0
         self.flushes: dict[int, list[Flush]] = {}
         """By process, in order."""
         self.repeatable: list[Sent] = []
@@ -142,6 +150,7 @@ class World:
             polls=len(self.polls),
             epoch_bumps=self.epoch_bumps,
             neighbour_answers=self.neighbour_answers,
+            losses_listed=self.losses_listed,
             steps=self.loop.steps,
             virtual_seconds=self.loop.time(),
         )

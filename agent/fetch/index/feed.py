@@ -5,9 +5,12 @@ database's clock for file ids.
 Without consumers at the log's end it polls rarely: no answer depends on an up-to-date index, because the primary is
 asked for everything that it lacks, and a fetch that reaches the end starts with a poll. Consumers that read what is
 behind the end cost no polls.
+It asks for the commit shards that the index follows (followed_shards.py). Heads of all shards, the database's clock and
+the end of the metadata log are in each page, whatever is followed.
 Invariant: rows reach the index in the order of the feed, one page at a time. A failed poll
 changes nothing; after an unexpected failure the index forgets everything, so that
-readers ask the primary and never use a half-applied page.
+readers ask the primary and never use a half-applied page. If a page begins another history or rows are lost, every
+waiting fetch looks again: what it waits for may have passed.
 """
 
 from __future__ import annotations
@@ -15,16 +18,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from headrace.agent.fetch.index.acknowledged import AcknowledgedEnds
 from headrace.agent.fetch.index.appended import appended_extents
-from headrace.agent.fetch.index.index import TailIndex
+from headrace.agent.fetch.index.followed_shards import FollowedShards
+from headrace.agent.fetch.index.index import LOOK_AGAIN, TailIndex
+from headrace.agent.fetch.index.own_commits import OwnCommits
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.waiters import Waiters
 from headrace.metastore.api.commit import FileAnswer, FileCommit
-from headrace.metastore.api.read import ReadApi
+from headrace.metastore.api.read import Extent, ReadApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, UnavailableError
 from headrace.storage.supervision import Supervisor
@@ -63,7 +68,9 @@ class FeedFollower:
         interval_ms: int,
         on_metadata: Callable[[int], None],
         supervisor: Supervisor | None = None,
+        followed: FollowedShards | None = None,
     ) -> None:
+        """`followed`: None to follow all commit shards."""
         self._metastore = metastore
         self._index = index
         self._acknowledged = acknowledged
@@ -72,6 +79,8 @@ class FeedFollower:
         self._metrics = metrics
         self._interval = interval_ms / 1000
         self._on_metadata = on_metadata
+        self._followed = followed
+        self._own = OwnCommits()
         self._supervisor = supervisor or Supervisor(clock)
         self._poked = False
         self._timer: asyncio.Future[None] | None = None
@@ -81,6 +90,8 @@ class FeedFollower:
         self._moved_at = -math.inf
         """When a poll found something, this agent committed, or a consumer asked for records."""
         self._metadata_offset = -1
+        self._heads: Mapping[int, int] = {}
+        """Of all shards, as of the newest page."""
         self._wall_minus_monotonic: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._catching_up: list[asyncio.Future[None]] = []
@@ -106,6 +117,7 @@ class FeedFollower:
         these partitions: a poll for each commit was an eighth of a producing agent's time in Python.
         """
         self._acknowledged.note(commits, answers)
+        self._own.note(commits, answers)
         extents = appended_extents(commits, answers) if self._is_followed else None
         if extents is None:
             self._poll_soon()
@@ -120,10 +132,21 @@ class FeedFollower:
     def start_over(self) -> None:
         """Forget what the feed told: it is of another life of the metastore. So may be a page that is under way, which
         is the first one for the index: nothing of it is shown."""
+        self._index.on_forgotten(self.known_extents())
         self._acknowledged.forget()
-        self._index.on_forgotten(self._index.extents())
+        self._own.forget()
         self._waiters.notify(self._index.forget_all())
         self._poke()
+
+    @property
+    def own_batches(self) -> int:
+        """Number of batches of this agent that are kept for the list of what was lost."""
+        return self._own.held_batches
+
+    def known_extents(self) -> list[Extent]:
+        """All extents that this agent knows to be committed, by the feed or by its own commits."""
+        extents = self._index.extents()
+        return extents + self._own.extents(extents)
 
     def changed(self) -> None:
         """This agent changed something that only the feed tells: consumers at the end get it at once."""
@@ -165,9 +188,17 @@ class FeedFollower:
             self._poke()
         self._moved_at = self._clock.monotonic()
 
+    def read(self, keys: Iterable[int]) -> None:
+        """A fetch asks for these partitions."""
+        if self._followed is not None:
+            self._followed.read(keys)
+
     @contextmanager
-    def following(self) -> Iterator[None]:
-        """A consumer is at the end while the block runs: other agents' commits arrive within `interval_ms`."""
+    def following(self, keys: Iterable[int] = ()) -> Iterator[None]:
+        """A consumer is at the end of these partitions while the block runs: other agents' commits arrive within
+        `interval_ms`."""
+        if self._followed is not None:
+            self._followed.wait(keys)
         if not self._is_followed:
             self._poke()
         self._followers += 1
@@ -204,11 +235,14 @@ class FeedFollower:
         self._poked = False
         asked, self._catching_up = self._catching_up, []
         is_behind = is_complete = False
+        began_at = self._followed.begin_poll() if self._followed is not None else 0.0
         self._acknowledged.begin_poll()
+        self._own.begin_poll()
         try:
-            is_behind, is_complete = await self._apply_page()
+            is_behind, is_complete = await self._apply_page(began_at)
         finally:
             self._acknowledged.end_poll(is_complete=is_complete)
+            self._own.end_poll(self._clock.monotonic(), is_complete=is_complete)
             if is_behind:
                 self._catching_up += asked
             else:
@@ -217,22 +251,30 @@ class FeedFollower:
                         one.set_result(None)
         return is_behind
 
-    async def _apply_page(self) -> tuple[bool, bool]:
+    async def _apply_page(self, began_at: float) -> tuple[bool, bool]:
         """Return whether the feed has more rows than the page, and whether the index is at the feed's end."""
-        page = await self._metastore.poll_feed(self._index.heads)
+        index = self._index
+        page = await self._metastore.poll_feed(index.heads)
         self._wall_minus_monotonic = page.wall_ms / 1000 - self._clock.monotonic()
         self._metrics.feed_polls.labels("ok").inc()
         if page.lost_shards:
             self._metrics.feed_lost_shards.inc(len(page.lost_shards))
             log.warning("feed rows no longer available: shards=%s", page.lost_shards)
-        if page.rows or page.metadata_offset != self._metadata_offset:
+        if page.rows or page.heads != self._heads or page.metadata_offset != self._metadata_offset:
             self._moved_at, self._metadata_offset = self._clock.monotonic(), page.metadata_offset
-        followed = len(self._index.heads)
-        self._waiters.notify(self._index.apply(page))
+            self._heads = page.heads
+        begins, shards = index.begins_with(page), index.shards
+        if begins or any(page.heads[shard] < index.heads.get(shard, 0) for shard in page.lost_shards):
+            index.on_forgotten(self._own.extents(index.extents()))
+        self._waiters.notify(index.apply(page))
+        if begins or page.lost_shards:
+            self._waiters.notify_all(LOOK_AGAIN)
         self._on_metadata(page.metadata_offset)
-        has_new_shards = len(self._index.heads) > followed > 0
-        is_complete = all(self._index.heads.get(shard, -1) >= head for shard, head in page.heads.items())
-        return bool(page.rows or has_new_shards) and not is_complete, is_complete
+        has_more = bool(page.rows) or index.shards > shards
+        is_complete = index.is_at_end(page)
+        if self._followed is not None:
+            self._waiters.notify(self._followed.end_poll(page, began_at))
+        return has_more and not is_complete, is_complete
 
     @property
     def _is_followed(self) -> bool:

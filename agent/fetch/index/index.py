@@ -4,8 +4,10 @@ Place: the first source of a fetch (locate.py); filled by feed.py, completed by 
 Invariant: a partition's extents here have no gap in offsets and end where the feed is, or where this agent's commits
 are. Uncertain entries are removed, and the primary is asked for a removed partition: the index may lag, but is never
 wrong. The sources can be combined without a race because high watermark and log start only grow within one incarnation
-of the metastore, and because a primary's answer is ignored if something was removed after it was requested
-(`generation`).
+of the metastore, and because a primary's answer is ignored if something was removed after it was requested, or if its
+commit shard was not followed yet (`generation`).
+The index holds something only of commit shards that it follows, those in `heads`. It begins to follow one from the head
+that the newest page had: whatever is asked for afterwards is at least as new, so nothing is missed in between.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import uuid
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from operator import attrgetter
 
 from headrace.agent.fetch.index.segment_cache import SegmentCache
@@ -47,14 +49,23 @@ class TailIndex:
 
     def __init__(self, shards: int, extents_max: int = EXTENTS_MAX) -> None:
         self.heads: dict[int, int] = {}
-        """Per commit shard the number of the last feed row that was applied: what the feed is polled with."""
+        """Per followed commit shard the number of the last feed row that was applied: what the feed is polled with."""
         self.generation = 0
-        """Counts removals. Read it before asking the primary, and pass it to `observe`."""
+        """Counts removals, and beginnings of following. Read it before asking the primary, and pass it to `observe`."""
+        self.wanted: Callable[[int], Collection[int]] | None = None
+        """Which of so many commit shards are followed when the index begins with a page; None: all, always."""
         self.on_forgotten: Callable[[list[Extent]], None] = lambda extents: None
         """Gets what is forgotten because the feed went back or is another life's: it may be lost."""
         self.history = SegmentCache()
         """What the primary said of earlier extents."""
-        self._shards = shards
+        self.shards = shards
+        """The count of commit shards, as far as their growth was followed."""
+        self._page_heads: dict[int, int] = {}
+        """All shards' heads as of the newest page."""
+        self._removed_at = 0
+        """The generation of the newest removal."""
+        self._begun_at: dict[int, int] = {}
+        """Shard -> the generation from which on it is followed, unless it was from the first page on."""
         self._heads_before: dict[int, int] | None = None
         """While the shards grow: how far the old ones have to be applied before rows of the new ones are."""
         self._extents_max = extents_max
@@ -115,35 +126,43 @@ class TailIndex:
         """The end of the last live byte of this file that the feed mentioned; 0 if none."""
         return self._file_ends.get(file_id, 0)
 
-    def observe(self, answer: PartitionExtents, generation: int) -> None:
-        """Take over watermark and log start from the primary, unless something was removed since `generation`."""
+    def observe(self, answer: PartitionExtents, generation: int) -> bool:
+        """Take over watermark and log start from the primary, unless something was removed since `generation`, or the
+        partition's shard was not followed then. Returns whether it was.
+        """
         key = answer.partition_key
-        if generation != self.generation or commit_shard(key, self._shards) not in self.heads:
-            return
+        if not self._is_current(key, generation):
+            return False
         if not answer.known:
             self._tails.pop(key, None)
-            return
+            return True
         tail = self._tails.setdefault(key, Tail())
         tail.high_watermark = max(tail.high_watermark, answer.high_watermark)
         tail.confirmed = True
         tail.note_primary(answer.first_open_offset, answer.high_watermark)
         self._move_log_start(tail, answer.log_start_offset)
+        return True
+
+    def _is_current(self, key: int, generation: int) -> bool:
+        """Return whether nothing that was asked for at `generation` can lack what the feed brought before it."""
+        shard = commit_shard(key, self.shards)
+        return shard in self.heads and max(self._removed_at, self._begun_at.get(shard, 0)) <= generation
 
     def move_log_start(self, generation: int, key: int, log_start_offset: int) -> None:
         """Take over a log start that this agent moved, unless something was removed since `generation`."""
         tail = self._tails.get(key)
-        if generation == self.generation and tail is not None:
+        if tail is not None and self._is_current(key, generation):
             self._move_log_start(tail, log_start_offset)
 
     def apply(self, page: FeedPage) -> dict[int, int]:
         """Apply a page. Returns the news for waiting fetches: key -> new bytes, or LOOK_AGAIN."""
-        if page.incarnation_id != self._incarnation:
-            return self._begin_again(page)
-        if any(shard not in page.heads for shard in page.lost_shards):  # the feed is older than the growth
+        if self.begins_with(page):
             return self._begin_again(page)
         heard: dict[int, int] = {}
+        self._page_heads = page.heads
         for shard in page.lost_shards:
-            self._forget_lost(shard, page.heads[shard], heard)
+            if shard in self.heads:  # else it was dropped meanwhile
+                self._forget_lost(shard, page.heads[shard], heard)
         for row in page.rows:
             self._apply_row(row, heard)
         for shard, head in page.heads.items():
@@ -152,28 +171,62 @@ class TailIndex:
         self._follow_growth(page)
         return heard
 
+    def begins_with(self, page: FeedPage) -> bool:
+        """Return whether the page is the first one of a history: rows before its heads are not told."""
+        if page.incarnation_id != self._incarnation:
+            return True
+        if any(shard not in page.heads for shard in page.lost_shards):  # the feed is older than the growth
+            return True
+        return self.wanted is not None and len(page.heads) < self.shards  # the same; the others are not asked for
+
+    def is_at_end(self, page: FeedPage) -> bool:
+        """Return whether everything that the page's heads cover is applied, as far as it is followed."""
+        has_grown = len(page.heads) > self.shards
+        return not has_grown and all(head >= page.heads.get(shard, 0) for shard, head in self.heads.items())
+
+    def follow(self, shards: Iterable[int]) -> None:
+        """Follow these shards, too, from the newest page on: what the primary is asked for from now on is as new."""
+        begun = [shard for shard in shards if shard not in self.heads and shard in self._page_heads]
+        if begun:
+            self.generation += 1
+            for shard in begun:
+                self.heads[shard] = self._page_heads[shard]
+                self._begun_at[shard] = self.generation
+
+    def drop(self, shards: Collection[int]) -> dict[int, int]:
+        """Follow these shards no more: heads, tails and history go together. Returns as `apply` does."""
+        heard: dict[int, int] = {}
+        self._forget_shards(shards, heard)
+        for shard in shards:
+            self.heads.pop(shard, None)
+            self._begun_at.pop(shard, None)
+        return heard
+
     def _begin_again(self, page: FeedPage) -> dict[int, int]:
         """The page is the first one of another history: nothing that was known counts."""
         self.on_forgotten(self.extents())
         heard = self.forget_all()
         self._incarnation = page.incarnation_id
-        self.heads = dict(page.heads)
-        self._shards = len(page.heads)
+        self.shards, self._page_heads = len(page.heads), page.heads
+        followed = page.heads if self.wanted is None else self.wanted(self.shards)
+        self.heads = {shard: page.heads[shard] for shard in followed}
         return heard
 
     def _follow_growth(self, page: FeedPage) -> None:
         """Follow new shards from their first row on, once the old ones are applied as far as a page with the growth
         goes: all that was committed to a partition before the growth is there (decisions/0077). One doubling after
-        another: they may be several growths.
+        another: they may be several growths. Only those with partitions of a shard that is followed.
         """
-        count = len(self.heads)
+        count = self.shards
         if len(page.heads) <= count:
             return
         if self._heads_before is None:
             self._heads_before = {shard: page.heads[shard] for shard in self.heads}
-        if all(self.heads[shard] >= head for shard, head in self._heads_before.items()):
-            self.heads |= dict.fromkeys(range(count, 2 * count), 0)
-            self._shards, self._heads_before = 2 * count, None
+        before = self._heads_before
+        if all(head >= before.get(shard, 0) for shard, head in self.heads.items()):
+            self.heads |= {shard + count: 0 for shard in self.heads}
+            self._begun_at |= {shard + count: begun for shard, begun in self._begun_at.items()}
+            self.shards, self._heads_before = 2 * count, None
 
     def take_own(self, extents: Sequence[Extent]) -> tuple[dict[int, int], bool]:
         """Return what this agent's commit appended, before the feed brings it. Returns what `apply` does, and whether
@@ -202,32 +255,38 @@ class TailIndex:
     def forget_all(self) -> dict[int, int]:
         """Forget every partition and head: the next page is the first one. Returns as `apply` does."""
         heard = dict.fromkeys(self._tails, LOOK_AGAIN)
-        self.generation += 1
+        self._count_removal()
         self._incarnation = self._heads_before = None
         self._tails.clear()
         self._arrivals.clear()
         self._file_ends.clear()
-        self.heads = {}
+        self.heads, self._page_heads, self._begun_at = {}, {}, {}
         self.history.forget()
         return heard
 
     def _forget_lost(self, shard: int, head: int, heard: dict[int, int]) -> None:
         """Rows are missing; if the feed went back, as on a promoted standby before its life begins, extents may be."""
         if head < self.heads.get(shard, head):
-            self.on_forgotten([e for e in self.extents() if commit_shard(e.partition_key, self._shards) == shard])
+            self.on_forgotten([e for e in self.extents() if commit_shard(e.partition_key, self.shards) == shard])
         self._forget_shard(shard, head, heard)
 
     def _forget_shard(self, shard: int, head: int, heard: dict[int, int]) -> None:
-        keys = [key for key in self._tails if commit_shard(key, self._shards) == shard]
-        self._forget_keys(keys, heard)
-        self.history.forget([key for key in self.history.held_keys() if commit_shard(key, self._shards) == shard])
+        self._forget_shards((shard,), heard)
         self.heads[shard] = head
 
+    def _forget_shards(self, shards: Collection[int], heard: dict[int, int]) -> None:
+        self._forget_keys([key for key in self._tails if commit_shard(key, self.shards) in shards], heard)
+        self.history.forget([key for key in self.history.held_keys() if commit_shard(key, self.shards) in shards])
+
     def _forget_keys(self, keys: list[int], heard: dict[int, int]) -> None:
-        self.generation += 1
+        self._count_removal()
         for key in keys:
             self._tails.pop(key, None)
             heard[key] = LOOK_AGAIN
+
+    def _count_removal(self) -> None:
+        self.generation += 1
+        self._removed_at = self.generation
 
     def _apply_row(self, row: FeedRow, heard: dict[int, int]) -> None:
         head = self.heads.get(row.shard)
@@ -277,7 +336,7 @@ class TailIndex:
         return False
 
     def _start_over(self, key: int) -> Tail:
-        self.generation += 1
+        self._count_removal()
         tail = self._tails[key] = Tail()
         return tail
 

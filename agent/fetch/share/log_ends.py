@@ -45,6 +45,7 @@ class LogEndsOfIndex:
 
     async def ends(self, offsets: Mapping[int, int], *, committed: bool) -> dict[int, ReadableEnds | ErrorCode]:
         """Partition key -> its ends, or why they are not known."""
+        self._feed.read(offsets)
         queries = [ExtentQuery(key, offset, 1) for key, offset in offsets.items()]
         found: dict[int, ReadableEnds | ErrorCode] = {}
         for query, lookup in zip(queries, await self._locator.locate(queries) if queries else (), strict=True):
@@ -69,7 +70,7 @@ class LogEndsOfIndex:
     @contextmanager
     def watch(self, keys: Collection[int]) -> Iterator[Waiter]:
         """A waiter that hears of new records in these partitions."""
-        with self._feed.following(), self._waiters.watch(keys) as waiter:
+        with self._feed.following(keys), self._waiters.watch(keys) as waiter:
             yield waiter
 
     async def _special(self, keys: Collection[int], kind: OffsetKind) -> dict[int, int]:

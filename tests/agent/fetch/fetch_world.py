@@ -13,6 +13,7 @@ import random
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -229,7 +230,8 @@ class World:
         file_id = new_file_id(self.clock.wall_ms(), self.rng)
         await self.store.put(object_key(file_id), data)
         commit = FileCommit(file_id, len(data), staged)
-        (answer,) = await self.model.commit_files(NODE_ID, BROKER_EPOCH, [commit])
+        with self.service.committing([commit]) if own else nullcontext():
+            (answer,) = await self.model.commit_files(NODE_ID, BROKER_EPOCH, [commit])
         for (key, batch), verdict in zip(ordered, answer.batches, strict=True):
             if verdict.outcome is BatchOutcome.APPENDED:
                 last = verdict.base_offset + read_header(batch).last_offset_delta

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 
@@ -119,7 +119,7 @@ class AtTheHead(TailIndex):
     def _follow_growth(self, page: FeedPage) -> None:
         for shard in page.heads.keys() - self.heads.keys():
             self.heads[shard] = page.heads[shard]
-        self._shards = len(self.heads)
+        self.shards = len(self.heads)
 
 
 class AtOnce(TailIndex):
@@ -128,16 +128,16 @@ class AtOnce(TailIndex):
     def _follow_growth(self, page: FeedPage) -> None:
         for shard in page.heads.keys() - self.heads.keys():
             self.heads[shard] = 0
-        self._shards = len(self.heads)
+        self.shards = len(self.heads)
 
 
 class ByTheOldCount(TailIndex):
     """Partitions are looked for in the shards that they had."""
 
-    def _follow_growth(self, page: FeedPage) -> None:
-        shards = self._shards
-        super()._follow_growth(page)
-        self._shards = shards
+    def _forget_shards(self, shards: Collection[int], heard: dict[int, int]) -> None:
+        count, self.shards = self.shards, COUNTS[0]
+        super()._forget_shards(shards, heard)
+        self.shards = count
 
 
 @pytest.mark.requirement("W5")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from headrace.cli.bench.loads import _following_order
 from headrace.cli.bench.orders import first_number, producer_of
 from headrace.cli.bench.produce_driver import turn
+from headrace.cli.bench.target_bench import TargetBench
 
 
 @pytest.mark.parametrize("producers", [1, 5, 12])
@@ -27,3 +31,11 @@ def test_many_producers_take_turns_and_each_sends_to_all_partitions() -> None:
 
 def test_a_records_number_says_who_produced_it() -> None:
     assert [producer_of(first_number(producer) + 7) for producer in (0, 1, 49)] == [(0, 7), (1, 7), (49, 7)]
+
+
+def test_a_reader_that_follows_reads_for_longer_than_records_are_produced() -> None:
+    """It once gave up after 300 s, and a longer run called the rest lost."""
+    target = SimpleNamespace(target=SimpleNamespace(bootstrap="127.0.0.1:1"), bounds=SimpleNamespace(seconds=3600.0))
+    order = _following_order(cast(TargetBench, target), "t")
+    assert order.seconds > 3600.0
+    assert order.until is None

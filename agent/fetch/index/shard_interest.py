@@ -1,0 +1,165 @@
+"""Why an agent follows a commit shard, and for how long; pure: times are given.
+
+Place: the rules of followed_shards.py, which applies them to the index.
+A shard is wanted for one of these reasons:
+  READ       a client came back to a partition of it within `again_s`: until `read_s` after the last time; or a
+             fetch waits for news of it, or did so less than `wait_s` ago
+  COMMITTED  a commit of this agent is under way, or ended less than `commit_s` ago
+  ASSIGNED   this agent is one of its followers by hash (assigned_followers.py), or was less than `handover_s` ago
+Invariant: a partition that is read once without waiting is no reason, however many there are; what is remembered of
+such reads is bounded (SEEN_MAX for each shard).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from headrace.agent.fetch.index.assigned_followers import FOLLOWERS
+from headrace.metastore.keys import commit_shard
+
+SEEN_MAX = 16
+"""Partitions of a shard that are remembered to notice that a client comes back."""
+FRESH_SECONDS = 1.0
+"""Interest that was renewed within this time is not renewed again: a fetch has many partitions of one shard."""
+
+
+class FollowReason(enum.StrEnum):
+    """Label of the metric."""
+
+    READ = "read"
+    COMMITTED = "committed"
+    ASSIGNED = "assigned"
+
+
+class FollowPolicy(NamedTuple):
+    """Numbers of the rules; times in seconds."""
+
+    followers: int = FOLLOWERS
+    again_s: float = 30.0
+    read_s: float = 60.0
+    wait_s: float = 2.0
+    """From the end of a wait to the same client's next fetch."""
+    commit_s: float = 60.0
+    """Longer than followers by hash need to poll once, also after a quiet time."""
+    handover_s: float = 300.0
+    """How much of a shard's past a new follower by hash has when this one forgets it."""
+    drop_every_s: float = 1.0
+
+
+FOLLOW_POLICY = FollowPolicy()
+
+
+class ShardInterest:
+    """The reasons of one agent, by commit shard."""
+
+    def __init__(self, policy: FollowPolicy, shards: int) -> None:
+        self.shards = shards
+        self.assigned: frozenset[int] = frozenset()
+        self._policy = policy
+        self._until: dict[FollowReason, dict[int, float]] = {reason: {} for reason in FollowReason}
+        self._committing: list[Callable[[], Iterable[int]]] = []
+        """Partition keys of the commits that are under way."""
+        self._seen: dict[int, dict[int, float]] = {}
+        """Shard -> partition key -> when a client last read it."""
+
+    def read(self, keys: Iterable[int], now: float) -> list[int]:
+        """A client reads these partitions. Returns the shards that are wanted for it."""
+        policy, until, wanted = self._policy, self._until[FollowReason.READ], []
+        for key in keys:
+            shard = commit_shard(key, self.shards)
+            if until.get(shard, 0.0) >= now + policy.read_s - FRESH_SECONDS:
+                continue
+            seen = self._seen.setdefault(shard, {})
+            before = seen.get(key)
+            if before is None and len(seen) >= SEEN_MAX:
+                self._forget_reads(shard, now)
+                seen = self._seen[shard]
+            if before is not None or len(seen) < SEEN_MAX:
+                seen[key] = now
+            if before is not None and now - before <= policy.again_s:
+                until[shard] = now + policy.read_s
+                wanted.append(shard)
+        return wanted
+
+    def wait(self, keys: Iterable[int], now: float) -> set[int]:
+        """A fetch waits for news of these partitions. Returns their shards."""
+        shards = self._shards_of(keys)
+        self._extend(FollowReason.READ, shards, now + self._policy.wait_s)
+        return shards
+
+    def begin_commit(self, keys: Callable[[], Iterable[int]]) -> None:
+        """A commit to these partitions is about to be sent."""
+        self._committing.append(keys)
+
+    def end_commit(self, keys: Callable[[], Iterable[int]]) -> None:
+        """It was answered, or failed."""
+        self._committing.remove(keys)
+
+    def committed(self, keys: Iterable[int], now: float) -> set[int]:
+        """A commit to these partitions is to be followed, at least for a while from now. Returns their shards."""
+        shards = self._shards_of(keys)
+        self._extend(FollowReason.COMMITTED, shards, now + self._policy.commit_s)
+        return shards
+
+    def assign(self, shards: frozenset[int], now: float) -> None:
+        """The followers by hash have changed."""
+        self._extend(FollowReason.ASSIGNED, self.assigned - shards, now + self._policy.handover_s)
+        self.assigned = shards
+
+    def wanted(self, now: float) -> set[int]:
+        """Return the shards with a reason."""
+        return {shard for reason in FollowReason for shard in self.wanted_for(reason, now)}
+
+    def wanted_for(self, reason: FollowReason, now: float) -> set[int]:
+        """Return the shards with this reason."""
+        wanted = {shard for shard, until in self._until[reason].items() if until > now}
+        if reason is FollowReason.COMMITTED:
+            for keys in self._committing:
+                wanted |= self._shards_of(keys())
+        elif reason is FollowReason.ASSIGNED:
+            wanted |= self.assigned
+        return wanted
+
+    def forget_past(self, now: float) -> None:
+        """Drop what counts no more."""
+        for reason, until in self._until.items():
+            self._until[reason] = {shard: end for shard, end in until.items() if end > now}
+        for shard in list(self._seen):
+            self._forget_reads(shard, now)
+            if not self._seen[shard]:
+                del self._seen[shard]
+
+    def resize(self, shards: int, now: float) -> None:
+        """The count of shards is another one: partitions continue elsewhere, and the reasons with them. Followers by
+        hash are so until the handover."""
+        if shards == self.shards:
+            return
+        before, self.assigned = self.assigned, frozenset()
+        self._extend(FollowReason.ASSIGNED, before, now + self._policy.handover_s)
+        old, self.shards = self.shards, shards
+        for reason, until in self._until.items():
+            moved: dict[int, float] = {}
+            for shard, end in until.items():
+                for each in _successors(shard, old, shards):
+                    moved[each] = max(end, moved.get(each, end))
+            self._until[reason] = moved
+        self._seen = {}
+
+    def _shards_of(self, keys: Iterable[int]) -> set[int]:
+        return {commit_shard(key, self.shards) for key in keys}
+
+    def _extend(self, reason: FollowReason, shards: Iterable[int], end: float) -> None:
+        until = self._until[reason]
+        for shard in shards:
+            until[shard] = max(end, until.get(shard, end))
+
+    def _forget_reads(self, shard: int, now: float) -> None:
+        first = now - self._policy.again_s
+        self._seen[shard] = {key: at for key, at in self._seen[shard].items() if at >= first}
+
+
+def _successors(shard: int, old: int, new: int) -> Iterable[int]:
+    """The shards of the new count that have partitions of the old one's shard. Counts are doubled, or go back."""
+    return range(shard, new, old) if new > old else (shard % new,)
