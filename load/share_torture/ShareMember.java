@@ -4,12 +4,12 @@
 // if it was refused or it is not known whether it was stored. It ends in good order when its input ends.
 
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.Collection;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 import java.util.Properties;
+import java.util.Set;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
@@ -52,6 +52,7 @@ public class ShareMember {
         settings.put("default.api.timeout.ms", "8000");
         StringDeserializer text = new StringDeserializer();
         try (KafkaShareConsumer<String, String> consumer = new KafkaShareConsumer<>(settings, text, text)) {
+            consumer.setAcknowledgementCommitCallback(ShareMember::told);
             consumer.subscribe(List.of(topic));
             System.out.println("started");
             while (!stopping.get()) {
@@ -60,30 +61,34 @@ public class ShareMember {
         }
     }
 
+    /** Values that were accepted and have no answer yet, by partition and offset. */
+    private static final Map<String, String> unanswered = new HashMap<>();
+
+    /** What became of acknowledgements: commitSync tells it of a partition only, also if it was sent to two agents. */
+    private static void told(Map<TopicIdPartition, Set<Long>> offsets, Exception error) {
+        offsets.forEach((partition, each) -> each.forEach(offset -> {
+            String value = unanswered.remove(partition.partition() + ":" + offset);
+            if (value != null) {
+                System.out.println((error == null ? "accepted " : "unsure ") + value);
+            }
+        }));
+    }
+
     private static void take(KafkaShareConsumer<String, String> consumer, int released) {
-        List<ConsumerRecord<String, String>> accepted = new ArrayList<>();
         for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofMillis(200))) {
             int attempt = record.deliveryCount().orElse((short) 0);
             System.out.println("got " + record.value() + " " + attempt);
             if (released > 0 && attempt == 1 && Integer.parseInt(record.value()) % released == 0) {
                 consumer.acknowledge(record, AcknowledgeType.RELEASE);
             } else {
+                unanswered.put(record.partition() + ":" + record.offset(), record.value());
                 consumer.acknowledge(record, AcknowledgeType.ACCEPT);
-                accepted.add(record);
             }
         }
-        Map<TopicIdPartition, Optional<KafkaException>> outcome = Map.of();
         try {
-            outcome = consumer.commitSync();
+            consumer.commitSync();
         } catch (KafkaException error) {
             System.out.println("trouble " + error);
-        }
-        for (ConsumerRecord<String, String> record : accepted) {
-            Optional<KafkaException> told = null;
-            for (TopicIdPartition partition : outcome.keySet()) {
-                told = partition.partition() == record.partition() ? outcome.get(partition) : told;
-            }
-            System.out.println((told != null && told.isEmpty() ? "accepted " : "unsure ") + record.value());
         }
     }
 }

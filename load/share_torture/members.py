@@ -31,16 +31,19 @@ class Heard:
         self.unsure: Counter[int] = Counter()
         self.troubles: Counter[str] = Counter()
 
-    def hear(self, line: str) -> None:
-        """Take one line of a member."""
+    def hear(self, line: str, has: set[int]) -> None:
+        """Take one line of a member. `has`: the values that it got and said nothing more of."""
         what, _, rest = line.partition(" ")
         if what == "got":
             value, attempt = map(int, rest.split())
+            has.add(value)
             self.got[value] += 1
             self.attempts[value] = max(self.attempts[value], attempt)
         elif what == "accepted":
+            has.discard(int(rest))
             self.accepted[int(rest)] += 1
         elif what == "unsure":
+            has.discard(int(rest))
             self.unsure[int(rest)] += 1
         elif what == "trouble":
             self.troubles[rest.partition(":")[0]] += 1
@@ -97,6 +100,8 @@ class ShareMembers:
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
+        has: set[int] = set()
         async for line in process.stdout:
-            self._heard.hear(line.decode().rstrip())
-        await process.wait()
+            self._heard.hear(line.decode().rstrip(), has)
+        if await process.wait():  # it was killed: it may have accepted these, and heard nothing or said nothing
+            self._heard.unsure.update(has)
