@@ -91,9 +91,10 @@ class Worker:
         node_id: Callable[[], int | None] = no_agent,
         said_here: SaidHere = no_image,
         supervisor: Supervisor | None = None,
+        job_metrics: JobMetrics | None = None,
     ) -> None:
-        """`node_id`: of the agent in this process. Both are called on the worker's thread. `supervisor`: the process's;
-        None: a separate one."""
+        """`node_id`: of the agent in this process. Both are called on the worker's thread. `supervisor`, `job_metrics`:
+        the process's; None: separate ones."""
         self._supervisor = supervisor or Supervisor(clock)
         self._settings, self._store, self.metastore = settings, store, metastore
         self.name = f"{socket.gethostname()}-{os.getpid()}"
@@ -128,7 +129,7 @@ class Worker:
             self._handlers(),
             clock,
             rng,
-            JobMetrics(clock, registry),
+            job_metrics or JobMetrics(clock, registry),
             worker=self.name,
             slots=settings.compactor_threads,
             node_id=node_id,

@@ -461,6 +461,29 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
             " happen, once the table has a file that is so much newer. 0: it removes none."
         ),
     ] = field(default=86_400_000, name="tables.orphan.min.age.ms")
+    tables_upkeep_interval_ms: Annotated[
+        PositiveInt,
+        Meta(
+            description="Pause between two upkeeps of a table: deletion of rows older than table.retention.ms,"
+            " rewriting of small files, merging of manifests, expiry of snapshots."
+        ),
+    ] = field(default=3_600_000, name="tables.upkeep.interval.ms")
+    tables_rewrite_min_files: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000,
+            description="Data files of about one size in a partition of a table that upkeep replaces by one. 0: it"
+            " replaces none.",
+        ),
+    ] = field(default=8, name="tables.rewrite.min.files")
+    tables_rewrite_max_bytes: Annotated[
+        PositiveInt,
+        Meta(
+            description="Stored bytes of a file that upkeep writes, at most about; never more than the table's"
+            " write.target-file-size-bytes. Its rows are in memory, opened: several times as much."
+        ),
+    ] = field(default=67_108_864, name="tables.rewrite.max.bytes")
     compaction_cpu_percent: Annotated[
         int,
         Meta(

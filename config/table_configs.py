@@ -16,6 +16,11 @@ TABLE_PREFIX = "table."
 ENABLE, NAME, VALUE_FORMAT = "table.enable", "table.name", "table.value.format"
 START, PARTITION_BY, TOLERANCE = "table.start", "table.partition.by", "table.errors.tolerance"
 INTERVAL_MS = "table.commit.interval.ms"
+RETENTION_MS = "table.retention.ms"
+MODE, KEY_COLUMNS = "table.mode", "table.key.columns"
+APPEND, UPSERT = "append", "upsert"
+RECORD_KEY = "key"
+"""The record's key, among key columns."""
 LAYOUTS = ("day", "partition")
 """What every table can be partitioned by: the day of the record's time, the topic's partition."""
 _TRANSFORM = r"identity|year|month|day|hour|(?:bucket|truncate)\[[1-9][0-9]{0,5}\]"
@@ -23,6 +28,7 @@ _COLUMN = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 _TERM = re.compile(rf"({_TRANSFORM})\(({_COLUMN})\)|({_COLUMN})", re.ASCII)
 _TRANSFORM_NAMES = ("identity", "year", "month", "hour", "bucket", "truncate")
 """A column of such a name needs `identity(NAME)`: alone, it is a transform without its column."""
+_TOP_COLUMN = re.compile(r"[A-Za-z_]\w{0,199}", re.ASCII)
 INTERVAL_MS_MIN = 100
 _TABLE_NAME = re.compile(r"[\w-]{1,200}", re.ASCII)
 _WITH_FILE = "the schema is in a file: `headrace tables create --schema-file`"
@@ -37,11 +43,28 @@ def _why_no_start(value: str) -> str | None:
     return None if value in ("earliest", "latest") or is_time else "not earliest, latest or milliseconds since 1970"
 
 
+def why_no_key_column(value: str) -> str | None:
+    """Return None if this could be a key column; whether the table has it is not known here."""
+    return None if _TOP_COLUMN.fullmatch(value) else f"not {RECORD_KEY} or the name of a column"
+
+
+def _why_no_key_columns(value: str) -> str | None:
+    columns = list_items(value)
+    if len(set(columns)) < len(columns):
+        return "a list with a column twice"
+    return next((f"{each}: {why}" for each in columns if (why := why_no_key_column(each))), None)
+
+
 def _why_no_interval(value: str) -> str | None:
     is_number = value.isascii() and value.isdecimal()
     if value == "-1" or (is_number and INTERVAL_MS_MIN <= int(value) <= LONG_MAX):
         return None
     return f"not -1, or at least {INTERVAL_MS_MIN}"
+
+
+def _why_no_retention(value: str) -> str | None:
+    is_number = value.isascii() and value.isdecimal()
+    return None if value == "-1" or (is_number and int(value) <= LONG_MAX) else "not -1, or milliseconds"
 
 
 def why_no_layout(text: str) -> str | None:
@@ -76,6 +99,16 @@ TABLE_CONFIGS: dict[str, ConfigDefinition] = {
         " all, also a schema that the table cannot follow. Such records go to its dead-letter table.",
         allowed=("none", "invalid_data", "all"),
     ),
+    KEY_COLUMNS: ConfigDefinition(
+        "", "list", "The columns of the value that make the key of a table with table.mode=upsert; `key` is the"
+        " record's key, which is what it is if the list is empty. Fixed while table.enable is true.",
+        check=_why_no_key_columns
+    ),
+    MODE: ConfigDefinition(
+        "append", "string", "append: a row per record; upsert: a row per key, which headrace-spark-tables keeps, for a"
+        " topic with cleanup.policy=compact or with table.key.columns. Fixed while table.enable is true.",
+        allowed=(APPEND, UPSERT),
+    ),
     NAME: ConfigDefinition(
         "", "string", "The table's name; empty: the topic's in lower case, with _ for other characters. Fixed while"
         " table.enable is true.", check=_why_no_name
@@ -83,6 +116,10 @@ TABLE_CONFIGS: dict[str, ConfigDefinition] = {
     PARTITION_BY: ConfigDefinition(
         "", "list", "What the table is partitioned by, as for `headrace tables create --partition-by`. Fixed while"
         " table.enable is true.", check=_why_no_layouts
+    ),
+    RETENTION_MS: ConfigDefinition(
+        "-1", "long", "Rows of the table with an older record are deleted, however long the topic keeps it; -1: none"
+        " are.", check=_why_no_retention
     ),
     START: ConfigDefinition(
         "earliest", "string", "The first record of the table: earliest, latest, or milliseconds since 1970. Fixed while"
@@ -94,7 +131,7 @@ TABLE_CONFIGS: dict[str, ConfigDefinition] = {
         refused={"avro": _WITH_FILE, "json-schema": _WITH_FILE},
     ),
 }  # fmt: skip
-FIXED = (NAME, VALUE_FORMAT, START, PARTITION_BY)
+FIXED = (NAME, VALUE_FORMAT, START, PARTITION_BY, MODE, KEY_COLUMNS)
 """What a table has from its creation on."""
 
 
@@ -106,7 +143,7 @@ def is_enabled(configs: Mapping[str, str]) -> bool:
 def fixed_values(configs: Mapping[str, str]) -> dict[str, str]:
     """Return what the configs say of FIXED, defaults included; equal texts mean the same table."""
     found = {name: configs.get(name, TABLE_CONFIGS[name].default) for name in FIXED}
-    return found | {PARTITION_BY: ",".join(list_items(found[PARTITION_BY]))}
+    return found | {name: ",".join(list_items(found[name])) for name in (PARTITION_BY, KEY_COLUMNS)}
 
 
 def why_not_with(configs: Mapping[str, str], *, has_feature: bool) -> str | None:

@@ -162,7 +162,8 @@ def measured(
             usage = ProcessUsage({"way": [process.pid], "agent": [server.agents[0].pid]})
             used = before = usage.cpu_seconds()
             while process.poll() is None:
-                used = usage.cpu_seconds()
+                now = usage.cpu_seconds()  # less than before once Spark has ended its workers
+                used = {name: max(seconds, now[name]) for name, seconds in used.items()}
                 time.sleep(SAMPLE_SECONDS)
         out.seek(0)
         log.seek(0)

@@ -1,5 +1,8 @@
-"""Topics as Spark DataFrames: `spark.dataSource.register(HeadraceDataSource)`, format `headrace`."""
+"""Topics as Spark DataFrames: `spark.dataSource.register(HeadraceDataSource)`, format `headrace`. `table_end` says
+where the Iceberg table of a topic ends, for a query that continues with the topic.
+"""
 
+from headrace.scan.tables.state import TableEnd, table_end
 from headrace.spark.source import HeadraceDataSource
 
-__all__ = ["HeadraceDataSource"]
+__all__ = ["HeadraceDataSource", "TableEnd", "table_end"]

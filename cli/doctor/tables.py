@@ -14,10 +14,12 @@ from headrace.cli.doctor.findings import Area, Finding
 from headrace.cli.process.tables_role import require_tables
 from headrace.config.listeners import TABLES
 from headrace.config.settings import Settings
+from headrace.config.table_configs import UPSERT
 from headrace.storage.errors import HeadraceError, InvalidError
 
 AREA = Area("tables")
 ANSWER_SECONDS = 60.0
+SPARK = "headrace-spark-tables, which keeps tables with a row per key"
 LATE_INTERVALS = 10
 """A table is late if records have waited for so many times tables.commit.interval.ms, and for LATE_MS."""
 LATE_MS = 60_000
@@ -52,7 +54,7 @@ class TablesFound(NamedTuple):
 def judge(found: TablesFound, settings: Settings) -> Iterator[Finding]:
     """Judge the tables, and whether a process keeps them."""
     yield from judge_tables(found.rows, settings.tables_commit_interval_ms)
-    yield from judge_role(len(found.rows), found.role_counts)
+    yield from judge_role(sum(row.get("mode") != UPSERT for row in found.rows), found.role_counts)
 
 
 async def read(settings: Settings) -> TablesFound:
@@ -86,7 +88,8 @@ def judge_tables(rows: Sequence[Mapping[str, Any]], interval_ms: int) -> Iterato
             yield AREA.bad("unreadable", f"{name}: {reason}", f"headrace tables show {name}")
         elif row["waited_ms"] > max(LATE_MS, LATE_INTERVALS * (row.get("commit_interval_ms") or interval_ms)):
             found = f"{name}: records have waited for {row['waited_ms'] / 1000:,.0f} s"
-            yield AREA.warn("late", found, "look at the log of the process with the role tables")
+            keeper = SPARK if row.get("mode") == UPSERT else "the process with the role tables"
+            yield AREA.warn("late", found, f"look at the log of {keeper}")
         else:
             following += 1
     if following == len(rows):

@@ -117,7 +117,10 @@ def compose_process(settings: Settings, shared: Connections) -> ProcessShell:
 
 def _background(settings: Settings, shared: Connections, wanted: Set[str]) -> list[MainRole]:
     """The roles of a process without clients; the first represents it."""
+    from headrace.compactor.job_metrics import JobMetrics
+
     found: list[MainRole] = []
+    job_metrics = JobMetrics(shared.clock, shared.registry)
     if COMPACTOR in wanted:
         from headrace.cli.process.compactor_role import CompactorRole
         from headrace.compactor.worker import Worker
@@ -125,12 +128,13 @@ def _background(settings: Settings, shared: Connections, wanted: Set[str]) -> li
         worker = Worker(
             *(settings, shared.store, shared.metastore, shared.clock, shared.rng, shared.registry),
             supervisor=shared.supervisor,
+            job_metrics=job_metrics,
         )
         found.append(CompactorRole(worker))
     if TABLES in wanted:
         from headrace.cli.process.tables_role import TablesRole
 
-        found.append(TablesRole(settings, shared))
+        found.append(TablesRole(settings, shared, job_metrics))
     return found
 
 

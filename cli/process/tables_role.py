@@ -1,6 +1,6 @@
 """The role tables: keeps the Iceberg tables of topics, next to the compactor or alone in a process.
 
-Place: run by shell.py; the loop is scan/tables/follower.py.
+Place: run by shell.py; the loop is scan/tables/follower.py, and upkeep is jobs in the metastore's queue (upkeep/).
 Invariant: it registers nothing in the cluster, and no other process waits for it. If it crashes, another process
 continues where each table ends.
 """
@@ -9,18 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 from typing import TYPE_CHECKING, Any
 
 from headrace.config.extras import not_installed
 from headrace.config.listeners import TABLES
 from headrace.config.settings import Settings
+from headrace.metastore.api.jobs import JobApi
+from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError
 from headrace.storage.supervision import Supervisor
 
 if TYPE_CHECKING:
     from headrace.cli.process.open_process import Connections
+    from headrace.compactor.job_metrics import JobMetrics
+    from headrace.compactor.runner import JobRunner
+    from headrace.scan.tables.catalog import CatalogAddress
     from headrace.scan.tables.follower import TableFollower
+    from headrace.scan.tables.looking import TableReader
     from headrace.scan.tables.metrics import TableMetrics
+    from headrace.scan.tables.upkeep.jobs import UpkeepSchedule
+    from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
 
 
 class TablesRole:
@@ -32,15 +42,17 @@ class TablesRole:
     title = TABLES
     needs_bucket = False
 
-    def __init__(self, settings: Settings, shared: Connections) -> None:
+    def __init__(self, settings: Settings, shared: Connections, job_metrics: JobMetrics) -> None:
+        """`job_metrics`: the process's."""
         require_tables()
         from headrace.scan.tables.catalog import CatalogAddress
 
-        self._settings, self._shared = settings, shared
+        self._settings, self._shared, self._job_metrics = settings, shared, job_metrics
         self._supervisor = shared.supervisor or Supervisor(shared.clock)
         self._address = CatalogAddress.of(settings)
         self._follower: TableFollower | None = None
         self._metrics: TableMetrics | None = None
+        self._upkeep_metrics: UpkeepMetrics | None = None
         self._loop: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -96,23 +108,54 @@ class TablesRole:
             tables = TableReader(cluster, TopicCatalog(shared.metastore), catalog)
             worker = TableWorker(tables, reader, formats=formats)
             self._metrics = self._metrics or TableMetrics(shared.registry, shared.clock.monotonic)
+            schedule = schedule_of(settings, self._address, shared.metastore, shared.clock)
             self._follower = TableFollower(
                 *(worker, self._metrics, self._supervisor, shared.clock, shared.rng),
                 settings.tables_commit_interval_ms,
-                settings.tables_snapshot_max_age_ms,
-                settings.tables_orphan_min_age_ms,
+                schedule,
                 declarer=TableDeclarer(cluster, tables.topics, catalog),
             )
-            await self._follower.run()
+            jobs = self._jobs(tables, schedule)
+            jobs.start()
+            try:
+                await self._follower.run()
+            finally:
+                await jobs.stop(0)
         finally:
             await asyncio.to_thread(reader.close)
             await asyncio.to_thread(catalog.close)
+
+    def _jobs(self, tables: TableReader, schedule: UpkeepSchedule) -> JobRunner:
+        """What does the jobs of upkeep, one at a time."""
+        from headrace.compactor.runner import JobHandler, JobRunner
+        from headrace.scan.tables.upkeep.jobs import UpkeepJobs
+        from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
+        from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
+
+        shared = self._shared
+        self._upkeep_metrics = self._upkeep_metrics or UpkeepMetrics(shared.registry)
+        upkeep = TableUpkeep(tables.catalog, UpkeepTerms.of(self._settings))
+        work = UpkeepJobs(tables, upkeep, self._upkeep_metrics, shared.clock)
+        handlers: dict[str, JobHandler] = dict(zip(schedule.kinds, (work.keep, work.remove_orphans), strict=True))
+        return JobRunner(
+            *(shared.metastore, handlers, shared.clock, shared.rng, self._job_metrics),
+            worker=f"{socket.gethostname()}-{os.getpid()}",
+            supervisor=self._supervisor,
+        )
+
+
+def schedule_of(settings: Settings, address: CatalogAddress, jobs: JobApi, clock: Clock) -> UpkeepSchedule:
+    """Return how often the tables of this catalog have their upkeep."""
+    from headrace.scan.tables.upkeep.jobs import UpkeepSchedule
+
+    return UpkeepSchedule(jobs, f"{address.name}.{address.namespace}", settings.tables_upkeep_interval_ms, clock)
 
 
 def require_tables() -> None:
     """InvalidError that says how to install the extra, if it is missing."""
     try:
         import fastavro  # noqa: F401 -- only to say what is missing
+        import google.protobuf  # noqa: F401
         import jsonschema  # noqa: F401
         import pyarrow  # noqa: F401
         import pyiceberg  # noqa: F401

@@ -1,4 +1,4 @@
-"""`headrace tables`: create, list, show, pause, resume and drop the Iceberg tables of topics.
+"""`headrace tables`: create, list, show, alter, pause, resume and drop the Iceberg tables of topics; delete their rows.
 
 Place: reads metastore, bucket and catalog directly, with or without agents; the role `tables` does the appending.
 Invariant: a table that Headrace did not create is never changed. A refusal is one line on stderr and exit status 1;
@@ -19,6 +19,7 @@ from headrace.cli.tables import add_yes, confirm, pairs, say, show
 from headrace.config.declared import declared
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.config.table_configs import APPEND, UPSERT
 from headrace.storage.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -31,22 +32,25 @@ Iceberg tables of topics: each committed record once, read from the bucket witho
   headrace tables create orders -b 127.0.0.1:9092
   headrace tables create orders --partition-by day --from latest -b 127.0.0.1:9092
   headrace tables create orders --value-format registry -b 127.0.0.1:9092
+  headrace tables create customers --mode upsert -b 127.0.0.1:9092
   headrace tables show orders -b 127.0.0.1:9092
   headrace tables list --json -b 127.0.0.1:9092
   headrace tables pause orders -b 127.0.0.1:9092
   headrace tables resume orders -b 127.0.0.1:9092
+  headrace tables alter orders --retention-ms 2592000000 -b 127.0.0.1:9092
+  headrace tables delete-rows orders --key customer-7 -b 127.0.0.1:9092
 
 A process with the role tables appends what is new: headrace dev --tables, or headrace compactor with
 tables.catalog.name. -b takes the settings that are not given from an agent (headrace dev); elsewhere
 give metastore.url, bucket and tables.catalog.* by flags, variables or --config.
 """
-ACTIONS = "{list,create,show,pause,resume,drop}"
+ACTIONS = "{list,create,show,alter,pause,resume,delete-rows,drop}"
 FROM_AGENT = (
     "metastore.url", "bucket", "s3.endpoint", "s3.region", "s3.path.style",
     "tables.catalog.name", "tables.catalog.uri", "tables.warehouse", "tables.namespace",
 )  # fmt: skip
 TOLERANCES = ("none", "invalid_data", "all")
-_LIST = ("table", "topic", "condition", "records", "lag", "waited_ms", "reason")
+_LIST = ("table", "topic", "mode", "condition", "records", "lag", "waited_ms", "reason")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +58,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(title="commands", metavar=ACTIONS, required=True)
     listing = commands.add_parser("list", help="list the tables, and how far each is")
     creating = commands.add_parser("create", help="create the table of a topic")
+    _add_definition(creating)
+    showing = commands.add_parser("show", help="show a table, and the lines that read it")
+    altering = commands.add_parser("alter", help="change how long a table keeps its rows")
+    altering.add_argument(
+        "--retention-ms", type=int, required=True, metavar="MS", help="rows with an older record are deleted (-1: none)"
+    )
+    deleting = commands.add_parser(
+        "delete-rows", help="count the rows of a condition, and delete them with --yes; also of a dead-letter table"
+    )
+    _delete_flags(deleting)
+    pausing = commands.add_parser("pause", help="stop appending until it is resumed")
+    pausing.add_argument("--reason", default="paused by a user", help="shown to others")
+    resuming = commands.add_parser("resume", help="append again; also after a rollback")
+    resuming.add_argument(
+        "--at",
+        choices=("rows", "offsets", "log"),
+        help="of a table that is stopped: after its rows (what was rolled back is appended again), at its offsets"
+        " (what was rolled back stays out), or where the log ends (rows that the log lost are deleted)",
+    )
+    resuming.add_argument("--errors-tolerance", choices=TOLERANCES, help="the table's from now on, as for create")
+    dropping = commands.add_parser("drop", help="remove a table from the catalog")
+    dropping.add_argument("--purge", action="store_true", help="delete its files, too")
+    add_yes(dropping)
+    for command in (showing, altering, pausing, resuming, deleting, dropping):
+        command.add_argument("table")
+    work = {
+        listing: _list, creating: _create, showing: _show, altering: _alter, pausing: _pause, resuming: _resume,
+        deleting: _delete_rows, dropping: _drop,
+    }  # fmt: skip
+    for command, run_it in work.items():
+        command.add_argument("--json", action="store_true", help="JSON for scripts")
+        command.add_argument(
+            "--bootstrap-server", "-b", metavar="SERVERS", help="agents that show the settings which are not given"
+        )
+        names = ("metastore.url", "bucket", "tables.catalog.name", "tables.catalog.uri", "tables.warehouse")
+        add_settings(command, (*names, "tables.namespace", *S3), every=False)
+        command.set_defaults(run=run, work=run_it)
+
+
+def _add_definition(creating: argparse.ArgumentParser) -> None:
+    """What a table is from its creation on."""
     creating.add_argument("topic")
     creating.add_argument("--table", metavar="NAME", help="name of the table (the topic's, with _ for . and -)")
     creating.add_argument(
@@ -87,35 +132,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " (default), records with a schema that the table cannot follow, too",
     )
     creating.add_argument(
+        "--mode",
+        default=APPEND,
+        choices=(APPEND, UPSERT),
+        help="append (default): a row per record; upsert: a row per key, for a compacted topic or with --key-columns;"
+        " headrace-spark-tables merges the records",
+    )
+    creating.add_argument(
+        "--key-columns",
+        type=lambda text: tuple(filter(None, map(str.strip, text.split(",")))),
+        default=(),
+        metavar="COLUMNS",
+        help="columns of the value that make the key of --mode upsert, separated by commas; key is the record's",
+    )
+    creating.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a property of the Iceberg table"
     )
-    showing = commands.add_parser("show", help="show a table, and the lines that read it")
-    pausing = commands.add_parser("pause", help="stop appending until it is resumed")
-    pausing.add_argument("--reason", default="paused by a user", help="shown to others")
-    resuming = commands.add_parser("resume", help="append again; also after a rollback")
-    resuming.add_argument(
-        "--at",
-        choices=("rows", "offsets", "log"),
-        help="of a table that is stopped: after its rows (what was rolled back is appended again), at its offsets"
-        " (what was rolled back stays out), or where the log ends (rows that the log lost are deleted)",
+    creating.add_argument(
+        "--retention-ms", type=int, default=-1, metavar="MS", help="rows with an older record are deleted (-1: none)"
     )
-    resuming.add_argument("--errors-tolerance", choices=TOLERANCES, help="the table's from now on, as for create")
-    dropping = commands.add_parser("drop", help="remove a table from the catalog")
-    dropping.add_argument("--purge", action="store_true", help="delete its files, too")
-    add_yes(dropping)
-    for command in (showing, pausing, resuming, dropping):
-        command.add_argument("table")
-    work = {
-        listing: _list, creating: _create, showing: _show, pausing: _pause, resuming: _resume, dropping: _drop
-    }  # fmt: skip
-    for command, run_it in work.items():
-        command.add_argument("--json", action="store_true", help="JSON for scripts")
-        command.add_argument(
-            "--bootstrap-server", "-b", metavar="SERVERS", help="agents that show the settings which are not given"
-        )
-        names = ("metastore.url", "bucket", "tables.catalog.name", "tables.catalog.uri", "tables.warehouse")
-        add_settings(command, (*names, "tables.namespace", *S3), every=False)
-        command.set_defaults(run=run, work=run_it)
+
+
+def _delete_flags(deleting: argparse.ArgumentParser) -> None:
+    """Which rows go, and how."""
+    which = deleting.add_mutually_exclusive_group(required=True)
+    which.add_argument(
+        "--where", metavar="CONDITION", help="for example \"kafka.timestamp < '2026-01-01T00:00:00+00:00'\""
+    )
+    which.add_argument("--key", metavar="TEXT", help="rows of records with this key, in UTF-8")
+    deleting.add_argument("--yes", "-y", action="store_true", help="delete them; otherwise they are only counted")
+    deleting.add_argument(
+        "--expire-snapshots",
+        action="store_true",
+        help="with --yes: remove older snapshots at once, and with them the files that have the rows",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -158,12 +208,16 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 async def _create(args: argparse.Namespace, tables: OpenTables) -> None:
     from headrace.scan.tables.declaration import default_name
+    from headrace.scan.tables.worker import KEPT_BY_SPARK
 
     name = args.table or default_name(args.topic)
     properties = pairs(args.set, "property")
-    await tables.create(name, args.topic, args.start, args.partition_by, properties, _values(args))
+    await tables.create(
+        *(name, args.topic, args.start, args.partition_by, properties, _values(args)), retention_ms=args.retention_ms
+    )
     identifier = f"{tables.catalog.namespace}.{name}"
-    say(args, f"created: {identifier}", table=identifier, topic=args.topic)
+    kept = f". {KEPT_BY_SPARK}; the role tables does not" if args.mode == UPSERT else ""
+    say(args, f"created: {identifier}{kept}", table=identifier, topic=args.topic, mode=args.mode)
 
 
 def _values(args: argparse.Namespace) -> Values:
@@ -175,7 +229,7 @@ def _values(args: argparse.Namespace) -> Values:
             text = Path(args.schema_file).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise InvalidError(f"--schema-file cannot be read: {error}") from error
-    return Values(args.value_format, text, args.errors_tolerance)
+    return Values(args.value_format, text, args.errors_tolerance, args.mode == UPSERT, args.key_columns)
 
 
 async def _list(args: argparse.Namespace, tables: OpenTables) -> None:
@@ -191,9 +245,13 @@ async def _show(args: argparse.Namespace, tables: OpenTables) -> None:
 
 
 def _text(found: dict[str, Any]) -> str:
-    head = [f"{key}: {found[key]}" for key in ("table", "topic", "topic_id", "condition", "records", "snapshot")]
+    head = [
+        f"{key}: {found[key]}" for key in ("table", "topic", "topic_id", "mode", "condition", "records", "snapshot")
+    ]
     if found["reason"]:
         head.append(f"reason: {found['reason']}")
+    if found["retention_ms"] >= 0:
+        head.append(f"retention: {found['retention_ms']} ms")
     if (letters := found["dead_letters"]) is not None:
         head.append(f"dead letters: {letters['table']}, records {letters['records']}, due {letters['due']}")
     partitions = [
@@ -214,6 +272,20 @@ async def _pause(args: argparse.Namespace, tables: OpenTables) -> None:
 async def _resume(args: argparse.Namespace, tables: OpenTables) -> None:
     await tables.resume(args.table, args.at, args.errors_tolerance)
     say(args, f"resumed: {args.table}", table=args.table, condition="following")
+
+
+async def _alter(args: argparse.Namespace, tables: OpenTables) -> None:
+    await tables.alter(args.table, retention_ms=args.retention_ms)
+    say(args, f"altered: {args.table}", table=args.table, retention_ms=args.retention_ms)
+
+
+async def _delete_rows(args: argparse.Namespace, tables: OpenTables) -> None:
+    found = await tables.delete_rows(args.table, args.where, args.key, yes=args.yes, expires=args.expire_snapshots)
+    what = f"rows {found['rows']}, files {found['files']} of {args.table}"
+    if not args.yes:
+        say(args, f"would be deleted: {what}; repeat with --yes", **found)
+        return
+    say(args, f"deleted: {what}; snapshots before that which still have them: {found['snapshots']}", **found)
 
 
 async def _drop(args: argparse.Namespace, tables: OpenTables) -> None:

@@ -7,25 +7,32 @@ Invariant: as command.py.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.config.settings import Settings
-from headrace.config.table_configs import ENABLE
+from headrace.config.table_configs import APPEND, ENABLE, UPSERT
+from headrace.config.table_configs import RETENTION_MS as RETENTION_CONFIG
 from headrace.config.table_configs import TOLERANCE as TOLERANCE_CONFIG
 from headrace.scan.cluster import ScannedCluster, open_cluster
 from headrace.scan.errors import ForeignTableError, OptionError
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.tables.catalog import CatalogAddress, TableCatalog, snapshot_view
-from headrace.scan.tables.creating import Values, create_table
+from headrace.scan.tables.creating import Values, create_table, require_key
 from headrace.scan.tables.declaring import declarations
+from headrace.scan.tables.expiry import expire
 from headrace.scan.tables.looking import Condition, TableLook, TableReader
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
 from headrace.scan.tables.resume import Choice, decide, decide_letters, follow_log
-from headrace.scan.tables.state import BINARY, PAUSED, TOLERANCE
+from headrace.scan.tables.state import PAUSED, RETENTION_MS, TOLERANCE, table_end
+from headrace.scan.tables.upkeep.deleting import RowDeletion, condition_of, count_rows, with_key
+from headrace.scan.tables.upkeep.live_files import KnownManifests
+from headrace.scan.tables.upkeep.replacing import Replacer
 from headrace.scan.tables.waiting import waited_ms
+from headrace.scan.tables.worker import KEPT_BY_SPARK
 from headrace.storage.errors import HeadraceError, NotFoundError
 
 DECLARED = "declared"
@@ -65,15 +72,21 @@ class OpenTables:
         layout: Sequence[str],
         properties: Mapping[str, str],
         values: Values | None = None,
+        retention_ms: int = -1,
     ) -> None:
         """Create the table and fix where it begins. NotFoundError for an unknown topic; errors as TableCatalog and
         require_format.
         """
-        image = (await TopicCatalog(self.cluster.metastore).refresh()).topics_by_name.get(topic)
-        if image is None:
+        image = await TopicCatalog(self.cluster.metastore).refresh()
+        found = image.topics_by_name.get(topic)
+        if found is None:
             raise NotFoundError(f"topic does not exist: topic={topic}")
+        _require_retention(retention_ms)
         values = values or Values()
-        await create_table(self.cluster, self.catalog, name, image, start, layout, properties, values)
+        require_key(image, topic, values)
+        await create_table(self.cluster, self.catalog, name, found, start, layout, properties, values)
+        if retention_ms >= 0:
+            await asyncio.to_thread(self.catalog.set_property, name, RETENTION_MS, str(retention_ms))
 
     async def rows(self) -> list[dict[str, Any]]:
         """A row for each table of a topic."""
@@ -96,7 +109,8 @@ class OpenTables:
         """The tables that topic configs declare and that are not there. `topics`: those of the tables that are."""
         image = await TopicCatalog(self.cluster.metastore).refresh()
         return [
-            {"table": declared.name, "topic": topic.name, "condition": DECLARED} | dict.fromkeys(_NUMBERS)
+            {"table": declared.name, "topic": topic.name, "mode": UPSERT if declared.is_keyed else APPEND}
+            | {"condition": DECLARED} | dict.fromkeys(_NUMBERS)
             | {"reason": "the name is taken" if declared.name in topics else "no worker has made it yet"}
             for topic, declared in declarations(image)
             if topics.get(declared.name) != topic.name
@@ -122,8 +136,11 @@ class OpenTables:
                 {"partition": gap.partition, "start": gap.start, "end": gap.end}
                 for gap in (progress.gaps if progress is not None else ())
             ],
+            "end": None if progress is None else table_end(look.table.properties)._asdict(),
+            "key_columns": list(look.definition.key_columns),
             "value_format": look.definition.value_format,
             "errors_tolerance": look.definition.tolerance,
+            "retention_ms": look.definition.retention_ms,
             "partition_by": list(look.definition.layout),
             "partition_fields": [field.name for field in look.table.spec().fields],
             "catalog": {"name": self.address.name, **shown(self.address.properties)},
@@ -137,7 +154,7 @@ class OpenTables:
 
     def _dead_letters(self, look: TableLook) -> dict[str, Any] | None:
         """The dead-letter table and how many records it has; None if there is none."""
-        letters = None if look.definition.value_format == BINARY else self.catalog.load_dead_letters(look.table)
+        letters = self.catalog.load_dead_letters(look.table) if look.definition.has_dead_letters else None
         if letters is None:
             return None
         snapshot = letters.metadata.current_snapshot()
@@ -150,6 +167,46 @@ class OpenTables:
     async def pause(self, name: str, reason: str) -> None:
         """Let no worker append until `resume`."""
         await asyncio.to_thread(self.catalog.set_property, name, PAUSED, reason)
+
+    async def alter(self, name: str, *, retention_ms: int) -> None:
+        """Change how long the table keeps its rows. OptionError for a table that topic configs made."""
+        _require_retention(retention_ms)
+        look = await self._look(name)
+        if look.declared is not None:
+            raise OptionError(f"topic configs made this table: set {RETENTION_CONFIG} of topic {look.definition.topic}")
+        value = str(retention_ms) if retention_ms >= 0 else ""
+        await asyncio.to_thread(self.catalog.set_property, name, RETENTION_MS, value)
+
+    async def delete_rows(
+        self, name: str, where: str | None, key: str | None, *, yes: bool, expires: bool
+    ) -> dict[str, Any]:
+        """Count the rows of a condition, or of records with a key, and with `yes` delete them. OptionError for a
+        condition that this table cannot have; TableError for a table of others; UnavailableError: try again.
+        """
+        if expires and not yes:
+            raise OptionError("--expire-snapshots needs --yes: rows that are only counted stay")
+        return await asyncio.to_thread(self._delete_rows, name, where, key, yes=yes, expires=expires)
+
+    def _delete_rows(
+        self, name: str, where: str | None, key: str | None, *, yes: bool, expires: bool
+    ) -> dict[str, Any]:
+        table = self.catalog.load_own_or_letters(name)
+        condition = with_key(table, (key or "").encode()) if where is None else condition_of(table, where)
+        if yes:
+            replacer = Replacer(lambda: self.catalog.load_own_or_letters(name), KnownManifests())
+            done = RowDeletion(condition).delete(replacer)
+            if expires:
+                expire(self.catalog.load_own_or_letters(name), sys.maxsize)
+        else:
+            done = count_rows(table, condition)
+        snapshots = len(self.catalog.load_own_or_letters(name).metadata.snapshots)
+        return {
+            "table": name,
+            "rows": done.rows,
+            "files": done.dropped + done.rewritten,
+            "is_deleted": yes,
+            "snapshots": max(0, snapshots - 1),
+        }
 
     async def resume(self, name: str, at: str | None, tolerance: str | None = None) -> None:
         """Let workers append again. OptionError if the table is stopped and `at` does not say from where.
@@ -167,7 +224,7 @@ class OpenTables:
             config = ENABLE if tolerance is None else TOLERANCE_CONFIG
             raise OptionError(f"topic configs made this table: set {config} of topic {look.definition.topic}")
         if tolerance is not None:
-            if look.definition.value_format == BINARY:
+            if not look.definition.has_dead_letters:
                 raise OptionError(f"every record fits: {name} has no schema")
             await asyncio.to_thread(self.catalog.set_property, name, TOLERANCE, tolerance)
         await asyncio.to_thread(self.catalog.set_property, name, PAUSED, "")
@@ -177,12 +234,17 @@ class OpenTables:
             await asyncio.to_thread(decide_letters, look.letters.table, choice)
             return
         letters = None
-        if look.definition.value_format != BINARY:
+        if look.definition.has_dead_letters:
             letters = await asyncio.to_thread(self.catalog.load_dead_letters, look.table)
         if look.step is None or not look.step.ahead:
             await asyncio.to_thread(decide, look.table, choice, letters)
         elif choice is not Choice.LOG:
             raise OptionError(f"say --at log: {look.reason}")
+        elif look.definition.is_keyed:
+            raise OptionError(
+                "a table with a row per key cannot go back: the rows that it replaced are gone. Drop it and create it"
+                f" again: {look.reason}"
+            )
         else:
             ahead = {each.partition: each for each in look.step.ahead}
             await asyncio.to_thread(follow_log, look.table, ahead, letters)
@@ -205,17 +267,23 @@ class OpenTables:
         return {
             "table": name,
             "topic": look.definition.topic,
+            "mode": look.definition.mode,
             "condition": look.condition.value,
             "records": look.progress.records if look.progress is not None else 0,
             "lag": sum(look.lag.values()) if look.step is not None else None,
             "waited_ms": await waited_ms(self.cluster.metastore, look, self.cluster.clock.wall_ms()),
             "dead_letters": await asyncio.to_thread(self._dead_letters, look),
-            "reason": look.reason or None,
+            "reason": look.reason or (KEPT_BY_SPARK if look.definition.is_keyed else None),
             "commit_interval_ms": None if look.declared is None else look.declared.interval_ms,
         }
+
+
+def _require_retention(retention_ms: int) -> None:
+    if retention_ms < -1:
+        raise OptionError(f"--retention-ms is -1, or milliseconds: {retention_ms}")
 
 
 def _unreadable(name: str, topic: str | None, error: HeadraceError) -> dict[str, Any]:
     """The row of a table that is there and cannot be read."""
     unknown = dict.fromkeys(_NUMBERS)
-    return {"table": name, "topic": topic, "condition": UNKNOWN, **unknown, "reason": str(error)}
+    return {"table": name, "topic": topic, "mode": None, "condition": UNKNOWN, **unknown, "reason": str(error)}

@@ -1,4 +1,5 @@
-"""Appends to a table, once: the commit is bound to the snapshot that has the offsets which it continues.
+"""Appends to a table, or replaces files of it, once: the commit is bound to the snapshot that has the offsets which it
+continues.
 
     rows -> Parquet files and manifests -> one commit: assert the snapshot, add one, set the property
 
@@ -20,12 +21,15 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.io import FileIO, InputFile, OutputFile
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from headrace.scan.errors import SchemaError
 from headrace.scan.tables.catalog import RETRIES, snapshot_view, translated
 from headrace.scan.tables.file_names import name_files
+from headrace.scan.tables.keyed.keys import keyed_schema
 from headrace.scan.tables.layout import layout_of, terms_of
 from headrace.scan.tables.state import (
     GAPS_KEPT,
@@ -63,6 +67,8 @@ class Append:
     """Records below the positions that are not in the rows, and are due in the dead-letter table."""
     files: tuple[DataFile, ...] = ()
     """Data files with more rows, which others wrote for this commit, in their order (data_files.py)."""
+    removed: tuple[DataFile, ...] = ()
+    """Data files of the snapshot that the commit continues: their rows are in `files` again, or go (keyed/)."""
 
 
 class WrittenFiles(FileIO):
@@ -96,6 +102,18 @@ class WrittenFiles(FileIO):
         self._locations.clear()
 
 
+class _ReplaceFiles(_OverwriteFiles):
+    """pyiceberg's overwrite, which would keep manifests that only name deleted files."""
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        found = super()._existing_manifests()
+        return [
+            each
+            for each in found
+            if each.has_added_files() or each.has_existing_files() or each.added_snapshot_id == self._snapshot_id
+        ]
+
+
 class Appended(NamedTuple):
     """What became of an append. `base_id`: the snapshot that it continues; `files`: what it wrote."""
 
@@ -112,13 +130,13 @@ def append(table: Table, before: TableProgress | None, add: Append) -> Appended:
     return _commit(table, lambda: _staged(table, before, add), [each.file_path for each in add.files])
 
 
-def widen(table: Table, columns: pa.StructType, layout: Sequence[str] = ()) -> CommitOutcome:
+def widen(table: Table, columns: pa.StructType, layout: Sequence[str] = (), keys: Sequence[str] = ()) -> CommitOutcome:
     """Add the columns that the table lacks, and widen others; no snapshot. A commit bound to a snapshot is not
     disturbed: rows in the older columns are as good. UnavailableError, TableError: nothing was committed.
 
     `layout`: what the table is partitioned by. What waited for one of these columns counts from this commit on, before
     any row has a value there. OptionError if a column cannot be used so; SchemaError if one has the name of a
-    partition field.
+    partition field. `keys`: columns of the key (keyed/keys.py), which are identifier fields from then on.
     """
 
     def staged() -> Transaction:
@@ -127,10 +145,25 @@ def widen(table: Table, columns: pa.StructType, layout: Sequence[str] = ()) -> C
         change = table.transaction()
         with change.update_schema() as update:
             update.union_by_name(pa.schema(list(columns)))
+        _identify(change, keys)
         _partition(change, layout)
         return change
 
     return _commit(table, staged).outcome
+
+
+def _identify(change: Transaction, keys: Sequence[str]) -> None:
+    """Make the key's columns identifier fields, if they came with this change: no row without them was ever added."""
+    schema = change.table_metadata.schema()
+    if not keys or schema.identifier_field_names() == set(keys):
+        return
+    if any(key not in schema.column_names for key in keys):
+        return  # the rest of them comes later
+    keyed_schema(schema, keys)
+    with change.update_schema(allow_incompatible_changes=True) as update:
+        for key in keys:
+            update.update_column(key, required=True)
+        update.set_identifier_fields(*keys)
 
 
 def _require_free_names(table: Table, columns: pa.StructType) -> None:
@@ -190,7 +223,16 @@ def _staged(table: Table, before: TableProgress | None, add: Append) -> Transact
     name_files(table.metadata.properties, table.metadata.table_uuid)  # in memory only, too
     change = table.transaction()
     summary = {OFFSETS: offsets_text(add.positions)}
-    if add.files:
+    if add.removed:
+        assert add.rows is None, "rows and files of others have no order"
+        with _ReplaceFiles(
+            operation=Operation.OVERWRITE, transaction=change, io=table.io, snapshot_properties=summary
+        ) as replaced:
+            for each in add.removed:
+                replaced.delete_data_file(each)
+            for each in add.files:
+                replaced.append_data_file(each)
+    elif add.files:
         assert add.rows is None, "rows and files of others have no order"
         with change._append_snapshot_producer(summary) as added:
             for each in add.files:

@@ -24,6 +24,7 @@ from pyiceberg.utils.config import Config
 
 from headrace.config.settings import Settings
 from headrace.scan.errors import ForeignTableError, OptionError, TableError
+from headrace.scan.tables.keyed.keys import key_paths, keyed_layout, keyed_schema
 from headrace.scan.tables.layout import layout_of, terms_of
 from headrace.scan.tables.rows import DEAD_LETTER_SCHEMA, SCHEMA, VALUED_SCHEMA
 from headrace.scan.tables.state import (
@@ -31,6 +32,8 @@ from headrace.scan.tables.state import (
     CLUSTER_ID,
     DEAD_LETTERS_OF,
     DECLARED,
+    KEY_COLUMNS,
+    KEYED_TOPIC,
     OFFSETS,
     PARTITION_BY,
     START,
@@ -122,26 +125,16 @@ class TableCatalog:
             raise OptionError(f"a table's name has letters, digits, _ and -: {name!r}")
         if fixed := [key for key in properties if key in _FIXED or key.startswith("headrace.")]:
             raise OptionError(f"cannot be set: {', '.join(fixed)}")
-        own = {
-            CLUSTER_ID: definition.cluster_id,
-            TOPIC: definition.topic,
-            TOPIC_ID: str(definition.topic_id),
-            START: definition.start,
-        }
         is_valued = definition.value_format != BINARY
-        if is_valued:
-            own |= {
-                VALUE_FORMAT: definition.value_format,
-                VALUE_SCHEMA: definition.value_schema,
-                TOLERANCE: definition.tolerance,
-            }
-        if definition.declared:
-            own[DECLARED] = definition.declared
-        if layout:
-            own[PARTITION_BY] = ",".join(layout)
+        paths = key_paths(definition)
+        if paths:
+            layout = keyed_layout(layout, paths, is_valued=is_valued)
+        own = _properties_of(definition, layout)
         schema = VALUED_SCHEMA if is_valued else SCHEMA
         if columns is not None:
             schema = with_columns(schema, columns)
+        if paths and (columns is not None or not definition.has_column_key):
+            schema = keyed_schema(schema, paths)
         spec, waiting = layout_of(terms_of(layout, is_valued=is_valued), schema)
         if waiting and (columns is not None or not is_valued):
             raise OptionError(f"cannot partition by {waiting[0].text}: the table has no column {waiting[0].column}")
@@ -194,6 +187,11 @@ class TableCatalog:
             raise ForeignTableError(f"not a table of a topic: {self.namespace}.{name}: Headrace did not create it")
         return table, definition
 
+    def load_own_or_letters(self, name: str) -> Table:
+        """The same, or a dead-letter table of one."""
+        table = self.load(name)
+        return table if DEAD_LETTERS_OF in table.properties else self.load_own(name)[0]
+
     def names(self) -> list[str]:
         """The names of all tables in the namespace, also of those that are not of a topic."""
         with translated(f"namespace {self.namespace}"):
@@ -237,6 +235,27 @@ class TableCatalog:
     @property
     def _namespace(self) -> tuple[str, ...]:
         return tuple(self.namespace.split("."))
+
+
+def _properties_of(definition: Definition, layout: Sequence[str]) -> dict[str, str]:
+    """The definition as the table's properties have it."""
+    own = {
+        CLUSTER_ID: definition.cluster_id,
+        KEYED_TOPIC if definition.is_keyed else TOPIC: definition.topic,
+        TOPIC_ID: str(definition.topic_id),
+        START: definition.start,
+    }
+    if definition.has_dead_letters:
+        own[TOLERANCE] = definition.tolerance
+    if definition.value_format != BINARY:
+        own |= {VALUE_FORMAT: definition.value_format, VALUE_SCHEMA: definition.value_schema}
+    if definition.key_columns:
+        own[KEY_COLUMNS] = ",".join(definition.key_columns)
+    if definition.declared:
+        own[DECLARED] = definition.declared
+    if layout:
+        own[PARTITION_BY] = ",".join(layout)
+    return own
 
 
 def with_columns(schema: Schema, columns: pa.StructType) -> Schema:

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,6 @@ from headrace.scan.tables.state import (
     TableProgress,
     standing_of,
 )
-from headrace.scan.tables.values.open import ChunkOpener
 
 logger = logging.getLogger(__name__)
 FITS_BY_NOW = "the record did not fit when it was read; by now it would"
@@ -56,6 +55,13 @@ class DeadLetters(NamedTuple):
 
 
 NOTHING_DUE = DeadLetters(None, None, ())
+
+
+class DeadLetterJudge(Protocol):
+    """Says why records do not fit."""
+
+    def reasons(self, raw: pa.Table) -> list[str]:
+        """Return the reason of each record; empty: it would fit by now. Errors as ValueFormat."""
 
 
 class Buried(NamedTuple):
@@ -93,7 +99,7 @@ class DeadLetterWriter:
     chunks: ChunkReader
 
     async def bury(
-        self, table: Table, definition: Definition, letters: DeadLetters, opener: ChunkOpener, topic: TopicImage
+        self, table: Table, definition: Definition, letters: DeadLetters, judge: DeadLetterJudge, topic: TopicImage
     ) -> Buried:
         """One commit. Errors as ChunkReader."""
         target = letters.table
@@ -106,7 +112,7 @@ class DeadLetterWriter:
         }
         left = {partition: wanted for partition, wanted in ranges.items() if wanted.start < wanted.end}
         raw = _only(await self.chunks.read_ranges(left), letters.due)
-        rows = await asyncio.to_thread(_with_reasons, raw, opener)
+        rows = await asyncio.to_thread(_with_reasons, raw, judge)
         gaps = _missing(raw, letters.due)
         positions = {} if letters.progress is None else dict(letters.progress.positions)
         positions |= {p: TablePosition(max(r.end for r in due)) for p, due in _by_partition(letters.due).items()}
@@ -145,6 +151,6 @@ def _missing(raw: pa.Table, due: Sequence[OffsetGap]) -> tuple[OffsetGap, ...]:
     return tuple(gaps)
 
 
-def _with_reasons(raw: pa.Table, opener: ChunkOpener) -> pa.Table:
-    reasons = [reason or FITS_BY_NOW for reason in opener.reasons(raw)]
+def _with_reasons(raw: pa.Table, judge: DeadLetterJudge) -> pa.Table:
+    reasons = [reason or FITS_BY_NOW for reason in judge.reasons(raw)]
     return raw.append_column(pa.field("reason", pa.string()), pa.array(reasons, pa.string()))

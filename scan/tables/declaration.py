@@ -38,14 +38,22 @@ class Declaration(NamedTuple):
     tolerance: str
     interval_ms: int | None
     """None: that of the process."""
+    retention_ms: int
+    """-1: rows stay."""
     fixed: str
     """What cannot change once the table exists, as the table's property has it."""
+    is_keyed: bool = False
+    key_columns: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, topic: str, configs: Mapping[str, str]) -> Declaration:
         """`configs`: those that the topic has, accepted by the cluster."""
         said = c.fixed_values(configs)
         said[c.NAME] = said[c.NAME] or default_name(topic)
+        mode, key_columns = said[c.MODE], said[c.KEY_COLUMNS]
+        for name in (c.MODE, c.KEY_COLUMNS):  # tables that were made before there were modes do not name one
+            if said[name] == c.TABLE_CONFIGS[name].default:
+                del said[name]
         interval = int(configs.get(c.INTERVAL_MS, "-1"))
         return cls(
             said[c.NAME],
@@ -55,7 +63,10 @@ class Declaration(NamedTuple):
             tuple(list_items(said[c.PARTITION_BY])),
             configs.get(c.TOLERANCE, c.TABLE_CONFIGS[c.TOLERANCE].default),
             interval if interval > 0 else None,
+            int(configs.get(c.RETENTION_MS, "-1")),
             msgspec.json.encode(said, order="sorted").decode(),
+            mode == c.UPSERT,
+            tuple(list_items(key_columns)),
         )
 
     def why_conflicting(self, definition: Definition) -> str:

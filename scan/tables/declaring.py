@@ -19,7 +19,7 @@ from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import OptionError, TableError
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.tables.catalog import TableCatalog
-from headrace.scan.tables.creating import Values, create_table
+from headrace.scan.tables.creating import Values, create_table, require_key
 from headrace.scan.tables.declaration import Declaration
 from headrace.storage.errors import AlreadyExistsError, HeadraceError
 
@@ -51,18 +51,24 @@ class TableDeclarer:
         for topic, declared in declarations(image):
             if self._seen.get(topic.topic_id) == declared.name and declared.name in names:
                 continue
-            if reason := await self._one(topic, declared, exists=declared.name in names):
+            if reason := await self._one(image, topic, declared, exists=declared.name in names):
                 refused[topic.name] = reason
             else:
                 self._seen[topic.topic_id] = declared.name
                 made |= declared.name not in names
         return made, refused
 
-    async def _one(self, topic: TopicImage, declared: Declaration, *, exists: bool) -> str:
+    async def _one(self, image: MetadataImage, topic: TopicImage, declared: Declaration, *, exists: bool) -> str:
         try:
             if exists:
                 return await self._why_not_its_own(topic, declared)
-            values = Values(declared.value_format, tolerance=declared.tolerance)
+            values = Values(
+                declared.value_format,
+                tolerance=declared.tolerance,
+                is_keyed=declared.is_keyed,
+                key_columns=declared.key_columns,
+            )
+            require_key(image, topic.name, values)
             await create_table(
                 *(self.cluster, self.catalog, declared.name, topic, declared.start, declared.layout, {}, values),
                 declared=declared.fixed,

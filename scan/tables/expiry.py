@@ -2,10 +2,11 @@
 
     old snapshots -> one commit: assert main's snapshot, remove them -> delete what only they had
 
-Place: follower.py, from time to time, after a table's turn. Blocks.
-Invariant: the current snapshot, the one that the offsets name (state.py), and what a branch or a tag has are kept. A
-file is deleted only after the catalog has removed every snapshot that had it; what a worker that is killed in between
-leaves are orphans. A commit that continues a removed snapshot fails, because that is not the current one.
+Place: the last step of upkeep (upkeep/steps.py), and `headrace tables delete-rows --expire-snapshots`. Blocks.
+Invariant: the current snapshot, the one that the offsets name (state.py), those between them, and what a branch or a
+tag has are kept. A file is deleted only after the catalog has removed every snapshot that had it; what a worker that is
+killed in between leaves are orphans. A commit that continues a removed snapshot fails, because that is not the current
+one.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def expire(table: Table, before_ms: int) -> int:
         update = RemoveSnapshotsUpdate(snapshot_ids=[each.snapshot_id for each in old])  # type: ignore[call-arg]
         try:
             left = table.catalog.commit_table(table, requirements, (update,)).metadata
-        except CommitFailedException:
-            return 0  # it changed meanwhile
+        except (CommitFailedException, ValueError):
+            return 0  # it changed meanwhile; the second is pyiceberg's, for a snapshot that another worker expired
         gone = {each.snapshot_id for each in old}
         files -= _files_of(table, [each for each in left.snapshots if each.snapshot_id not in gone])
         _delete(table, files)
@@ -52,10 +53,20 @@ def expire(table: Table, before_ms: int) -> int:
 
 
 def _kept(table: Table) -> set[int]:
-    """The snapshots that are named, and the ancestors of those of branches and tags other than main."""
+    """The snapshots that are named, the ancestors of those of branches and tags other than main, and what is between
+    the one that the offsets name and the current one: without it they would not be each other's (pyiceberg removes
+    the parent ids of what it expires).
+    """
     kept = {ref.snapshot_id for ref in table.metadata.refs.values()}
     if (text := table.properties.get(PROGRESS)) is not None:
-        kept.add(TableProgress.of(text).snapshot_id)
+        own = TableProgress.of(text).snapshot_id
+        kept.add(own)
+        each = table.metadata.current_snapshot()
+        between = set()
+        while each is not None and each.snapshot_id != own:
+            between.add(each.snapshot_id)
+            each = table.metadata.snapshot_by_id(each.parent_snapshot_id or 0)
+        kept |= between if each is not None else set()
     for name, ref in table.metadata.refs.items():
         each = None if name == MAIN else table.metadata.snapshot_by_id(ref.snapshot_id)
         while each is not None:

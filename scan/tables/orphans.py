@@ -2,12 +2,13 @@
 
     list <location>/data -> names of this table's workers, that no snapshot has -> old enough -> look again, delete
 
-Place: follower.py, once a day after a table's turn. Blocks.
+Place: a job, once a day for each table (upkeep/jobs.py). Blocks.
 Invariant: no file of a commit that can still happen is deleted. A file is deleted only if the current snapshot has a
 file that the store took `min_age_ms` later (both times are the store's). That snapshot is then not the one which the
 older file's commit continues: its files were there before the commit began to write. A commit of a worker succeeds only
-while the snapshot that it continues is the current one (appending.py), so this one fails. The age is a margin for
-clocks of a store that are not exact, and for a user who rolls the table back meanwhile. Files of other engines have
+while the snapshot that it continues is the current one (appending.py), so this one fails. A rewrite may be committed on
+a newer snapshot: it gives up after a half of the age (upkeep/replacing.py). The age is a margin for clocks of a store
+that are not exact, and for a user who rolls the table back meanwhile. Files of other engines have
 other names (file_names.py), and are never deleted, nor those outside of the table's own folder.
 """
 
@@ -121,6 +122,15 @@ def stored_files(table: Table) -> dict[str, WarehouseFile]:
             file = WarehouseFile(folder + info.path[len(path) :], info.mtime_ns // 1_000_000)
             found[file.name] = file
     return found
+
+
+def changed_ms(table: Table, location: str) -> int | None:
+    """Return when the store took this file; None if it does not say, or has no such file."""
+    if not isinstance(table.io, PyArrowFileIO):
+        return None
+    scheme, netloc, path = PyArrowFileIO.parse_location(location)
+    info = table.io.fs_by_scheme(scheme, netloc).get_file_info(path)
+    return None if info.mtime_ns is None else info.mtime_ns // 1_000_000
 
 
 def name_in(location: str) -> str:

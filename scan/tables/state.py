@@ -1,6 +1,7 @@
 """What an Iceberg table says about itself: which topic it follows, how far it is, and whether that still holds. Pure.
 
     property headrace.topic, headrace.topic-id, ...   the definition; set when the table is created
+             headrace.keyed-topic                     the same of a table with a row per key
     property headrace.progress                         how far the table is, and the snapshot that got it there
     summary  headrace.offsets                          the same offsets, of the snapshot that has this summary
 
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.config.table_configs import APPEND, RECORD_KEY, UPSERT
 from headrace.scan.errors import TableError
 
 CLUSTER_ID, TOPIC, TOPIC_ID = "headrace.cluster-id", "headrace.topic", "headrace.topic-id"
@@ -31,8 +33,14 @@ BINARY = "binary"
 TOLERANCE = "headrace.errors-tolerance"
 DECLARED = "headrace.declared"
 """What the topic's configs said when they made the table (declaration.py); `headrace tables create` sets none."""
+KEYED_TOPIC = "headrace.keyed-topic"
+"""In place of TOPIC in the properties of a table with a row per key: for versions that only append, it is not a table
+of a topic."""
+KEY_COLUMNS = "headrace.key-columns"
 PARTITION_BY = "headrace.partition-by"
 """What the table is partitioned by, also by columns that it does not have yet (layout.py)."""
+RETENTION_MS = "headrace.retention-ms"
+"""Rows with an older record are deleted; without it none are (upkeep/deleting.py)."""
 DEAD_LETTERS_OF = "headrace.dead-letters-of"
 """The property of a dead-letter table with the UUID of the table that the records did not fit. It has no topic."""
 UNKNOWN_EPOCH = -1
@@ -101,6 +109,27 @@ def offsets_of(text: str) -> dict[int, TablePosition]:
         raise TableError(f"{OFFSETS} of a snapshot is not Headrace's: {error}") from error
 
 
+class TableEnd(NamedTuple):
+    """Where a table ends and the rest of its topic begins."""
+
+    snapshot_id: int
+    """The snapshot that has each committed record below the offsets."""
+    starting_offsets: str
+    """JSON for Spark's option startingOffsets, of Kafka and of headrace: {"orders": {"0": 23, "1": 7}}."""
+
+
+def table_end(properties: Mapping[str, str]) -> TableEnd:
+    """Return where a table with these properties ends: who reads that snapshot, and the topic from these offsets on,
+    misses no record and gets none twice. TableError if the table says no offsets.
+    """
+    definition, text = definition_of(properties), properties.get(PROGRESS)
+    if definition is None or text is None:
+        raise TableError("the table has no offsets: it is not of a topic, or no worker has begun it")
+    progress = TableProgress.of(text)
+    offsets = {definition.topic: {str(p): each.offset for p, each in sorted(progress.positions.items())}}
+    return TableEnd(progress.snapshot_id, msgspec.json.encode(offsets).decode())
+
+
 class SnapshotView(NamedTuple):
     """A snapshot of a table, as far as it matters here. `offsets`: the text in its summary."""
 
@@ -154,23 +183,52 @@ class Definition:
     """What topic configs declared; empty: a user created the table."""
     layout: tuple[str, ...] = field(default=(), kw_only=True)
     """What it is partitioned by, as its creator said it."""
+    retention_ms: int = field(default=-1, kw_only=True)
+    """-1: rows stay."""
+    is_keyed: bool = field(default=False, kw_only=True)
+    """Whether it has a row per key (`table.mode=upsert`) instead of one per record."""
+    key_columns: tuple[str, ...] = field(default=(), kw_only=True)
+    """The columns that make the key, as its creator said them; empty: the record's key."""
+
+    @property
+    def mode(self) -> str:
+        """The table's mode, as `table.mode` has it."""
+        return UPSERT if self.is_keyed else APPEND
+
+    @property
+    def has_column_key(self) -> bool:
+        """Whether columns of the value are in the key."""
+        return any(each != RECORD_KEY for each in self.key_columns)
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether a record may not fit: its value may not, or it may have no key."""
+        return self.is_keyed or self.value_format != BINARY
 
 
 def definition_of(properties: Mapping[str, str]) -> Definition | None:
     """The definition; None for a table that Headrace does not keep. TableError if a part of it is damaged."""
-    if TOPIC not in properties:
+    is_keyed = KEYED_TOPIC in properties
+    if not is_keyed and TOPIC not in properties:
         return None
     try:
-        topic_id = uuid.UUID(properties[TOPIC_ID])
+        topic, topic_id = properties[KEYED_TOPIC if is_keyed else TOPIC], uuid.UUID(properties[TOPIC_ID])
         return Definition(
-            *(properties[CLUSTER_ID], properties[TOPIC], topic_id, properties[START], properties.get(PAUSED, "")),
+            *(properties[CLUSTER_ID], topic, topic_id, properties[START], properties.get(PAUSED, "")),
             *(properties.get(VALUE_FORMAT, BINARY), properties.get(VALUE_SCHEMA, "")),
             properties.get(TOLERANCE, "invalid_data"),
             properties.get(DECLARED, ""),
-            layout=tuple(each for each in properties.get(PARTITION_BY, "").split(",") if each),
+            layout=_items(properties, PARTITION_BY),
+            is_keyed=is_keyed,
+            key_columns=_items(properties, KEY_COLUMNS),
+            retention_ms=int(properties.get(RETENTION_MS, "-1")),
         )
     except (KeyError, ValueError) as error:
         raise TableError(f"a property that Headrace set is missing or damaged: {error}") from error
+
+
+def _items(properties: Mapping[str, str], name: str) -> tuple[str, ...]:
+    return tuple(each for each in properties.get(name, "").split(",") if each)
 
 
 class NotBegun(NamedTuple):

@@ -27,18 +27,19 @@ from headrace.scan.read import SplitReader
 from headrace.scan.tables.appending import Append, Appended, CommitOutcome, append, widen
 from headrace.scan.tables.catalog import dead_letters_of
 from headrace.scan.tables.chunks import CHUNK_BYTES, ChunkReader
-from headrace.scan.tables.dead_letters import DeadLetterWriter
+from headrace.scan.tables.dead_letters import DeadLetterJudge, DeadLetterWriter
 from headrace.scan.tables.declaration import DISABLED, Declaration
-from headrace.scan.tables.expiry import expire
+from headrace.scan.tables.keyed.opener import KeyedOpener
 from headrace.scan.tables.log_ranges import start_positions
 from headrace.scan.tables.looking import Condition, TableLook, TableReader
-from headrace.scan.tables.orphans import remove_orphans
 from headrace.scan.tables.policy import AppendStep, after
-from headrace.scan.tables.state import BINARY, PAUSED, TOLERANCE, OffsetGap, TablePosition, TableProgress
+from headrace.scan.tables.state import BINARY, PAUSED, RETENTION_MS, TOLERANCE, OffsetGap, TablePosition, TableProgress
 from headrace.scan.tables.values.formats import ValueFormats
 from headrace.scan.tables.values.open import ChunkOpener, Tolerance
 
 logger = logging.getLogger(__name__)
+KEPT_BY_SPARK = "headrace-spark-tables merges its records: a row per key"
+"""What a worker that only appends says of a table with a row per key."""
 
 
 class TableRound(NamedTuple):
@@ -66,6 +67,8 @@ class Made(NamedTuple):
     dead: tuple[OffsetGap, ...]
     rows: pa.Table | None = None
     files: tuple[DataFile, ...] = ()
+    removed: tuple[DataFile, ...] = ()
+    """Data files that `files` replace."""
 
 
 @dataclass(slots=True)
@@ -76,6 +79,8 @@ class TableWorker:
     reader: SplitReader
     chunk_bytes: int = CHUNK_BYTES
     formats: ValueFormats = field(default_factory=ValueFormats)
+    merges_keys: bool = False
+    """Whether it keeps tables with a row per key: only on Spark. A worker that appends never adds a record to one."""
     _unanswered: dict[str, list[Appended]] = field(default_factory=dict)
     """Commits without an answer, by table, since the last one with an answer."""
 
@@ -97,8 +102,10 @@ class TableWorker:
         if declared.is_enabled:
             if look.definition.paused == DISABLED:
                 wanted[PAUSED] = ""
-            if look.definition.tolerance != declared.tolerance and look.definition.value_format != BINARY:
+            if look.definition.tolerance != declared.tolerance and look.definition.has_dead_letters:
                 wanted[TOLERANCE] = declared.tolerance
+            if look.definition.retention_ms != declared.retention_ms:
+                wanted[RETENTION_MS] = "" if declared.retention_ms < 0 else str(declared.retention_ms)
         elif not look.definition.paused:
             wanted[PAUSED] = DISABLED
         for key, value in wanted.items():
@@ -118,6 +125,8 @@ class TableWorker:
             made = await asyncio.to_thread(append, look.table, None, Append(None, positions))
             self._settle(name, made)
             return TableRound(Condition.FOLLOWING, outcome=made.outcome, has_more=True)
+        if look.definition.is_keyed and not self.merges_keys:
+            return TableRound(Condition.FOLLOWING, KEPT_BY_SPARK, lag=look.lag)
         try:
             if look.letters.due:
                 return await self._bury(name, look, look.topic)
@@ -130,10 +139,10 @@ class TableWorker:
 
     async def _bury(self, name: str, look: TableLook, topic: TopicImage) -> TableRound:
         """Append the dead letters of the table's newest commit: nothing is appended to the table before."""
-        opener = self._opener(look)
-        assert opener is not None, "a table without a schema has no dead letters"
+        judge = self._judge(look)
+        assert judge is not None, "a table without a schema has no dead letters"
         writer = DeadLetterWriter(self.tables.catalog, self._chunks)
-        buried = await writer.bury(look.table, look.definition, look.letters, opener, topic)
+        buried = await writer.bury(look.table, look.definition, look.letters, judge, topic)
         self._settle(dead_letters_of(name), buried.made)
         if buried.made.outcome is not CommitOutcome.COMMITTED:
             return TableRound(Condition.FOLLOWING, outcome=buried.made.outcome, lag=look.lag, has_more=True)
@@ -179,7 +188,8 @@ class TableWorker:
     ) -> TableRound:
         """One commit of what was made: the step up to `reached`."""
         moved, gaps = after(progress.positions, step, reached)
-        add = Append(made_of.rows, moved, gaps, made_of.dead, made_of.files)
+        moved = dict.fromkeys(look.partitions, TablePosition(0)) | moved  # for readers that continue behind the table
+        add = Append(made_of.rows, moved, gaps, made_of.dead, made_of.files, made_of.removed)
         made = await asyncio.to_thread(append, look.table, progress, add)
         self._settle(name, made)
         if made.outcome is not CommitOutcome.COMMITTED:
@@ -199,31 +209,19 @@ class TableWorker:
         await asyncio.to_thread(self.tables.catalog.set_property, name, PAUSED, reason)
         return TableRound(Condition.PAUSED, reason, lag=look.lag)
 
-    def expire(self, name: str, before_ms: int) -> int:
-        """Expire old snapshots of the table and its dead-letter table; how many. Blocks. Errors as `expire`."""
-        table, definition = self.tables.catalog.load_own(name)
-        count = expire(table, before_ms)
-        if definition.value_format == BINARY:
-            return count
-        letters = self.tables.catalog.load_dead_letters(table)
-        return count if letters is None else count + expire(letters, before_ms)
-
-    def remove_orphans(self, name: str, min_age_ms: int) -> int:
-        """Delete files that workers left of the table and its dead-letter table; how many. Blocks. Errors as `load`."""
-        catalog = self.tables.catalog
-        table, definition = catalog.load_own(name)
-        count = remove_orphans(table, lambda: catalog.load(name), min_age_ms)
-        letters = None if definition.value_format == BINARY else catalog.load_dead_letters(table)
-        if letters is None:
-            return count
-        return count + remove_orphans(letters, lambda: catalog.load(dead_letters_of(name)), min_age_ms)
-
     def _opener(self, look: TableLook) -> ChunkOpener | None:
         """Return what opens values; None for a table without a schema. OptionError and SchemaError if it cannot."""
         if look.definition.value_format == BINARY:
             return None
         schema = schema_to_pyarrow(look.table.schema(), include_field_ids=False)
         return ChunkOpener(self.formats.of(look.definition), schema, Tolerance(look.definition.tolerance))
+
+    def _judge(self, look: TableLook) -> DeadLetterJudge | None:
+        """Return what says why records do not fit; None if each one fits. Errors as _opener."""
+        if not look.definition.is_keyed:
+            return self._opener(look)
+        schema = schema_to_pyarrow(look.table.schema(), include_field_ids=False)
+        return KeyedOpener.of(look.definition, schema, self._opener(look))
 
     def _settle(self, name: str, made: Appended) -> None:
         """Remove the files of unanswered commits that can no longer happen: another one continued their snapshot."""

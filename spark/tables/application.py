@@ -1,4 +1,5 @@
-"""The command `headrace-spark-tables`: appends to the Iceberg tables of topics until each has everything, then ends.
+"""The command `headrace-spark-tables`: appends to the Iceberg tables of topics, or merges into those with a row per
+key, until each has everything, does the upkeep that is due, then ends.
 
 No executor is requested before a table lacks more than one task's worth of records.
 
@@ -37,6 +38,7 @@ from headrace.scan.tables.follower import TableFollower
 from headrace.scan.tables.looking import Condition, TableReader
 from headrace.scan.tables.metrics import TableMetrics
 from headrace.scan.tables.values.formats import ValueFormats
+from headrace.spark.tables import upkeep
 from headrace.spark.tables.tasks import HINT
 from headrace.spark.tables.worker import SPLIT_BYTES, SparkTables, SparkTableWorker
 from headrace.storage.errors import HeadraceError, InvalidError
@@ -44,9 +46,10 @@ from headrace.storage.supervision import Supervisor
 
 OLDEST_PYSPARK = (4, 0)
 DESCRIPTION = """\
-Append what is new to the Iceberg tables of topics, large parts on Spark, until each has everything. Settings come from
-HEADRACE_* variables: HEADRACE_METASTORE_URL, HEADRACE_BUCKET, HEADRACE_TABLES_CATALOG_NAME, ... The last line of stdout
-is a summary. Exit status 1: a table is stopped or could not be read."""
+Append what is new to the Iceberg tables of topics, and merge it into those with a row per key, large parts on Spark,
+until each has everything. Settings come from HEADRACE_* variables: HEADRACE_METASTORE_URL, HEADRACE_BUCKET,
+HEADRACE_TABLES_CATALOG_NAME, ... The last line of stdout is a summary.
+Exit status 1: a table is stopped or could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +136,18 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
                 tables = TableReader(cluster, TopicCatalog(cluster.metastore), catalog)
                 use = SparkTables(open=session, bucket=bucket, registry_url=url, split_bytes=split_bytes)
                 worker = SparkTableWorker(tables, reader, formats=ValueFormats(url), spark=use)
-                return await run(
+                schedule = upkeep.schedule_of(settings, address, cluster)
+                supervisor = Supervisor(cluster.clock, CollectorRegistry())
+                summary = await run(
                     TableFollower(
-                        *(worker, TableMetrics(CollectorRegistry()), Supervisor(cluster.clock, CollectorRegistry())),
-                        *(cluster.clock, random.Random(), settings.tables_commit_interval_ms),
-                        *(settings.tables_snapshot_max_age_ms, settings.tables_orphan_min_age_ms),
+                        *(worker, TableMetrics(CollectorRegistry()), supervisor, cluster.clock, random.Random()),
+                        settings.tables_commit_interval_ms,
+                        schedule,
                         declarer=TableDeclarer(cluster, tables.topics, catalog),
                     )
                 )
+                await upkeep.jobs_of(settings, cluster, tables, schedule, use).drain()
+                return summary
             finally:
                 await asyncio.to_thread(reader.close)
     finally:

@@ -1,4 +1,5 @@
-"""Keeps a table as scan/tables/worker.py does, but for one step: the files of a large chunk are written by tasks.
+"""Keeps a table as scan/tables/worker.py does, but for one step: the files of a large chunk are written by tasks. It
+also keeps tables with a row per key, which the local worker leaves to it (merging.py).
 
     look, step, pin, plan                       the driver, as without Spark
     splits -> tasks.py -> data files            executors
@@ -27,6 +28,7 @@ from headrace.scan.tables.policy import AppendStep
 from headrace.scan.tables.state import TableProgress
 from headrace.scan.tables.values.open import DEAD_RANGES_MAX
 from headrace.scan.tables.worker import Made, TableRound, TableWorker
+from headrace.spark.tables.merging import KeyMerge
 from headrace.spark.tables.tasks import AppendTask, TaskDone, write_split
 from headrace.storage.errors import HeadraceError, UnavailableError
 
@@ -53,10 +55,18 @@ class SparkTableWorker(TableWorker):
     """A worker that has its large chunks written by Spark."""
 
     spark: SparkTables | None = None
+    merges_keys: bool = True
+
+    @property
+    def use(self) -> SparkTables:
+        """How Spark is used."""
+        assert self.spark is not None, "made without Spark"
+        return self.spark
 
     async def _advance(self, name: str, look: TableLook, step: AppendStep, progress: TableProgress) -> TableRound:
-        assert self.spark is not None, "made without Spark"
-        use = self.spark
+        use = self.use
+        if look.definition.is_keyed:
+            return await KeyMerge(self, name, look, step, progress).advance()
         chunks = ChunkReader(self.tables.cluster, self.reader, use.split_bytes * use.chunk_splits)
         async with chunks.planned(step, look.partitions) as (reach, planned):
             splits = make_splits(planned, use.split_bytes, None)
@@ -68,9 +78,9 @@ class SparkTableWorker(TableWorker):
 
     async def _written(self, name: str, look: TableLook, splits: Sequence[Split]) -> Made | None:
         """Let tasks write the splits; None if the driver has to decide. UnavailableError: a task failed."""
-        assert self.spark is not None, "made without Spark"
-        task = AppendTask(DataFilePlace.of(look.table), look.definition, self.spark.registry_url, self.spark.bucket)
-        done = await asyncio.to_thread(_run, self.spark.open(), task, splits)
+        use = self.use
+        task = AppendTask(DataFilePlace.of(look.table), look.definition, use.registry_url, use.bucket)
+        done = await asyncio.to_thread(_run, use.open(), task, splits)
         dead = tuple(gap for each in done for gap in each.dead)
         files = tuple(file for each in done for file in each.files)
         if all(each.is_plain for each in done) and len(dead) <= DEAD_RANGES_MAX:

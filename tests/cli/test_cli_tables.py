@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from pyiceberg.table import StaticTable
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.scan.tables.declaration import default_name
@@ -55,6 +56,8 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         "tables.catalog.uri": f"sqlite:///{folder}/catalog.db",
         "tables.warehouse": (folder / "warehouse").as_uri(),
         "tables.commit.interval.ms": INTERVAL_MS,
+        "tables.upkeep.interval.ms": 1_000,
+        "tables.rewrite.min.files": 2,
     }
 
 
@@ -141,6 +144,11 @@ def ends_of(shown: Any, among: set[int] | None = None) -> dict[int, int]:
     return {partition: end for partition, end in ends.items() if among is None or partition in among}
 
 
+def data_files(shown: Any) -> list[str]:
+    """The data files of the table's newest snapshot."""
+    return [task.file.file_path for task in StaticTable.from_metadata(shown["metadata"]).scan().plan_files()]
+
+
 def by_pyiceberg(lines: str) -> list[Seen]:
     """The rows that these lines load, in a new process; they have to run as they are."""
     dump = "\nimport sys, pickle\npickle.dump(table.scan().to_arrow(), sys.stdout.buffer)"
@@ -225,6 +233,16 @@ def test_pause_resume_list_and_drop(server: DevServer, run: Run) -> None:
     caught_up(run, "mine", 5)
     rows = run("tables", "list")
     assert {row["table"]: (row["condition"], row["records"]) for row in rows}["mine"] == ("following", 5)
+    send(server, "kept", 1, "b", 5)
+    caught_up(run, "mine", 10)
+    shown = told(lambda: run("tables", "show", "mine"), lambda shown: len(data_files(shown)) == 1)
+    assert len(seen(rows_by_duckdb(shown["read_with"]["duckdb"]))) == 10, "upkeep made one file of two"
+    run("tables", "alter", "mine", "--retention-ms", "3600000")
+    assert run("tables", "show", "mine")["retention_ms"] == 3_600_000
+    assert "needs --yes" in run("tables", "delete-rows", "mine", "--key", "k0", "--expire-snapshots", status=1)
+    assert run("tables", "delete-rows", "mine", "--key", "k0")["rows"] == 2
+    assert run("tables", "delete-rows", "mine", "--where", "offset < 1", "--yes", "--expire-snapshots")["rows"] == 1
+    assert run("tables", "show", "mine")["records"] == 9
     run("tables", "drop", "mine", "--yes", "--purge")
     assert "does not exist" in run("tables", "show", "mine", status=1)
     assert "topic does not exist" in run("tables", "create", "nothing", status=1)

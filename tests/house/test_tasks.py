@@ -65,6 +65,7 @@ ACCOUNTED = {
     "compactor/spark/groups.py": {"in_group": AWAITED},
     "metastore/life/watch.py": {"start": CATCHES},
     "scan/read.py": {"_read_window": AWAITED},
+    "scan/tables/upkeep/jobs.py": {"keep": AWAITED},
     "storage/clock.py": {"within": AWAITED},
     "storage/objects/hedging.py": {"_race": AWAITED},
     "storage/objects/ranges.py": {"read_each": AWAITED},

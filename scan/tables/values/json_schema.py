@@ -23,6 +23,7 @@ import json
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from urllib.parse import urljoin
 
 from jsonschema import exceptions
 from jsonschema.validators import Draft202012Validator, validator_for
@@ -42,16 +43,19 @@ class JsonSchema:
     """A schema with its validator. SchemaError for one that is no schema, or that asks for columns no table has."""
 
     def __init__(self, name: str, text: str, resources: Mapping[str, str] | None = None) -> None:
-        """`resources`: the schemas that this one refers to, by URI."""
+        """`resources`: the schemas that this one refers to, by the name that the registry has for each."""
         try:
             schema = json.loads(text)
             kind = validator_for(schema, default=Draft202012Validator)
             kind.check_schema(schema)
             draft = specification_with(kind.META_SCHEMA.get("$id") or kind.META_SCHEMA["id"])
-            others = ((uri, draft.create_resource(json.loads(each))) for uri, each in (resources or {}).items())
-            registry: Registry[Any] = Registry().with_resources(others)
-            self._validator = kind(schema, registry=registry)
             root: Resource[Any] = draft.create_resource(schema)
+            others: dict[str, Resource[Any]] = {
+                name: Resource.from_contents(json.loads(each), default_specification=draft)
+                for name, each in (resources or {}).items()
+            }
+            registry: Registry[Any] = Registry().with_resources(_named(root, others).items())
+            self._validator = kind(schema, registry=registry)
             self._plan = c.top(_plan(schema, registry.resolver_with_root(root), ()))
         except (ValueError, TypeError, KeyError, Unresolvable, exceptions.SchemaError) as error:
             raise SchemaError(f"{name}: not a JSON Schema: {type(error).__name__}: {error}") from error
@@ -71,6 +75,15 @@ class JsonSchema:
             return (value if self._plan.convert is None else self._plan.convert(value)) or {}
         except (ValueError, TypeError, OverflowError, RecursionError, Unresolvable) as error:
             raise MisfitError(f"not a value of {self.shape.name}: {error}") from error
+
+
+def _named(root: Resource[Any], others: Mapping[str, Resource[Any]]) -> dict[str, Resource[Any]]:
+    """Return the resources by each URI under which a `$ref` can name them: their `$id`, their name, and their name
+    relative to the `$id` of a schema that refers to them.
+    """
+    bases = [found for each in (root, *others.values()) if (found := each.id())]
+    relative = {urljoin(base, name): each for base in bases for name, each in others.items()}
+    return relative | {each.id() or name: each for name, each in others.items()} | dict(others)
 
 
 def _plan(schema: Any, resolver: Any, inside: tuple[int, ...]) -> ColumnPlan:

@@ -1,4 +1,5 @@
-"""Values in Confluent's wire format: a zero byte, a schema's id in four bytes, the value.
+"""Values in Confluent's wire format: a zero byte, a schema's id in four bytes, the value; before a Protobuf message the
+indexes that say which one of its file it is (protobuf.py).
 
 Place: a format of open.py; asks a schema registry by confluent-kafka's client.
 Invariant: an id is unknown only if the registry says so. A registry that does not answer, or refuses, is
@@ -17,9 +18,14 @@ from headrace.scan.errors import MisfitError, OptionError, SchemaError
 from headrace.scan.tables.values.avro import AvroSchema
 from headrace.scan.tables.values.columns import ValueShape
 from headrace.scan.tables.values.json_schema import JsonSchema
+from headrace.scan.tables.values.protobuf import ProtobufSchema
 from headrace.storage.errors import UnavailableError
 
+Parsed = AvroSchema | JsonSchema | ProtobufSchema
+
 _PREFIX = struct.Struct(">bI")
+SERIALIZED = "serialized"
+"""The format in which a registry gives the descriptor of a .proto file, instead of its text."""
 TIMEOUT_SECONDS = 30
 _UNKNOWN = (40403, 40401, 40402)
 """Error codes of a registry, with status 404: it has no such schema, subject or version."""
@@ -30,11 +36,13 @@ class RegistryFormat:
 
     def __init__(self, url: str) -> None:
         """OptionError for an address that is none."""
+        said = {"url": url, "timeout": TIMEOUT_SECONDS, "max.retries": 1}
         try:
-            self._client = SchemaRegistryClient({"url": url, "timeout": TIMEOUT_SECONDS, "max.retries": 1})
+            self._client = SchemaRegistryClient(said)
+            self._descriptors = SchemaRegistryClient(said)  # its cache does not tell formats apart
         except (ValueError, TypeError) as error:
             raise OptionError(f"tables.schema.registry.url: {error}") from error
-        self._known: dict[int, AvroSchema | JsonSchema | SchemaError] = {}
+        self._known: dict[int, Parsed | SchemaError] = {}
         self._unknown: dict[int, MisfitError] = {}
 
     def begin(self) -> None:
@@ -47,14 +55,16 @@ class RegistryFormat:
             raise MisfitError("not in the wire format of a schema registry: a zero byte and a schema's id")
         _, schema_id = _PREFIX.unpack_from(value)
         schema = self._schema(schema_id)
+        if isinstance(schema, ProtobufSchema):
+            return schema.open(value[_PREFIX.size :])
         return schema.shape, schema.read(value[_PREFIX.size :])
 
-    def _schema(self, schema_id: int) -> AvroSchema | JsonSchema:
+    def _schema(self, schema_id: int) -> Parsed:
         if (unknown := self._unknown.get(schema_id)) is not None:
             raise unknown
         if (found := self._known.get(schema_id)) is None:
             try:
-                found = self._parsed(f"schema {schema_id}", self._asked(schema_id))
+                found = self._parsed(f"schema {schema_id}", schema_id)
             except SchemaError as error:
                 found = error
             except MisfitError as error:
@@ -65,40 +75,48 @@ class RegistryFormat:
             raise found
         return found
 
-    def _asked(self, schema_id: int) -> Schema:
+    def _asked(self, schema_id: int, fmt: str | None = None) -> Schema:
         try:
-            return self._client.get_schema(schema_id)
+            client = self._client if fmt is None else self._descriptors
+            return client.get_schema(schema_id, fmt=fmt)
         except Exception as error:
             raise _meant(error, f"schema {schema_id}") from error
 
-    def _parsed(self, name: str, schema: Schema) -> AvroSchema | JsonSchema:
+    def _parsed(self, name: str, schema_id: int) -> Parsed:
+        schema = self._asked(schema_id)
         text = schema.schema_str or ""
-        if schema.schema_type in (None, "AVRO"):
-            named: dict[str, Any] = {}
-            for each in self._references(schema).values():
-                AvroSchema(name, each, named)
-            return AvroSchema(name, text, named)
-        if schema.schema_type == "JSON":
-            return JsonSchema(name, text, self._references(schema))
-        raise SchemaError(f"{name} is of type {schema.schema_type}: AVRO and JSON are read")
+        match schema.schema_type:
+            case None | "AVRO":
+                named: dict[str, Any] = {}
+                for each in self._references(schema).values():
+                    AvroSchema(name, each, named)
+                return AvroSchema(name, text, named)
+            case "JSON":
+                return JsonSchema(name, text, self._references(schema))
+            case "PROTOBUF":
+                schema = self._asked(schema_id, SERIALIZED)
+                return ProtobufSchema(name, schema.schema_str or "", self._references(schema, SERIALIZED))
+        raise SchemaError(f"{name} is of type {schema.schema_type}: AVRO, JSON and PROTOBUF are read")
 
-    def _references(self, schema: Schema) -> dict[str, str]:
+    def _references(self, schema: Schema, fmt: str | None = None) -> dict[str, str]:
         """The texts of the schemas that this one refers to, by name; each after those that it refers to itself."""
         found: dict[str, str] = {}
         for each in schema.references or ():
             if each.name is None or each.subject is None or each.version is None:
                 raise SchemaError(f"a reference without a name, a subject or a version: {each}")
             try:
-                version = self._client.get_version(each.subject, each.version).schema
+                client = self._client if fmt is None else self._descriptors
+                version = client.get_version(each.subject, each.version, deleted=True, fmt=fmt).schema
             except Exception as error:
                 raise _meant(error, f"subject {each.subject} version {each.version}") from error
-            found |= self._references(version)
+            found |= {name: text for name, text in self._references(version, fmt).items() if name not in found}
             found[each.name] = version.schema_str or ""
         return found
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
+        self._descriptors.close()
 
 
 def _meant(error: Exception, what: str) -> MisfitError | UnavailableError:

@@ -90,6 +90,9 @@ def test_new_clusters_have_the_level_and_it_goes_down_once_no_topic_needs_it() -
         ("table.errors.tolerance", "some"),
         ("table.commit.interval.ms", "0"),
         ("table.commit.interval.ms", "99"),
+        ("table.mode", "merge"),
+        ("table.key.columns", "a.b"),
+        ("table.key.columns", "a,b,a"),
     ],
 )
 def test_a_value_that_no_table_can_have_is_refused(name: str, value: str) -> None:
@@ -104,6 +107,8 @@ def test_a_value_that_no_table_can_have_is_refused(name: str, value: str) -> Non
         ("table_value_format", "json"),
         ("table_start", "latest"),
         ("table_partition_by", "day"),
+        ("table_mode", "upsert"),
+        ("table_key_columns", "customer"),
     ],
 )
 def test_what_a_table_has_from_its_creation_on_is_fixed(name: str, value: str) -> None:

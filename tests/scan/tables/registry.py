@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import threading
@@ -12,6 +13,7 @@ from io import BytesIO
 from typing import Any
 
 import fastavro
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 
 class FakeRegistry:
@@ -20,6 +22,8 @@ class FakeRegistry:
     def __init__(self) -> None:
         self.schemas: dict[int, dict[str, Any]] = {}
         self.versions: dict[str, int] = {}
+        self.descriptors: dict[int, str] = {}
+        """Of schemas of Protobuf: serialized, in base64."""
         self.is_away = False
         self.asked = 0
         self.url = ""
@@ -30,6 +34,12 @@ class FakeRegistry:
         self.schemas[schema_id] = {"schema": json.dumps(schema), "schemaType": kind, "references": list(references)}
         if subject:
             self.versions[f"/subjects/{subject}/versions/1"] = schema_id
+        return schema_id
+
+    def register_protobuf(self, proto: FileDescriptorProto, subject: str = "", references: Any = ()) -> int:
+        """Return the schema's id. Its text is not what a parser would take."""
+        schema_id = self.register("a text", "PROTOBUF", subject, references)
+        self.descriptors[schema_id] = base64.b64encode(proto.SerializeToString()).decode()
         return schema_id
 
     def avro(self, schema_id: int, value: Any) -> bytes:
@@ -44,16 +54,22 @@ class FakeRegistry:
     def answer(self, path: str) -> tuple[int, Any]:
         """Return status and body."""
         self.asked += 1
-        path = path.partition("?")[0]
+        path, _, query = path.partition("?")
+        is_serialized = "format=serialized" in query
         if self.is_away:
             return 503, {"error_code": 50301, "message": "away"}
         if path in self.versions:
             schema_id = self.versions[path]
-            return 200, {"id": schema_id, "subject": path.split("/")[2], "version": 1, **self.schemas[schema_id]}
+            found = self._schema(schema_id, is_serialized=is_serialized)
+            return 200, {"id": schema_id, "subject": path.split("/")[2], "version": 1, **found}
         number = int(path.rpartition("/")[2])
         if number in self.schemas:
-            return 200, self.schemas[number]
+            return 200, self._schema(number, is_serialized=is_serialized)
         return 404, {"error_code": 40403, "message": "Schema not found"}
+
+    def _schema(self, schema_id: int, *, is_serialized: bool) -> dict[str, Any]:
+        found = self.schemas[schema_id]
+        return found | {"schema": self.descriptors[schema_id]} if is_serialized else found
 
     @contextmanager
     def running(self) -> Iterator[FakeRegistry]:

@@ -15,6 +15,8 @@ from headrace.scan.errors import OptionError
 from headrace.scan.tables.catalog import CatalogAddress
 from headrace.scan.tables.creating import Values
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
+from headrace.scan.tables.state import definition_of
+from headrace.scan.tables.worker import KEPT_BY_SPARK
 from headrace.storage.errors import AlreadyExistsError, NotFoundError, UnavailableError
 from tests.scan.tables.world import NAMESPACE, Tables
 from tests.spark.world import ScanWorld
@@ -84,6 +86,29 @@ async def test_others_tables_are_not_listed_and_bad_input_is_named(
     away = Settings(tables_catalog_name="x", tables_catalog_uri="http://127.0.0.1:9")
     with pytest.raises(UnavailableError, match="does not answer"):
         CatalogAddress.of(away).open().names()
+
+
+async def test_a_table_with_a_row_per_key_is_created_shown_and_never_appended_to(
+    world: ScanWorld, tables: Tables, command: OpenTables
+) -> None:
+    (key,) = await world.topic("orders", 1)
+    with pytest.raises(OptionError, match=r"cleanup\.policy=delete: a table with table.mode=upsert needs"):
+        await command.create("orders", "orders", "earliest", (), {}, Values(is_keyed=True))
+    await command.create("orders", "orders", "earliest", (), {}, Values(is_keyed=True, key_columns=("key",)))
+    await world.write(key, 1)
+    assert (await tables.follow()).reason == KEPT_BY_SPARK
+    described = await command.describe("orders")
+    assert (described["mode"], described["key_columns"]) == ("upsert", ["key"])
+    assert (described["records"], described["lag"], described["reason"]) == (0, 3, KEPT_BY_SPARK)
+    assert described["end"] == {
+        "snapshot_id": described["snapshot"], "starting_offsets": '{"orders":{"0":0}}'
+    }  # fmt: skip
+    properties = tables.load().properties
+    assert "headrace.topic" not in properties, "a version that only appends takes it for a table of others"
+    assert definition_of({name: value for name, value in properties.items() if "keyed" not in name}) is None
+    await world.delete_records(key, 2)
+    await command.resume("orders", None, "none")
+    assert (await command.describe("orders"))["errors_tolerance"] == "none"
 
 
 def test_no_secret_is_shown() -> None:

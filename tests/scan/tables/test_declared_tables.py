@@ -18,10 +18,12 @@ from headrace.cli.topic_tables.work import OpenTables
 from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.scan.errors import OptionError
 from headrace.scan.tables.catalog import CatalogAddress
+from headrace.scan.tables.declaration import Declaration
 from headrace.scan.tables.declaring import TableDeclarer
 from headrace.scan.tables.follower import TableFollower
 from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.metrics import TableMetrics
+from headrace.scan.tables.worker import KEPT_BY_SPARK
 from headrace.storage.supervision import Supervisor
 from tests.manual_clock import ManualClock
 from tests.scan.tables.world import Tables
@@ -190,3 +192,31 @@ async def test_two_processes_make_one_table(world: ScanWorld, tables: Tables) ->
         assert [await each.make(["orders"]) for each in declarers] == [(False, {}), (False, {})]
         await two.turns()
     await tables.check()
+
+
+async def test_a_table_with_a_row_per_key_is_made_and_left_to_spark(world: ScanWorld, tables: Tables) -> None:
+    (key,) = await world.topic("orders", 1)
+    await world.topic("customers", 1, **{"cleanup.policy": "compact"})
+    await world.write(key, 1)
+    await configure(world, "orders", enable="true", mode="upsert")
+    await configure(world, "customers", enable="true", mode="upsert", partition_by="bucket[4](key)")
+    async with role(tables) as running:
+        await running.turns()
+        assert tables.catalog.names() == ["customers"]
+        assert "needs one that is compacted" in running.follower.refused["orders"]
+        assert [field.name for field in tables.load("customers").spec().fields] == ["key_bucket_4"]
+        assert running.follower.last["customers"].reason == KEPT_BY_SPARK
+        rows = {row["table"]: row for row in await running.commands.rows()}
+        assert (rows["customers"]["mode"], rows["customers"]["reason"]) == ("upsert", KEPT_BY_SPARK)
+        assert (rows["orders"]["mode"], rows["orders"]["condition"]) == ("upsert", "declared")
+        await configure(world, "orders", key_columns="key")
+        await running.turns()
+        assert running.follower.refused == {}
+        assert tables.load("orders").scan().to_arrow().num_rows == 0
+        assert running.follower.last["orders"].lag == {0: 3}
+
+
+def test_the_declaration_of_a_table_from_before_there_were_modes_is_the_same() -> None:
+    before = '{"table.name":"orders","table.partition.by":"day","table.start":"earliest","table.value.format":"binary"}'
+    assert Declaration.of("orders", {"table.partition.by": "day"}).fixed == before
+    assert '"table.mode":"upsert"' in Declaration.of("orders", {"table.mode": "upsert"}).fixed

@@ -93,3 +93,10 @@ async def test_a_catalog_that_is_away_and_a_package_that_is_missing(
     assert level == "warn"
     assert "pyiceberg is not installed; the extra `tables` has it: pip install" in message
     assert await doctor.examine(Settings()) == []
+
+
+def test_tables_with_a_row_per_key_need_no_role_but_their_command() -> None:
+    row = {"table": "orders", "condition": "following", "reason": None, "mode": "upsert", "waited_ms": 700_000}
+    found = list(doctor.judge(doctor.TablesFound([row], {}), Settings()))
+    assert [(each.check, each.level.value) for each in found] == [("late", "warn")]
+    assert "headrace-spark-tables" in found[0].to_do

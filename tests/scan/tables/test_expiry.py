@@ -11,6 +11,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from headrace.scan.tables.expiry import expire
 from headrace.scan.tables.looking import Condition
+from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from headrace.storage.errors import UnavailableError
 from tests.scan.tables.history import rewrite
 from tests.scan.tables.world import Killed, Tables
@@ -54,6 +55,20 @@ async def test_old_snapshots_go_and_the_table_is_continued(world: ScanWorld, tab
     await tables.check()
     scan = {Path(task.file.file_path.removeprefix("file://")) for task in tables.load().scan().plan_files()}
     assert {path for path in files(tables) if path.suffix == ".parquet"} == scan, "files that were replaced are gone"
+
+
+async def test_rewrites_of_others_in_a_row_are_continued(world: ScanWorld, tables: Tables) -> None:
+    """Between the snapshot of the offsets and the current one is another one, which is not named."""
+    key = await written(world, tables)
+    for _ in range(2):
+        rewrite(tables.load())
+    expire(tables.load(), LATER)
+    assert len(tables.load().metadata.snapshots) == 3
+    await world.write(key, 9)
+    assert (await tables.follow()).condition is Condition.FOLLOWING
+    await tables.check()
+    expire(tables.load(), LATER)
+    assert len(tables.load().metadata.snapshots) == 1
 
 
 async def test_what_a_tag_or_a_branch_has_stays(world: ScanWorld, tables: Tables) -> None:
@@ -103,8 +118,8 @@ async def test_dead_letters_expire_along(world: ScanWorld, tables: Tables) -> No
         await world.write(key, number)
         await tables.follow()
     found: Any = tables.dead()
-    async with tables.worker() as worker:
-        assert worker.expire("orders", LATER) > 2
+    upkeep = TableUpkeep(tables.catalog, UpkeepTerms(files_min=0, snapshot_max_age_ms=1))
+    assert upkeep.keep("orders", LATER).expired > 2
     assert len(tables.catalog.load("orders_dead_letters").metadata.snapshots) == 1
     await world.write(key, 9)
     await tables.follow()

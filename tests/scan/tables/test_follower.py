@@ -14,6 +14,9 @@ from headrace.scan.tables.follower import TableFollower
 from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.metrics import TableMetrics
 from headrace.scan.tables.state import PROGRESS
+from headrace.scan.tables.upkeep.jobs import UpkeepSchedule
+from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
+from headrace.scan.tables.upkeep.steps import UpkeepReport
 from headrace.storage.supervision import Supervisor
 from tests.deploy.metrics_page import declared_metrics
 from tests.manual_clock import ManualClock
@@ -51,6 +54,9 @@ async def test_each_table_gets_its_turn_and_its_metrics(world: ScanWorld, tables
         assert value("commits_total", table="c_good", outcome="committed") == 1
         assert [value("following", table=name) for name in ("b_paused", "c_good")] == [0, 1]
         assert value("lag", table="c_good", partition="0") == 0
+        upkeep = UpkeepMetrics(registry)
+        upkeep.done("c_good", UpkeepReport(files=3))
+        assert value("files", table="c_good") == 3
         shown = {family.name for family in registry.collect() if family.name.startswith(PREFIX)}
         declared = {each.name.removesuffix("_total") for each in declared_metrics() if each.name.startswith(PREFIX)}
         assert shown == declared
@@ -59,36 +65,29 @@ async def test_each_table_gets_its_turn_and_its_metrics(world: ScanWorld, tables
         assert value("following", table="c_good") is None
 
 
-async def test_snapshots_expire_once_an_hour_and_not_those_of_a_table_that_is_stopped(
-    world: ScanWorld, tables: Tables
-) -> None:
+async def test_tables_get_jobs_of_upkeep_and_those_that_are_stopped_get_none(world: ScanWorld, tables: Tables) -> None:
     (key,) = await world.topic("orders", 1)
     for name in ("a_stopped", "b_good"):
         await tables.create("orders", name=name)
-        for number in range(3):
-            await world.write(key, number)
-            await tables.follow(name)
+        await world.write(key, 1)
+        await tables.follow(name)
     tables.catalog.set_property("a_stopped", PROGRESS, "")
+    clock = ManualClock()
+    schedule = UpkeepSchedule(world.postgres, "test.headrace", 1_000, clock)
 
-    def snapshots(name: str) -> int:
-        return len(tables.load(name).metadata.snapshots)
+    async def jobs() -> list[tuple[str, str]]:
+        found = await world.postgres.list_jobs(100)
+        return sorted((job.kind, job.key) for job in found if job.kind in schedule.kinds)
 
-    clock = ManualClock(1 << 50)
     async with tables.worker() as worker:
         metrics = TableMetrics(CollectorRegistry(), clock.monotonic)
         parts = (worker, metrics, Supervisor(clock, CollectorRegistry()), clock, random.Random(1), 60_000)
-        before = snapshots("a_stopped")
         await TableFollower(*parts).turn()
-        assert snapshots("b_good") > 1, "not asked for"
-        follower = TableFollower(*parts, snapshot_max_age_ms=1)
-        await follower.turn()
-        assert (snapshots("a_stopped"), snapshots("b_good")) == (before, 1)
-        await world.write(key, 9)
-        await follower.turn()
-        assert snapshots("b_good") == 2
-        clock.jump(3_600)
-        await follower.turn()
-        assert snapshots("b_good") == 1
+        assert await jobs() == [], "not asked for"
+        follower = TableFollower(*parts, schedule)
+        for _ in range(2):
+            await follower.turn()
+        assert await jobs() == [(kind, "b_good") for kind in sorted(schedule.kinds)]
 
 
 def test_the_age_of_a_lag_counts_from_when_it_was_seen() -> None:

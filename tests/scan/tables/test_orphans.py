@@ -17,11 +17,12 @@ from prometheus_client import CollectorRegistry
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
+from headrace.metastore.api.jobs import Job, JobToken
 from headrace.scan.tables import orphans
 from headrace.scan.tables.file_names import file_prefix
-from headrace.scan.tables.follower import ORPHANS_SECONDS, TableFollower
-from headrace.scan.tables.metrics import TableMetrics
-from headrace.storage.supervision import Supervisor
+from headrace.scan.tables.upkeep.jobs import UpkeepJobs, UpkeepSchedule
+from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
+from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from tests.fixtures_s3 import BUCKET, aws_credentials, moto_url
 from tests.manual_clock import ManualClock
 from tests.planted import PlantedBugs, Report, Trial
@@ -130,7 +131,7 @@ async def test_after_a_rollback_the_age_counts_to_the_files_of_the_older_snapsho
     assert len(tables.files()) == 3
 
 
-async def test_the_worker_removes_them_once_a_day(world: ScanWorld, tables: Tables) -> None:
+async def test_a_job_removes_them(world: ScanWorld, tables: Tables) -> None:
     (key,) = await world.topic("orders", 1)
     await tables.create("orders")
     await tables.follow()
@@ -143,25 +144,16 @@ async def test_the_worker_removes_them_once_a_day(world: ScanWorld, tables: Tabl
     await world.write(key, 2)
     await tables.follow()
     time.settle()
-    clock = ManualClock(1 << 50)
+    clock, registry = ManualClock(), CollectorRegistry()
+    schedule = UpkeepSchedule(world.postgres, "test.headrace", 0, clock)
+    job = Job(JobToken(1, 1), schedule.kinds[1], "orders", b"", 1, "")
     async with tables.worker() as worker:
-        metrics = TableMetrics(CollectorRegistry(), clock.monotonic)
-        parts = (worker, metrics, Supervisor(clock, CollectorRegistry()), clock, random.Random(1), 60_000)
-        await TableFollower(*parts).turn()
-        assert len(tables.files()) == 2, "not asked for"
-        follower = TableFollower(*parts, orphan_min_age_ms=MIN_AGE_MS)
-        await follower.turn()
-        (kept,) = tables.files()
-        shutil.copy2(kept, kept.with_name(f"{file_prefix(tables.load().metadata.table_uuid)}00000-0-x.parquet"))
-        time.advance(25)
-        await world.write(key, 3)
-        await follower.turn()
-        time.settle()
-        await follower.turn()
-        assert len(tables.files()) == 3
-        clock.jump(ORPHANS_SECONDS)
-        await follower.turn()
-        assert len(tables.files()) == 2
+        for age_ms, left in ((0, 2), (MIN_AGE_MS, 1)):
+            upkeep = TableUpkeep(tables.catalog, UpkeepTerms(orphan_min_age_ms=age_ms))
+            metrics = UpkeepMetrics(registry if left == 1 else None)
+            await UpkeepJobs(worker.tables, upkeep, metrics, clock).remove_orphans(job, None)
+            assert len(tables.files()) == left
+    assert registry.get_sample_value("headrace_table_orphans_removed_total", {"table": "orders"}) == 1
     await tables.check()
 
 
@@ -182,8 +174,7 @@ async def test_dead_letters_have_orphans_too(world: ScanWorld, tables: Tables) -
     await world.write(key, 9)
     await tables.follow()
     time.settle()
-    async with tables.worker() as worker:
-        worker.remove_orphans("orders", MIN_AGE_MS)
+    TableUpkeep(tables.catalog, UpkeepTerms(orphan_min_age_ms=MIN_AGE_MS)).remove_orphans("orders")
     assert not copy.exists()
     assert len(tables.dead()) == 9
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
@@ -234,15 +235,43 @@ async def test_json_schema_of_a_registry(world: ScanWorld, tables: Tables, regis
         "JSON",
         references=[{"name": "address.json", "subject": "address", "version": 1}],
     )
-    proto = registry.register("message", "PROTOBUF")
+    other = registry.register("message", "XML")
     await tables.create("orders", values=REGISTRY)
     await world.commit((key, batch(wire(schema, b'{"id": 1, "to": {"zip": "1010"}}'), wire(schema, b'{"id": "x"}'))))
     await tables.follow()
     assert without_kafka(tables.found()) == [{"id": 1, "to": {"zip": "1010"}}]
     assert tables.dead()[0][3] == "not a value of schema 2: $.id: 'x' is not of type 'integer'"
-    await world.commit((key, batch(wire(proto, b""))))
+    await world.commit((key, batch(wire(other, b""))))
     done = await tables.follow()
-    assert done.reason.endswith("schema 3 is of type PROTOBUF: AVRO and JSON are read")
+    assert done.reason.endswith("schema 3 is of type XML: AVRO, JSON and PROTOBUF are read")
+
+
+async def test_protobuf_of_a_registry(world: ScanWorld, tables: Tables, registry: FakeRegistry) -> None:
+    """A schema that grows adds its column; what does not fit is a dead letter."""
+    (key,) = await world.topic("orders", 1)
+    await tables.create("orders", values=REGISTRY)
+    found = []
+    for fields in (["id"], ["id", "note"]):
+        message = DescriptorProto(name="Order")
+        for number, name in enumerate(fields, 1):
+            kind = FieldDescriptorProto.TYPE_INT64 if name == "id" else FieldDescriptorProto.TYPE_STRING
+            message.field.add(name=name, number=number, type=kind, label=FieldDescriptorProto.LABEL_OPTIONAL)
+        proto = FileDescriptorProto(name="order.proto", syntax="proto3", message_type=[message])
+        found.append(registry.register_protobuf(proto))
+    first, second = found
+    values = (wire(first, b"\0\x08\x07"), wire(first, b"\0\xff"), wire(first, b"\x02\x02"), None)
+    await world.commit((key, batch(*values)))
+    await world.commit((key, batch(wire(second, b"\0\x08\x08\x12\x01x"))))
+    await tables.follow()
+    assert without_kafka(tables.found()) == [
+        {"id": 7, "note": None},
+        {"id": None, "note": None},
+        {"id": 8, "note": "x"},
+    ]
+    assert [(offset, reason.partition(":")[0]) for _, offset, _, reason in tables.dead()] == [
+        (1, "not a value of schema 1 (Order)"),
+        (2, "schema 1 has no message with the indexes [1]"),
+    ]
 
 
 async def test_a_commit_names_no_more_dead_letters_than_it_may(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -112,20 +113,27 @@ class Tables:
         layout: Sequence[str] = (),
         name: str = "",
         values: Sequence[str] = (),
+        is_keyed: bool = False,
+        key_columns: tuple[str, ...] = (),
         **properties: str,
     ) -> None:
         """`values`: the format, the text of its schema, the tolerance."""
         image = await load_image(self.world.postgres)
         topic_id = image.topics_by_name[topic].topic_id
         definition = Definition(self.world.postgres.cluster_id, topic, topic_id, start, "", *values)
+        definition = replace(definition, is_keyed=is_keyed, key_columns=key_columns)
         await asyncio.to_thread(self.catalog.create, name or topic, definition, layout, properties)
 
     async def create_with_columns(self, topic: str, values: tuple[str, str], layout: Sequence[str]) -> None:
         """As the command: `values` are a format and the text of its schema."""
-        world = self.world
+        await self.create_as_told(topic, values, layout)
+
+    async def create_as_told(self, topic: str, values: Sequence[str], layout: Sequence[str] = (), **more: Any) -> None:
+        """As the command: `more` as Values."""
+        world, made = self.world, Values(**dict(zip(Values._fields, values, strict=False)) | more)
         cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
         image = (await load_image(world.postgres)).topics_by_name[topic]
-        await create_table(cluster, self.catalog, topic, image, "earliest", layout, {}, Values(*values))
+        await create_table(cluster, self.catalog, topic, image, "earliest", layout, {}, made)
 
     async def round(self, name: str = "orders", chunk_bytes: int = 1 << 26) -> TableRound:
         """One round of a new worker's process."""

@@ -1,0 +1,157 @@
+"""A topic with many records per key becomes an Iceberg table with a row per key: by headrace-spark-tables, and by
+Iceberg's MERGE INTO, in one run.
+
+    python -m load.bench_keyed_tables --records 10000000 --keys 1000000
+First the whole topic to a new table, then --more records to the table that is there. MERGE INTO is of Spark 4.1, which
+reads the topic through an agent (load/kafka_merge.py). Both are Spark in local mode with two tasks and a JVM heap of
+2 GB, started again for each step. Times are those of the programs, with Spark's start; CPU of the process tree.
+The cleaning of such a topic on Spark is measured by `python -m load.bench_spark_compaction --only keyed`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import Producer
+
+from headrace.config.settings import Settings
+from headrace.scan.cluster import open_cluster
+from headrace.scan.partitions import TopicCatalog
+from headrace.scan.tables.catalog import CatalogAddress
+from headrace.scan.tables.creating import Values, create_table
+from load.bench_spark_scan import PARTITIONS
+from load.bench_table_ways import measured, settings_of
+from load.bench_tables import TOPIC
+from load.dev_server import DevServer
+from load.machine_state import machine_state
+from load.tools import ICEBERG_JARS, ICEBERG_SPARK, SPARK_KAFKA_JARS
+from load.tools.python_apps import python_of
+
+NAME = "keyed"
+
+
+class KeyedWay(NamedTuple):
+    """One merge. CPU in seconds; `rows`: of the table after it."""
+
+    name: str
+    seconds: float
+    cpu: float
+    agent_cpu: float
+    rows: int
+
+
+def main() -> None:
+    """Produce, merge, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=10_000_000)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--more", type=int, default=1_000_000, help="records of the second merge")
+    parser.add_argument("--record-bytes", type=int, default=100)
+    parser.add_argument("--split-megabytes", type=int, default=64)
+    parser.add_argument("--alone", action="store_true", help="without MERGE INTO")
+    args = parser.parse_args()
+    print(machine_state())
+    with tempfile.TemporaryDirectory(prefix="headrace-keyed-") as place, DevServer(Path(place) / "data") as server:
+        asyncio.run(server.create_topic(TOPIC, PARTITIONS, {"cleanup.policy": "compact"}))
+        settings = settings_of(server, Path(place))
+        for step, count in (("new table", args.records), ("table with rows", args.more)):
+            size = produce(server.bootstrap, count, args.keys, args.record_bytes, seed=count)
+            if step == "new table":
+                asyncio.run(create(settings))
+            way = spark_tables(server, settings, args.split_megabytes * 1024 * 1024)
+            print(told(step, way, count, size), flush=True)
+            if not args.alone:
+                print(told(step, merge_into(server, Path(place)), count, size), flush=True)
+            print(machine_state(), flush=True)
+
+
+def told(step: str, way: KeyedWay, records: int, size: int) -> str:
+    """A line about one merge."""
+    return (
+        f"{step}, {way.name}: {records / way.seconds:,.0f} records/s, {size / way.seconds / 1e6:.1f} MB/s of keys and"
+        f" values, {way.seconds:.1f} s, {way.cpu:.0f} CPU s, agent {way.agent_cpu:.0f} CPU s, {way.rows:,} rows"
+    )
+
+
+def produce(bootstrap: str, count: int, keys: int, record_bytes: int, seed: int) -> int:
+    """Produce so many records with random keys; bytes of keys and values."""
+    rng = random.Random(seed)
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 50, "batch.size": 500_000, "partitioner": "murmur2_random",
+         "queue.buffering.max.messages": 1_000_000}
+    )  # fmt: skip
+    values = [rng.randbytes(record_bytes // 2).hex().encode() for _ in range(1_000)]
+    size = 0
+    for number in range(count):
+        key = b"%012d" % rng.randrange(keys)
+        value = values[number % 1_000]
+        size += len(key) + len(value)
+        while True:
+            try:
+                producer.produce(TOPIC, value, key=key)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % 1_000 == 0:
+            producer.poll(0)
+    assert producer.flush(600) == 0
+    return size
+
+
+async def create(settings: Settings) -> None:
+    """Create the keyed table, empty."""
+    catalog = CatalogAddress.of(settings).open()
+    async with open_cluster(settings) as cluster:
+        topic = (await TopicCatalog(cluster.metastore).refresh()).topics_by_name[TOPIC]
+        await create_table(cluster, catalog, NAME, topic, "earliest", (), {}, Values(is_keyed=True))
+    catalog.close()
+
+
+def spark_tables(server: DevServer, settings: Settings, split_bytes: int) -> KeyedWay:
+    """`headrace-spark-tables` on the table."""
+    given = {
+        "HEADRACE_METASTORE_URL": settings.metastore_url,
+        "HEADRACE_BUCKET": settings.bucket,
+        "HEADRACE_TABLES_CATALOG_NAME": settings.tables_catalog_name,
+        "HEADRACE_TABLES_CATALOG_URI": settings.tables_catalog_uri,
+        "HEADRACE_TABLES_WAREHOUSE": settings.tables_warehouse,
+        "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false --driver-memory 2g pyspark-shell",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    words = [sys.executable, "-m", "headrace.spark.tables.application", "--split-bytes", str(split_bytes)]
+    with measured(words, given, server) as (process, used):
+        printed, said = process.communicate()
+    assert process.returncode == 0, said[-2_000:]
+    (seconds,) = re.findall(r"tables on spark ended:.* seconds=([\d.]+)", printed)
+    catalog = CatalogAddress.of(settings).open()
+    snapshot = catalog.load(NAME).current_snapshot()
+    catalog.close()
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    rows = int(snapshot.summary.additional_properties["total-records"])
+    return KeyedWay("headrace-spark-tables", float(seconds), used["way"], used["agent"], rows)
+
+
+def merge_into(server: DevServer, place: Path) -> KeyedWay:
+    """The same by Spark's Kafka source and MERGE INTO of Iceberg."""
+    needed = [each for each in SPARK_KAFKA_JARS.glob("*.jar") if "spark-sql-kafka" not in each.name]
+    jars = ",".join(map(str, [*ICEBERG_JARS.glob("*.jar"), *needed]))
+    script = Path(__file__).with_name("kafka_merge.py")
+    python = str(python_of(ICEBERG_SPARK))
+    words = [python, str(script), server.bootstrap, TOPIC, (place / "own").as_uri(), jars]
+    with measured(words, {"PYSPARK_PYTHON": python, "PYTHONPATH": ""}, server) as (process, used):
+        printed, said = process.communicate()
+    assert process.returncode == 0, said[-2_000:]
+    (found,) = re.findall(r"seconds ([\d.]+) rows (\d+)", printed)
+    return KeyedWay("Kafka source and MERGE INTO", float(found[0]), used["way"], used["agent"], int(found[1]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Tables with one row per key: which record of a key is its row, and which data files that changes."""

@@ -1,0 +1,187 @@
+"""Makes larger files of a table's small ones.
+
+    live files -> groups (rewrite_plan.py) -> rows in offset order -> one file per group -> one commit (replacing.py)
+
+Place: a step of upkeep (steps.py), by the local worker here and by tasks of Spark (spark/tables/upkeep.py). Blocks.
+Invariant: the rows of a group are those of its files, each once, ordered by the topic's partition and the offset, and
+in the same partition of the table; they are written by pyiceberg's writer, with the names of file_names.py. What cannot
+be kept so is left alone: files of an earlier partitioning, files that another engine sorted otherwise, and tables with
+delete files. Memory: the rows of one group, opened; RewriteLimits.target_bytes limits what it has stored.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.metadata import TableMetadata
+
+from headrace.scan.errors import TableError
+from headrace.scan.tables.appending import CommitOutcome, name_of
+from headrace.scan.tables.catalog import translated
+from headrace.scan.tables.data_files import DataFilePlace
+from headrace.scan.tables.upkeep.live_files import LiveTable
+from headrace.scan.tables.upkeep.replacing import MANIFESTS_MIN, Replacement, Replacer, small_manifests, why_untouched
+from headrace.scan.tables.upkeep.rewrite_plan import RewriteLimits, plan_rewrites
+from headrace.scan.tables.values.columns import KAFKA
+
+logger = logging.getLogger(__name__)
+
+TARGET_BYTES = "write.target-file-size-bytes"
+TARGET_BYTES_DEFAULT = 512 * 1024 * 1024
+COMMIT_BYTES = 256 * 1024 * 1024
+"""Stored bytes that one commit replaces, at most about."""
+SETTLED_MS = 86_400_000
+"""A partition that got no file for so long is taken to get none."""
+
+Group = Sequence[DataFile]
+
+
+class Rewritten(NamedTuple):
+    """What a rewrite did. `manifests`: small ones that were merged without a file."""
+
+    replaced: int = 0
+    written: int = 0
+    manifests: int = 0
+
+
+@dataclass(slots=True)
+class TableRewriter:
+    """Rewrites the files of one table. `write`: groups become files, in their order."""
+
+    limits: RewriteLimits
+    write: Callable[[DataFilePlace, Sequence[Group]], list[DataFile]]
+    batch_bytes: int = COMMIT_BYTES
+    is_stopped: Callable[[], bool] = lambda: False
+    """The lease was lost, or the process ends: nothing more is begun."""
+
+    def rewrite(self, replacer: Replacer, table: Table, now_ms: int) -> Rewritten:
+        """Rewrite what the plan chooses, commit after commit. `now_ms`: since the epoch.
+
+        Errors as `write` and Replacer.replace: commits before it stay.
+        """
+        with translated(f"table {name_of(table)}"):
+            live = replacer.known.live(table)
+        if reason := why_untouched(table, live):
+            logger.info("table is not rewritten: table=%s reason=%s", name_of(table), reason)
+            return Rewritten()
+        replaced = written = 0
+        for batch in self._batches(table, live, now_ms):
+            if self.is_stopped():
+                break
+            outcome, files = self._one(replacer, batch)
+            if outcome is not CommitOutcome.COMMITTED:
+                break  # the next run plans again
+            replaced, written = replaced + sum(map(len, batch)), written + files
+        manifests = 0 if replaced or self.is_stopped() else self._merge_manifests(replacer, table, live)
+        return Rewritten(replaced, written, manifests)
+
+    def _batches(self, table: Table, live: LiveTable, now_ms: int) -> list[list[Group]]:
+        """The groups of each commit."""
+        target = int(table.properties.get(TARGET_BYTES, TARGET_BYTES_DEFAULT))
+        limits = self.limits._replace(target_bytes=max(1, min(self.limits.target_bytes, target)))
+        spec = table.metadata.default_spec_id
+        files = [
+            each.small(now_ms - SETTLED_MS)
+            for each in live.files.values()
+            if each.file.spec_id == spec and not each.file.sort_order_id
+        ]
+        batches: list[list[Group]] = []
+        size = 0
+        for group in plan_rewrites(files, limits):
+            if not batches or size >= self.batch_bytes:
+                batches.append([])
+                size = 0
+            batches[-1].append([live.files[each.path].file for each in group])
+            size += sum(each.size_bytes for each in group)
+        return batches
+
+    def _one(self, replacer: Replacer, groups: Sequence[Group]) -> tuple[CommitOutcome, int]:
+        """One commit, on top of the table as it is now."""
+        table = replacer.load()
+        live = replacer.known.live(table)
+        files = tuple(file for group in groups for file in group)
+        if any(each.file_path not in live.files for each in files) or why_untouched(table, live):
+            return CommitOutcome.CONFLICT, 0
+        made = tuple(self.write(DataFilePlace.of(table), groups))
+        if self.is_stopped():
+            remove(table.io, made)
+            return CommitOutcome.CONFLICT, 0
+        return replacer.replace(table, Replacement(files, made)), len(made)
+
+    def _merge_manifests(self, replacer: Replacer, table: Table, live: LiveTable) -> int:
+        small = small_manifests(live.manifests)
+        if small < MANIFESTS_MIN:
+            return 0
+        outcome = replacer.replace(table, Replacement((), ()))
+        return small if outcome is CommitOutcome.COMMITTED else 0
+
+
+def write_here(place: DataFilePlace, groups: Sequence[Group]) -> list[DataFile]:
+    """Write one file for each group, one after the other. Errors as `write_group`."""
+    made: list[DataFile] = []
+    try:
+        for group in groups:
+            made += write_group(place, group)
+    except BaseException:
+        remove(load_file_io(place.storage, place.open().location), made)
+        raise
+    return made
+
+
+def write_group(place: DataFilePlace, group: Group) -> list[DataFile]:
+    """Write the rows of these files as one. UnavailableError: the storage does not answer, or a file was replaced
+    meanwhile and is gone; TableError: the rows are not those that the table's metadata names.
+    """
+    metadata = place.open()
+    metadata.properties[TARGET_BYTES] = str(sys.maxsize)  # in memory only: pyiceberg counts opened bytes
+    with translated(f"storage of {metadata.location}"):
+        storage = load_file_io(place.storage, metadata.location)
+        rows = in_offset_order(read_files(metadata, storage, group))
+        wanted = sum(each.record_count for each in group)
+        if rows.num_rows != wanted:
+            raise TableError(f"files of {metadata.location} have {rows.num_rows} rows, and its metadata says {wanted}")
+        made = list(_dataframe_to_data_files(metadata, rows, storage))
+    same_place = all(each.partition == group[0].partition for each in made)
+    if sum(each.record_count for each in made) != wanted or not same_place:
+        remove(storage, made)
+        raise TableError(f"rows of {metadata.location} are not in the partition of their file: {group[0].file_path}")
+    return made
+
+
+def read_files(metadata: TableMetadata, storage: FileIO, files: Group) -> pa.Table:
+    """Return the rows of these files, in the columns of the table's schema."""
+    scan = ArrowScan(metadata, storage, metadata.schema(), AlwaysTrue())
+    return scan.to_table([FileScanTask(each) for each in files])
+
+
+def in_offset_order(rows: pa.Table) -> pa.Table:
+    """Return the rows by the topic's partition and the offset, as an append has them."""
+    places = rows.select([KAFKA]).flatten() if KAFKA in rows.column_names else rows
+    prefix = f"{KAFKA}." if KAFKA in rows.column_names else ""
+    partitions, offsets = (places.column(f"{prefix}{name}").to_numpy() for name in ("partition", "offset"))
+    order = np.lexsort((offsets, partitions))
+    if np.array_equal(order, np.arange(len(order))):
+        return rows
+    return rows.take(pa.array(order))
+
+
+def remove(storage: FileIO, files: Sequence[DataFile]) -> None:
+    """Delete files that no commit has. What cannot be deleted stays as an orphan."""
+    for each in files:
+        try:
+            storage.delete(each.file_path)
+        except FileNotFoundError:
+            continue
+        except Exception as error:
+            logger.warning("file was not removed: file=%s error=%s", each.file_path, error)

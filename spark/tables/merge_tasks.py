@@ -1,0 +1,156 @@
+"""The tasks of a merge into a keyed table: records of a split by group of keys, and then the files of each group.
+
+    SplitTask   a split of the log   its records by group, the last one per key, and a report
+    (Spark)     shuffles by group
+    GroupTask   a group              the last record per key of all splits -> files written again (scan/tables/keyed)
+
+Place: on executors, started by merging.py. They open the bucket and the table's storage, and no metastore or catalog.
+Invariant: a split that is opened twice may judge its records differently (a schema that is registered meanwhile). So
+each opening has an id, which its blocks and its report have; the driver commits only if every group has read exactly
+the blocks that the reports name.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.table.metadata import TableMetadata
+
+from headrace.scan.read import SplitReader
+from headrace.scan.splits import Split
+from headrace.scan.tables.chunks import rows_of
+from headrace.scan.tables.data_files import DataFilePlace
+from headrace.scan.tables.keyed.files import KeyGroups, MergedGroup, group_numbers, merge_group
+from headrace.scan.tables.keyed.keys import key_paths
+from headrace.scan.tables.keyed.merging import last_changes
+from headrace.scan.tables.keyed.opener import KeyedOpener, OpenedChanges
+from headrace.scan.tables.state import BINARY, Definition, OffsetGap
+from headrace.scan.tables.values.formats import ValueFormats
+from headrace.scan.tables.values.open import ChunkOpener, Tolerance
+from headrace.spark.short_errors import short_errors
+from headrace.spark.tables.tasks import HINT, AppendTask
+from headrace.storage.clock import SystemClock
+from headrace.storage.collector_tuning import tune_collector
+
+REPORTS = -1
+"""The group of the splits' reports."""
+
+
+class ReadBlock(NamedTuple):
+    """The changes of one opening of a split in one group."""
+
+    group: int
+    split: int
+    opening: bytes
+
+
+class SplitReport(NamedTuple):
+    """What a split has. `is_plain` False: no changes, as the driver has to decide."""
+
+    is_plain: bool
+    blocks: frozenset[ReadBlock] = frozenset()
+    dead: tuple[OffsetGap, ...] = ()
+
+
+class GroupReport(NamedTuple):
+    """What a group has merged, and from which blocks."""
+
+    merged: MergedGroup
+    blocks: frozenset[ReadBlock]
+
+
+Block = tuple[ReadBlock, bytes]
+"""A block with its changes as an Arrow stream."""
+
+
+def opener_of(definition: Definition, metadata: TableMetadata, formats: ValueFormats) -> KeyedOpener:
+    """Return what opens records for a keyed table. OptionError, SchemaError if its schema cannot be used."""
+    schema = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
+    values = None
+    if definition.value_format != BINARY:
+        values = ChunkOpener(formats.of(definition), schema, Tolerance(definition.tolerance))
+    return KeyedOpener.of(definition, schema, values)
+
+
+def is_plain(opener: KeyedOpener, opened: OpenedChanges) -> bool:
+    """Return whether nothing of this needs the driver: new columns, or a record that waits."""
+    return opened.columns == opener.columns and not opened.cuts
+
+
+@dataclass(frozen=True)
+class SplitTask:
+    """Opens splits."""
+
+    task: AppendTask
+    groups: int
+
+    @short_errors
+    def __call__(self, numbered: tuple[int, Split]) -> list[tuple[int, Block | SplitReport]]:
+        """Errors of bucket and registry fail the task."""
+        tune_collector()
+        number, split = numbered
+        reader = SplitReader.open(self.task.bucket, SystemClock(), random.Random(), pin_hint=HINT)
+        try:
+            raw = rows_of(reader, split)
+        finally:
+            reader.close()
+        definition, metadata = self.task.definition, self.task.place.open()
+        opener = opener_of(definition, metadata, ValueFormats(self.task.registry_url))
+        opened = opener.open(raw)
+        if not is_plain(opener, opened):
+            return [(REPORTS, SplitReport(is_plain=False))]
+        blocks = list(blocks_of(definition, metadata, opened.changes, self.groups, number))
+        report = SplitReport(True, frozenset(block for block, _ in blocks), opened.dead)
+        return [(REPORTS, report), *((block.group, (block, data)) for block, data in blocks)]
+
+
+def blocks_of(
+    definition: Definition, metadata: TableMetadata, changes: pa.Table, groups: int, split: int
+) -> Iterator[Block]:
+    """Yield the last change of each key by group."""
+    last = last_changes(changes)
+    numbers = group_numbers(last, metadata.schema(), key_paths(definition)[0], groups)
+    opening = random.Random().randbytes(8)  # not of the module's: forked workers have one state of it
+    for group in np.unique(numbers).tolist():
+        part = last.filter(pa.array(numbers == group))
+        yield ReadBlock(group, split, opening), _to_bytes(part)
+
+
+def _to_bytes(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+@dataclass(frozen=True)
+class GroupTask:
+    """Merges groups."""
+
+    place: DataFilePlace
+    definition: Definition
+    groups: KeyGroups
+
+    @short_errors
+    def __call__(self, grouped: tuple[int, Iterable[Block | SplitReport]]) -> list[SplitReport | GroupReport]:
+        """Errors of the table's storage fail the task; a task that is repeated writes other files."""
+        tune_collector()
+        group, found = grouped
+        if group == REPORTS:
+            return [each for each in found if isinstance(each, SplitReport)]
+        parts, blocks = [], []
+        for each in found:
+            assert not isinstance(each, SplitReport), "reports are another group"
+            blocks.append(each[0])
+            parts.append(pa.ipc.open_stream(each[1]).read_all())
+        metadata = self.place.open()
+        files = self.groups.files.get(group, ())
+        merged = merge_group(self.place, metadata, key_paths(self.definition), files, pa.concat_tables(parts))
+        return [GroupReport(merged, frozenset(blocks))]

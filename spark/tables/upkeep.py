@@ -1,0 +1,80 @@
+"""Upkeep of tables by `headrace-spark-tables`: the jobs, steps and commits are those of the role `tables`
+(scan/tables/upkeep/); tasks of Spark write the files of a rewrite, one group each.
+
+    groups of one commit -> a task for each -> larger files -> the driver commits them (replacing.py)
+
+Place: started by application.py after its turns.
+Invariant: as rewriting.py: a task writes the rows of its group, or fails. Files of a job that failed belong to no
+commit, and their names say for which table they are.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+from pyiceberg.manifest import DataFile
+from pyspark.sql import SparkSession
+
+from headrace.compactor.job_metrics import JobMetrics
+from headrace.compactor.runner import JobHandler, JobRunner
+from headrace.config.settings import Settings
+from headrace.scan.cluster import ScannedCluster
+from headrace.scan.tables.catalog import CatalogAddress
+from headrace.scan.tables.data_files import DataFilePlace
+from headrace.scan.tables.looking import TableReader
+from headrace.scan.tables.upkeep.jobs import UpkeepJobs, UpkeepSchedule
+from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
+from headrace.scan.tables.upkeep.rewriting import Group, write_group, write_here
+from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
+from headrace.spark.short_errors import short_errors
+from headrace.spark.tables.worker import SparkTables
+from headrace.storage.errors import HeadraceError, UnavailableError
+
+
+def schedule_of(settings: Settings, address: CatalogAddress, cluster: ScannedCluster) -> UpkeepSchedule:
+    """Return how often the tables of this catalog have their upkeep."""
+    place = f"{address.name}.{address.namespace}"
+    return UpkeepSchedule(cluster.metastore, place, settings.tables_upkeep_interval_ms, cluster.clock)
+
+
+def jobs_of(
+    settings: Settings, cluster: ScannedCluster, tables: TableReader, schedule: UpkeepSchedule, use: SparkTables
+) -> JobRunner:
+    """Return what does the jobs that are due."""
+    terms = UpkeepTerms.of(settings)
+    batch_bytes = terms.rewrite_bytes * use.chunk_splits
+    upkeep = TableUpkeep(tables.catalog, terms, partial(write_on_spark, use.open), batch_bytes)
+    work = UpkeepJobs(tables, upkeep, UpkeepMetrics(CollectorRegistry()), cluster.clock)
+    handlers: dict[str, JobHandler] = dict(zip(schedule.kinds, (work.keep, work.remove_orphans), strict=True))
+    metrics = JobMetrics(cluster.clock, CollectorRegistry())
+    return JobRunner(
+        *(cluster.metastore, handlers, cluster.clock, random.Random(), metrics),
+        worker=f"{socket.gethostname()}-{os.getpid()}",
+    )
+
+
+def write_on_spark(
+    session: Callable[[], SparkSession], place: DataFilePlace, groups: Sequence[Group]
+) -> list[DataFile]:
+    """Write one file for each group, in their order; a single group without an executor. Errors as write_group."""
+    if len(groups) == 1:
+        return write_here(place, groups)
+    context = session().sparkContext
+    try:
+        tasks = context.parallelize([list(group) for group in groups], len(groups))
+        return [file for made in tasks.map(lambda group: write_in_task(place, group)).collect() for file in made]
+    except HeadraceError:
+        raise
+    except Exception as error:
+        raise UnavailableError(f"a task of Spark failed: {type(error).__name__}: {str(error)[:2_000]}") from error
+
+
+@short_errors
+def write_in_task(place: DataFilePlace, group: Group) -> list[DataFile]:
+    """As write_group, on an executor."""
+    return write_group(place, group)
