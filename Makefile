@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 # HEADRACE_TEST_TOOLS: where `make tools` installs (default ~/.cache/headrace-test-tools)
-.PHONY: help try setup release tools deploy-tools image demo demo-growth test test-all check format docs console-pictures requirements bench compat apps spark-versions torture torture-transactions hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
+.PHONY: help try setup release tools deploy-tools image demo demo-growth test test-all check format docs console-pictures requirements bench compat apps spark-versions torture torture-transactions torture-shares hostile hostile-zone attacks kubernetes kubernetes-tools lock clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -131,6 +131,9 @@ SECONDS_OF_COPYING = $(if $(filter command line,$(origin SECONDS)),$(SECONDS),12
 
 torture-transactions: setup ## a topic copied by transactions under faults, exactly once: make torture-transactions SECONDS=120 [SEED=n]
 	@$(BIN)/python -m load.transactional_copy --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))
+
+torture-shares: setup ## share consumers of Kafka's Java client under faults: make torture-shares SECONDS=120 [SEED=n]
+	@$(BIN)/python -m load.share_torture --seconds $(SECONDS_OF_COPYING) $(if $(SEED),--seed $(SEED))
 
 hostile: setup ## one record per batch from hundreds of producers, idempotent and not
 	@$(BIN)/python -m load.hostile.many_producers

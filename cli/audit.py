@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.lost_shares import lost_share_lines, lost_shares_as_dict
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.progress_bar import ProgressBar
 from headrace.cli.put_back import put_back
@@ -26,6 +27,7 @@ from headrace.cli.tables import add_yes
 from headrace.cli.times import iso_time
 from headrace.compactor.audit import Audit, audit
 from headrace.compactor.lost import Lost, LostEnd, export, find_lost, find_lost_ends
+from headrace.compactor.lost_shares import find_lost_shares
 from headrace.compactor.permit import Mark, read_mark, refusal, write_mark
 from headrace.compactor.rebuild import LOST, Rebuilt, rebuild_index
 from headrace.config.errors import ConfigError
@@ -47,7 +49,8 @@ and every object must be known to the metastore or be recent. Exit status 1 if s
 
   headrace audit --metastore-url postgresql://… --bucket s3://…
   headrace audit --deep …            read every byte and verify every checksum
-  headrace audit --lost …            after a promotion or restore of Postgres: what it lost at most
+  headrace audit --lost …            after a promotion or restore of Postgres: what it lost at most, and which
+                                     acknowledgements of share groups
   headrace audit --lost --put-back 127.0.0.1:9092 …   produce it again: other offsets, at the end;
                                      --command-config FILE if clients have to log in
   headrace audit --resume-janitor …  after a restore of the metastore: allow deletion of objects again
@@ -62,7 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     does = parser.add_mutually_exclusive_group()
     does.add_argument("--resume-janitor", action="store_true", help="after the audit, allow deletion of objects again")
     does.add_argument(
-        "--lost", action="store_true", help="list the records that the last promotion or restore may have lost"
+        "--lost",
+        action="store_true",
+        help="list the records that the last promotion or restore may have lost, and acknowledgements of share groups",
     )
     does.add_argument("--rebuild-index", action="store_true", help="fill an empty metastore from the segment files")
     parser.add_argument("--export", metavar="DIRECTORY", type=Path, help="with --lost: copy the files there")
@@ -135,9 +140,12 @@ async def _lost(metastore: PostgresMetastore, store: ObjectStore, args: argparse
         return await put_back(metastore, store, image, life.life, found.certain_ids, args)
     names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
     ends = await find_lost_ends(metastore, store)
+    shares = await find_lost_shares(metastore, store, life.life)
     as_dict = _lost_as_dict(found, names) | {"transaction_ends": [end._asdict() for end in ends]}
-    _print(as_dict if args.json else chain(_lost_lines(found, names), map(_lost_end_line, ends)))
-    return 1 if found.file_ids or found.unreadable or ends else 0
+    as_dict["share_groups"] = lost_shares_as_dict(shares, image)
+    lines = chain(_lost_lines(found, names), map(_lost_end_line, ends), lost_share_lines(shares, image))
+    _print(as_dict if args.json else lines)
+    return 1 if found.file_ids or found.unreadable or ends or shares.lost else 0
 
 
 def _lost_end_line(end: LostEnd) -> str:

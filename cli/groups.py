@@ -1,8 +1,8 @@
-"""`headrace groups`: list and describe consumer groups, reset their committed offsets, delete them.
+"""`headrace groups`: list and describe consumer groups and share groups, reset or delete their offsets, delete them.
 
-Place: a Kafka client for a running cluster; Kafka's kafka-consumer-groups.sh.
+Place: a Kafka client for a running cluster; Kafka's kafka-consumer-groups.sh and kafka-share-groups.sh in one.
 Invariant: reset-offsets only prints the new offsets until --execute is given, and the broker refuses it while the
-group has members. If the command is interrupted, each partition has either its old or its new committed offset.
+group has members. If the command is interrupted, each partition has either its old or its new offset.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ import sys
 from collections.abc import Callable, Sequence
 
 from headrace.cli.client.cluster import KafkaCluster, require
-from headrace.cli.client.group_members import MemberRow, members_of
-from headrace.cli.client.groups import commit_offsets, committed_offsets, list_groups
+from headrace.cli.client.group_offsets import offsets_of, read_members
+from headrace.cli.client.groups import committed_offsets, delete_offsets, list_groups
 from headrace.cli.client.offset_reset import ResetTo, plan_reset
 from headrace.cli.client.offsets import LATEST, TopicPartition, list_offsets, partitions_of, timestamp_ms
+from headrace.cli.client.share_groups import (
+    ShareGroupView,
+    delete_share_offsets,
+    describe_share_group,
+    share_progress,
+)
 from headrace.cli.numbers import INT64_MAX, whole
 from headrace.cli.tables import add_flags, add_yes, confirm, do_each, open_cluster, show
 from headrace.protocol.api_keys import ApiKey
-from headrace.storage.errors import InvalidError, NotFoundError
+from headrace.storage.errors import InvalidError
 
 STATES = (
     "PreparingRebalance",
@@ -34,9 +40,9 @@ STATES = (
 )
 TYPES = ("classic", "consumer", "share", "streams")
 DESCRIPTION = """\
-Consumer groups of any running Kafka cluster.
+Consumer groups and share groups of any running Kafka cluster.
 
-  headrace groups list -b 127.0.0.1:9092
+  headrace groups list --type share -b 127.0.0.1:9092
   headrace groups describe billing --members -b 127.0.0.1:9092
   headrace groups reset-offsets billing --topic orders --to-earliest --execute -b 127.0.0.1:9092
 """
@@ -44,19 +50,23 @@ Consumer groups of any running Kafka cluster.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    commands = parser.add_subparsers(title="commands", metavar="{list,describe,reset-offsets,delete}", required=True)
+    commands = parser.add_subparsers(
+        title="commands", metavar="{list,describe,reset-offsets,delete-offsets,delete}", required=True
+    )
     listing = commands.add_parser("list", help="list all groups")
     listing.add_argument("--state", type=_one_of(STATES), action="append", default=[], help=", ".join(STATES))
     listing.add_argument("--type", type=_one_of(TYPES), action="append", default=[], help=", ".join(TYPES))
-    describing = commands.add_parser("describe", help="show committed offsets and lag, or members")
+    describing = commands.add_parser(
+        "describe", help="show committed offsets (of a share group: start offsets) and lag, or members"
+    )
     describing.add_argument("group")
     describing.add_argument("--members", action="store_true", help="show the members and their assignments")
     resetting = commands.add_parser(
-        "reset-offsets", help="reset the committed offsets of an empty group; a dry run without --execute"
+        "reset-offsets", help="reset the offsets of an empty group; a dry run without --execute"
     )
     resetting.add_argument("group")
     resetting.add_argument(
-        "--topic", action="append", metavar="TOPIC[:PARTITION]", help="default: all partitions with a committed offset"
+        "--topic", action="append", metavar="TOPIC[:PARTITION]", help="default: all partitions with an offset"
     )
     where = resetting.add_mutually_exclusive_group(required=True)
     where.add_argument("--to-earliest", action="store_true", help="to the log start")
@@ -74,11 +84,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="by this many offsets from the committed one; negative: back",
     )
     resetting.add_argument("--execute", action="store_true", help="commit the new offsets")
-    deleting = commands.add_parser("delete", help="delete empty groups and their committed offsets")
+    forgetting = commands.add_parser("delete-offsets", help="delete the offsets of a group in some topics")
+    forgetting.add_argument("group")
+    forgetting.add_argument("--topic", action="append", required=True, metavar="TOPIC")
+    add_yes(forgetting)
+    deleting = commands.add_parser("delete", help="delete empty groups and their offsets")
     deleting.add_argument("group", nargs="+")
     add_yes(deleting)
-    runs = (run_list, run_describe, run_reset, run_delete)
-    for command, run in zip((listing, describing, resetting, deleting), runs, strict=True):
+    runs = (run_list, run_describe, run_reset, run_delete_offsets, run_delete)
+    for command, run in zip((listing, describing, resetting, forgetting, deleting), runs, strict=True):
         add_flags(command)
         command.set_defaults(run=run)
 
@@ -92,10 +106,13 @@ def run_list(args: argparse.Namespace) -> int:
 
 
 def run_describe(args: argparse.Namespace) -> int:
-    """One line per partition with a committed offset, or one per member."""
+    """One line per partition with an offset, or one per member."""
     with open_cluster(args) as cluster:
+        share = cluster.look_again(lambda: describe_share_group(cluster, args.group))
+        if share is not None:
+            return _describe_share(cluster, args, share)
         committed = cluster.look_again(lambda: committed_offsets(cluster, args.group))
-        members = _members(cluster, args.group, has_offsets=bool(committed))
+        members = read_members(cluster, args.group, has_offsets=bool(committed))
         if args.members:
             show(args, members, ("member", "instance", "client", "host", "assignment"))
             return 0
@@ -117,18 +134,40 @@ def run_describe(args: argparse.Namespace) -> int:
     return 0
 
 
+def _describe_share(cluster: KafkaCluster, args: argparse.Namespace, share: ShareGroupView) -> int:
+    if args.members:
+        show(args, share.members, ("member", "client", "host", "assignment"))
+        return 0
+    progress = cluster.look_again(lambda: share_progress(cluster, args.group))
+    latest = list_offsets(cluster, dict.fromkeys(progress, LATEST))
+    rows = [
+        {
+            "topic": topic,
+            "partition": index,
+            "start_offset": offset,
+            "log_end_offset": latest[topic, index],
+            "lag": lag,
+            "members": sum(f"{topic}:{index}" in member["assignment"] for member in share.members),
+        }
+        for (topic, index), (offset, lag) in sorted(progress.items())
+    ]
+    show(args, rows, ("topic", "partition", "start_offset", "log_end_offset", "lag", "members"))
+    return 0
+
+
 def run_reset(args: argparse.Namespace) -> int:
     """Print the new offsets; with --execute, commit them."""
     with open_cluster(args) as cluster:
-        committed = cluster.look_again(lambda: committed_offsets(cluster, args.group))
+        group = offsets_of(cluster, args.group)
+        committed = group.offsets
         wanted = _partitions(cluster, args.topic) if args.topic else sorted(committed)
         if not wanted:
-            raise InvalidError(f"the group has no committed offsets, set --topic: group={args.group}")
+            raise InvalidError(f"the group has no offsets, set --topic: group={args.group}")
         moves, warnings = plan_reset(cluster, _reset_to(args), wanted, committed)
         for warning in warnings:
             print(f"warning: {warning}", file=sys.stderr)
         if args.execute:
-            cluster.look_again(lambda: commit_offsets(cluster, args.group, moves))
+            cluster.look_again(lambda: group.change(cluster, args.group, moves))
     rows = [
         {"topic": topic, "partition": index, "current_offset": committed.get((topic, index)), "new_offset": offset}
         for (topic, index), offset in sorted(moves.items())
@@ -139,9 +178,30 @@ def run_reset(args: argparse.Namespace) -> int:
     return 0
 
 
+def run_delete_offsets(args: argparse.Namespace) -> int:
+    """Delete the group's offsets in the topics, after confirmation."""
+    confirm(args, f"delete the offsets of {args.group} in {', '.join(args.topic)}?")
+    with open_cluster(args) as cluster:
+        is_share = cluster.look_again(lambda: describe_share_group(cluster, args.group)) is not None
+
+        def forget(topic: str) -> None:
+            if is_share:
+                delete_share_offsets(cluster, args.group, [topic])
+            else:
+                delete_offsets(cluster, args.group, partitions_of(cluster, [topic]))
+
+        return do_each(
+            args,
+            "topic",
+            dict.fromkeys(args.topic),
+            "deleted",
+            lambda topic: cluster.look_again(functools.partial(forget, topic)),
+        )
+
+
 def run_delete(args: argparse.Namespace) -> int:
     """Delete the groups, after confirmation."""
-    confirm(args, f"delete {', '.join(args.group)} and all their committed offsets?")
+    confirm(args, f"delete {', '.join(args.group)} and all their offsets?")
     with open_cluster(args) as cluster:
         return do_each(
             args,
@@ -162,16 +222,6 @@ def _one_of(known: Sequence[str]) -> Callable[[str], str]:
         raise argparse.ArgumentTypeError(f"not one of {', '.join(known)}: {text}")
 
     return word
-
-
-def _members(cluster: KafkaCluster, group: str, *, has_offsets: bool) -> list[MemberRow]:
-    """Empty for a group that only has committed offsets; NotFoundError if it has none of those either."""
-    try:
-        return cluster.look_again(lambda: members_of(cluster, group))
-    except NotFoundError:
-        if not has_offsets:
-            raise
-        return []
 
 
 def _partitions(cluster: KafkaCluster, asked: list[str]) -> list[TopicPartition]:

@@ -1,4 +1,5 @@
-"""Job kind `record-outcomes`: writes to the bucket how transactions ended and which bulk writes were decided.
+"""Job kind `record-outcomes`: writes to the bucket how transactions ended and which bulk writes were decided; and how
+far share groups are (share_recorder.py).
 
 Place: run by the job loop every few seconds; metastore/recorded_objects.py has the objects.
 Invariant: an entry leaves the metastore only after an object has it, and an object goes only after another one has all
@@ -21,12 +22,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from headrace.compactor.lease import Lease
+from headrace.compactor.share_recorder import ShareRecorder
 from headrace.metastore import bulk_records
 from headrace.metastore.api.bulk import BulkRecordApi
 from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.outcomes import RECORD_OUTCOMES, EndedTransaction, OutcomeApi, TransactionOutcome
+from headrace.metastore.api.share_groups import ShareStateApi
 from headrace.metastore.recorded_objects import RecordedObject, list_recorded, read_entries, write_entries
 from headrace.metastore.transactions.outcomes import PREFIX
+from headrace.storage.clock import Clock
 from headrace.storage.errors import NotFoundError
 from headrace.storage.objects.store import ObjectStore
 
@@ -228,19 +232,21 @@ class BulkDecisionRecorder(Recorder[uuid.UUID, uuid.UUID]):
         return await self._api.bulk_files_in_index(entries)
 
 
-class RecordedApi(OutcomeApi, BulkRecordApi, Protocol):
+class RecordedApi(OutcomeApi, BulkRecordApi, ShareStateApi, Protocol):
     """What the job asks of the metastore."""
 
 
 class OutcomeJob:
     """A compactor.runner.JobHandler."""
 
-    def __init__(self, api: RecordedApi, store: ObjectStore, rng: random.Random) -> None:
+    def __init__(self, api: RecordedApi, store: ObjectStore, rng: random.Random, clock: Clock) -> None:
         self._api = api
         self._recorders = OutcomeRecorder(api, store, rng), BulkDecisionRecorder(api, store, rng)
+        self._shares = ShareRecorder(api, store, clock)
 
     async def __call__(self, job: Job, lease: Lease) -> None:
-        """Record both. FencedError if the lease is lost; else as metastore and store."""
+        """Record all. FencedError if the lease is lost; else as metastore and store."""
         life = self._api.named_life
         for recorder in self._recorders:
             await recorder.record(life, lease)
+        await self._shares.record(life, lease.token.epoch)

@@ -46,7 +46,7 @@ extent's first batch.
 LOST = (
     "offsets of records that no merged file contains: estimated from the creation times of files and the gaps,"
     " as counted above; a consumer may see such a record at another offset than before",
-    "committed offsets of consumer groups",
+    "committed offsets of consumer groups, and what share groups have done",
     "topic names and configs: a topic that the metastore does not know is called recovered-<its id>",
     "batches that commits dropped: readable again, except duplicates of idempotent producers",
     "records that retention and DeleteRecords removed: readable again if their object still exists",

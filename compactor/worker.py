@@ -197,7 +197,7 @@ class Worker:
             janitor.KIND: Janitor(self.metastore, self._throttled, deletions),
             segment_cleanup.KIND: self._clean_up_segments,
             sweeper.KIND: Sweeper(self.metastore, self._throttled, deletions),
-            outcomes.KIND: OutcomeJob(self.metastore, self._throttled, self._rng),
+            outcomes.KIND: OutcomeJob(self.metastore, self._throttled, self._rng, self._clock),
             audit_archive.KIND: audit_archiver,
             ARCHIVE_ROWS: audit_archiver.archive_rows,
         }

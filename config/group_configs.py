@@ -20,6 +20,7 @@ SHARE_DELIVERY_LIMIT = "share.delivery.count.limit"
 SHARE_RECORD_LOCKS = "share.partition.max.record.locks"
 SHARE_OFFSET_RESET = "share.auto.offset.reset"
 SHARE_ISOLATION = "share.isolation.level"
+SHARE_RENEW = "share.renew.acknowledge.enable"
 BY_DURATION = "by_duration:"
 _DURATION = re.compile(
     r"P(?=.)(?:(?P<days>\d{1,6})D)?(?:T(?=.)(?:(?P<hours>\d{1,6})H)?(?:(?P<minutes>\d{1,8})M)?"
@@ -124,5 +125,11 @@ GROUP_CONFIGS: dict[str, ConfigDefinition] = {
         "string",
         "Whether a share group gets records of open and aborted transactions.",
         allowed=("read_uncommitted", "read_committed"),
+    ),
+    SHARE_RENEW: ConfigDefinition(
+        "true",
+        "boolean",
+        "Whether members of a share group may keep a record for another share.record.lock.duration.ms (type Renew). If"
+        " not, they get INVALID_RECORD_STATE.",
     ),
 }

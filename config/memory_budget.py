@@ -42,6 +42,7 @@ REMEMBERED_BYTES: Mapping[str, int] = {
     "metadata_answers": 16 * MIB,
     "producer_names": 4 * MIB,
     "quota_clients": 6 * MIB,
+    "share_states": 4 * MIB,
     "topic_patterns": 32 * MIB,
 }
 """What clients make an agent remember between their requests (agent/limits/client_memory.py), by part."""

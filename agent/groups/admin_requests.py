@@ -29,6 +29,22 @@ GROUP_OPERATIONS = FULL_ACCESS.operations(AclResource.GROUP)
 _DEAD = GroupDescription("Dead", "", "", ())
 
 
+def undescribed(schema: Schema, group_id: str, code: ErrorCode, message: str | None = None) -> Any:
+    """Return why a group of KIP-848 or a share group is not described."""
+    return schema.make(
+        "DescribedGroup",
+        error_code=code,
+        error_message=message,
+        group_id=group_id,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=(),
+        authorized_operations=NOT_ASKED,
+    )
+
+
 class DescribeGroups:
     """Describe classic groups and their members."""
 

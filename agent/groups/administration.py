@@ -17,6 +17,7 @@ from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.classic.subscriptions import CONSUMER
 from headrace.agent.groups.group_values import GroupDescription
 from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.share.group import ShareGroup
 from headrace.metastore.api.groups import GroupApi, GroupKind, GroupListing
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError
@@ -95,6 +96,8 @@ class GroupAdministration:
                 return ErrorCode.non_empty_group
             try:
                 existed = await self._api.delete_group(group_id, held.epoch)
+                if isinstance(held.group, ShareGroup):
+                    held.group.on_deleted()
             except HeadraceError as error:
                 return _failed(group_id, error)
             finally:

@@ -176,7 +176,7 @@ class Broker:
         if is_current:
             self._paths.life_begins()
         else:
-            self._paths.fetch.life_is_over()
+            self._paths.life_is_over()
 
     async def drain(self, grace_seconds: float) -> None:
         """Leave the routing, then answer every request in progress. Nothing to do after a failed start."""

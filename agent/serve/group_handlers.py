@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -34,9 +35,11 @@ from headrace.agent.groups.offsets.fetch_request import OffsetFetch
 from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi, GroupOffsets
 from headrace.agent.groups.offsets.transactional_request import TxnOffsetCommit
 from headrace.agent.groups.positions import ConsumerGroupPosition
+from headrace.agent.groups.share.answered import AnsweredShares
 from headrace.agent.groups.share.coordinator import ShareGroups
 from headrace.agent.groups.share.describe_request import ShareGroupDescribe
 from headrace.agent.groups.share.heartbeat_request import ShareGroupHeartbeat
+from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.offsets_requests import (
     AlterShareGroupOffsets,
     DeleteShareGroupOffsets,
@@ -56,6 +59,7 @@ from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.ordered_requests import GROUP_POSITION_KEY
 from headrace.protocol.request import RequestHandler
 from headrace.storage.clock import Clock
+from headrace.storage.objects.store import ObjectStore
 from headrace.storage.supervision import Supervisor
 
 
@@ -73,9 +77,11 @@ class GroupHandlers:
         authorizer: Authorizer | None = None,
         supervisor: Supervisor | None = None,
         rows: RowLimits | None = None,
+        store: ObjectStore | None = None,
     ) -> None:
         """`authorizer`: None if ACLs are not enforced. `supervisor`: the process's; None: a separate one. `rows`:
-        limits on stored offsets and groups; None: there are none."""
+        limits on stored offsets and groups; None: there are none. `store`: the bucket, for what members of share groups
+        were answered; None: it is not recorded."""
         in_force = SettingsInForce(settings, lambda: cluster.image)
 
         def restore_classic(
@@ -89,7 +95,8 @@ class GroupHandlers:
         rules = ConsumerGroupRules(settings, lambda: cluster.image)
         consumer_groups = ConsumerGroups(api, cluster, clock, rules, rng, authorizer)
         self.share_rules = ShareGroupRules(settings, lambda: cluster.image)
-        self.share_groups = ShareGroups(api, cluster, clock, self.share_rules)
+        share_metrics = ShareMetrics(registry)
+        self.share_groups = ShareGroups(api, cluster, clock, self.share_rules, share_metrics.rebalances.inc)
         restore = {
             None: restore_classic,
             GroupKind.CLASSIC: restore_classic,
@@ -112,18 +119,25 @@ class GroupHandlers:
             "idle_groups": lambda: memory.idle_bytes,
             "group_positions": lambda: self.position.in_use_bytes,
             "topic_patterns": lambda: consumer_groups.topics.in_use_bytes,
+            "share_states": lambda: self.share_owner.answered.in_use_bytes,
         }
         """Bytes by part of the memory budget."""
         self.coordinator, self.administration, self.consumer_groups = coordinator, administration, consumer_groups
-        self.share_owner = ShareOwner(api, self.groups, cluster, clock, self.share_rules, rows)
-        self.share_offsets = ShareOffsets(api, administration, self.share_owner)
+        answered = AnsweredShares(store, lambda: cluster.node_id, clock)
+        self.share_owner = ShareOwner(
+            *(api, self.groups, cluster, clock, self.share_rules, rows, answered, share_metrics)
+        )
+        create = partial(self.share_groups.create, self.groups)
+        self.share_offsets = ShareOffsets(api, administration, self.share_owner, create)
         self.offsets = GroupOffsets(api, self.groups, clock, metrics, rows)
         self.cluster, self.in_force, self.rng, self.keeps_principals = cluster, in_force, rng, authorizer is not None
         self.handlers: dict[int, RequestHandler] = {api_key: row.handler(self) for api_key, row in GROUP_ROWS.items()}
 
     async def close(self) -> None:
-        """Let all groups go; see HeldGroups.close."""
+        """Let all groups go; see HeldGroups.close. What members of share groups were answered is in the bucket then."""
+        self.share_owner.record_answered()
         await self.groups.close()
+        await self.share_owner.answered.close()
 
 
 _FIRST_OFFSET_FETCH_OF_SEVERAL_GROUPS = 8

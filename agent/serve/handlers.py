@@ -184,9 +184,11 @@ def _metadata(of: _BrokerParts) -> Metadata:
 
 
 def _share(of: _BrokerParts) -> ShareHandlers:
+    sessions = ShareSessions(lambda: of.in_force.current().group_share_max_share_sessions)
+    sessions.watch(of.parts.registry)
     return ShareHandlers(
         of.cluster,
-        ShareSessions(lambda: of.in_force.current().group_share_max_share_sessions),
+        sessions,
         of.parts.fetch.share_reader,
         AskShareOwner(of.cluster, of.parts.forward.links, of.parts.groups.share_owner),
         None if of.enforced is None else AllowedTopics(of.enforced, of.cluster),

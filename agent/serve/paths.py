@@ -114,6 +114,7 @@ class RequestPaths:
             *(base.metastore, cluster, base.settings, base.clock, base.rng, base.registry, self._authorizer.enforced),
             supervisor=base.supervisor,
             rows=self.client_rows,
+            store=base.store,
         )
         self._forward = self._compose_forwarding()
         sealed_keys = SealedKeys(base.sealing, base.metastore.cluster_id)
@@ -129,6 +130,11 @@ class RequestPaths:
         """Raises the error that prevented it."""
         await self.fetch.start()
         await self.produce.start()
+
+    def life_is_over(self) -> None:
+        """Another server is the metastore by now: record what only this one may have had."""
+        self.fetch.life_is_over()
+        self._groups.share_owner.record_answered()
 
     def life_begins(self) -> None:
         """A life of the metastore begins for this process."""

@@ -1,4 +1,4 @@
-"""Consumer groups: list them, and read and commit their offsets.
+"""Consumer groups: list them, and read, commit and delete their offsets.
 
 Place: under `headrace groups` and the console; group_members.py has their members.
 Invariant: a commit is made as a group without members: the coordinator refuses it while there are any.
@@ -7,7 +7,7 @@ Invariant: a commit is made as a group without members: the coordinator refuses 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -93,3 +93,24 @@ def commit_offsets(cluster: KafkaCluster, group: str, offsets: Mapping[TopicPart
             if partition.error_code in (ErrorCode.unknown_member_id, ErrorCode.illegal_generation):
                 raise InvalidError(f"the group has members, stop them first: group={group}")
             require(partition.error_code, None, f"{topic.name}:{partition.partition_index}")
+
+
+def delete_offsets(cluster: KafkaCluster, group: str, partitions: Iterable[TopicPartition]) -> None:
+    """Forget committed offsets. InvalidError if members consume the topic; other errors as `require`."""
+    m = cluster.message(ApiKey.OFFSET_DELETE)
+    topics: dict[str, list[Any]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(m.make("OffsetDeleteRequestPartition", partition_index=index))
+    request = m.request(
+        group_id=group,
+        topics=tuple(
+            m.make("OffsetDeleteRequestTopic", name=name, partitions=tuple(parts)) for name, parts in topics.items()
+        ),
+    )
+    answer = cluster.ask(ApiKey.OFFSET_DELETE, request, cluster.coordinator(group))
+    require(answer.error_code, None, group)
+    for deleted in answer.topics:
+        for part in deleted.partitions:
+            if part.error_code is ErrorCode.group_subscribed_to_topic:
+                raise InvalidError(f"members consume the topic, stop them first: group={group} topic={deleted.name}")
+            require(part.error_code, None, f"{deleted.name}:{part.partition_index}")

@@ -53,6 +53,11 @@ VERSIONS: dict[int, tuple[int, int]] = {
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0),
     ApiKey.DESCRIBE_PRODUCERS: (0, 0),
     ApiKey.WRITE_TXN_MARKERS: (1, 1),
+    ApiKey.OFFSET_DELETE: (0, 0),
+    ApiKey.SHARE_GROUP_DESCRIBE: (1, 1),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (0, 1),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: (0, 0),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: (0, 0),
 }
 """The versions of each API that the tools support: lowest and highest."""
 _RESPONSES: dict[int, type[Any]] = {ApiKey.DESCRIBE_TRANSACTIONS: DescribedTransactions}

@@ -7,14 +7,12 @@ rules decide: a refusal is its error, with its reason.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from headrace.cli.client.cluster import KafkaCluster, require
-from headrace.cli.client.group_members import members_of
-from headrace.cli.client.groups import commit_offsets
+from headrace.cli.client.group_offsets import offsets_of
 from headrace.cli.client.offsets import TopicPartition
 from headrace.cli.client.topics import BY_DEFAULT, add_partitions, create_topic, delete_topic
 from headrace.cli.configs import DELETE, SET, TOPIC, Change, change_configs
@@ -22,7 +20,7 @@ from headrace.cli.console.pages.groups import MOVES_MAX
 from headrace.cli.console.parts import whole_number
 from headrace.cli.console.rendering import link
 from headrace.cli.numbers import INT32_MAX, INT64_MAX
-from headrace.storage.errors import InvalidError, NotFoundError
+from headrace.storage.errors import InvalidError
 
 Form = Mapping[str, str]
 """The fields that say what is to be done."""
@@ -111,7 +109,9 @@ def _configure(cluster: KafkaCluster, form: Form, *, validate_only: bool) -> Non
 
 def _reset(cluster: KafkaCluster, form: Form) -> None:
     moves = offset_moves(form.get("moves", ""))
-    cluster.look_again(lambda: commit_offsets(cluster, form.get("group", ""), moves))
+    group = form.get("group", "")
+    change = offsets_of(cluster, group).change
+    cluster.look_again(lambda: change(cluster, group, moves))
 
 
 def _require_topic(cluster: KafkaCluster, name: str) -> None:
@@ -120,9 +120,8 @@ def _require_topic(cluster: KafkaCluster, name: str) -> None:
 
 def _require_empty(cluster: KafkaCluster, group: str) -> None:
     """The coordinator would refuse it, too."""
-    with contextlib.suppress(NotFoundError):  # it only has committed offsets
-        if cluster.look_again(lambda: members_of(cluster, group)):
-            raise InvalidError(f"the group has members, stop them first: group={group}")
+    if offsets_of(cluster, group).members:
+        raise InvalidError(f"the group has members, stop them first: group={group}")
 
 
 def _topic_page(form: Form) -> str:

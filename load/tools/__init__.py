@@ -35,6 +35,8 @@ FRANZ_GO_SENDING = _GO_PROGRAMS["franz-go-sending"]
 """A producer that says what became of each record."""
 GO_CLIENTS = {name: _GO_PROGRAMS[name] for name in ("franz-go", "sarama")}
 """Commands around Kafka's clients for Go: load/tools/go-clients."""
+FRANZ_GO_TESTS = TOOLS / "bin" / f"franz-go-tests-{digest(HERE / 'go-clients')}"
+"""franz-go's tests of its client, which need a cluster; those about share groups are run."""
 S3_PROXY = TOOLS / "bin" / "headrace-s3-latency"
 """A proxy that makes an S3 server answer late: load/tools/go-s3, also for a `headrace bench` without a checkout."""
 S3_LOAD = TOOLS / "bin" / "headrace-s3-load"
@@ -69,6 +71,12 @@ def _build_go(folder: str, package: str, program: Path) -> None:
     """A program of the module in this folder."""
     program.parent.mkdir(parents=True, exist_ok=True)
     run("go", "build", "-mod=readonly", "-o", str(program), package, cwd=HERE / folder)
+
+
+def _build_franz_go_tests() -> None:
+    FRANZ_GO_TESTS.parent.mkdir(parents=True, exist_ok=True)
+    package = "github.com/twmb/franz-go/pkg/kgo"
+    run("go", "test", "-c", "-mod=readonly", "-o", str(FRANZ_GO_TESTS), package, cwd=HERE / "go-clients")
 
 
 def _install_versitygw() -> None:
@@ -150,6 +158,15 @@ ALL = {
                 COMMAND,
             )
             for name, program in _GO_PROGRAMS.items()
+        ),
+        Tool(
+            "franz-go-tests",
+            "franz-go's tests",
+            ("go",),
+            FRANZ_GO_TESTS.exists,
+            _build_franz_go_tests,
+            COMMAND,
+            is_nightly=True,
         ),
         Tool("kafkajs", "Kafka's client for Node.js", ("node", "npm"), KAFKAJS.exists, _install_kafkajs, COMMAND),
         Tool(

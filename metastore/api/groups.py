@@ -115,4 +115,4 @@ class GroupApi(Protocol):
         """Return the positions of the asked partitions that are there."""
 
     async def delete_offsets(self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]) -> None:
-        """Forget offsets. Those that are not there are no error."""
+        """Forget offsets, and what a share group has done in these partitions. What is not there is no error."""

@@ -28,7 +28,7 @@ from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import SegmentApi, SegmentCleanupApi
 from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.api.shards import ShardApi
-from headrace.metastore.api.share_groups import ShareGroupApi
+from headrace.metastore.api.share_groups import ShareGroupApi, ShareStateApi
 from headrace.metastore.api.splits import SplitApi
 from headrace.metastore.api.topics import PartitionApi
 from headrace.metastore.api.transactions import TransactionApi
@@ -52,6 +52,7 @@ class Metastore(
     ControllerApi,
     GroupApi,
     ShareGroupApi,
+    ShareStateApi,
     TransactionApi,
     OutcomeApi,
     JobApi,

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from headrace.metastore.share_states import GroupProgress
+
 
 class StoredSharePartition(NamedTuple):
     """`start_offset`: every record before it is done. `kept`: the coordinator's own, about those from it on."""
@@ -21,12 +23,46 @@ class StoredSharePartition(NamedTuple):
 
 
 class LoadedSharePartition(NamedTuple):
-    """`high_watermark`: of the same snapshot; what is known of records from it on is of a life that is over."""
+    """`high_watermark`: of the same snapshot; what is known of records from it on is of a life that is over.
+    `begun_offset`: the lowest offset at which the group began."""
 
     partition_key: int
     start_offset: int
     kept: bytes
     high_watermark: int
+    begun_offset: int = 0
+
+
+class ShareState(NamedTuple):
+    """What a share group has done in one partition, as of a stored write. A later write has a larger
+    (coordinator_epoch, revision).
+    """
+
+    group_id: str
+    partition_key: int
+    coordinator_epoch: int
+    revision: int
+    begun_offset: int
+    start_offset: int
+    kept: bytes
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Group id and partition key."""
+        return self.group_id, self.partition_key
+
+    @property
+    def progress(self) -> GroupProgress:
+        """How far the group is."""
+        return GroupProgress(self.start_offset, self.kept)
+
+
+class StoredShareState(NamedTuple):
+    """A row. `found`: what the life `found_life` of the metastore found there, if the row is older than that life."""
+
+    state: ShareState
+    found_life: int | None
+    found: GroupProgress | None
 
 
 class ShareGroupApi(Protocol):
@@ -42,7 +78,9 @@ class ShareGroupApi(Protocol):
     async def load_share_partitions(self, group_id: str) -> list[LoadedSharePartition]:
         """Return the partitions that are there, from the primary, by key."""
 
-    async def delete_share_partitions(
-        self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]
-    ) -> None:
-        """Forget partitions. Those that are not there are no error."""
+
+class ShareStateApi(Protocol):
+    """What the bucket's record of share groups is made of."""
+
+    async def share_states(self, after: tuple[str, int], most: int) -> list[StoredShareState]:
+        """Return at most so many rows that follow this (group id, partition key), in order."""

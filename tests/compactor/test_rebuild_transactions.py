@@ -53,7 +53,7 @@ async def record(world: CompactionWorld, metastore: PostgresMetastore | None = N
     job = await metastore.claim_job("test", [RECORD_OUTCOMES.kind], LEASE_MS)
     assert job is not None
     lease = Lease(metastore, job, world.clock, claimed_at=world.clock.monotonic(), lease_ms=LEASE_MS)
-    await OutcomeJob(metastore, world.store, world.rng)(job, lease)
+    await OutcomeJob(metastore, world.store, world.rng, world.clock)(job, lease)
     await metastore.finish_job(job.token)
 
 

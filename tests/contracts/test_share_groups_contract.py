@@ -9,8 +9,16 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from headrace.metastore.api.groups import GroupKind, GroupRecord
-from headrace.metastore.api.share_groups import LoadedSharePartition, ShareGroupApi, StoredSharePartition
+from headrace.metastore.api.share_groups import (
+    LoadedSharePartition,
+    ShareGroupApi,
+    ShareState,
+    StoredSharePartition,
+    StoredShareState,
+)
+from headrace.metastore.life.numbers import NUMBER_BITS
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.share_states import GroupProgress
 from headrace.storage.errors import FencedError
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.contracts.test_groups_contract import GroupsUnderTest, InFake, InPostgres, claimed
@@ -19,10 +27,10 @@ from tests.metastore.sessions import session
 
 MEMBERS = GroupRecord(GroupKind.SHARE, "Stable", "share", ("events",), b"members")
 EMPTY = MEMBERS._replace(state="Empty")
-Write = Callable[[ShareGroupApi, int, int], Awaitable[object]]
+Write = Callable[[PostgresMetastore | FakeGroupApi, int, int], Awaitable[object]]
 WRITES: list[Write] = [
     lambda api, epoch, key: api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 9, b"late")]),
-    lambda api, epoch, key: api.delete_share_partitions("g", epoch, [key]),
+    lambda api, epoch, key: api.delete_offsets("g", epoch, [key]),
 ]
 
 
@@ -92,7 +100,7 @@ async def test_a_group_without_members_stays_until_it_is_deleted(groups: GroupsU
     assert [each.kind for each in await api.list_groups()] == [GroupKind.SHARE]
     epoch = await claimed(groups, agent)
     for _ in range(2):
-        await api.delete_share_partitions("g", epoch, keys)
+        await api.delete_offsets("g", epoch, keys)
     await api.release_groups({"g": epoch})
     assert [each.kind for each in await api.list_groups()] == [GroupKind.SHARE]
     assert await api.delete_group("g", await claimed(groups, agent))
@@ -134,3 +142,44 @@ async def test_a_write_that_arrives_late_stores_nothing(groups: GroupsUnderTest)
     epoch = await claimed(groups, agent)
     assert await api.store_share_partitions("g", epoch, 1, [StoredSharePartition(key, 7, b"heir")]) == [True]
     assert await stored(api) == [(key, 7, b"heir")]
+
+
+@pytest.mark.requirement("X4")
+async def test_the_first_write_of_a_life_keeps_what_the_life_found(
+    groups: GroupsUnderTest, request: pytest.FixtureRequest
+) -> None:
+    """And later writes keep that; a row that begins in the life has nothing."""
+    api, agent, (old, new) = api_of(groups), await groups.agent(), await groups.partitions(2)
+    epoch = await claimed(groups, agent)
+    for revision, start in ((1, 7), (2, 5), (3, 9)):
+        await api.store_share_partitions("g", epoch, revision, [StoredSharePartition(old, start, b"%d" % start)])
+    (row,) = await api.share_states(("", -1), 10)
+    assert row == StoredShareState(ShareState("g", old, epoch, 3, 5, 9, b"9"), None, None)
+    if isinstance(api, FakeGroupApi):
+        api.begin_life(3)
+    else:
+        async with session(request.getfixturevalue("metastore_url")) as raw:
+            await raw.execute("UPDATE cluster SET life = 3")
+            await raw.execute("SELECT setval('group_coordinator_epochs', %s)", (3 << NUMBER_BITS,))
+        api.pool.life = 3
+    epoch = await claimed(groups, agent)
+    assert epoch >= 3 << NUMBER_BITS
+    for revision, start in ((1, 10), (2, 12)):
+        rows = [StoredSharePartition(key, start, b"%d" % start) for key in (old, new)]
+        await api.store_share_partitions("g", epoch, revision, rows)
+    assert await api.share_states(("", -1), 10) == [
+        StoredShareState(ShareState("g", old, epoch, 2, 5, 12, b"12"), 3, GroupProgress(9, b"9")),
+        StoredShareState(ShareState("g", new, epoch, 2, 10, 12, b"12"), None, None),
+    ]
+
+
+async def test_states_of_all_groups_come_in_pages(groups: GroupsUnderTest) -> None:
+    api, agent, keys = api_of(groups), await groups.agent(), await groups.partitions(2)
+    for name in ("b", "a"):
+        epoch = await claimed(groups, agent, name)
+        await api.store_share_partitions(name, epoch, 1, [StoredSharePartition(key, 1, b"") for key in keys])
+    found, after = [], ("", -1)
+    while page := await api.share_states(after, 3):
+        after = page[-1].state.place
+        found += [row.state.place for row in page]
+    assert found == [(name, key) for name in ("a", "b") for key in keys]

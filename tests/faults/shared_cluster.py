@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import cycle
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -43,13 +44,17 @@ def member(
 class SharedCluster:
     """`agents` behind `balancer`; `ports` are those of their listeners for clients."""
 
-    def __init__(self, settings: Mapping[str, object], count: int, balancer: Balancer) -> None:
+    def __init__(
+        self, settings: Mapping[str, object], count: int, balancer: Balancer, zones: Sequence[str] = ()
+    ) -> None:
+        """`zones`: the agents are in these, in turn."""
         self.balancer = balancer
         self.ports = free_ports(count)
         self._settings = settings
+        self._zones = dict(zip(self.ports, cycle(zones), strict=False))
         balancer.backends = [f"127.0.0.1:{port}" for port in self.ports]
         first, *others = self.ports  # one starts as operators start it
-        self.agents = [member(settings, first, balancer.address, by_command), *map(self.make, others)]
+        self.agents = [member(self._of(first), first, balancer.address, by_command), *map(self.make, others)]
 
     @property
     def address(self) -> str:
@@ -58,7 +63,11 @@ class SharedCluster:
 
     def make(self, port: int) -> AgentUnderTest:
         """A new process at the port of one that has ended, or is about to start."""
-        return member(self._settings, port, self.balancer.address)
+        return member(self._of(port), port, self.balancer.address)
+
+    def _of(self, port: int) -> Mapping[str, object]:
+        zone = self._zones.get(port)
+        return self._settings if zone is None else {**self._settings, "broker.rack": zone}
 
     @staticmethod
     def create_topic(address: str, name: str, partitions: int) -> None:
@@ -85,10 +94,10 @@ def until_shown(address: str, nodes: set[int], topic: str | None = None) -> None
 
 
 @contextmanager
-def shared_cluster(settings: Mapping[str, object], count: int) -> Iterator[SharedCluster]:
+def shared_cluster(settings: Mapping[str, object], count: int, zones: Sequence[str] = ()) -> Iterator[SharedCluster]:
     """Started, with clients that see one node at every agent; afterwards all agents are stopped."""
     with Balancer() as balancer:
-        cluster = SharedCluster({**settings, "advertised.shared": "true"}, count, balancer)
+        cluster = SharedCluster({**settings, "advertised.shared": "true"}, count, balancer, zones)
         with ThreadPoolExecutor() as pool:
             try:
                 list(pool.map(AgentUnderTest.__enter__, cluster.agents))

@@ -25,7 +25,9 @@ from headrace.metastore.postgres.embedded import USER
 from headrace.metastore.postgres.installation import find_installation
 from load.postgres_servers import Servers, ask
 from tests.agent_process import SECONDS_MAX, AgentUnderTest, format_storage
+from tests.faults.test_postgres_promotion import _accept, _offsets_in, _until_delivered
 from tests.faults.test_two_agents import _assert_once_in_order, _create, _produce, _read_all
+from tests.share_member import ShareMember
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("X4")]
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "BACKUPS.md"
@@ -33,6 +35,7 @@ BLOCKS = re.findall(r"^```\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTIL
 BEFORE, DURING, AFTER, LATE = 500, 1_500, 500, 300
 """Records before the base backup, while it is taken, after it, and after the time to which the restore goes."""
 TOPIC, LATER = "orders", "later"
+EARLIEST = "share.auto.offset.reset=earliest"
 
 
 class Recipe:
@@ -129,11 +132,19 @@ def test_every_acknowledged_record_that_the_archive_has_is_read_after_a_restore(
         backup = threading.Thread(target=recipe.take)
         acknowledged = _produce(agent.kafka, TOPIC, count, {BEFORE: backup.start, BEFORE + DURING: backup.join})
         assert len(acknowledged) == count
+        assert main(["configs", "set", "--group", "workers", EARLIEST, "-b", agent.kafka]) == 0
+        worker = ShareMember(agent.kafka, "workers", TOPIC)
+        worker.join()
+        _accept(worker, 100)
         (until,) = ask(recipe.servers.url("primary"), "SELECT clock_timestamp()::text")
         late = _produce(agent.kafka, LATER, LATE, {})
         assert len(late) == LATE, "acknowledged after the time to which the restore goes"
-    recipe.finish_archive()
-    recipe.servers.kill("primary")
+        late_accepts = _accept(worker, 50)
+        recipe.finish_archive()
+        if is_to_a_time:
+            recipe.servers.kill("primary")
+    if not is_to_a_time:
+        recipe.servers.kill("primary")
     recipe.servers.remove("primary")
 
     recipe.restore(until if is_to_a_time else None)
@@ -142,11 +153,19 @@ def test_every_acknowledged_record_that_the_archive_has_is_read_after_a_restore(
         _assert_once_in_order(_read_all(agent.kafka, TOPIC, count), count)
         capsys.readouterr()
         assert main(recipe.command("audit", "--lost", "--json")) == int(is_to_a_time)
-        lost = json.loads(capsys.readouterr().out)["partitions"]
+        report = json.loads(capsys.readouterr().out)
+        lost = report["partitions"]
+        lost_accepts = _offsets_in(report["share_groups"]["lost"], "workers", TOPIC)
+        again = ShareMember(agent.kafka, "workers", TOPIC)
+        again.join()
         if is_to_a_time:
             assert sum(partition["records"] for partition in lost if partition["topic"] == LATER) == LATE
+            assert lost_accepts == late_accepts, "the agent recorded them when it stopped, without Postgres"
+            assert _until_delivered(again, late_accepts)
         else:
             assert not lost
+            assert not lost_accepts
+            assert not late_accepts & {record[:2] for record in again.poll(100)}
             _assert_once_in_order(_read_all(agent.kafka, LATER, LATE), LATE)
         assert main(recipe.command("audit", "--resume-janitor")) == 0
         assert len(_produce(agent.kafka, TOPIC, AFTER, {})) == AFTER

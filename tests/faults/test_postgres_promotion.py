@@ -28,6 +28,7 @@ from load.postgres_servers import Servers
 from tests.agent_process import SECONDS_MAX, AgentUnderTest, by_command
 from tests.confluent_records import consume
 from tests.faults.test_two_agents import PARTITIONS, _assert_once_in_order, _create, _produce, _read_all
+from tests.share_member import ShareMember
 
 RECORDS = 3_000
 
@@ -84,10 +85,15 @@ def test_what_an_asynchronous_standby_lacks_is_lost_and_mixed_with_nothing(
     port = _free_port()
     with AgentUnderTest(settings) as old, _reading(f"{old.kafka},127.0.0.1:{port}", "split") as reader:
         _create(old.kafka, "split")
+        assert main(["configs", "set", "--group", "workers", "share.auto.offset.reset=earliest", "-b", old.kafka]) == 0
+        worker = ShareMember(old.kafka, "workers", "split")
+        worker.join()
         kept = _produce(old.kafka, "split", RECORDS, {})
+        _accept(worker, 10)
         servers.add_standby("standby")
         servers.cut("standby")
         assert len(_produce(old.kafka, "split", 500, {})) == 500  # acknowledged, and not on the standby
+        lost_accepts = _accept(worker, 25)
         lost = _lost_from(reader, len(kept) + 500)
         servers.promote("standby")
         with by_command(
@@ -96,8 +102,14 @@ def test_what_an_asynchronous_standby_lacks_is_lost_and_mixed_with_nothing(
             _until_not_ready(old, "another server is the metastore")
             assert len(_produce(new.kafka, "split", RECORDS, {})) == RECORDS
             found = _read_all(new.kafka, "split", 2 * RECORDS)
-            listed = _listed_as_lost(settings | {"metastore.url": servers.url("standby")}, capsys)
+            report = _listed_as_lost(settings | {"metastore.url": servers.url("standby")}, capsys)
+            listed = report["partitions"]
             assert sum(partition["certain_records"] for partition in listed) == 500
+            assert _offsets_in(report["share_groups"]["lost"], "workers", "split") == lost_accepts
+            again = ShareMember(new.kafka, "workers", "split")
+            again.join()
+            assert _until_delivered(again, lost_accepts), "they are delivered again"
+            again.leave()
             ends = {partition["partition_index"]: partition["offsets"] for partition in listed}
             kept_ends = Counter(
                 p for p, _, _ in found
@@ -157,14 +169,46 @@ def test_lost_records_are_put_back_once_and_only_if_told(
     assert counts == Counter({n: 3 if n < 100 else 2 if n < 200 else 1 for n in range(300)})
 
 
-def _listed_as_lost(settings: Mapping[str, object], capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """Return the lost records by partition, from `headrace audit --lost`."""
+def _listed_as_lost(settings: Mapping[str, object], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Return what `headrace audit --lost` says."""
     capsys.readouterr()
     flags = [f"--metastore-url={settings['metastore.url']}", f"--bucket={settings['bucket']}"]
     status, printed = main(["audit", "--lost", "--json", *flags]), capsys.readouterr()
     assert (status, bool(printed.out)) == (1, True), printed.err
-    partitions: list[dict[str, Any]] = json.loads(printed.out)["partitions"]
-    return partitions
+    found: dict[str, Any] = json.loads(printed.out)
+    return found
+
+
+def _accept(worker: ShareMember, count: int) -> set[tuple[int, int]]:
+    """Accept so many records; their partitions and offsets."""
+    accepted: set[tuple[int, int]] = set()
+    until = time.monotonic() + SECONDS_MAX
+    while len(accepted) < count:
+        records = worker.poll(count - len(accepted))
+        if records and worker.acknowledge(records):
+            accepted |= {record[:2] for record in records}
+        assert time.monotonic() < until, accepted
+    return accepted
+
+
+def _until_delivered(worker: ShareMember, places: set[tuple[int, int]]) -> bool:
+    """Return whether the member acquires all of them."""
+    got: set[tuple[int, int]] = set()
+    until = time.monotonic() + SECONDS_MAX
+    while not places <= got and time.monotonic() < until:
+        got |= {record[:2] for record in worker.poll(2_000)}
+    return places <= got
+
+
+def _offsets_in(lost: list[dict[str, Any]], group: str, topic: str) -> set[tuple[int, int]]:
+    """Return (partition, offset) of each acknowledgement that is listed."""
+    assert all((each["group"], each["topic"]) == (group, topic) for each in lost)
+    return {
+        (each["partition_index"], offset)
+        for each in lost
+        for first, last in each["offsets"]
+        for offset in range(first, last + 1)
+    }
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import msgspec
 from headrace.agent.access.sasl.scram import MESSAGE_BYTES_MAX
 from headrace.agent.fetch.index.shard_interest import SEEN_MAX
 from headrace.agent.fetch.sessions import CAPACITY
+from headrace.agent.groups.claims import DOUBTS_MAX
 from headrace.agent.groups.held_groups import GROUPS_MAX
 from headrace.agent.groups.names import GROUP_ID_BYTES_MAX
 from headrace.agent.limits.client_pattern import PATTERN_CHARACTERS_MAX
@@ -78,6 +79,7 @@ def test_fixed_limits_are_those_of_the_code() -> None:
         LEADER_ONLY_TIMEOUT_MS,
         GROUP_ID_BYTES_MAX,
         GROUPS_MAX,
+        DOUBTS_MAX,
         SEEN_MAX,
         CAPACITY,
         BLOCK_BYTES_MAX,

@@ -36,6 +36,7 @@ ACCOUNTED = {
     "agent/fetch/zone_cache/shared.py": {"read": SHARED},
     "agent/peers/forwarding/link.py": {"_start": CATCHES, "forward": SHORT},
     "agent/peers/forwarding/links.py": {"on_image": SHORT},
+    "agent/groups/share/answered.py": {"record": SHORT},
     "agent/groups/share/group_partitions.py": {"store": CATCHES},
     "agent/groups/held_groups.py": {"_loaded": SHARED, "_look_for_late_claims": SHORT, "_spawn": SHORT},
     "agent/listener/connection.py": {"_start": "one request: its connection answers it"},

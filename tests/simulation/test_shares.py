@@ -9,18 +9,19 @@ from typing import Any
 
 import pytest
 
-from headrace.agent.groups.share import saved, share_partition
+from headrace.agent.groups.claims import GroupClaims
+from headrace.agent.groups.share import share_partition
 from headrace.agent.groups.share.group_partitions import GroupPartitions
 from headrace.agent.groups.share.owner import ShareOwner
 from headrace.agent.groups.share.share_partition import (
     Acquired,
     AcquireLimits,
     InFlight,
-    KeptRange,
     RangeState,
     SharePartition,
 )
 from headrace.metastore.api.read import ReadableEnds
+from headrace.metastore.share_states import KeptRange, encode_kept
 from headrace.storage.errors import FencedError, HeadraceError
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.planted import PlantedBugs, Report, Trial
@@ -111,7 +112,7 @@ def _nothing_is_loaded(right: Any) -> Any:
 
 def _beginnings_are_not_stored(right: Any) -> Any:
     async def send(self: GroupPartitions, rows: Any) -> list[bool]:
-        if not self.group.partitions and all(row.kept == saved.encode_kept(()) for row in rows):
+        if not self.group.partitions and all(row.kept == encode_kept(()) for row in rows):
             return [True] * len(rows)
         stored: list[bool] = await right(self, rows)
         return stored
@@ -209,6 +210,7 @@ _BUGS: dict[str, Plant] = {
     "the owner is ahead of the log": _replaced(Logs, "ends", _ahead_of_the_log),
     "changes during a write count as stored": _replaced(GroupPartitions, "_write_once", _later_changes_count_as_stored),
     "records are acquired from a state that is not stored": _replaced(ShareOwner, "_acquire", _acquired_unstored),
+    "late claims are not looked for": _replaced(GroupClaims, "to_look_at", lambda right: lambda self, now: []),
 }
 BUGS = PlantedBugs("share groups", most=2_000)
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
+from prometheus_client import CollectorRegistry, Gauge
 
 from headrace.protocol.request import ClientConnection
 
@@ -58,6 +59,17 @@ class ShareSessions:
 
     def __len__(self) -> int:
         return self._by_client.total()
+
+    def watch(self, registry: CollectorRegistry) -> None:
+        """Show how many there are."""
+        Gauge(
+            "headrace_share_sessions", "Share sessions of this agent; Kafka's ShareSessionsCount", registry=registry
+        ).set_function(lambda: len(self))
+        Gauge(
+            "headrace_share_session_partitions",
+            "Partitions of all share sessions; Kafka's SharePartitionsCount",
+            registry=registry,
+        ).set_function(lambda: self._partitions)
 
     @property
     def partitions(self) -> int:

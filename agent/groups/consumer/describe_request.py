@@ -13,7 +13,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.operations import NOT_ASKED
-from headrace.agent.groups.admin_requests import GROUP_OPERATIONS
+from headrace.agent.groups.admin_requests import GROUP_OPERATIONS, undescribed
 from headrace.agent.groups.administration import GroupAdministration
 from headrace.agent.groups.consumer.assignors.assignor import Partitions
 from headrace.agent.groups.consumer.coordinator import ConsumerGroups
@@ -45,7 +45,7 @@ class ConsumerGroupDescribe:
         unknown = await self._administration.unknown([name for name in names if is_legal_group_id(name)])
         groups = tuple(
             [
-                _refused(schema, name, ErrorCode.group_id_not_found, f"Group {name} not found.")
+                undescribed(schema, name, ErrorCode.group_id_not_found, f"Group {name} not found.")
                 if name in unknown
                 else await self._describe(schema, name, operations)
                 for name in names
@@ -55,15 +55,15 @@ class ConsumerGroupDescribe:
 
     async def _describe(self, schema: Schema, group_id: str, operations: int) -> Any:
         if not is_legal_group_id(group_id):
-            return _refused(schema, group_id, ErrorCode.invalid_group_id)
+            return undescribed(schema, group_id, ErrorCode.invalid_group_id)
         held = await self._groups.find(group_id)
         if isinstance(held, ErrorCode):
-            return _refused(schema, group_id, held)
+            return undescribed(schema, group_id, held)
         group = held.group
         if not isinstance(group, ConsumerGroup):
             exists = isinstance(await self._administration.existing(group_id), Held)
             message = f"Group {group_id} is not a consumer group." if exists else f"Group {group_id} not found."
-            return _refused(schema, group_id, ErrorCode.group_id_not_found, message)
+            return undescribed(schema, group_id, ErrorCode.group_id_not_found, message)
         return schema.make(
             "DescribedGroup",
             error_code=ErrorCode.none,
@@ -108,18 +108,3 @@ class ConsumerGroupDescribe:
                 if number in topics
             ),
         )
-
-
-def _refused(schema: Schema, group_id: str, code: ErrorCode, message: str | None = None) -> Any:
-    return schema.make(
-        "DescribedGroup",
-        error_code=code,
-        error_message=message,
-        group_id=group_id,
-        group_state="",
-        group_epoch=0,
-        assignment_epoch=0,
-        assignor_name="",
-        members=(),
-        authorized_operations=NOT_ASKED,
-    )

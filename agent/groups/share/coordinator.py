@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
 
@@ -28,6 +29,7 @@ from headrace.agent.groups.share.share_values import (
 )
 from headrace.agent.listener.client_turns import ClientTurns
 from headrace.metastore.api.groups import GroupApi, GroupRecord
+from headrace.protocol.errors import coordinator_error
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 
@@ -37,8 +39,15 @@ logger = logging.getLogger(__name__)
 class ShareGroups:
     """Makes and serves share groups. Every answer carries a code; nothing raises for what clients can do."""
 
-    def __init__(self, api: GroupApi, cluster: ClusterView, clock: Clock, rules: ShareGroupRules) -> None:
-        self.rules = rules
+    def __init__(
+        self,
+        api: GroupApi,
+        cluster: ClusterView,
+        clock: Clock,
+        rules: ShareGroupRules,
+        on_rebalance: Callable[[], None],
+    ) -> None:
+        self.rules, self._on_rebalance = rules, on_rebalance
         self._api, self._cluster, self._clock = api, cluster, clock
         self._turns = ClientTurns()
         self._newest = ShareTopics(None, {}, {})
@@ -46,6 +55,7 @@ class ShareGroups:
     def restore(self, group_id: str, now: float, record: GroupRecord | None) -> tuple[ShareGroup, list[GroupEffect]]:
         """A coordinated.Restore."""
         group = ShareGroup(group_id, lambda: self.rules.size_max, lambda: self.rules.of(group_id), self.topics)
+        group.on_rebalance = self._on_rebalance
         if record is not None:
             group.restore(now, record)
         return group, []
@@ -93,6 +103,30 @@ class ShareGroups:
         if isinstance(held, ErrorCode):
             return ShareHeartbeatAnswer(held, request.member_id)
         return await self._ask(groups, held, request)
+
+    async def create(self, groups: HeldGroups, group_id: str) -> Held | ErrorCode:
+        """Return the share group, or a new one without members, once it is stored; GROUP_ID_NOT_FOUND if a group of
+        another kind has the id.
+        """
+        held = await groups.find(group_id)
+        if isinstance(held, ErrorCode) or isinstance(held.group, ShareGroup):
+            return held
+        try:
+            if not _is_blank(held) or await self._api.list_groups([group_id]):
+                return ErrorCode.group_id_not_found
+        except HeadraceError as error:
+            logger.warning("share group not created: group=%s error=%s", group_id, error)
+            return ErrorCode(coordinator_error(error))
+        held = await groups.find(group_id)  # once more: it may have moved meanwhile, or begun
+        if isinstance(held, ErrorCode) or isinstance(held.group, ShareGroup):
+            return held
+        if not _is_blank(held):
+            return ErrorCode.group_id_not_found
+        group, _ = self.restore(group_id, self._clock.monotonic(), None)
+        stored: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        groups.replace(held, group, group.create(stored))
+        code = await stored
+        return held if code is ErrorCode.none else code
 
     async def _prepare(self, held: Held, request: ShareHeartbeatRequest) -> ShareHeartbeatAnswer | None:
         """Bring the topics up to date; refuse a group that is of another kind."""

@@ -13,7 +13,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.operations import NOT_ASKED
-from headrace.agent.groups.admin_requests import GROUP_OPERATIONS
+from headrace.agent.groups.admin_requests import GROUP_OPERATIONS, undescribed
 from headrace.agent.groups.administration import GroupAdministration
 from headrace.agent.groups.held_groups import Held
 from headrace.agent.groups.names import is_legal_group_id
@@ -38,11 +38,11 @@ class ShareGroupDescribe:
         operations = GROUP_OPERATIONS if entity.include_authorized_operations else NOT_ASKED
         names = list(dict.fromkeys(entity.group_ids))  # each once: an answer is much longer than a name
         if not self._rules.is_offered:
-            refused = tuple(_refused(schema, name, ErrorCode.unsupported_version) for name in names)
+            refused = tuple(undescribed(schema, name, ErrorCode.unsupported_version) for name in names)
             return reply(request, schema.response(groups=refused))
         unknown = await self._administration.unknown([name for name in names if is_legal_group_id(name)])
         groups = [
-            _refused(schema, name, ErrorCode.group_id_not_found, f"Group {name} not found.")
+            undescribed(schema, name, ErrorCode.group_id_not_found, f"Group {name} not found.")
             if name in unknown
             else await self._describe(schema, name, operations)
             for name in names
@@ -51,16 +51,16 @@ class ShareGroupDescribe:
 
     async def _describe(self, schema: Schema, group_id: str, operations: int) -> Any:
         if not is_legal_group_id(group_id):
-            return _refused(schema, group_id, ErrorCode.invalid_group_id)
+            return undescribed(schema, group_id, ErrorCode.invalid_group_id)
         held = await self._administration.existing(group_id)
         if held is ErrorCode.group_id_not_found:
-            return _refused(schema, group_id, held, f"Group {group_id} not found.")
+            return undescribed(schema, group_id, held, f"Group {group_id} not found.")
         if not isinstance(held, Held):
-            return _refused(schema, group_id, held)
+            return undescribed(schema, group_id, held)
         group = held.group
         if not isinstance(group, ShareGroup):
             message = f"Group {group_id} is not a share group."
-            return _refused(schema, group_id, ErrorCode.group_id_not_found, message)
+            return undescribed(schema, group_id, ErrorCode.group_id_not_found, message)
         return schema.make(
             "DescribedGroup",
             error_code=ErrorCode.none,
@@ -87,18 +87,3 @@ class ShareGroupDescribe:
                 "Assignment", topic_partitions=topic_partitions(schema, self._image(), member.assigned)
             ),
         )
-
-
-def _refused(schema: Schema, group_id: str, code: ErrorCode, message: str | None = None) -> Any:
-    return schema.make(
-        "DescribedGroup",
-        error_code=code,
-        error_message=message,
-        group_id=group_id,
-        group_state="",
-        group_epoch=0,
-        assignment_epoch=0,
-        assignor_name="",
-        members=(),
-        authorized_operations=NOT_ASKED,
-    )

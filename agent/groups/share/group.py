@@ -45,8 +45,8 @@ from headrace.agent.groups.share.share_values import (
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.image import MetadataImage
 
-IN_FLIGHT_BYTES = 160
-"""A range of records in flight, about."""
+IN_FLIGHT_BYTES = 176
+"""A range of records in flight, about, and its part of the state that is stored."""
 
 
 class ShareGroup:
@@ -70,6 +70,10 @@ class ShareGroup:
         """By partition key; filled by owner.py."""
         self.on_freed: Callable[[], None] = lambda: None
         """Called when records became available, or the group ended."""
+        self.on_deleted: Callable[[], None] = lambda: None
+        """Called when the group was deleted on demand, before it ends."""
+        self.on_rebalance: Callable[[], None] = lambda: None
+        """Called with each new group epoch."""
         self.is_dead = False
         self.state_name = "Empty"
         """Kafka's name of the state. Kept, not looked up: metrics read it from another thread."""
@@ -87,7 +91,7 @@ class ShareGroup:
 
     def sizes(self) -> Mapping[str, int]:
         """See CoordinatedGroup."""
-        own = group_bytes(self.group_id) + IN_FLIGHT_BYTES * sum(len(p.ranges) + 2 for p in self.partitions.values())
+        own = group_bytes(self.group_id) + IN_FLIGHT_BYTES * sum(len(p.ranges) + 4 for p in self.partitions.values())
         return sizes_of_group(own, ((each.client_host, each.size_bytes()) for each in self.members.values()))
 
     def member_bytes(self, member_id: str) -> int:
@@ -186,6 +190,12 @@ class ShareGroup:
         """Take the place of a group of which nothing was stored."""
         self._outbox.changed()
 
+    def create(self, token: Token) -> list[GroupEffect]:
+        """Begin without members; answered with a code once that is stored."""
+        self.begin()
+        self._outbox.answer(token, ErrorCode.none, lambda code: code)
+        return self._drain()
+
     def snapshot(self) -> SavedShareGroup:
         """The group as it is to be stored now."""
         return saved_group(self.group_epoch, self.target_epoch, self.state_name, self.members.values())
@@ -253,6 +263,7 @@ class ShareGroup:
 
     def _raise_epoch(self) -> None:
         self.group_epoch = max(self.group_epoch + 1, self._lowest)
+        self.on_rebalance()
 
     def _leave(self, request: ShareHeartbeatRequest) -> ShareHeartbeatAnswer:
         if request.member_id not in self.members:

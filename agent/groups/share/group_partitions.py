@@ -19,11 +19,12 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.logs import ShareLogs
-from headrace.agent.groups.share.saved import decode_kept, encode_kept
+from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, RowLimits
-from headrace.metastore.api.share_groups import ShareGroupApi, StoredSharePartition
+from headrace.metastore.api.share_groups import ShareGroupApi, ShareState, StoredSharePartition
 from headrace.metastore.keys import split_partition_key
+from headrace.metastore.share_states import KeptRange, decode_kept, encode_kept
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError
 
@@ -46,10 +47,14 @@ class GroupPartitions:
         cluster: ClusterView,
         clock: Clock,
         rows: RowLimits | None,
+        metrics: ShareMetrics,
     ) -> None:
         """`rows`: limits on what is stored; None: there are none."""
+        self._metrics = metrics
         self.held, self.group = held, group
         self._api, self._groups, self._cluster, self._clock, self._rows = api, groups, cluster, clock, rows
+        self.states: dict[int, ShareState] = {}
+        """Partition key -> what is stored for certain: members may have heard of it."""
         self._loading = asyncio.Lock()
         self._is_loaded = False
         self._stored: dict[int, int] = {}
@@ -78,6 +83,10 @@ class GroupPartitions:
             if not self._is_loaded:
                 await self._load()
 
+    def new_partition(self, start: int, kept: Iterable[KeptRange] = ()) -> SharePartition:
+        """Return a partition that counts for this agent."""
+        return SharePartition(start, kept, self._metrics.tally)
+
     def unstored(self, keys: Iterable[int]) -> list[int]:
         """Return those with changes that are not stored."""
         partitions = self.group.partitions
@@ -96,12 +105,15 @@ class GroupPartitions:
         return not self.is_over
 
     async def _load(self) -> None:
+        began = self._clock.monotonic()
         rows = await self._api.load_share_partitions(self.group.group_id)
         if self.is_over:
             return
-        for key, start, kept, high_watermark in rows:
+        self._metrics.load_seconds.observe(self._clock.monotonic() - began)
+        for key, start, kept, high_watermark, begun in rows:
             ranges = decode_kept(kept, high_watermark)
-            self.group.partitions[key] = SharePartition(min(start, high_watermark), ranges)
+            self.group.partitions[key] = self.new_partition(min(start, high_watermark), ranges)
+            self.states[key] = ShareState(self.group.group_id, key, self.held.epoch, 0, begun, start, kept)
         self._is_loaded = True
 
     async def _begin(self, keys: list[int], logs: ShareLogs) -> dict[int, ErrorCode]:
@@ -126,13 +138,19 @@ class GroupPartitions:
                 break
             for row, is_there in zip(rows, stored, strict=True):
                 if is_there:
-                    self.group.partitions[row.partition_key] = SharePartition(row.start_offset)
+                    self.group.partitions[row.partition_key] = self.new_partition(row.start_offset)
         gone = [key for key in keys if key not in self.group.partitions and key not in codes]
         return codes | dict.fromkeys(gone, ErrorCode.unknown_topic_or_partition)
 
     async def _send(self, rows: list[StoredSharePartition]) -> list[bool]:
-        self._revision += 1
-        return await self._api.store_share_partitions(self.group.group_id, self.held.epoch, self._revision, rows)
+        self._revision = revision = self._revision + 1
+        stored = await self._api.store_share_partitions(self.group.group_id, self.held.epoch, revision, rows)
+        for (key, start, kept), is_there in zip(rows, stored, strict=True):
+            before = self.states.pop(key, None)
+            if is_there:
+                begun = start if before is None else min(before.begun_offset, start)
+                self.states[key] = ShareState(self.group.group_id, key, self.held.epoch, revision, begun, start, kept)
+        return stored
 
     async def _write(self) -> None:
         try:
@@ -152,8 +170,10 @@ class GroupPartitions:
             StoredSharePartition(key, group.partitions[key].start, encode_kept(group.partitions[key].kept()))
             for key in changed
         ]
+        began = self._clock.monotonic()
         try:
             stored = await self._send(rows)
+            self._metrics.store_seconds.observe(self._clock.monotonic() - began)
         except FencedError:
             self._groups.drop(self.held)
             return True

@@ -13,18 +13,20 @@ Source: KIP-932.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.share.answered import AnsweredShares
 from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.group_partitions import GroupPartitions
 from headrace.agent.groups.share.logs import ShareLogs, ShareWaiter
+from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.rules import ShareGroupRules
-from headrace.agent.groups.share.share_partition import AckBatch, Acquired
+from headrace.agent.groups.share.share_partition import AckBatch, Acquired, SharePartition
 from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.peers.share_turns import (
     VERSION,
@@ -62,19 +64,23 @@ class ShareOwner:
         clock: Clock,
         rules: ShareGroupRules,
         rows: RowLimits | None,
+        answered: AnsweredShares,
+        metrics: ShareMetrics,
     ) -> None:
         """`rows`: limits on what is stored; None: there are none."""
+        self._metrics = metrics
         self.logs: ShareLogs | None = None
         """Set when the read path exists."""
         self._api, self._groups, self._cluster, self._clock = api, groups, cluster, clock
-        self._rules, self._rows = rules, rows
+        self._rules, self._rows, self.answered = rules, rows, answered
         self._owned: dict[str, GroupPartitions] = {}
         self._waiting: dict[str, dict[ShareWaiter, None]] = {}
         """By group, in order of arrival."""
-        self._routes: dict[Ref, ClientConnection] = {}
+        self._connections: dict[Ref, ClientConnection] = {}
         """The connection by which a member asked for a partition last."""
         self._clients: dict[ClientConnection, set[Ref]] = {}
         self._first = 0
+        metrics.watch(self._partitions_in_use)
 
     async def handle(self, request: Request) -> Response:
         """Serve a turn that another agent forwards. CloseConnection for one that comes from a client."""
@@ -108,8 +114,10 @@ class ShareOwner:
         wanted = [each.key for each in turn.partitions if each.wants and each.key not in codes]
         acquired: dict[int, list[Acquired]] = {}
         if wanted and not turn.closes and turn.max_records > 0 and not owned.is_over:
-            self._note_route(turn, client, wanted)
+            self._note_connection(turn, client, wanted)
+            began = self._clock.monotonic()
             acquired = await self._acquire_or_wait(owned, turn, client, wanted, codes)
+            self._metrics.acquire(len(wanted), acquired.values(), self._clock.monotonic() - began)
         elif owned.is_over:
             codes = dict.fromkeys(keys, NOT_OWNER)
         return self._answer(owned, turn, codes, ack_codes, acquired)
@@ -132,17 +140,33 @@ class ShareOwner:
         owned = self._owned.get(group.group_id)
         if owned is None or owned.held is not held or owned.group is not group:
             owned = self._owned[group.group_id] = GroupPartitions(
-                *(held, group, self._api, self._groups, self._cluster, self._clock, self._rows)
+                *(held, group, self._api, self._groups, self._cluster, self._clock, self._rows),
+                self._metrics,
             )
-            group.on_freed = partial(self._freed, group)
+            group.on_freed, group.on_deleted = partial(self._freed, group), partial(self.forget, owned)
         return owned
 
     def drop(self, owned: GroupPartitions) -> None:
         """Let the group go: it is restored from what is stored."""
         self._groups.drop(owned.held)
 
+    def _partitions_in_use(self) -> list[SharePartition]:
+        """Called on another thread, while groups come and go."""
+        return [each for owned in list(self._owned.values()) for each in list(owned.group.partitions.values())]
+
+    def forget(self, owned: GroupPartitions, keys: Collection[int] | None = None) -> None:
+        """What the group had done in these partitions, or in all, was deleted on demand: no restore loses it."""
+        for key in list(owned.states) if keys is None else keys:
+            owned.states.pop(key, None)
+        self.answered.forget(owned.group.group_id, keys)
+
+    def record_answered(self) -> None:
+        """Begin to write to the bucket what members were answered: Postgres may have lost it, or will be gone."""
+        self.answered.record(state for owned in self._owned.values() for state in owned.states.values())
+
     def life_begins(self) -> None:
         """A life of the metastore begins: what is in memory may be of records that it never had."""
+        self.record_answered()
         for owned in list(self._owned.values()):
             self._groups.drop(owned.held)
 
@@ -152,6 +176,7 @@ class ShareOwner:
             owned = self._owned.get(group.group_id)
             if owned is not None and owned.group is group:
                 del self._owned[group.group_id]
+                self.answered.note_released(owned.states.values())
         for waiter in list(self._waiting.get(group.group_id, ())):
             waiter.hear(LOOK_AGAIN)
 
@@ -172,6 +197,8 @@ class ShareOwner:
                 continue
             batches = [AckBatch(first, last, types) for first, last, types in each.acks]
             codes[each.key] = partition.acknowledge(now, turn.member_id, batches, limits)
+            if codes[each.key] is ErrorCode.none:
+                self._metrics.acknowledge(batches)
         if codes:
             self._changed(owned)
         return codes
@@ -282,7 +309,7 @@ class ShareOwner:
 
     # -- clients that go
 
-    def _note_route(self, turn: ShareTurn, client: ClientConnection, keys: Iterable[int]) -> None:
+    def _note_connection(self, turn: ShareTurn, client: ClientConnection, keys: Iterable[int]) -> None:
         refs = self._clients.get(client)
         if refs is None:
             if client.closed:
@@ -291,7 +318,7 @@ class ShareOwner:
             client.call_when_closed(partial(self._client_gone, client))
         for key in keys:
             ref = (turn.group_id, turn.member_id, key)
-            self._routes[ref] = client
+            self._connections[ref] = client
             refs.add(ref)
 
     def _client_gone(self, client: ClientConnection) -> None:
@@ -306,9 +333,9 @@ class ShareOwner:
         """Release what members acquired by this connection."""
         freed: dict[str, GroupPartitions] = {}
         for ref in sorted(refs):
-            if self._routes.get(ref) is not client:
+            if self._connections.get(ref) is not client:
                 continue
-            del self._routes[ref]
+            del self._connections[ref]
             group_id, member_id, key = ref
             owned = self._owned.get(group_id)
             partition = None if owned is None else owned.group.partitions.get(key)

@@ -18,6 +18,7 @@ from headrace.config.group_configs import (
     SHARE_LOCK_DURATION,
     SHARE_OFFSET_RESET,
     SHARE_RECORD_LOCKS,
+    SHARE_RENEW,
     SHARE_SESSION_TIMEOUT,
 )
 from headrace.config.settings import Settings
@@ -82,7 +83,12 @@ class ShareGroupRules:
         return ShareGroupConfigs(
             number(SHARE_SESSION_TIMEOUT) / 1000,
             number(SHARE_HEARTBEAT_INTERVAL) / 1000,
-            AcquireLimits(number(SHARE_LOCK_DURATION) / 1000, number(SHARE_DELIVERY_LIMIT), number(SHARE_RECORD_LOCKS)),
+            AcquireLimits(
+                number(SHARE_LOCK_DURATION) / 1000,
+                number(SHARE_DELIVERY_LIMIT),
+                number(SHARE_RECORD_LOCKS),
+                text(SHARE_RENEW).lower() == "true",
+            ),
             text(SHARE_OFFSET_RESET),
             text(SHARE_ISOLATION) == "read_committed",
         )

@@ -1,28 +1,21 @@
-"""A share group's members as they are stored, and the bytes of what is kept of a partition.
+"""A share group's members as they are stored.
 
-Place: written by each change of group.py and of the owner's partitions, read when an agent becomes the coordinator.
+Place: written by each change of group.py, read when an agent becomes the coordinator.
 Invariant: fields are added with defaults, never renumbered; an unknown format is refused.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 
 import msgspec
 
-from headrace.agent.groups.share.share_partition import KeptRange
 from headrace.agent.groups.share.share_values import ShareMember
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.storage.errors import CorruptError, InvalidError
 
 FORMAT = 1
 PROTOCOL_TYPE = "share"
-_HEAD = struct.Struct(">BI")
-_RANGE = struct.Struct(">QIh")
-"""First offset, number of records after it, attempts; -1 attempts: done."""
-_MOST = 2**32 - 1
-_DONE = -1
 
 
 class _SavedMember(msgspec.Struct, frozen=True):
@@ -92,31 +85,3 @@ def decode(data: bytes) -> tuple[SavedShareGroup, list[ShareMember]]:
         for each in state.members
     ]
     return state, members
-
-
-def encode_kept(kept: Iterable[KeptRange]) -> bytes:
-    """Return the bytes of share_partitions.kept."""
-    rows = [
-        _RANGE.pack(first, min(each.last - first, _MOST), _DONE if each.is_done else min(each.tries, 2**15 - 1))
-        for each in kept
-        for first in range(each.first, each.last + 1, _MOST + 1)
-    ]
-    return _HEAD.pack(FORMAT, len(rows)) + b"".join(rows)
-
-
-def decode_kept(data: bytes, end: int) -> list[KeptRange]:
-    """Return what is kept of records before `end`. CorruptError, or InvalidError for a newer format."""
-    try:
-        version, count = _HEAD.unpack_from(data)
-        if version != FORMAT:
-            raise InvalidError(f"unknown format of a share partition: format={version}")
-        if len(data) != _HEAD.size + count * _RANGE.size:
-            raise CorruptError(f"stored share partition is damaged: bytes={len(data)} ranges={count}")
-        rows = [_RANGE.unpack_from(data, _HEAD.size + at * _RANGE.size) for at in range(count)]
-    except struct.error as error:
-        raise CorruptError(f"stored share partition is damaged: {error}") from error
-    return [
-        KeptRange(first, min(first + more, end - 1), tries == _DONE, max(tries, 0))
-        for first, more, tries in rows
-        if first < end
-    ]

@@ -8,7 +8,7 @@ Source: KIP-932, KIP-1226 (lag).
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -18,9 +18,8 @@ from headrace.agent.groups.held_groups import Held
 from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.group_partitions import GroupPartitions
 from headrace.agent.groups.share.owner import ShareOwner
-from headrace.agent.groups.share.share_partition import SharePartition
+from headrace.metastore.api.groups import GroupApi
 from headrace.metastore.api.read import ReadableEnds
-from headrace.metastore.api.share_groups import ShareGroupApi
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.errors import HeadraceError
 
@@ -37,8 +36,15 @@ class ShareOffset(NamedTuple):
 class ShareOffsets:
     """Every answer carries a code; nothing raises for what clients can do."""
 
-    def __init__(self, api: ShareGroupApi, administration: GroupAdministration, owner: ShareOwner) -> None:
-        self._api, self._administration, self._owner = api, administration, owner
+    def __init__(
+        self,
+        api: GroupApi,
+        administration: GroupAdministration,
+        owner: ShareOwner,
+        create: Callable[[str], Awaitable[Held | ErrorCode]],
+    ) -> None:
+        """`create`: returns a share group, a new one if there is none of this id."""
+        self._api, self._administration, self._owner, self._create = api, administration, owner, create
 
     async def describe(self, group_id: str) -> dict[int, ShareOffset] | ErrorCode:
         """Partition key -> what the group has done there, of all that it has begun."""
@@ -60,15 +66,15 @@ class ShareOffsets:
         return found
 
     async def alter(self, group_id: str, starts: Mapping[int, int]) -> dict[int, ErrorCode] | ErrorCode:
-        """Begin at these offsets. Each partition's code."""
-        owned = await self._loaded(group_id)
+        """Begin at these offsets, also if there is no such group yet, as in Kafka. Each partition's code."""
+        owned = await self._loaded(group_id, create=bool(starts))
         if isinstance(owned, ErrorCode):
             return owned
         if owned.group.state_name != EMPTY:
             return ErrorCode.non_empty_group
         for key, start in starts.items():
             before = owned.group.partitions.get(key)
-            partition = owned.group.partitions[key] = SharePartition(start)
+            partition = owned.group.partitions[key] = owned.new_partition(start)
             partition.changes = 1 + (0 if before is None else before.changes)
         if not await owned.store(starts):
             return ErrorCode.not_coordinator
@@ -83,7 +89,8 @@ class ShareOffsets:
         if owned.group.state_name != EMPTY:
             return ErrorCode.non_empty_group
         try:
-            await self._api.delete_share_partitions(group_id, owned.held.epoch, sorted(keys))
+            await self._api.delete_offsets(group_id, owned.held.epoch, sorted(keys))
+            self._owner.forget(owned, keys)
         except HeadraceError as error:
             logger.warning("share offsets not deleted: group=%s error=%s", group_id, error)
             return ErrorCode(coordinator_error(error))
@@ -91,8 +98,10 @@ class ShareOffsets:
             self._owner.drop(owned)  # it is read again, with or without them
         return ErrorCode.none
 
-    async def _loaded(self, group_id: str) -> GroupPartitions | ErrorCode:
+    async def _loaded(self, group_id: str, *, create: bool = False) -> GroupPartitions | ErrorCode:
         held = await self._administration.existing(group_id)
+        if create and held is ErrorCode.group_id_not_found:
+            held = await self._create(group_id)
         if not isinstance(held, Held):
             return held
         if not isinstance(held.group, ShareGroup):

@@ -15,9 +15,12 @@ from __future__ import annotations
 import enum
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
+
+from headrace.metastore.share_states import KeptRange
 
 
 class AckType(enum.IntEnum):
@@ -67,29 +70,32 @@ class AckBatch(NamedTuple):
     types: Sequence[int]
 
 
-class KeptRange(NamedTuple):
-    """A range as it is stored: records that are done, or were acquired at least once."""
-
-    first: int
-    last: int
-    is_done: bool
-    tries: int
-
-
 class AcquireLimits(NamedTuple):
     """`lock_seconds`: how long a record stays acquired. `attempts`: after so many it is not given out again.
-    `in_flight`: the most records between start and end."""
+    `in_flight`: the most records between start and end. `may_renew`: whether a member may keep a record for longer."""
 
     lock_seconds: float
     attempts: int
     in_flight: int
+    may_renew: bool = True
+
+
+@dataclass(slots=True)
+class ShareTally:
+    """What happened to records of all partitions of an agent. Rises only."""
+
+    timed_out: int = 0
+    """Records of which the lock ended before they were acknowledged."""
+    used_up: int = 0
+    """Records that were not accepted in the last attempt that they had."""
 
 
 class SharePartition:
     """One (group, partition). Times are seconds of the clock's monotonic()."""
 
-    def __init__(self, start: int, kept: Iterable[KeptRange] = ()) -> None:
-        """`kept`: as `kept` returned it, ascending, all of them from `start` on."""
+    def __init__(self, start: int, kept: Iterable[KeptRange] = (), tally: ShareTally | None = None) -> None:
+        """`kept`: as `kept` returned it, ascending, all of them from `start` on. `tally`: counts on."""
+        self._tally = tally or ShareTally()
         self.start = self.end = start
         self.changes = 0
         """Rises with each change that has to be stored."""
@@ -176,13 +182,15 @@ class SharePartition:
         INVALID_REQUEST for what no acquired record can be. Records before the start are done: nothing to do.
         """
         self.expire(now, limits.attempts)
-        ranges = list(self._ranges)
+        ranges, used_up = list(self._ranges), 0
         for batch in batches:
             if batch.last < self.start:
                 continue
             if batch.last >= self.end:
                 return ErrorCode.invalid_request
             for first, last, kind in _runs(batch, self.start):
+                if kind == AckType.RELEASE:
+                    used_up += _last_attempts(ranges, first, last, limits.attempts)
                 changed = _replaced(ranges, first, last, _judge(now, member_id, kind, limits))
                 if changed is None:
                     return ErrorCode.invalid_record_state
@@ -190,6 +198,7 @@ class SharePartition:
         if ranges != self._ranges:
             self.changes += 1
             self._settle(ranges)
+            self._tally.used_up += used_up
         return ErrorCode.none
 
     def give_back(self, member_id: str, ranges: Iterable[tuple[int, int]], *, is_done: bool = False) -> None:
@@ -219,6 +228,8 @@ class SharePartition:
         """Release what was acquired for too long. Return whether anything was."""
         if self._next_deadline is None or self._next_deadline > now:
             return False
+        late = [each for each in self._ranges if each.state is RangeState.ACQUIRED and each.deadline <= now]
+        self._tally.timed_out += sum(each.last - each.first + 1 for each in late)
         return self._free(lambda each: each.deadline <= now, attempts)
 
     def log_start_moved(self, log_start: int) -> None:
@@ -237,12 +248,14 @@ class SharePartition:
         if not any(each.state is RangeState.ACQUIRED and is_wanted(each) for each in self._ranges):
             return False
         self.changes += 1
-        self._settle(
-            [
-                _freed(each, attempts) if each.state is RangeState.ACQUIRED and is_wanted(each) else each
-                for each in self._ranges
-            ]
-        )
+        ranges: list[InFlight] = []
+        for each in self._ranges:
+            if each.state is not RangeState.ACQUIRED or not is_wanted(each):
+                ranges.append(each)
+                continue
+            ranges.append(_freed(each, attempts))
+            self._tally.used_up += (each.last - each.first + 1) * (each.tries >= attempts)
+        self._settle(ranges)
         return True
 
     def _settle(self, ranges: Iterable[InFlight]) -> None:
@@ -271,11 +284,19 @@ def _freed(each: InFlight, attempts: int) -> InFlight:
     return InFlight(each.first, each.last, RangeState.AVAILABLE, each.tries)
 
 
+def _last_attempts(ranges: Sequence[InFlight], first: int, last: int, attempts: int) -> int:
+    """Return how many records from `first` to `last` were acquired for the last time that they may be."""
+    found = (each for each in ranges if each.state is RangeState.ACQUIRED and each.tries >= attempts)
+    return sum(max(min(each.last, last) - max(each.first, first) + 1, 0) for each in found)
+
+
 def _judge(now: float, member_id: str, kind: int, limits: AcquireLimits) -> Callable[[InFlight], InFlight | None]:
     """Return what makes an acquired range of the member what the acknowledgement says; None for any other range."""
 
     def judge(each: InFlight) -> InFlight | None:
         if each.state is not RangeState.ACQUIRED or each.member_id != member_id:
+            return None
+        if kind == AckType.RENEW and not limits.may_renew:
             return None
         if kind == AckType.RENEW:
             return each._replace(deadline=now + limits.lock_seconds)

@@ -1,4 +1,4 @@
-"""Consumer groups: the list, one group with members and lag per partition, and the preview of reset-offsets.
+"""Groups: the list, one group with members and lag per partition, and the preview of reset-offsets.
 
 Place: /groups, /group and /reset-offsets; pages/changes.py commits what the preview showed.
 Invariant: a preview changes nothing. It shows at most MOVES_MAX partitions, and exactly these are committed.
@@ -7,15 +7,18 @@ Invariant: a preview changes nothing. It shows at most MOVES_MAX partitions, and
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
-from headrace.cli.client.group_members import members_of
+from headrace.cli.client.group_offsets import offsets_of, read_members
 from headrace.cli.client.groups import committed_offsets, list_groups
 from headrace.cli.client.offset_reset import OffsetMoves, ResetTo, plan_reset
 from headrace.cli.client.offsets import LATEST, TopicPartition, list_offsets, partitions_of
+from headrace.cli.client.share_groups import ShareGroupView, describe_share_group, share_lags, share_progress
 from headrace.cli.console.cluster_link import BoundedCluster
 from headrace.cli.console.parts import ConsoleParts, PageOfRows, time_ms, whole_number
 from headrace.cli.numbers import INT64_MAX
@@ -28,8 +31,14 @@ MOVES_MAX = 2_000
 TARGETS = ("earliest", "latest", "datetime", "offset", "shift")
 
 
+SHARE = "share"
+"""Kafka's name of this type of group."""
+
+
 class LagRow(NamedTuple):
-    """Lag in one partition; None: unknown."""
+    """Lag in one partition; None: unknown. `committed`: of a share group, its start offset. `member`, `client`: of the
+    member that reads it; of a share group, how many do.
+    """
 
     topic: str
     partition: int
@@ -48,11 +57,14 @@ def add_pages(app: FastAPI, console: ConsoleParts) -> None:
         last = console.sampler.samples.last
         with console.link.opened() as cluster:
             found = [group for name, group in list_groups(cluster).items() if q.lower() in name.lower()]
-        pages = PageOfRows.of(page, GROUPS_PER_PAGE, len(found))
+            pages = PageOfRows.of(page, GROUPS_PER_PAGE, len(found))
+            lags = share_lags(cluster, coordinators_of_shares(found[pages.rows]))
         rows = [
             {
                 **group,
-                "lag": last.lag(group["group"]) if last and group["group"] in last.committed else None,
+                "lag": last.lag(group["group"])
+                if last and group["group"] in last.committed
+                else lags.get(group["group"]),
                 "topics": sorted({topic for topic, _ in last.committed.get(group["group"], ())}) if last else [],
             }
             for group in found[pages.rows]
@@ -62,15 +74,15 @@ def add_pages(app: FastAPI, console: ConsoleParts) -> None:
     @app.get("/group")
     def group(name: str, page: str = "") -> HTMLResponse:
         with console.link.opened() as cluster:
-            committed = cluster.look_again(lambda: committed_offsets(cluster, name))
-            members = read_members(cluster, name, has_offsets=bool(committed))
             state = list_groups(cluster).get(name, {})
-            rows, problem = lag_rows(cluster, committed, members)
+            share = cluster.look_again(lambda: describe_share_group(cluster, name)) if is_share(state) else None
+            members, rows, problem = read_group(cluster, name, share)
         pages = PageOfRows.of(page, PARTITIONS_PER_PAGE, len(rows))
         return console.pages.render(
             "group",
             name=name,
             state=state,
+            share=share,
             members=members[:MEMBERS_MAX],
             member_count=len(members),
             rows=rows[pages.rows],
@@ -82,8 +94,7 @@ def add_pages(app: FastAPI, console: ConsoleParts) -> None:
     @app.get("/reset-offsets")
     def reset(request: Request, group: str, topic: str = "", to: str = "", value: str = "") -> HTMLResponse:
         with console.link.opened() as cluster:
-            committed = cluster.look_again(lambda: committed_offsets(cluster, group))
-            members = read_members(cluster, group, has_offsets=bool(committed))
+            committed, members, _ = offsets_of(cluster, group, must_exist=True)
             topics = sorted({name for name, _ in committed})
             moves = plan(cluster, committed, topic, to, value) if to else None
         browser = console.tokens.browser_of(request)
@@ -105,26 +116,46 @@ def add_pages(app: FastAPI, console: ConsoleParts) -> None:
         return page
 
 
-def read_members(cluster: BoundedCluster, group: str, *, has_offsets: bool) -> list[dict[str, Any]]:
-    """Empty for a group that only has committed offsets; NotFoundError if it has none of those either."""
-    try:
-        return cluster.look_again(lambda: members_of(cluster, group))
-    except NotFoundError:
-        if not has_offsets:
-            raise
-        return []
+def read_group(
+    cluster: BoundedCluster, name: str, share: ShareGroupView | None
+) -> tuple[list[dict[str, Any]], list[LagRow], str]:
+    """Return members, rows by topic and partition, and why log ends are unknown, if they are. `share`: None of a group
+    of another type.
+    """
+    if share is not None:
+        return share.members, *share_rows(cluster, name, share)
+    committed = cluster.look_again(lambda: committed_offsets(cluster, name))
+    members = read_members(cluster, name, has_offsets=bool(committed))
+    return members, *lag_rows(cluster, committed, members)
+
+
+def coordinators_of_shares(found: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the coordinators of the share groups among these of list_groups."""
+    return {group["group"]: group["coordinator"] for group in found if is_share(group)}
+
+
+def is_share(state: Mapping[str, Any]) -> bool:
+    """Return whether a group of list_groups is a share group."""
+    return state.get("type") == SHARE
+
+
+def share_rows(cluster: BoundedCluster, name: str, share: ShareGroupView) -> tuple[list[LagRow], str]:
+    """Return the rows of a share group by topic and partition; and why ends are unknown, if they are."""
+    progress = cluster.look_again(lambda: share_progress(cluster, name))
+    ends, problem = _ends(cluster, progress)
+    readers = Counter(text for member in share.members for text in member["assignment"])
+    rows = []
+    for place, each in sorted(progress.items()):
+        members = readers[f"{place[0]}:{place[1]}"]
+        rows.append(LagRow(*place, each.start_offset, ends.get(place), each.lag, None, str(members)))
+    return rows, problem
 
 
 def lag_rows(
     cluster: BoundedCluster, committed: dict[TopicPartition, int], members: list[dict[str, Any]]
 ) -> tuple[list[LagRow], str]:
     """Return the rows of lag by topic and partition; and why ends are unknown, if they are."""
-    problem, ends = "", dict[TopicPartition, int]()
-    try:
-        known = partitions_of(cluster, sorted({topic for topic, _ in committed}))
-        ends = list_offsets(cluster, {place: LATEST for place in committed if place in known})
-    except (RetryableError, NotFoundError) as error:
-        problem = f"some lags are unknown: {error}"
+    ends, problem = _ends(cluster, committed)
     readers = {text: member for member in members for text in member["assignment"]}
     rows = []
     for (topic, index), offset in sorted(committed.items()):
@@ -135,13 +166,22 @@ def lag_rows(
     return rows, problem
 
 
+def _ends(cluster: BoundedCluster, places: Collection[TopicPartition]) -> tuple[dict[TopicPartition, int], str]:
+    """Return the log ends, and why some are unknown, if they are."""
+    try:
+        known = partitions_of(cluster, sorted({topic for topic, _ in places}))
+        return list_offsets(cluster, {place: LATEST for place in places if place in known}), ""
+    except (RetryableError, NotFoundError) as error:
+        return {}, f"some log ends are unknown: {error}"
+
+
 def plan(cluster: BoundedCluster, committed: dict[TopicPartition, int], topic: str, to: str, value: str) -> OffsetMoves:
     """The new offsets of the topic's partitions, or of all committed ones. InvalidError for a wrong target."""
     places = sorted(partitions_of(cluster, [topic])) if topic else sorted(committed)
     if to == "shift":
         places = [place for place in places if place in committed]
     if not places:
-        raise InvalidError("the group has no committed offsets: choose a topic")
+        raise InvalidError("the group has no offsets: choose a topic")
     if len(places) > MOVES_MAX:
         raise InvalidError(f"more than {MOVES_MAX} partitions: choose a topic, or use headrace groups reset-offsets")
     return plan_reset(cluster, reset_to(to, value), places, committed)

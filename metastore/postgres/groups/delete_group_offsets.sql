@@ -1,6 +1,7 @@
--- Forget a group's positions in some partitions; false when p_coordinator_epoch is no longer the group's.
--- Locks: shares the group's row, then the offsets, ascending by (partition, group).
--- Idempotent: yes. Cost: one row per partition.
+-- Forget a group's positions in some partitions, and what a share group has done there; false when p_coordinator_epoch is
+-- no longer the group's.
+-- Locks: shares the group's row, then the offsets and then the share partitions, each ascending by partition.
+-- Idempotent: yes. Cost: one row per partition, and one probe of the other table.
 CREATE OR REPLACE FUNCTION delete_group_offsets(p_group_id text, p_coordinator_epoch bigint, p_keys bigint[])
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
@@ -11,5 +12,8 @@ BEGIN
     PERFORM FROM group_offsets WHERE group_id = p_group_id AND partition_key = ANY (p_keys)
       ORDER BY partition_key FOR UPDATE;
     DELETE FROM group_offsets WHERE group_id = p_group_id AND partition_key = ANY (p_keys);
+    PERFORM FROM share_partitions WHERE group_id = p_group_id AND partition_key = ANY (p_keys)
+      ORDER BY partition_key FOR UPDATE;
+    DELETE FROM share_partitions WHERE group_id = p_group_id AND partition_key = ANY (p_keys);
     RETURN true;
 END $$;

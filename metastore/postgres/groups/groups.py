@@ -17,8 +17,14 @@ from headrace.metastore.api.groups import (
     GroupRecord,
     ParentPosition,
 )
-from headrace.metastore.api.share_groups import LoadedSharePartition, StoredSharePartition
+from headrace.metastore.api.share_groups import (
+    LoadedSharePartition,
+    ShareState,
+    StoredSharePartition,
+    StoredShareState,
+)
 from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.metastore.share_states import GroupProgress
 from headrace.storage.errors import FencedError
 
 _CLAIM_GROUP = Statement("claim_group", writes=True)
@@ -32,7 +38,7 @@ _PARENT_POSITIONS = Statement("parent_positions", writes=False)
 _DELETE_OFFSETS = Statement("delete_group_offsets", writes=True)
 _STORE_SHARES = Statement("store_share_partitions", writes=True)
 _LOAD_SHARES = Statement("load_share_partitions", writes=False)
-_DELETE_SHARES = Statement("delete_share_partitions", writes=True)
+_SHARE_STATES = Statement("share_states", writes=False)
 
 
 class PostgresGroups:
@@ -144,14 +150,12 @@ class PostgresGroups:
     async def load_share_partitions(self, group_id: str) -> list[LoadedSharePartition]:
         return [LoadedSharePartition(*row) for row in await _LOAD_SHARES.rows(self.readers, group_id=group_id)]
 
-    async def delete_share_partitions(
-        self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]
-    ) -> None:
-        (done,) = await _DELETE_SHARES.row(
-            self.pool, group_id=group_id, coordinator_epoch=coordinator_epoch, keys=list(partition_keys)
-        )
-        if not done:
-            raise _claimed_since(group_id, coordinator_epoch)
+    async def share_states(self, after: tuple[str, int], most: int) -> list[StoredShareState]:
+        rows = await _SHARE_STATES.rows(self.readers, group_id=after[0], partition_key=after[1], most=most)
+        return [
+            StoredShareState(ShareState(*row[:7]), row[7], None if row[7] is None else GroupProgress(row[8], row[9]))
+            for row in rows
+        ]
 
 
 def _claimed_since(group_id: str, coordinator_epoch: int) -> FencedError:

@@ -23,9 +23,16 @@ from headrace.metastore.api.groups import (
     GroupRecord,
     ParentPosition,
 )
-from headrace.metastore.api.share_groups import LoadedSharePartition, StoredSharePartition
+from headrace.metastore.api.share_groups import (
+    LoadedSharePartition,
+    ShareState,
+    StoredSharePartition,
+    StoredShareState,
+)
 from headrace.metastore.api.transaction_state import ProducerEpoch, TransactionVerdict
 from headrace.metastore.api.transactions import PendingOffsetsAnswer
+from headrace.metastore.life.numbers import NUMBER_BITS, life_of_number
+from headrace.metastore.share_states import GroupProgress
 from headrace.storage.errors import FencedError, HeadraceError
 
 NOBODY = (-1, -1)
@@ -57,9 +64,14 @@ class FakeGroupApi:
     """(transactional id, producer, whether the group is added) of each."""
     deleted_keys: set[int] = field(default_factory=set)
     log_starts: dict[int, int] = field(default_factory=dict)
+    """Partition key -> log start, where it is not 0."""
     child_begins: dict[int, int] = field(default_factory=dict)
     """Where children begin, by parent key."""
-    """Partition key -> log start, where it is not 0."""
+    life: int = 0
+    begun: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(group id, partition key) -> the lowest offset at which a share group began."""
+    found: dict[tuple[str, int], tuple[int, GroupProgress]] = field(default_factory=dict)
+    """(group id, partition key) -> the life that found this of a share group."""
     epochs: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     calls: Counter[str] = field(default_factory=Counter)
     fail_before: defaultdict[str, list[HeadraceError]] = field(default_factory=lambda: defaultdict(list))
@@ -69,6 +81,10 @@ class FakeGroupApi:
     def take_over(self, group_id: str) -> None:
         """Another agent's claim, as after this agent was fenced."""
         self.groups[group_id].epoch = next(self.epochs)
+
+    def begin_life(self, life: int) -> None:
+        """Hand out the numbers of this life from now on."""
+        self.life, self.epochs = life, itertools.count(life << NUMBER_BITS)
 
     def delete_partitions(self, keys: Sequence[int]) -> None:
         """Do the same as after their topic was deleted."""
@@ -188,6 +204,7 @@ class FakeGroupApi:
         self._held(group_id, coordinator_epoch)
         for key in partition_keys:
             self.offsets[group_id].pop(key, None)
+            self.shares[group_id].pop(key, None)
         self._end("delete_offsets")
 
     async def store_share_partitions(
@@ -195,10 +212,19 @@ class FakeGroupApi:
     ) -> list[bool]:
         await self._begin("store_share_partitions")
         self._held(group_id, coordinator_epoch)
+        if life_of_number(coordinator_epoch) < self.life:
+            raise FencedError(f"claim of an earlier life: group={group_id} epoch={coordinator_epoch}")
         for each in partitions:
             at = (group_id, each.partition_key)
             is_newer = self.share_revisions.get(at, (0, 0)) < (coordinator_epoch, revision)
             if each.partition_key not in self.deleted_keys and is_newer:
+                before = self.shares[group_id].get(each.partition_key)
+                if before is not None and life_of_number(self.share_revisions[at][0]) < self.life:
+                    self.found[at] = self.life, GroupProgress(*before[1:])
+                if before is None:
+                    self.begun.pop(at, None)
+                    self.found.pop(at, None)
+                self.begun[at] = min(self.begun.get(at, each.start_offset), each.start_offset)
                 self.shares[group_id][each.partition_key] = each
                 self.share_revisions[at] = coordinator_epoch, revision
         self._end("store_share_partitions")
@@ -207,16 +233,21 @@ class FakeGroupApi:
     async def load_share_partitions(self, group_id: str) -> list[LoadedSharePartition]:
         await self._begin("load_share_partitions")
         rows = self.shares[group_id]
-        return [LoadedSharePartition(*rows[key], self.high_watermarks.get(key, 1 << 62)) for key in sorted(rows)]
+        return [
+            LoadedSharePartition(*rows[key], self.high_watermarks.get(key, 1 << 62), self.begun.get((group_id, key), 0))
+            for key in sorted(rows)
+        ]
 
-    async def delete_share_partitions(
-        self, group_id: str, coordinator_epoch: int, partition_keys: Sequence[int]
-    ) -> None:
-        await self._begin("delete_share_partitions")
-        self._held(group_id, coordinator_epoch)
-        for key in partition_keys:
-            self.shares[group_id].pop(key, None)
-        self._end("delete_share_partitions")
+    async def share_states(self, after: tuple[str, int], most: int) -> list[StoredShareState]:
+        await self._begin("share_states")
+        places = sorted((group_id, key) for group_id, rows in self.shares.items() for key in rows)
+        return [self._share_state(place) for place in places if place > after][:most]
+
+    def _share_state(self, place: tuple[str, int]) -> StoredShareState:
+        group_id, key = place
+        row, order = self.shares[group_id][key], self.share_revisions[place]
+        state = ShareState(group_id, key, *order, self.begun[place], row.start_offset, row.kept)
+        return StoredShareState(state, *self.found.get(place, (None, None)))
 
     async def _begin(self, operation: str) -> None:
         self.calls[operation] += 1

@@ -15,6 +15,7 @@ import pytest
 from headrace.cli.client.transport import client_config
 from headrace.cli.console.headers import CONTENT_SECURITY_POLICY
 from headrace.cli.console.server import ConsoleOptions, ConsoleServer
+from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.storage.clock import SystemClock
 from load.balancer import Balancer
@@ -39,6 +40,7 @@ from tests.cli.console.scene import (
     Member,
     console_of,
 )
+from tests.share_member import ShareMember
 
 NOWHERE = "127.0.0.1:1"
 
@@ -230,6 +232,24 @@ def test_a_groups_page_has_members_and_lag(pages: PlainBrowser, cluster: DevServ
         assert "reader-7" in page
         assert f"{ORDERS}:0" in page
     assert pages.get("/group", name="no such group").status == 404
+
+
+def test_a_share_groups_page_has_start_offsets_lag_and_members(pages: PlainBrowser, cluster: DevServer) -> None:
+    name = "share-page"
+    assert main(["configs", "set", "share.auto.offset.reset=earliest", "--group", name, "-b", cluster.bootstrap]) == 0
+    with ShareMember(cluster.bootstrap, name, PAYMENTS, client_id="worker-3") as worker:
+        done = told(lambda: worker.poll(1_000), lambda records: bool(records))
+        assert worker.acknowledge(done[:5])
+        page = pages.get("/group", name=name).text
+        assert "worker-3" in page
+        assert "Start offsets" in page
+        assert f"{PAYMENTS}:0" in page
+        assert ">share<" in page
+        assert "Committed" not in page
+    page = pages.get("/groups", q=name).text
+    assert f"/group?name={name}" in page
+    assert f'class="n">{ORDER_COUNT - 5}</td>' in page
+    assert f'<option value="{PAYMENTS}">' in pages.get("/reset-offsets", group=name).text
 
 
 def test_a_reset_is_previewed(pages: PlainBrowser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from headrace.storage.errors import InvalidError
 from load.dev_server import DevServer
 from tests.cli.command_lines import SECONDS_MAX, Run, produce, told, type_in
 from tests.confluent_records import read
+from tests.share_member import Delivered, ShareMember
 
 
 def test_a_topics_life(run: Run, plain: Run) -> None:
@@ -209,8 +211,54 @@ def test_a_groups_life(run: Run, server: DevServer, monkeypatch: pytest.MonkeyPa
     run("groups", "reset-offsets", "readers", "--to-latest", "--execute")
     assert [row["lag"] for row in run("groups", "describe", "readers")] == [0, 0]
     assert run("groups", "list", "--state", "Empty")[0]["group"] == "readers"
+    run("groups", "delete-offsets", "readers", "--topic", "read", "--yes")
+    run("groups", "reset-offsets", "readers", "--topic", "read:0", "--to-latest", "--execute")
+    assert [row["partition"] for row in run("groups", "describe", "readers")] == [0]
     assert run("groups", "delete", "readers", "--yes") == [{"group": "readers", "outcome": "deleted", "error": None}]
     assert run("groups", "list") == []
+
+
+def test_a_share_groups_life(run: Run, server: DevServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("topics", "create", "worked", "--partitions", "2")
+    for index in ("0", "1"):
+        produce(run, monkeypatch, "worked", *"abcde", options=("--partition", index))
+    run("configs", "set", "share.auto.offset.reset=earliest", "--group", "workers")
+    with ShareMember(server.bootstrap, "workers", "worked") as worker:
+        done = _polled(worker, 10)
+        assert worker.acknowledge([record for record in done if record.partition or record.offset < 3])
+        assert {"group": "workers", "type": "share"}.items() <= run("groups", "list", "--type", "share")[0].items()
+        rows = run("groups", "describe", "workers")
+        assert [(r["partition"], r["start_offset"], r["log_end_offset"], r["lag"], r["members"]) for r in rows] == [
+            (0, 3, 5, 2, 1),
+            (1, 5, 5, 0, 1),
+        ]
+        (member,) = run("groups", "describe", "workers", "--members")
+        assert member["assignment"] == ["worked:0", "worked:1"]
+        assert "has members" in run("groups", "reset-offsets", "workers", "--to-earliest", "--execute", status=1)
+        run("groups", "delete", "workers", "--yes", status=1)
+
+    planned = run("groups", "reset-offsets", "workers", "--to-offset", "1", "--topic", "worked:1")
+    assert planned == [{"topic": "worked", "partition": 1, "current_offset": 5, "new_offset": 1}]
+    assert [row["start_offset"] for row in run("groups", "describe", "workers")] == [3, 5], "only a plan"
+    run("groups", "reset-offsets", "workers", "--to-offset", "1", "--topic", "worked:1", "--execute")
+    assert [row["lag"] for row in run("groups", "describe", "workers")] == [2, 4]
+    run("groups", "reset-offsets", "workers", "--to-latest", "--execute")
+    assert [row["lag"] for row in run("groups", "describe", "workers")] == [0, 0]
+    forgotten = run("groups", "delete-offsets", "workers", "--topic", "worked", "--yes")
+    assert forgotten == [{"topic": "worked", "outcome": "deleted", "error": None}]
+    assert run("groups", "describe", "workers") == []
+    assert run("groups", "delete", "workers", "--yes") == [{"group": "workers", "outcome": "deleted", "error": None}]
+    assert "does not exist" in run("groups", "describe", "workers", status=1)
+
+
+def _polled(worker: ShareMember, count: int) -> list[Delivered]:
+    """Poll until so many records were acquired."""
+    found: list[Delivered] = []
+    until = time.monotonic() + SECONDS_MAX
+    while len(found) < count:
+        found += worker.poll(count)
+        assert time.monotonic() < until, found
+    return found
 
 
 def test_following_shows_new_records(

@@ -40,8 +40,6 @@ GROUP, TOPIC = "g", "t"
 NUMBER = 7
 TOPIC_ID = uuid.UUID(int=77)
 KEYS = (partition_key(NUMBER, 0), partition_key(NUMBER, 1))
-ON_TIME = frozenset({"claim_group", "release_groups"})
-"""Calls that do not arrive late. What a late claim does concerns groups of all kinds: agent/groups/claims.py."""
 
 
 class Registry:
@@ -140,7 +138,7 @@ class StoreLine:
             await world.pause(LATENCY)
             if rng.random() < world.trouble(0.06):
                 raise UnavailableError("simulated: not reached")
-            is_late = name not in ON_TIME and rng.random() < world.trouble(0.06)
+            is_late = rng.random() < world.trouble(0.06)
             late = rng.uniform(0.05, 0.6) if is_late else 0.0
             pending = world.spawn(_later(late, lambda: operation(*args, **more)))
             if late and rng.random() < 0.7:

@@ -18,6 +18,8 @@ _DENIED = FAILED[_GROUP]
 _KEY_TYPES = (_GROUP, AclResource.TRANSACTIONAL_ID)
 """Types of keys by FindCoordinator's numbers."""
 _FIRST_FIND_OF_SEVERAL = 4
+_ASSIGNMENTS = ("assignment", "target_assignment")
+"""Of a member; share groups have no target."""
 _HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
@@ -72,32 +74,12 @@ def _describe(ask: GatedRequest) -> Awaitable[Response]:
     )
 
 
-def _describe_consumer(ask: GatedRequest) -> Awaitable[Response]:
+def _describe_with_topics(ask: GatedRequest) -> Awaitable[Response]:
     """Describe as Kafka does: a group with a topic that the client may not describe is not described at all."""
 
     def shown(group: Any) -> Any:
-        assignments = (a for member in group.members for a in (member.assignment, member.target_assignment))
-        names = {each.topic_name for assignment in assignments for each in assignment.topic_partitions}
-        if all(ask.allows(AclOperation.DESCRIBE, _TOPIC, name) for name in sorted(names)):
-            return _operations(ask, group)
-        refused = ask.refused("groups", group.group_id, FAILED[_TOPIC])
-        return dataclasses.replace(refused, error_message=_HIDDEN_TOPICS)
-
-    return split(
-        ask,
-        "group_ids",
-        "groups",
-        lambda group_id: ask.allows(AclOperation.DESCRIBE, _GROUP, group_id),
-        lambda group_id: ask.refused("groups", group_id, _DENIED),
-        lambda entity: dataclasses.replace(entity, groups=tuple(map(shown, entity.groups))),
-    )
-
-
-def _describe_share(ask: GatedRequest) -> Awaitable[Response]:
-    """Describe as Kafka does: a group with a topic that the client may not describe is not described at all."""
-
-    def shown(group: Any) -> Any:
-        names = {each.topic_name for member in group.members for each in member.assignment.topic_partitions}
+        kinds = (getattr(member, kind, None) for member in group.members for kind in _ASSIGNMENTS)
+        names = {each.topic_name for assignment in kinds if assignment for each in assignment.topic_partitions}
         if all(ask.allows(AclOperation.DESCRIBE, _TOPIC, name) for name in sorted(names)):
             return _operations(ask, group)
         refused = ask.refused("groups", group.group_id, FAILED[_TOPIC])
@@ -120,7 +102,7 @@ def _read_group(ask: GatedRequest) -> Awaitable[Response]:
     return ask.pass_on()
 
 
-def _consumer_heartbeat(ask: GatedRequest) -> Awaitable[Response]:
+def _heartbeat_with_topics(ask: GatedRequest) -> Awaitable[Response]:
     if not ask.allows(AclOperation.READ, _GROUP, ask.entity.group_id):
         return ask.refuse(_DENIED)
     names = ask.entity.subscribed_topic_names or ()
@@ -135,23 +117,17 @@ FIND_COORDINATOR = Rule(
     _find_coordinator,
     tuple(Check(AclOperation.DESCRIBE, kind, FAILED[kind], "each key") for kind in _KEY_TYPES),
 )
+_HEARTBEAT_CHECKS = (
+    Check(AclOperation.READ, _GROUP, _DENIED),
+    Check(AclOperation.DESCRIBE, _TOPIC, _EACH_TOPIC, "all subscribed names"),
+)
 CONSUMER_GROUP_HEARTBEAT = Rule(
-    _consumer_heartbeat,
-    (
-        Check(AclOperation.READ, _GROUP, _DENIED),
-        Check(AclOperation.DESCRIBE, _TOPIC, _EACH_TOPIC, "all subscribed names"),
-        Check(AclOperation.DESCRIBE, _TOPIC, None, "topics that the pattern matches"),
-    ),
+    _heartbeat_with_topics,
+    (*_HEARTBEAT_CHECKS, Check(AclOperation.DESCRIBE, _TOPIC, None, "topics that the pattern matches")),
 )
-SHARE_GROUP_HEARTBEAT = Rule(
-    _consumer_heartbeat,
-    (
-        Check(AclOperation.READ, _GROUP, _DENIED),
-        Check(AclOperation.DESCRIBE, _TOPIC, _EACH_TOPIC, "all subscribed names"),
-    ),
-)
-SHARE_GROUP_DESCRIBE = Rule(
-    _describe_share,
+SHARE_GROUP_HEARTBEAT = Rule(_heartbeat_with_topics, _HEARTBEAT_CHECKS)
+CONSUMER_GROUP_DESCRIBE = SHARE_GROUP_DESCRIBE = Rule(
+    _describe_with_topics,
     (
         Check(AclOperation.DESCRIBE, _GROUP, _DENIED, "each group"),
         Check(AclOperation.DESCRIBE, _TOPIC, _EACH_TOPIC, "all topics that are assigned in the group"),
@@ -165,12 +141,5 @@ SHARE_FETCH = Rule(
     ),
 )
 DESCRIBE_GROUPS = Rule(_describe, (Check(AclOperation.DESCRIBE, _GROUP, _DENIED, "each group"),))
-CONSUMER_GROUP_DESCRIBE = Rule(
-    _describe_consumer,
-    (
-        Check(AclOperation.DESCRIBE, _GROUP, _DENIED, "each group"),
-        Check(AclOperation.DESCRIBE, _TOPIC, _EACH_TOPIC, "all topics that are assigned in the group"),
-    ),
-)
 LIST_GROUPS = Rule(_list, (Check(AclOperation.DESCRIBE, _GROUP, None, "each group; or on the cluster, for all"),))
 DELETE_GROUPS = each("groups_names", "results", AclOperation.DELETE, _GROUP, itself)

@@ -131,8 +131,10 @@ def _describe_share_offsets(ask: GatedRequest) -> Awaitable[Response]:
 
 def _hidden(topic: Any) -> Any:
     """A topic's part of an answer as for a client that may not describe it."""
+    nothing: dict[str, Any] = {"start_offset": -1, "lag": -1, "leader_epoch": 0, "error_code": _DENIED}
     partitions = tuple(
-        dataclasses.replace(each, start_offset=-1, leader_epoch=0, error_code=_DENIED) for each in topic.partitions
+        dataclasses.replace(each, **{name: value for name, value in nothing.items() if hasattr(each, name)})
+        for each in topic.partitions
     )
     return dataclasses.replace(topic, topic_id=None, partitions=partitions)
 

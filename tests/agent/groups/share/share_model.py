@@ -17,10 +17,10 @@ from headrace.agent.groups.share.share_partition import (
     AckBatch,
     AckType,
     AcquireLimits,
-    KeptRange,
     RangeState,
     SharePartition,
 )
+from headrace.metastore.share_states import KeptRange
 
 MEMBERS = ("a", "b", "c")
 STEPS = 120

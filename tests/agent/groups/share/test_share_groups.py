@@ -14,13 +14,13 @@ from headrace.agent.groups.group_values import MemberRef, Reply, Save
 from headrace.agent.groups.share.assignor import assign
 from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.rules import ShareGroupConfigs
-from headrace.agent.groups.share.saved import decode_kept, encode_kept
-from headrace.agent.groups.share.share_partition import AcquireLimits, KeptRange, SharePartition
+from headrace.agent.groups.share.share_partition import AcquireLimits, SharePartition
 from headrace.agent.groups.share.share_values import ShareHeartbeatAnswer, ShareHeartbeatRequest, ShareTopics
 from headrace.config.group_configs import duration_ms
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import SHARE_VERSION, FeatureRange
 from headrace.metastore.api.groups import GroupKind
+from headrace.metastore.share_states import KeptRange, decode_kept, encode_kept
 from headrace.protocol.request import ClientConnection, Request
 from headrace.protocol.typed import schema
 from headrace.storage.errors import CorruptError, InvalidError

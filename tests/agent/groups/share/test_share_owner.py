@@ -12,15 +12,22 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.fetch.waiters import Waiter
+from headrace.agent.groups.share.answered import AnsweredShares
 from headrace.agent.groups.share.owner import ShareOwner
 from headrace.agent.peers.channel import SHARE_TURN_KEY
 from headrace.agent.peers.share_turns import PartitionAsk, Returned, ShareTurn, TurnAnswer, decode_answer, encode
+from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.api.read import ReadableEnds
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.keys import partition_key
+from headrace.metastore.life.recorded_shares import read_recorded
+from headrace.metastore.share_states import decode_kept
 from headrace.protocol.request import ClientConnection, CloseConnection, Request
+from headrace.storage.errors import UnavailableError
+from headrace.storage.objects.memory import MemoryStore
 from tests.agent.groups.groups_world import GroupsWorld
 from tests.agent.groups.share.test_share_groups import _beat, _offer
+from tests.agent.groups.test_metrics import sample
 from tests.manual_clock import ManualClock
 
 
@@ -171,3 +178,64 @@ async def test_another_agent_does_not_take_turns(owning: Owning) -> None:
     turn = ShareTurn("g", "m", [PartitionAsk(owning.key, wants=True)], 2)
     answer = await owning.world.clock.run(other.turn(turn, owning.client))
     assert answer.error == ErrorCode.not_leader_or_follower
+
+
+async def test_what_members_do_is_counted(owning: Owning) -> None:
+    home = owning.world.home
+    await owning.turn("m")
+    await owning.turn("m", (0, 0, 1), (1, 1, 3), (2, 2, 2), (3, 3, 4), wants=False)
+    counted = {
+        kind: sample(home, "headrace_share_acknowledged_records_total", type=kind)
+        for kind in ("accept", "reject", "release", "renew", "gap")
+    }
+    assert counted == {"accept": 1, "reject": 1, "release": 1, "renew": 1, "gap": 0}
+    assert sample(home, "headrace_share_acquired_records_total") == 4
+    assert sample(home, "headrace_share_fetch_partitions_total", result="acquired") == 1
+    assert sample(home, "headrace_share_in_flight_records") == 2, "from the third record to the fourth"
+    assert sample(home, "headrace_share_group_rebalances_total") == 1
+    assert sample(home, "headrace_share_acquire_seconds_count") == 1
+    assert sample(home, "headrace_share_load_seconds_count") == 1
+    assert (sample(home, "headrace_share_store_seconds_count") or 0) >= 1
+    await owning.turn("m", client=ClientConnection(9, "a:9"), max_records=1)
+    await owning.world.clock.advance(31.0)
+    await owning.turn("n", max_records=1)
+    assert sample(home, "headrace_share_lock_timeouts_total") == 2
+
+
+@pytest.mark.requirement("X4")
+async def test_what_members_were_answered_is_recorded_in_the_bucket(owning: Owning) -> None:
+    """What is stored, when a life begins and when the agent stops; not what was deleted."""
+    store = MemoryStore(owning.world.clock)
+    owning.owner.answered = AnsweredShares(store, lambda: 7, owning.world.clock)
+    await owning.turn("m")
+    await owning.turn("m", (0, 1, 1), (3, 3, 1), wants=False)
+    owning.owner.life_begins()
+    await owning.owner.answered.close()
+    (recorded,) = await read_recorded(store, 1)
+    assert (recorded.life, recorded.writer) == (0, "agent-7")
+    ((group_id, key, _, _, begun, start, kept),) = recorded.states
+    assert (group_id, key, begun, start) == ("g", owning.key, 0, 2)
+    assert [each[:3] for each in decode_kept(kept, 10)] == [(2, 2, False), (3, 3, True)]
+    await owning.turn("m")
+    owned = next(iter(owning.owner._owned.values()))
+    owning.owner.forget(owned, [owning.key])
+    owning.owner.drop(owned)
+    assert list(owning.owner.answered._released) == [], "what was deleted is not lost"
+
+
+async def test_altered_offsets_make_a_group_that_is_not_there_yet(owning: Owning) -> None:
+    """As in Kafka; not in the place of a group of another kind."""
+    world, offsets = owning.world, owning.world.home.requests.share_offsets
+    refusal = world.home.requests.groups.refusal
+    new, classic, unsaved = [f"g{n}" for n in range(40) if refusal(f"g{n}") is ErrorCode.none][:3]
+    assert await world.clock.run(offsets.alter(new, {})) is ErrorCode.group_id_not_found
+    assert await world.clock.run(offsets.alter(new, {owning.key: 3})) == {owning.key: ErrorCode.none}
+    assert await world.clock.run(offsets.describe(new)) == {owning.key: (3, 7)}
+    record = world.groups.groups[new].record
+    assert record is not None
+    assert (record.kind, record.state) == (GroupKind.SHARE, "Empty")
+    await world.home.join(classic, version=3)
+    assert await world.clock.run(offsets.alter(classic, {owning.key: 3})) is ErrorCode.group_id_not_found
+    world.groups.fail_before["save_group"].append(UnavailableError("no answer"))
+    assert await world.clock.run(offsets.alter(unsaved, {owning.key: 3})) is ErrorCode.coordinator_not_available
+    assert world.groups.shares[unsaved] == {}

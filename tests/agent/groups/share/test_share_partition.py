@@ -13,10 +13,11 @@ from headrace.agent.groups.share.share_partition import (
     AckBatch,
     AcquireLimits,
     InFlight,
-    KeptRange,
     RangeState,
     SharePartition,
+    ShareTally,
 )
+from headrace.metastore.share_states import KeptRange
 from tests.agent.groups.share.share_model import Difference, History
 from tests.planted import PlantedBugs, Report, Trial
 
@@ -174,3 +175,26 @@ def test_huge_ranges_cost_what_small_ones_do() -> None:
 
 def test_the_module_says_what_a_type_is() -> None:
     assert [kind.name for kind in share_partition.AckType] == ["GAP", "ACCEPT", "RELEASE", "REJECT", "RENEW"]
+
+
+def test_a_member_renews_only_if_the_group_may() -> None:
+    partition = SharePartition(0)
+    partition.acquire(0.0, "a", 10, 10, LIMITS)
+    fixed = LIMITS._replace(may_renew=False)
+    assert partition.acknowledge(20.0, "a", [AckBatch(0, 1, [1, 4])], fixed) is ErrorCode.invalid_record_state
+    assert (partition.start, partition.next_deadline()) == (0, 30.0), "nothing changed"
+    assert partition.acknowledge(20.0, "a", [AckBatch(0, 9, [4])], LIMITS) is ErrorCode.none
+    assert partition.next_deadline() == 50.0
+
+
+def test_lost_locks_and_used_up_attempts_are_counted() -> None:
+    tally = ShareTally()
+    partition, twice = SharePartition(0, (), tally), LIMITS._replace(attempts=2)
+    partition.acquire(0.0, "a", 10, 4, twice)
+    partition.expire(30.0, twice.attempts)
+    assert (tally.timed_out, tally.used_up) == (4, 0)
+    partition.acquire(30.0, "a", 4, 4, twice)
+    assert partition.acknowledge(31.0, "a", [AckBatch(0, 0, [2]), AckBatch(1, 1, [1])], twice) is ErrorCode.none
+    assert (tally.timed_out, tally.used_up) == (4, 1), "one released it, one accepted it"
+    assert partition.release("a", twice.attempts)
+    assert (tally.timed_out, tally.used_up, partition.start) == (4, 3, 4)

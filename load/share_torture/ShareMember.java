@@ -1,15 +1,15 @@
 // A member of a share group: ShareMember BOOTSTRAP GROUP TOPIC RELEASED. It releases a record whose value is divisible by
 // RELEASED at its first delivery (0: none), and accepts all others. It sets the group to begin with the first record.
-// It prints `got VALUE ATTEMPT` when it gets a record, and `accepted VALUE` once its acceptance was answered. It ends in
-// good order when its input ends.
+// It prints `got VALUE ATTEMPT` when it gets a record, `accepted VALUE` once its acceptance was answered, and `unsure VALUE`
+// if it was refused or it is not known whether it was stored. It ends in good order when its input ends.
 
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.Collection;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 import java.util.Properties;
+import java.util.Set;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
@@ -17,6 +17,7 @@ import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.consumer.AcknowledgeType;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaShareConsumer;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.serialization.StringDeserializer;
@@ -51,6 +52,7 @@ public class ShareMember {
         settings.put("default.api.timeout.ms", "8000");
         StringDeserializer text = new StringDeserializer();
         try (KafkaShareConsumer<String, String> consumer = new KafkaShareConsumer<>(settings, text, text)) {
+            consumer.setAcknowledgementCommitCallback(ShareMember::told);
             consumer.subscribe(List.of(topic));
             System.out.println("started");
             while (!stopping.get()) {
@@ -59,25 +61,34 @@ public class ShareMember {
         }
     }
 
+    /** Values that were accepted and have no answer yet, by partition and offset. */
+    private static final Map<String, String> unanswered = new HashMap<>();
+
+    /** What became of acknowledgements: commitSync tells it of a partition only, also if it was sent to two agents. */
+    private static void told(Map<TopicIdPartition, Set<Long>> offsets, Exception error) {
+        offsets.forEach((partition, each) -> each.forEach(offset -> {
+            String value = unanswered.remove(partition.partition() + ":" + offset);
+            if (value != null) {
+                System.out.println((error == null ? "accepted " : "unsure ") + value);
+            }
+        }));
+    }
+
     private static void take(KafkaShareConsumer<String, String> consumer, int released) {
-        List<ConsumerRecord<String, String>> accepted = new ArrayList<>();
         for (ConsumerRecord<String, String> record : consumer.poll(Duration.ofMillis(200))) {
             int attempt = record.deliveryCount().orElse((short) 0);
             System.out.println("got " + record.value() + " " + attempt);
             if (released > 0 && attempt == 1 && Integer.parseInt(record.value()) % released == 0) {
                 consumer.acknowledge(record, AcknowledgeType.RELEASE);
             } else {
+                unanswered.put(record.partition() + ":" + record.offset(), record.value());
                 consumer.acknowledge(record, AcknowledgeType.ACCEPT);
-                accepted.add(record);
             }
         }
-        Map<TopicIdPartition, Optional<org.apache.kafka.common.KafkaException>> outcome = consumer.commitSync();
-        for (ConsumerRecord<String, String> record : accepted) {
-            for (TopicIdPartition partition : outcome.keySet()) {
-                if (partition.partition() == record.partition() && outcome.get(partition).isEmpty()) {
-                    System.out.println("accepted " + record.value());
-                }
-            }
+        try {
+            consumer.commitSync();
+        } catch (KafkaException error) {
+            System.out.println("trouble " + error);
         }
     }
 }
