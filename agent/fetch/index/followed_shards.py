@@ -106,7 +106,7 @@ class FollowedShards:
         return heard
 
     def _unwanted(self, page: FeedPage, now: float) -> frozenset[int]:
-        """Return no shard while a growth is not followed yet: this agent's commits may be in a shard that comes with it."""
+        """Return no shard while a growth is not followed yet: own commits may be in a shard that comes with it."""
         if len(page.heads) > self._index.shards:
             return frozenset()
         heads = self._index.heads
