@@ -81,8 +81,13 @@ def test_twenty_groups_read_everything_behind_one_address(cluster: SharedCluster
     assert not {group.group_id for group in admin.list_consumer_groups().result().valid} & set(names)
 
 
-@pytest.mark.requirement("X3")
-@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+@pytest.mark.parametrize(
+    "client",
+    [  # kcat is a package of the system: the row is proven without it, too
+        pytest.param(client, id=client.name, marks=() if client.name == "kcat" else pytest.mark.requirement("X3"))
+        for client in CLIENTS
+    ],
+)
 def test_each_client_library_writes_and_reads_in_a_group(cluster: SharedCluster, client: Client) -> None:
     if client.missing is not None:
         pytest.skip(client.missing)
