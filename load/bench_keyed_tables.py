@@ -66,13 +66,13 @@ def main() -> None:
             if step == "new table":
                 asyncio.run(create(settings))
             way = spark_tables(server, settings, args.split_megabytes * 1024 * 1024)
-            print(told(step, way, count, size), flush=True)
+            print(summary(step, way, count, size), flush=True)
             if not args.alone:
-                print(told(step, merge_into(server, Path(place)), count, size), flush=True)
+                print(summary(step, merge_into(server, Path(place)), count, size), flush=True)
             print(machine_state(), flush=True)
 
 
-def told(step: str, way: KeyedWay, records: int, size: int) -> str:
+def summary(step: str, way: KeyedWay, records: int, size: int) -> str:
     """A line about one merge."""
     return (
         f"{step}, {way.name}: {records / way.seconds:,.0f} records/s, {size / way.seconds / 1e6:.1f} MB/s of keys and"

@@ -56,7 +56,7 @@ class NumberWriter:
         self.is_over = False
 
     def run(self) -> None:
-        """For a thread."""
+        """Send records at the rate until it is over; blocks."""
         began = time.monotonic()
         while not self.is_over:
             due = int((time.monotonic() - began) * self._rate)

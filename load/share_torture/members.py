@@ -50,7 +50,7 @@ class Heard:
 
 
 class ShareMembers:
-    """So many processes at a time. Use it with `async with`: they are killed at the end."""
+    """Keeps so many processes at a time. Use it with `async with`: they are killed at the end."""
 
     def __init__(self, count: int, directory: Path, rng: random.Random, heard: Heard) -> None:
         self._count, self._directory, self._rng, self._heard = count, directory, rng, heard

@@ -88,7 +88,7 @@ class TableFollower:
         return more
 
     async def _ask_for_jobs(self) -> None:
-        """Not for tables that are stopped: what was rolled back may be what a user wants back."""
+        """Ask for the jobs of all tables but stopped ones: what was rolled back may be what a user wants back."""
         assert self.upkeep is not None
         await self.upkeep.ask(name for name, last in self.last.items() if last.condition is not Condition.STOPPED)
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FOLLOWERS = 3
-"""Of each shard: two are left while one that failed is still taken for a live agent."""
+"""How many agents follow each shard: two are left while one that failed is still taken for a live agent."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 

@@ -91,7 +91,7 @@ class FeedFollower:
         """When a poll found something, this agent committed, or a consumer asked for records."""
         self._metadata_offset = -1
         self._heads: Mapping[int, int] = {}
-        """Of all shards, as of the newest page."""
+        """Heads of all shards, as of the newest page."""
         self._wall_minus_monotonic: float | None = None
         self._task: asyncio.Task[None] | None = None
         self._catching_up: list[asyncio.Future[None]] = []

@@ -1,6 +1,6 @@
 """Keeps which commit shards of the feed this agent follows (decisions/0087): applies shard_interest.py to the index.
 
-Place: told by fetches, commits and polls; tells the tail index which shards to follow, and which to drop.
+Place: fetches, commits and polls call it; it tells the tail index which shards to follow, and which to drop.
 Invariant: a shard that a fetch waits for is followed from before the look-up until the wait ends. A shard that this
 agent commits to is followed from before the commit is sent until a poll that began after its end has brought it. A
 shard is dropped only when the feed's page has nothing more of it, so what it brought until then was in the index.

@@ -172,7 +172,7 @@ class TailIndex:
         return heard
 
     def begins_with(self, page: FeedPage) -> bool:
-        """Return whether the page is the first one of a history: rows before its heads are not told."""
+        """Return whether the page is the first one of a history: the page does not have rows before its heads."""
         if page.incarnation_id != self._incarnation:
             return True
         if any(shard not in page.heads for shard in page.lost_shards):  # the feed is older than the growth

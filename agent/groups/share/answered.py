@@ -35,7 +35,7 @@ class AnsweredShares:
         """`store`: None if nothing is recorded."""
         self._store, self._node_id, self._clock = store, node_id, clock
         self._released = ClientMemory[tuple[str, int], ShareState](REMEMBERED_BYTES["share_states"], _size)
-        """Of groups that this agent has released; those that it released first are forgotten."""
+        """States of groups that this agent has released; those that it released first are forgotten."""
         self._writing: set[asyncio.Task[None]] = set()
 
     @property

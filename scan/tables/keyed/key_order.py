@@ -59,9 +59,9 @@ class PartitionEnds(NamedTuple):
     """
 
     epochs: Mapping[tuple[int, int], int]
-    """By partition and leader epoch."""
+    """End offsets by partition and leader epoch."""
     logs: Mapping[int, int]
-    """By partition."""
+    """High watermarks by partition."""
 
 
 def waits_of_topic(topic: TopicImage, ends: PartitionEnds) -> list[PartitionWait]:

@@ -19,7 +19,7 @@ _KEY_TYPES = (_GROUP, AclResource.TRANSACTIONAL_ID)
 """Types of keys by FindCoordinator's numbers."""
 _FIRST_FIND_OF_SEVERAL = 4
 _ASSIGNMENTS = ("assignment", "target_assignment")
-"""Of a member; share groups have no target."""
+"""The assignment of a member; share groups have no target."""
 _HIDDEN_TOPICS = "The group has described topic(s) that the client is not authorized to describe."
 
 
