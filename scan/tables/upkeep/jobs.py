@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 ORPHANS_MS = 86_400_000
 """The time between two looks for files of a table that no commit has: each reads every manifest."""
 ASK_SECONDS = 60.0
-"""The time between two looks for tables without a job."""
+"""The longest time between two looks for tables without a job; a shorter interval of upkeep counts."""
 
 
 @dataclass(slots=True)
@@ -51,8 +51,8 @@ class UpkeepSchedule:
 
     async def ask(self, names: Iterable[str]) -> None:
         """Make sure that these tables have a job of each kind. Errors of the metastore."""
-        now = self.clock.monotonic()
-        due = [name for name in names if now - self._asked.get(name, -ASK_SECONDS) >= ASK_SECONDS]
+        now, every = self.clock.monotonic(), min(ASK_SECONDS, self.interval_ms / 1000)
+        due = [name for name in names if name not in self._asked or now - self._asked[name] >= every]
         if due:
             upkeep, orphans = self.kinds
             wanted = [NewJob(upkeep, name, delay_ms=self.interval_ms) for name in due]

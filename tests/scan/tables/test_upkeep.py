@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterable, Mapping
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -209,6 +210,20 @@ async def test_each_table_gets_one_job_of_each_kind(world: ScanWorld, tables: Ta
         (kind, name) for kind in sorted(schedules[0].kinds) for name in ("events", "orders")
     ]
     assert ORPHANS_MS > 1_000
+
+
+@pytest.mark.parametrize(("interval_ms", "between_s"), [(1_000, 1.0), (3_600_000, ASK_SECONDS)])
+async def test_a_table_without_a_job_is_noticed_after_its_interval_or_a_minute(
+    interval_ms: int, between_s: float
+) -> None:
+    clock, jobs = ManualClock(), AsyncMock()
+    schedule = UpkeepSchedule(jobs, PLACE, interval_ms, clock)
+    asked = []
+    for seconds in (0.0, between_s * 0.9, between_s * 0.2):
+        clock.jump(seconds)
+        await schedule.ask(["orders"])
+        asked.append(jobs.enqueue_jobs.await_count)
+    assert asked == [1, 1, 2]
 
 
 def _not_looked_up(self: Replacer, *_: Any) -> str:
