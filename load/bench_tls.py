@@ -11,11 +11,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import socket
 import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from headrace.cli.bench.process_usage import ProcessUsage
 from headrace.cli.bench.target_spec import DEV, KAFKA, TargetSpec
 from headrace.cli.bench.targets import MeasuredTarget, open_target
 from headrace.cli.bench.topic_admin import create_topic, delete_topic
+from headrace.config.free_ports import free_ports
 from load.machine_state import machine_state
 from load.self_signed import write_certificate
 
@@ -88,7 +88,7 @@ async def _run(directory: Path, jars: Path | None, megabytes: int, rounds: int) 
     certificate, key = write_certificate(directory)
     both = directory / "both.pem"
     both.write_bytes(key.read_bytes() + certificate.read_bytes())
-    ports = _free_ports()
+    ports = iter(free_ports(4))
     headrace, kafka = next(ports), next(ports)
     specs = [(TargetSpec("headrace", DEV, settings=_two_listeners(0, headrace, both)), headrace)]
     if jars is not None:
@@ -152,15 +152,6 @@ def _kafka_settings(plain: int, secure: int, controller: int, both: Path) -> dic
         "listener.security.protocol.map": ",".join(protocols),
         "ssl.keystore.type": "PEM",
     }
-
-
-def _free_ports() -> Iterator[int]:
-    """Different ones: all stay bound while others are looked for, and each is free once it is given."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    yield from ports
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import aioboto3
 import boto3
 import pytest
 
+from headrace.config.free_ports import free_ports
 from headrace.storage.clock import SystemClock
 from headrace.storage.objects.s3 import S3Store
 from headrace.storage.objects.s3_client import S3Options
@@ -127,7 +128,7 @@ def https_s3(https_server: HttpsServer, monkeypatch: pytest.MonkeyPatch) -> Http
 @contextmanager
 def _running(program: str, directory: Path, options: Sequence[str]) -> Iterator[int]:
     """The server, with data in `directory`; the port it listens on."""
-    port = _free_port()
+    (port,) = free_ports(1)  # versitygw takes port 0 but does not say which one it got
     environment = dict(os.environ, ROOT_ACCESS_KEY=ACCESS_KEY, ROOT_SECRET_KEY=SECRET_KEY)
     environment |= {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY}
     log = directory / "log"
@@ -163,13 +164,6 @@ def _command(program: str, directory: Path, port: int, options: Sequence[str]) -
         return [program, "server", "--quiet", "--address", address, str(data)]
     gateway = [program, "--port", address, "--keep-alive", "--quiet", *options]
     return [*gateway, "posix", "--sidecar", str(sidecar), str(data)]
-
-
-def _free_port() -> int:
-    """A port that is free now; versitygw takes port 0 but does not say which one it got."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_for(port: int, server: subprocess.Popen[bytes], log: Path) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from headrace.config.free_ports import free_ports
 from headrace.metastore.postgres.installation import run_as
 
 SERVER_CONNECTIONS = 3
@@ -41,7 +42,7 @@ def running_pgbouncer(program: Path, postgres_port: int, user: str, password: st
     account = run_as()  # like Postgres, it does not run as root
     with tempfile.TemporaryDirectory(prefix="headrace-pgbouncer-") as name:
         directory = Path(name)
-        port = _free_port()
+        (port,) = free_ports(1)
         (directory / "users").write_text(f'"{user}" "{password}"\n')
         (directory / "ini").write_text(
             _CONFIG.format(postgres_port=postgres_port, port=port, directory=directory, connections=SERVER_CONNECTIONS)
@@ -63,12 +64,6 @@ def running_pgbouncer(program: Path, postgres_port: int, user: str, password: st
         finally:
             process.terminate()
             process.wait(timeout=300)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:

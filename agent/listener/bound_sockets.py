@@ -12,12 +12,14 @@ import contextlib
 import errno
 import os
 import socket
+from collections.abc import Sequence
 
 from headrace.config.addresses import address_text
 
 EVERY_ADDRESS, EVERY_IPV4_ADDRESS = "::", "0.0.0.0"
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 """An address of a name that this machine does not have, for example ::1 where IPv6 is switched off."""
+_ATTEMPTS = 10
 
 
 def bound_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
@@ -31,6 +33,25 @@ def bound_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
             host = EVERY_IPV4_ADDRESS  # the kernel has no IPv6
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     places = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+    attempts = _ATTEMPTS if port == 0 else 1
+    for attempt in range(1, attempts + 1):
+        try:
+            return _all_bound(places, port, backlog)
+        except OSError as error:  # the first address got a port that another program has at the next address
+            if error.errno != errno.EADDRINUSE or attempt == attempts:
+                raise
+    raise AssertionError(attempts)
+
+
+def why_unbound(host: str, port: int, error: OSError) -> str:
+    """Return the message for a person. The errno of a failed look-up is not one of the system's."""
+    is_lookup = isinstance(error, socket.gaierror)
+    reason = error.strerror if is_lookup else os.strerror(error.errno or 0)
+    return f"cannot listen on {address_text(host, port)}: {reason}"
+
+
+def _all_bound(places: Sequence[tuple[int, tuple[object, ...]]], port: int, backlog: int) -> list[socket.socket]:
+    """Return sockets at all addresses that this machine has, with one port."""
     with contextlib.ExitStack() as opened:
         sockets: list[socket.socket] = []
         for place, (family, address) in enumerate(places):
@@ -42,13 +63,6 @@ def bound_sockets(host: str, port: int, backlog: int) -> list[socket.socket]:
                     raise
         opened.pop_all()
         return sockets
-
-
-def why_unbound(host: str, port: int, error: OSError) -> str:
-    """Return the message for a person. The errno of a failed look-up is not one of the system's."""
-    is_lookup = isinstance(error, socket.gaierror)
-    reason = error.strerror if is_lookup else os.strerror(error.errno or 0)
-    return f"cannot listen on {address_text(host, port)}: {reason}"
 
 
 def _bound(family: int, address: tuple[object, ...], backlog: int, *, is_dual: bool = False) -> socket.socket:

@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from headrace.cli.bench.ports import free_ports
 from headrace.cli.bench.server_process import START_SECONDS, ServerProcess
 from headrace.cli.bench.target_spec import TargetSpec
 from headrace.cli.bench.targets import MeasuredTarget
 from headrace.cli.bench.topic_admin import open_admin
 from headrace.config.errors import ConfigError
+from headrace.config.free_ports import free_ports
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.cluster_properties import random_cluster_id
 from headrace.storage.errors import UnavailableError

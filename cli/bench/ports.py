@@ -8,18 +8,6 @@ from __future__ import annotations
 import socket
 
 
-def free_ports(count: int) -> list[int]:
-    """Return different ports that are free now."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
-
-
 def accepts(port: int) -> bool:
     """Say whether a server listens there."""
     with socket.socket() as probe:

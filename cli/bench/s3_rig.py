@@ -20,10 +20,11 @@ from typing import Any
 import aioboto3
 from aiobotocore.config import AioConfig
 
-from headrace.cli.bench.ports import accepts, free_ports
+from headrace.cli.bench.ports import accepts
 from headrace.cli.bench.server_process import START_SECONDS, ServerProcess
 from headrace.cli.bench.target_options import S3Latency
 from headrace.config.errors import ConfigError
+from headrace.config.free_ports import free_ports
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.errors import UnavailableError
 

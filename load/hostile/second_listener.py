@@ -6,12 +6,12 @@ Place: the attacks on listeners use it; Linux answers on all of 127.0.0.0/8.
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import tempfile
 import time
 from pathlib import Path
 
+from headrace.config.free_ports import free_ports
 from load.hostile.frames import request
 from load.self_signed import write_certificate
 
@@ -29,8 +29,7 @@ class SecondListener:
         certificate, key = write_certificate(directory)
         both = directory / "both.pem"
         both.write_bytes(key.read_bytes() + certificate.read_bytes())
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port: int = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
         self.trust = ssl.create_default_context(cafile=str(certificate)) if protocol.endswith("SSL") else None
         self.settings: dict[str, object] = {
             "listeners": f"PLAINTEXT://127.0.0.1:0,SECOND://127.0.0.1:{self.port}",

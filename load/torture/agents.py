@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
 
+from headrace.config.free_ports import free_ports
 from load.torture.proxy import FaultProxy
-from load.torture.servers import CREDENTIALS, free_port
+from load.torture.servers import CREDENTIALS
 
 START_SECONDS = 120
 """Seconds of one attempt to start."""
@@ -74,7 +75,7 @@ class ProxiedAgent:
         raise RuntimeError(f"{self.name} does not start: {self._log.read_text(errors='replace')[-2000:]}")
 
     async def _try_to_start(self) -> bool:
-        port, self._http_port = free_port(), free_port()
+        port, self._http_port = free_ports(2)
         own = {
             "listeners": f"PLAINTEXT://127.0.0.1:{port}", "http.port": self._http_port,
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.proxy.port}",

@@ -16,6 +16,7 @@ from types import TracebackType
 
 import boto3
 
+from headrace.config.free_ports import free_ports
 from load.tools.installing import TOOLS
 
 BUCKET = "torture"
@@ -31,7 +32,7 @@ class S3Server:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         program = shutil.which("versitygw", path=f"{os.environ.get('PATH', '')}{os.pathsep}{TOOLS / 'bin'}")
         self.name = "versitygw" if program else "moto"
         if program:
@@ -84,11 +85,3 @@ class S3Server:
                 break
             time.sleep(0.05)
         raise RuntimeError(f"the S3 server did not start: {(self._directory / 's3.log').read_text(errors='replace')}")
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

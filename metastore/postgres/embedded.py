@@ -21,7 +21,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -34,6 +33,7 @@ from urllib.parse import quote
 
 import psycopg
 
+from headrace.config.free_ports import free_ports
 from headrace.metastore.postgres.installation import (
     Installation,
     find_installation,
@@ -253,7 +253,7 @@ class EmbeddedPostgres:
                 connection.execute(f"ALTER ROLE {USER} PASSWORD '{self._password}'")
 
     def _launch(self, installation: Installation, pgdata: Path) -> None:
-        self._port = _free_port()
+        (self._port,) = free_ports(1)
         self._socket_dir = self._make_socket_dir(pgdata)
         addresses = "127.0.0.1" if self._password else ""
         settings = dict(
@@ -378,10 +378,3 @@ def _servers_in(directory: Path) -> list[int]:
         except OSError:  # gone meanwhile, or not ours to look at
             continue
     return pids
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))  # no address of IPv4 has to be there
-        port: int = probe.getsockname()[1]
-        return port

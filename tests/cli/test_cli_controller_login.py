@@ -14,10 +14,10 @@ from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
 from headrace.cli.client.transport import ask, client_config
 from headrace.cli.main import main
+from headrace.config.free_ports import free_ports
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.storage.errors import HeadraceError
 from tests.agent_process import SECONDS_MAX, running_agent
-from tests.faults.shared_cluster import free_ports
 
 pytestmark = [pytest.mark.requirement("X2")]
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.config.free_ports import free_ports
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.migrate import migrate
@@ -20,7 +21,6 @@ from load.tools import KAFKA_JARS
 from tests.agent_process import AgentUnderTest, format_storage
 from tests.compat.suites.catalog import User
 from tests.compat.suites.secure_agents import make_user
-from tests.faults.shared_cluster import free_ports
 from tests.java_program import run_java
 
 SOURCE, REQUESTS = (Path(__file__).with_name(f"{name}.java") for name in ("CodecCheck", "RandomRequests"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
+from headrace.config.free_ports import free_ports
 from tests.cli.access_checks import check_acls, check_features, check_quotas, check_transactions, check_users
 from tests.cli.command_lines import Run, json_runner, produce, told
 from tests.cli.described.file_checks import (
@@ -20,7 +21,6 @@ from tests.cli.described.file_checks import (
 )
 from tests.cli.described.rights_checks import Secured, check_rights
 from tests.compat.kafka_server import kafka_server
-from tests.faults.shared_cluster import free_ports
 
 pytestmark = [
     pytest.mark.needs("kafka"),

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, UserScramCredentialUpsertion
 
+from headrace.config.free_ports import free_ports
 from tests.agent_process import SECONDS_MAX, AgentUnderTest, format_storage
 from tests.compat.kafka_server import kafka_server
 from tests.faults.secure_cluster import MECHANISMS, PASSWORD
-from tests.faults.shared_cluster import free_ports
 from tests.house.needs import require
 
 FIXED = (2, 6, 1)

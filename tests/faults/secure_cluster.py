@@ -28,9 +28,9 @@ from confluent_kafka.admin import (
 )
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from headrace.config.free_ports import free_ports
 from tests.agent.access.certificates import Authority
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
-from tests.faults.shared_cluster import free_ports
 
 PASSWORD = "correct horse"
 MECHANISMS = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,22 +10,11 @@ from itertools import cycle
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.config.free_ports import free_ports
 from load.balancer import Balancer
 from tests.agent_process import SECONDS_MAX, AgentUnderTest, by_command
 
 VIRTUAL = 1_000_000_000
-
-
-def free_ports(count: int) -> list[int]:
-    """Different ones."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def member(

@@ -25,6 +25,7 @@ from confluent_kafka.admin import ResourceType as AdminResource
 
 from headrace.agent.access.authorization.operations import AclOperation as Operation
 from headrace.agent.access.authorization.operations import AclResource as ResourceType
+from headrace.config.free_ports import free_ports
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_versions import APIS
 from headrace.storage.errors import InvalidError
@@ -34,7 +35,6 @@ from load.acl_matrix import COLUMNS, Answered, Client, grant, outcome, prepare, 
 from load.acl_servers import AUTHORIZATION, MECHANISM, PASSWORD, SUPER
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
 from tests.confluent_records import read
-from tests.faults.shared_cluster import free_ports
 
 Address = tuple[str, int]
 SECOND_CODES = {"OffsetFetch-all": frozenset[str](), "AddOffsetsToTxn": frozenset({"group_authorization_failed"})}

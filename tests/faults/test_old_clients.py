@@ -6,8 +6,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
+from headrace.config.free_ports import free_ports
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
-from tests.faults.shared_cluster import free_ports
 
 OLD = {"api.version.request": False, "broker.version.fallback": "0.10.0.0", "log_level": 0}
 

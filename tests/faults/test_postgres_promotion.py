@@ -7,7 +7,6 @@ Real servers (load/postgres_servers.py), real agents, librdkafka. Old primaries 
 from __future__ import annotations
 
 import json
-import socket
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +21,7 @@ import pytest
 
 from headrace.cli import put_back
 from headrace.cli.main import main
+from headrace.config.free_ports import free_ports
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.storage.errors import InvalidError
 from load.postgres_servers import Servers
@@ -82,7 +82,7 @@ def test_what_an_asynchronous_standby_lacks_is_lost_and_mixed_with_nothing(
     servers: Servers, settings: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The old primary stays up, and its agent reaches it: only the bucket says that its life is over."""
-    port = _free_port()
+    (port,) = free_ports(1)
     with AgentUnderTest(settings) as old, _reading(f"{old.kafka},127.0.0.1:{port}", "split") as reader:
         _create(old.kafka, "split")
         assert main(["configs", "set", "--group", "workers", "share.auto.offset.reset=earliest", "-b", old.kafka]) == 0
@@ -130,7 +130,7 @@ def test_lost_records_are_put_back_once_and_only_if_told(
     servers: Servers, settings: dict[str, object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the command is interrupted, and if it is given again."""
-    port = _free_port()
+    (port,) = free_ports(1)
     with AgentUnderTest(settings) as old:
         _create(old.kafka, "back")
         _produce(old.kafka, "back", 300, {})
@@ -249,12 +249,6 @@ def _truncations(reader: confluent_kafka.Consumer, positions: dict[int, int]) ->
         if message is not None and (error := message.error()) is not None and "truncation detected" in error.str():
             told[message.partition()] = positions[message.partition()]
     return told
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _until_not_ready(agent: AgentUnderTest, reason: str) -> None:

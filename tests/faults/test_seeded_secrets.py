@@ -33,6 +33,7 @@ from confluent_kafka.admin import (
 
 from headrace.cli.main import main
 from headrace.cli.sealed_secrets import seal_secrets
+from headrace.config.free_ports import free_ports
 from headrace.config.settings import Settings
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.own_records import ScramKeys
@@ -41,7 +42,6 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.store import PostgresMetastore
 from tests.agent.access.certificates import Authority
 from tests.agent_process import SECONDS_MAX, AgentUnderTest
-from tests.faults.shared_cluster import free_ports
 from tests.fixtures_s3 import SECRET_KEY
 
 SECRETS = {

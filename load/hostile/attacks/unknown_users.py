@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import random
-import socket
 import struct
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
+from headrace.config.free_ports import free_ports
 from load.hostile.attacked_agent import AttackedAgent
 from load.hostile.frames import request, text
 
@@ -95,8 +95,7 @@ def _make_users(bootstrap: str, tool: str) -> None:
 @asynccontextmanager
 async def _agent_with_sasl(target: AttackedAgent) -> AsyncIterator[int]:
     """Start a second agent of the cluster, where clients log in; its port."""
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
+    (port,) = free_ports(1)
     python = sys.executable if target.checkout is None else str(target.checkout / ".venv/bin/python")
     words = {
         "--metastore-url": target.metastore_url, "--bucket": target.bucket, "--http-port": "0",

@@ -1,4 +1,7 @@
-"""Listeners and the HTTP port on IPv4, on IPv6 and on both."""
+"""Listeners and the HTTP port on IPv4, on IPv6 and on both.
+
+Ports are those of `free_ports`: at one that the system gives, another program may listen on the other family.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from headrace.agent.listener.server import KafkaListener
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_server import HttpServer
 from headrace.config.addresses import address_text, is_every_address, unmapped
+from headrace.config.free_ports import free_ports
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import InvalidError
@@ -44,7 +48,7 @@ async def test_a_listener_takes_the_families_of_its_address(host: str, reached: 
         raise AssertionError(request)
 
     listener = KafkaListener(nothing, limits(), SystemClock(), CollectorRegistry())
-    port = await listener.start(host, 0)
+    port = await listener.start(host, *free_ports(1))
     assert tuple(connects(address, port) for address in EVERYWHERE) == reached
     await listener.drain(0)
 
@@ -57,7 +61,7 @@ def test_the_http_port_takes_the_families_of_its_address(host: str, reached: tup
         await send({"type": "http.response.start", "status": 204, "headers": []})  # type: ignore[operator]
         await send({"type": "http.response.body", "body": b""})  # type: ignore[operator]
 
-    server = HttpServer(app, host, 0, bounded(9, limits_reached(CollectorRegistry())))
+    server = HttpServer(app, host, *free_ports(1), bounded(9, limits_reached(CollectorRegistry())))
     server.start()
     try:
         assert tuple(connects(address, server.port) for address in EVERYWHERE) == reached
@@ -82,6 +86,33 @@ def test_all_addresses_of_a_name_have_one_port(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module.socket, "getaddrinfo", lambda *_, **__: found[:1])
     with pytest.raises(OSError, match=r"."):
         bound_sockets("localhost", 0, 1)
+
+
+@pytest.mark.parametrize("times", [1, 10])
+def test_a_port_that_the_next_address_does_not_have_free_is_changed(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where port 0 asks for any; ten times in a row it is an error."""
+    real, left = module._bound, [times]
+
+    def bound(family: int, address: tuple[object, ...], backlog: int) -> socket.socket:
+        if family == socket.AF_INET6 and left[0]:
+            left[0] -= 1
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        return real(family, address, backlog)
+
+    found = [(socket.AF_INET, 1, 6, "", ("127.0.0.1", 0)), (socket.AF_INET6, 1, 6, "", ("::1", 0, 0, 0))]
+    monkeypatch.setattr(module, "_bound", bound)
+    monkeypatch.setattr(module.socket, "getaddrinfo", lambda *_, **__: found)
+    if times == 10:
+        with pytest.raises(OSError, match="in use"):
+            bound_sockets("localhost", 0, 1)
+    else:
+        sockets = bound_sockets("localhost", 0, 1)
+        assert len({each.getsockname()[1] for each in sockets}) == 1
+        assert len(sockets) == 2
+        for each in sockets:
+            each.close()
 
 
 def test_every_address_is_that_of_ipv4_where_the_kernel_has_no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.config.free_ports import free_ports
 from tests.agent_process import AgentUnderTest, format_storage
 from tests.cli.described.rights_checks import CHANGES, READS, Secured, check_rights
-from tests.faults.shared_cluster import free_ports
 
 PAGE = Path(__file__).parents[3] / "docs" / "operate" / "CLUSTER_FILES.md"
 

@@ -20,6 +20,7 @@ import pytest
 
 from headrace.cli.doctor import postgres
 from headrace.cli.main import main
+from headrace.config.free_ports import free_ports
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration, Listener
 from headrace.metastore.api.settings import SettingReport
@@ -88,8 +89,7 @@ def test_a_sound_set_up(places: list[str], doctor: Doctor, capsys: pytest.Captur
 
 
 def test_a_postgres_that_is_away(places: list[str], doctor: Doctor) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    (port,) = free_ports(1)
     url = f"postgresql://user:open-sesame@127.0.0.1:{port}/headrace"
     found = doctor("--metastore-url", url, *places[2:])
     assert found["postgres connect"][0] == "bad"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.config.free_ports import free_ports
 from tests.agent_process import format_storage
 
 SECONDS_MAX = 300
@@ -92,12 +94,9 @@ def _children(pid: int) -> list[int]:
 def _free_range() -> int:
     """A port that is free together with the next one, most likely also in a moment."""
     while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port = int(first.getsockname()[1])
-            try:
-                socket.create_server(("127.0.0.1", port + 1)).close()
-            except OSError:
-                continue
+        (port,) = free_ports(1)
+        with contextlib.suppress(OSError):
+            socket.create_server(("127.0.0.1", port + 1)).close()
             return port
 
 

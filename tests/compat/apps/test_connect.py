@@ -6,7 +6,6 @@ Connect keeps configs, offsets and status in compacted topics, and reads each of
 from __future__ import annotations
 
 import json
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.config.free_ports import free_ports
 from load.tools import KAFKA_APPS
 from tests.compat.apps.app import JavaApp, is_compacted, was_cleaned
 from tests.examples import json_object, properties
@@ -36,8 +36,7 @@ class Worker:
         self.source, self.sink = folder / "source.txt", folder / "sink.txt"
         self.source.touch()
         self.written: list[str] = []
-        with socket.create_server(("127.0.0.1", 0)) as unused:
-            self.rest = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        self.rest = f"http://127.0.0.1:{free_ports(1)[0]}"
         self._config = properties(
             "connect/worker.properties",
             folder / "worker.properties",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from headrace.config.free_ports import free_ports
 from load.tools.python_apps import python_of
 from tests.compat.apps.app import App, is_compacted, was_cleaned
 from tests.examples import changed, settings
@@ -32,8 +32,7 @@ class Registry:
     """A process of Karapace's, and what it answers."""
 
     def __init__(self, bootstrap: str, log: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as unused:
-            port = unused.getsockname()[1]
+        (port,) = free_ports(1)
         self._url, self._log = f"http://127.0.0.1:{port}", log
         changes = {"KARAPACE_BOOTSTRAP_URI": bootstrap, "KARAPACE_PORT": str(port)}
         faster = {"KARAPACE_WAITING_TIME_BEFORE_ACTING_AS_MASTER_MS": "100", "PYTHONPATH": ""}

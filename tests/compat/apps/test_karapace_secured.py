@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import socket
 import ssl
 import subprocess
 import urllib.error
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.main import main
+from headrace.config.free_ports import free_ports
 from load.tools.python_apps import python_of
 from tests.agent.access.certificates import Authority
 from tests.agent_process import format_storage
@@ -59,8 +59,7 @@ class SecuredRegistry:
     """Karapace as the page shows it. Only addresses, the port and paths differ."""
 
     def __init__(self, cluster: SecureCluster, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as unused:
-            port = unused.getsockname()[1]
+        (port,) = free_ports(1)
         self.url, self._folder = f"https://127.0.0.1:{port}", folder
         self._context = ssl.create_default_context(cafile=str(cluster.authority.path))
         keystore = str(cluster.authority.issue("registry"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from functools import partial
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from headrace.config.free_ports import free_ports
 from load.tools import KAFKA_APPS
 from tests.compat.apps.app import SECONDS_MAX, JavaApp, is_compacted, was_cleaned
 from tests.examples import properties
@@ -23,8 +23,7 @@ TOPIC, RECORDS = "mirrored", 200
 
 
 def _config(headrace: str, kafka: str, path: Path) -> Path:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        rest = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    rest = f"http://127.0.0.1:{free_ports(1)[0]}"
     addresses = {"headrace.bootstrap.servers": headrace, "kafka.bootstrap.servers": kafka, "listeners": rest}
     faster = {
         "offset.flush.interval.ms": "500",

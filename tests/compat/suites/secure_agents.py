@@ -14,6 +14,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
+from headrace.config.free_ports import free_ports
 from headrace.config.settings import STANDARD_AUTHORIZER
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import remove_data_dir
@@ -21,7 +22,6 @@ from headrace.metastore.postgres.migrate import migrate
 from tests.agent.access.certificates import Authority
 from tests.agent_process import AgentUnderTest, format_storage
 from tests.compat.suites.catalog import PROTOCOLS, Suite, User
-from tests.faults.shared_cluster import free_ports
 
 KEY_PASSWORD = "abcdefgh"
 """Key password of the clients' key: aiokafka's tests know it."""
