@@ -19,8 +19,8 @@ from tests.simulation.plan import FAILOVERS, FIRST_SEED_WITH_FAILOVERS, make_pla
 from tests.simulation.planting import look_for
 from tests.simulation.summary import SIMULATED
 
-EVERYDAY = 40
-EVERYDAY_PER_TEST = 40
+EVERYDAY = 25
+EVERYDAY_PER_TEST = 25
 SLOW = 3_000
 SLOW_PER_TEST = 100
 

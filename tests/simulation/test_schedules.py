@@ -15,8 +15,8 @@ from tests.simulation.plan import make_plan
 from tests.simulation.summary import SIMULATED
 from tests.simulation.world import World
 
-EVERYDAY, FIRST_SEEDS = 100, 1_000
-EVERYDAY_PER_TEST = 50
+EVERYDAY, FIRST_SEEDS = 70, 1_000
+EVERYDAY_PER_TEST = 35
 FIRST_SLOW_SEED = 1_000_000
 SLOW = 20_000
 SLOW_PER_TEST = 200
