@@ -35,8 +35,8 @@ from tests.agent_process import SECONDS_MAX, AgentUnderTest
 PAGE = Path(__file__).parents[2] / "docs" / "operate" / "ADDRESSES.md"
 TOPIC, RECORDS = "orders", 10
 SETTINGS = {
-    "broker.session.timeout.ms": 9_000,
-    "broker.heartbeat.interval.ms": 2_000,
+    "broker.session.timeout.ms": 6_000,
+    "broker.heartbeat.interval.ms": 500,
     "process.roles": "broker,controller",
 }
 LEASE_LOST = "its lease ran out"
