@@ -24,7 +24,7 @@ __all__ = ["aws_credentials", "moto_url", "real_s3_url", "s3_url"]
 
 EAGER_COMPACTION = {
     "process.roles": "broker,controller,compactor",
-    "compaction.interval.ms": 300,
+    "compaction.interval.ms": 500,
     "compaction.min.age.ms": 0,
     "compaction.max.age.ms": 300,
 }
