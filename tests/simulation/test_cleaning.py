@@ -22,7 +22,7 @@ from tests.simulation.world import simulate
 
 EVERYDAY = 18
 EVERYDAY_PER_TEST = 18
-SLOW = 2_000
+SLOW = 1_000
 SLOW_PER_TEST = 100
 
 

@@ -21,7 +21,7 @@ from tests.simulation.summary import SIMULATED
 
 EVERYDAY = 25
 EVERYDAY_PER_TEST = 25
-SLOW = 3_000
+SLOW = 1_500
 SLOW_PER_TEST = 100
 
 

@@ -21,7 +21,7 @@ from tests.simulation.summary import SIMULATED
 
 EVERYDAY = 20
 EVERYDAY_PER_TEST = 20
-SLOW = 2_000
+SLOW = 1_000
 SLOW_PER_TEST = 100
 
 

@@ -24,7 +24,7 @@ from tests.simulation.world import simulate
 
 EVERYDAY = 20
 EVERYDAY_PER_TEST = 10
-SLOW = 2_000
+SLOW = 1_000
 SLOW_PER_TEST = 100
 
 
