@@ -26,6 +26,10 @@ from headrace.metastore.postgres.migrate import migrate
 from load.dev_server import AgentAddress, DevServer
 from tests.agent_process import AgentUnderTest
 
+FEED_POLL_MS = 50
+"""While consumers wait at the end, which tests do most of the time, an agent that polls every 15 ms uses 5 % of a core
+for it.
+"""
 _numbers = itertools.count(1)
 
 
@@ -48,7 +52,8 @@ class ForkedCluster(DevServer):
         self._database = f"cluster_{next(_numbers)}"
         self.metastore_url = server.url(self._database)
         self.bucket = (data_dir / "bucket").as_uri()
-        self._settings: dict[str, object] = {"log.level": "warning", **(settings or {})}
+        usual = {"log.level": "warning", "feed.poll.interval.ms": FEED_POLL_MS}
+        self._settings: dict[str, object] = {**usual, **(settings or {})}
         self._settings |= {"metastore.url": self.metastore_url, "bucket": self.bucket}
         self._settings["process.roles"] = "broker,compactor,controller"
         self._stack = ExitStack()
