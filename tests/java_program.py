@@ -19,11 +19,8 @@ from pathlib import Path
 
 from load.tools.installing import TOOLS
 
-FLAGS = (
-    "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
-    "-XX:+IgnoreUnrecognizedVMOptions", "-XX:-BytecodeVerificationRemote",
-)  # fmt: skip
-"""Flags for programs that run for a few seconds: most of their time is loading classes."""
+FLAGS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Flags for programs that run for a few seconds."""
 DRIVER = Path(__file__).with_name("JavaDriver.java")
 
 

@@ -17,8 +17,10 @@ RECORDS = [f"record {number}".encode() for number in range(1_000)]
 
 
 def test_records_go_through_a_bucket_that_is_part_of_the_host_name(metastore_url: str, https_s3: HttpsServer) -> None:
-    """Written by one agent and read from the bucket by another, which has none of them in memory. Agents that are forked
-    from loaded code resolve the server's names (tests/loaded_schemas.py)."""
+    """Written by one agent and read from the bucket by another, which has none of them in memory.
+
+    Agents that are forked from loaded code resolve the server's names (tests/loaded_schemas.py).
+    """
     settings = {
         "metastore.url": metastore_url,
         "bucket": f"s3://{BUCKET}/{uuid.uuid4()}",

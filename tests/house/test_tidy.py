@@ -211,9 +211,9 @@ def _words(source: str) -> Iterator[str]:
 def test_names_are_told_from_comments_and_strings() -> None:
     source = [
         "a = b.c  # d 'e",
-        "x = f'{g} h' + rb\"i\" + \"j # \"",
+        'x = f\'{g} h\' + rb"i" + "j # "',
         "'''k",
-        "l''' + \"\"\"m \" n \\\"\"\"\" + 'o \\' p'",
+        'l\'\'\' + """m " n \\"""" + \'o \\\' p\'',
         "elif_ = 1e5 + 0x1f + 10_000",
     ]
     assert list(_words("\n".join(source))) == ["a", "b", "c", "x", "g", "h", "i", "elif_"]

@@ -42,9 +42,7 @@ def one_session(module_metastore_url: str) -> Iterator[Connection]:
 @pytest.fixture
 def database(one_session: Connection) -> Iterator[Connection]:
     """A doubling with its boundary, and a halving that begins; everything is rolled back."""
-    one_session.execute(
-        "INSERT INTO partition_splits VALUES (%s, %s, gen_random_uuid(), 1, 1, 0, 0)", (PARENT, CHILD)
-    )
+    one_session.execute("INSERT INTO partition_splits VALUES (%s, %s, gen_random_uuid(), 1, 1, 0, 0)", (PARENT, CHILD))
     one_session.execute(
         "INSERT INTO partition_merges VALUES (%s, %s, gen_random_uuid(), merge_draining(), 0, %s, %s),"
         " (%s, %s, gen_random_uuid(), merge_settled(), 0, 0, 0)",

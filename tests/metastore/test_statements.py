@@ -85,8 +85,10 @@ def one_session(module_metastore_url: str) -> Iterator[psycopg.Connection[Any]]:
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_the_server_takes_every_statement(name: str, one_session: psycopg.Connection[Any]) -> None:
     one_session.execute(f"PREPARE asked AS {numbered(STATEMENTS[name].sql.decode())}".encode())
+    row = one_session.execute(
+        "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'asked'"
+    ).fetchone()
     one_session.execute("DEALLOCATE asked")
-        row = connection.execute("SELECT cardinality(parameter_types) FROM pg_prepared_statements").fetchone()
     assert row == (len(STATEMENTS[name].parameters) + STATEMENTS[name].names_life,)
 
 

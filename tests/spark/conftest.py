@@ -11,12 +11,10 @@ import pytest
 
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.cluster_properties import write_cluster_id
-from tests.class_archive import ClassArchive
 from tests.fixtures_s3 import aws_credentials, real_s3_url
 from tests.house.needs import require
 from tests.java_program import FLAGS
 from tests.scan.conftest import thrown_away
-from tests.spark.streams import SPARK_SECONDS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,13 +29,11 @@ def spark(aws_credentials: None) -> Iterator[SparkSession]:
     """Two tasks at a time, each tried twice. Its workers inherit this process's environment."""
     pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
     require("java")
-    import pyspark
     from pyspark.sql import SparkSession
 
     from headrace.spark import HeadraceDataSource
 
     _end_old_jvm()
-    archive = ClassArchive("spark", pyspark.__version__, *FLAGS)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
@@ -46,7 +42,7 @@ def spark(aws_credentials: None) -> Iterator[SparkSession]:
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": " ".join([*FLAGS, *archive.flags]),
+            "spark.driver.extraJavaOptions": " ".join(FLAGS),
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.session.timeZone": "UTC",
         }.items():
@@ -56,8 +52,6 @@ def spark(aws_credentials: None) -> Iterator[SparkSession]:
         spark.dataSource.register(HeadraceDataSource)
         yield spark
         spark.stop()
-        _end_old_jvm()
-        archive.keep()
 
 
 def _end_old_jvm() -> None:
@@ -67,10 +61,6 @@ def _end_old_jvm() -> None:
     gateway = SparkContext._gateway
     if gateway is not None and SparkContext._active_spark_context is None:
         gateway.shutdown()
-        process = getattr(gateway, "proc", None)
-        if process is not None and process.stdin is not None:  # the JVM ends with its standard input
-            process.stdin.close()
-            process.wait(SPARK_SECONDS)
         SparkContext._gateway = SparkContext._jvm = None
 
 

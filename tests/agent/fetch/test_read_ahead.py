@@ -219,10 +219,6 @@ async def _world(partitions: int, files: int, batches: int, bucket: str = S3) ->
     return world, service
 
 
-FETCHES_MAX = 500
-"""More than it takes to read any log here."""
-
-
 async def _read_all(world: World, service: FetchService, *, patient: bool = False) -> int:
     """Read every partition from the start, as one consumer; the number of fetches. Each record must be right."""
     got: dict[int, list[bytes]] = {key: [] for key in world.live}
@@ -230,7 +226,7 @@ async def _read_all(world: World, service: FetchService, *, patient: bool = Fals
     while left := {key: len(sent) for key, sent in got.items() if len(sent) < len(world.live[key])}:
         found = await world.fetch(left, service=service)
         fetches += 1
-        assert fetches < FETCHES_MAX
+        assert fetches < 500
         for key in left:
             if patient and found.code(key):
                 continue

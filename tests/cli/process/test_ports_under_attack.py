@@ -247,7 +247,7 @@ def _cases() -> Iterator[Any]:
             yield pytest.param(name, attack, id=f"{name}-{attack.__name__}", marks=marks)
 
 
-@pytest.mark.parametrize(("name", "attack"), _cases())
+@pytest.mark.parametrize(("name", "attack"), list(_cases()))
 async def test_ordinary_clients_are_served(
     name: str, attack: Attack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
