@@ -101,8 +101,8 @@ def pooler_port(postgres_server: EmbeddedPostgres) -> Iterator[int]:
 
 @pytest.fixture(scope="session")
 def prepared_primary() -> Iterator[Path | None]:
-    """The directory of a stopped server with a migrated metastore, for tests whose `Servers` copy it. None where
-    Postgres cannot reach this process's temporary folder, so that its data is placed elsewhere.
+    """The directory of a stopped server with a migrated metastore: `Servers` copies it. None where Postgres cannot
+    reach this process's temporary folder, so that its data is placed elsewhere.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-primary-") as directory:
         made = make_primary(Path(directory))

@@ -208,7 +208,7 @@ def _words(source: str) -> Iterator[str]:
             yield from re.findall(r"\w+", token["string"])
 
 
-def test_names_are_told_from_comments_and_strings() -> None:
+def test_comments_and_strings_have_no_names() -> None:
     source = [
         "a = b.c  # d 'e",
         'x = f\'{g} h\' + rb"i" + "j # "',
