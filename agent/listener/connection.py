@@ -49,8 +49,8 @@ _LINK_INFLIGHT_MAX = 100_000
 """Requests in progress of a link from another agent, which has the requests of many clients; they are limited by the
 memory for requests."""
 _OTHERS_INFLIGHT_MAX = 64
-"""Requests in progress that are not Produce: each is a task, and may be a long one. A Produce request costs no more than
-its counted memory, and producers that do not wait for answers send one for each few records.
+"""Requests in progress that are not Produce: each is a task, and may be a long one. A Produce request costs no more
+than its counted memory, and producers that do not wait for answers send one for each few records.
 """
 _NEVER = float("inf")
 _NO_BYTES = memoryview(b"")
