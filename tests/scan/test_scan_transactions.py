@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 
 from headrace.metastore.api.read import OffsetKind
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan import offsets, plan, read
 from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.errors import DataLossError
@@ -30,7 +28,6 @@ from headrace.scan.plan import WantedOffsets
 from headrace.scan.read import SplitReader
 from headrace.scan.splits import make_splits
 from headrace.storage.clock import SystemClock
-from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.objects.memory import MemoryStore
 from tests.planted import PlantedBugs, Report, Trial
 from tests.scan.test_export import export, exported
@@ -40,15 +37,6 @@ from tests.storage.batches import BASE_TIME_MS
 from tests.transactional_world import SeenRecord, Truth, Writer, committed, send, some_history
 
 EARLIEST, LATEST = int(OffsetKind.EARLIEST), int(OffsetKind.LATEST)
-
-
-@pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> AsyncIterator[ScanWorld]:
-    world = ScanWorld(metastore, metastore_url, tmp_path / "bucket")
-    await world.begin()
-    await write_cluster_id(world.store, metastore.cluster_id)
-    yield world
-    await world.service.close()
 
 
 async def partition_of(world: ScanWorld, name: str) -> ScanPartition:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from headrace.storage.cluster_properties import write_cluster_id
 from tests.metastore.sql_sources import Throwaway
 from tests.spark.world import ScanWorld
 
@@ -28,10 +27,5 @@ class ThrownAway:
         """The cluster, and a folder for what is next to it."""
         async with Throwaway(self.server, self.template).store() as (url, store):
             folder = self.folders.mktemp("world")
-            world = ScanWorld(store, url, folder / "bucket")
-            await world.begin()
-            await write_cluster_id(world.store, store.cluster_id)
-            try:
+            async with ScanWorld.opened(store, url, folder) as world:
                 yield world, folder
-            finally:
-                await world.service.close()
