@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,12 +146,11 @@ async def test_each_planted_bug_is_caught(
 ) -> None:
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
-    for seed in trial.seeds(record_property):
-        async with thrown_away.world() as (world, _):
-            try:
-                await histories(world, [seed])
-            except Exception as found:
-                trial.saw(f"{type(found).__name__}: {found}")
+
+    async def history(world: ScanWorld, folder: Path, seed: int) -> None:
+        await histories(world, [seed])
+
+    await thrown_away.look_for(trial, record_property, history, (Exception,))
 
 
 async def open_behind(world: ScanWorld) -> tuple[int, Truth, Writer]:

@@ -83,9 +83,8 @@ async def test_each_planted_bug_is_caught(
 ) -> None:
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
-    for seed in trial.seeds(record_property):
-        async with thrown_away.world() as (world, folder):
-            try:
-                await histories(world, folder / "iceberg", [seed], monkeypatch, is_valued=True)
-            except AssertionError as found:
-                trial.saw(f"{type(found).__name__}: {found}")
+
+    async def history(world: ScanWorld, folder: Path, seed: int) -> None:
+        await histories(world, folder, [seed], monkeypatch, is_valued=True)
+
+    await thrown_away.look_for(trial, record_property, history)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -133,7 +135,7 @@ async def test_each_planted_bug_is_caught(
 ) -> None:
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
-    await _look_for(trial, record_property, thrown_away, is_valued=False)
+    await thrown_away.look_for(trial, record_property, partial(_history, is_valued=False))
 
 
 @PLANTED_IN_DEAD_LETTERS.cases(BUGS_OF_DEAD_LETTERS)
@@ -142,13 +144,8 @@ async def test_each_planted_bug_of_dead_letters_is_caught(
 ) -> None:
     for module, name, replacement in BUGS_OF_DEAD_LETTERS[bug]:
         monkeypatch.setattr(module, name, replacement)
-    await _look_for(trial, record_property, thrown_away, is_valued=True)
+    await thrown_away.look_for(trial, record_property, partial(_history, is_valued=True))
 
 
-async def _look_for(trial: Trial, record_property: Report, thrown_away: ThrownAway, *, is_valued: bool) -> None:
-    for seed in trial.seeds(record_property):
-        async with thrown_away.world() as (world, folder):
-            try:
-                await histories(world, Tables(world, folder / "iceberg"), [seed], is_valued=is_valued)
-            except AssertionError as found:
-                trial.saw(f"{type(found).__name__}: {found}")
+async def _history(world: ScanWorld, folder: Path, seed: int, *, is_valued: bool) -> None:
+    await histories(world, Tables(world, folder), [seed], is_valued=is_valued)

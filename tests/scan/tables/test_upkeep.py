@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -267,12 +268,12 @@ async def test_each_planted_bug_is_caught(
 ) -> None:
     for module, name, replacement in BUGS[bug]:
         monkeypatch.setattr(module, name, replacement)
-    for seed in trial.seeds(record_property):
-        async with thrown_away.world() as (world, folder):
-            try:
-                await histories(world, Tables(world, folder / "iceberg"), [seed])
-            except (AssertionError, FileNotFoundError, TableError, UnavailableError) as found:
-                trial.saw(f"{type(found).__name__}: {found}")
+
+    async def history(world: ScanWorld, folder: Path, seed: int) -> None:
+        await histories(world, Tables(world, folder), [seed])
+
+    shown_by = (AssertionError, FileNotFoundError, TableError, UnavailableError)
+    await thrown_away.look_for(trial, record_property, history, shown_by)
 
 
 HANGING: Mapping[str, tuple[Any, str, Any]] = {
@@ -287,10 +288,8 @@ async def test_each_planted_bug_of_rewrites_that_hang_is_caught(
 ) -> None:
     owner, name, replacement = HANGING[bug]
     monkeypatch.setattr(owner, name, replacement)
-    for seed in trial.seeds(record_property):
-        async with thrown_away.world() as (world, folder):
-            tables = Tables(world, folder / "iceberg")
-            try:
-                await HangingRewrites(world, tables, random.Random(seed)).tell(rounds=3)
-            except (AssertionError, FileNotFoundError) as found:
-                trial.saw(f"{type(found).__name__}: {found}")
+
+    async def history(world: ScanWorld, folder: Path, seed: int) -> None:
+        await HangingRewrites(world, Tables(world, folder), random.Random(seed)).tell(rounds=3)
+
+    await thrown_away.look_for(trial, record_property, history, (AssertionError, FileNotFoundError))
