@@ -27,8 +27,8 @@ from load.dev_server import AgentAddress, DevServer
 from tests.agent_process import AgentUnderTest
 
 FEED_POLL_MS = 50
-"""While consumers wait at the end, which tests do most of the time, an agent that polls every 15 ms uses 5 % of a core
-for it.
+"""While consumers wait at the end, as they do in most tests, an agent polls every 15 ms by default: more than it needs
+there.
 """
 _numbers = itertools.count(1)
 
