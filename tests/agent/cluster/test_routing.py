@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.agent.cluster.routing import Routes, group_role, preferred, score
+from headrace.agent.cluster.electorate import group_role
+from headrace.agent.cluster.elections import score
+from headrace.agent.cluster.routing import Routes, preferred
 from headrace.agent.cluster.zone import zone_of
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import AgentImage, Assignment, MetadataImage, TopicImage
