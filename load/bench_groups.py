@@ -115,7 +115,7 @@ def _measure(members: int, partitions: int, mixed: bool) -> str:
     )
 
 
-class Row(NamedTuple):
+class GroupsRow(NamedTuple):
     """What members did while the agent and Postgres were measured."""
 
     groups: int
@@ -139,7 +139,7 @@ class Row(NamedTuple):
         )
 
 
-def _measure_clients(server: DevServer, groups: int, args: argparse.Namespace, *, commits: bool, beats: bool) -> Row:
+def _measure_clients(server: DevServer, groups: int, args: argparse.Namespace, *, commits: bool, beats: bool) -> GroupsRow:
     agent = server.agents[0]
     host, _, port = agent.kafka.rpartition(":")
     work = {
@@ -172,7 +172,7 @@ def _measure_clients(server: DevServer, groups: int, args: argparse.Namespace, *
         answer = child.communicate("go\n")[0]
     passed = time.monotonic() - began
     cost = read_cost(server.metastore_url).since(spent)
-    return Row(groups, passed, _cpu_seconds(agent.pid) - used, cost.cpu_seconds, cost.wal_bytes, json.loads(answer))
+    return GroupsRow(groups, passed, _cpu_seconds(agent.pid) - used, cost.cpu_seconds, cost.wal_bytes, json.loads(answer))
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -199,7 +199,7 @@ def _clients(args: argparse.Namespace) -> None:
     print(machine_state())
 
 
-def _print_slopes(idle: Row, beats: Row, both: Row) -> None:
+def _print_slopes(idle: GroupsRow, beats: GroupsRow, both: GroupsRow) -> None:
     """CPU microseconds of a heartbeat, and of a commit; cores of a group."""
     for name, cpu in (("agent", lambda row: row.agent_cpu), ("Postgres", lambda row: row.postgres_cpu)):
         rate = [cpu(row) / row.seconds for row in (idle, beats, both)]

@@ -42,7 +42,7 @@ class Done:
     """Of commits, seconds."""
 
 
-class Line:
+class MemberLine:
     """A connection; answers come in the order of the requests."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -70,10 +70,10 @@ class Line:
             self._waiting.popleft().set_result(memoryview(await self._reader.readexactly(size)))
 
 
-class Member:
+class SimulatedMember:
     """One member. `partitions` of the topic, by index, as the group gave them to it."""
 
-    def __init__(self, line: Line, group_id: str, topic: str, done: Done) -> None:
+    def __init__(self, line: MemberLine, group_id: str, topic: str, done: Done) -> None:
         self._line, self._group_id, self._topic, self._done = line, group_id, topic, done
         self._member_id = str(uuid.uuid4())
         self._epoch = 0
@@ -143,15 +143,15 @@ class Member:
             self._topic_id = given[0].topic_id if given else None
 
 
-async def _prepare(work: dict[str, Any], done: Done) -> list[Member]:
+async def _prepare(work: dict[str, Any], done: Done) -> list[SimulatedMember]:
     """Members that have all partitions of the topic in each group."""
     groups, limit = [], asyncio.Semaphore(JOINS_AT_ONCE)
     for number in range(work["groups"]):
         lines = [
-            Line(*await asyncio.open_connection(work["host"], work["port"])) for _ in range(work["connections"])
+            MemberLine(*await asyncio.open_connection(work["host"], work["port"])) for _ in range(work["connections"])
         ]
         groups.append(
-            [Member(lines[n % len(lines)], f"group-{number}", work["topic"], done) for n in range(work["members"])]
+            [SimulatedMember(lines[n % len(lines)], f"group-{number}", work["topic"], done) for n in range(work["members"])]
         )
 
     async def limited(call: Callable[[], Any]) -> None:
@@ -169,7 +169,7 @@ async def _prepare(work: dict[str, Any], done: Done) -> list[Member]:
     return every
 
 
-def _is_settled(members: list[Member], partitions: int) -> bool:
+def _is_settled(members: list[SimulatedMember], partitions: int) -> bool:
     return sorted(index for member in members for index in member.partitions) == list(range(partitions))
 
 
@@ -182,7 +182,7 @@ async def run(work: dict[str, Any]) -> dict[str, Any]:
     rng, pause = random.Random(1), float(work["pause_seconds"])
     until = time.monotonic() + work["seconds"]
 
-    async def each(member: Member, act: Callable[[], Any]) -> None:
+    async def each(member: SimulatedMember, act: Callable[[], Any]) -> None:
         await asyncio.sleep(rng.uniform(0, pause))
         while time.monotonic() < until:
             due = time.monotonic() + pause

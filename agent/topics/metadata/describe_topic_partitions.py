@@ -22,7 +22,7 @@ from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.agent.topics.metadata.metadata_response import MetadataRendering
-from headrace.agent.topics.metadata.topic_order import TopicOrder
+from headrace.agent.topics.metadata.sorted_topics import SortedTopics
 from headrace.agent.topics.metadata.work_slices import WorkSlices
 from headrace.agent.topics.topic_names import why_illegal
 from headrace.metastore.log.image import MetadataImage, TopicImage
@@ -46,7 +46,7 @@ class DescribeTopicPartitions:
         self._authorizer = authorizer
         self._cluster = cluster
         self._shared = shared
-        self._order = TopicOrder()
+        self._order = SortedTopics()
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)

@@ -20,7 +20,7 @@ from headrace.agent.access.authorization.operations import AclOperation, AclReso
 from headrace.agent.cluster.routing import Routes
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.topics.metadata.metadata_response import TopicError
-from headrace.agent.topics.metadata.topic_order import TopicOrder
+from headrace.agent.topics.metadata.sorted_topics import SortedTopics
 from headrace.agent.topics.metadata.work_slices import BLOCK, TOPIC_UNITS, WorkSlices
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_names import why_illegal
@@ -51,7 +51,7 @@ class DescribedTopics:
         self._cluster, self._creation = cluster, creation
         self._auto_create_topics = auto_create_topics
         self._authorizer = authorizer
-        self._order = TopicOrder()
+        self._order = SortedTopics()
 
     async def every(
         self, image: MetadataImage, access: Access, slices: WorkSlices

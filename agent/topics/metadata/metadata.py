@@ -30,7 +30,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.agent.limits.refusal_log import OnRefused, unheard
 from headrace.agent.topics.metadata.described_topics import DescribedTopics
-from headrace.agent.topics.metadata.kept_answers import AnswerKey, KeptAnswers, ShownAgents, answer_key
+from headrace.agent.topics.metadata.encoded_answers import AnswerKey, EncodedAnswers, ShownAgents, answer_key
 from headrace.agent.topics.metadata.metadata_counts import CountsOfTopics
 from headrace.agent.topics.metadata.metadata_response import MetadataRendering, TopicError
 from headrace.agent.topics.metadata.work_slices import TOPIC_UNITS, UNITS_MAX, WorkSlices
@@ -94,7 +94,7 @@ class Metadata:
         self._slices = slices
         self._topics = DescribedTopics(cluster, creation, auto_create_topics, authorizer)
         self._agents = ShownAgents()
-        self._kept = KeptAnswers()
+        self._kept = EncodedAnswers()
         self._long_answer = asyncio.Lock()
 
     @property

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster import elections, spread
 from headrace.agent.cluster.newest_counts import NONE, NewestCounts
 from headrace.agent.cluster.routing import Routes
-from headrace.agent.topics.metadata import topic_order
+from headrace.agent.topics.metadata import sorted_topics
 from headrace.agent.topics.metadata.describe_topic_partitions import DescribeTopicPartitions
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.metadata.metadata_response import MetadataRendering
@@ -142,7 +142,7 @@ def counted(runs: Runs) -> Iterator[None]:
         patch.setattr(spread, "_dealt_block", pairs)
         rendered = counting(MetadataRendering._partitions, lambda _, __, ___, indexes: len(indexes))
         patch.setattr(MetadataRendering, "_partitions", rendered)
-        patch.setattr(topic_order, "sorted", counting(sorted, len), raising=False)
+        patch.setattr(sorted_topics, "sorted", counting(sorted, len), raising=False)
         yield
 
 

@@ -30,7 +30,7 @@ def answer_key(request: Request, zone: str | None, access: Access) -> AnswerKey 
     return request.api_version, zone, request.connection.listener, bytes(request.body), access
 
 
-class KeptAnswers:
+class EncodedAnswers:
     """Those of one agent."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from headrace.agent.topics.metadata.work_slices import BLOCK, WorkSlices
 from headrace.metastore.log.image import MetadataImage, TopicImage
 
 
-class TopicOrder:
+class SortedTopics:
     """The newest order; one per handler."""
 
     def __init__(self) -> None:
