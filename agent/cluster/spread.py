@@ -31,25 +31,14 @@ def is_covered(topic_number: int, level: int) -> bool:
     return _seed(f"covered:{topic_number}") % TENTHS < level
 
 
-def spread(topic_number: int, partitions: int, registered: tuple[int, ...], live: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the leader of each of a topic's partitions.
+def spread_steps(
+    topic_number: int, partitions: int, registered: tuple[int, ...], live: tuple[int, ...]
+) -> Generator[int, None, tuple[int, ...]]:
+    """Return the leader of each of a topic's partitions; yields how many pairs of partition and agent each step compared.
 
     `registered`, `live`: node ids, ascending; at least one is live, and each live one is registered. Those that are not
     live keep their places: what they led is dealt to the others.
     """
-    steps = spread_steps(topic_number, partitions, registered, live)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            found: tuple[int, ...] = done.value
-            return found
-
-
-def spread_steps(
-    topic_number: int, partitions: int, registered: tuple[int, ...], live: tuple[int, ...]
-) -> Generator[int, None, tuple[int, ...]]:
-    """Return what `spread` does; yields how many pairs of partition and agent each step compared."""
     seeds = _seeds(topic_number, registered)
     leaders = yield from _dealt(partitions, seeds)
     if len(live) < len(registered):

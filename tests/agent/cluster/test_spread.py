@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.agent.cluster import routing
 from headrace.agent.cluster import spread as dealing
 from headrace.agent.cluster.routing import Routes
-from headrace.agent.cluster.spread import AGENTS_MAX, REGISTERED_MAX, TENTHS, is_covered, spread, spread_steps
+from headrace.agent.cluster.spread import AGENTS_MAX, REGISTERED_MAX, TENTHS, is_covered, spread_steps
 from headrace.metastore.api.agents import CHOSEN_FEATURES, LEADER_SPREAD, FeatureRange
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import AgentImage, Assignment, MetadataImage, TopicImage
@@ -25,6 +25,16 @@ SHARDS = 16
 Deal = Callable[[int, int, tuple[int, ...], tuple[int, ...]], tuple[int, ...]]
 node_ids = st.sets(st.integers(0, 10_000), min_size=1, max_size=AGENTS_MAX).map(lambda ids: tuple(sorted(ids)))
 topics = st.integers(0, 1 << 38)
+
+
+def spread(topic: int, count: int, registered: tuple[int, ...], live: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what the steps find, without a pause."""
+    steps = spread_steps(topic, count, registered, live)
+    while True:
+        try:
+            assert 0 <= next(steps) <= dealing.BLOCK * len(registered)
+        except StopIteration as done:
+            return tuple(done.value)
 
 
 def is_even(leaders: tuple[int, ...], live: tuple[int, ...]) -> bool:
