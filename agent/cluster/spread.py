@@ -62,7 +62,8 @@ def _give_to_heirs(leaders: list[int], seeds: dict[int, int], live: tuple[int, .
         if index % BLOCK == BLOCK - 1 and pairs:
             yield pairs
             pairs = 0
-    yield pairs
+    if pairs:
+        yield pairs
 
 
 def _dealt(partitions: int, seeds: dict[int, int]) -> Generator[int, None, list[int]]:
