@@ -29,8 +29,8 @@ import sys
 import tempfile
 import time
 import uuid
-from contextlib import ExitStack
 from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -288,7 +288,10 @@ def main() -> None:
 
 def _run(url: str, readers: int, share: float, args: argparse.Namespace) -> None:
     """The rows of so many readers with this share of the shards, and what follows from them."""
-    print(f"{readers} readers, each follows {share:.0%} of {args.shards} shards, polls every {args.poll_ms} ms", flush=True)
+    print(
+        f"{readers} readers, each follows {share:.0%} of {args.shards} shards, polls every {args.poll_ms} ms",
+        flush=True,
+    )
     rows = [_cost(extents, _measure(url, extents, readers, share, args), readers, args) for extents in args.extents]
     idle, busy = rows[0], rows[-1]
     agent = (busy.agent_per_poll - idle.agent_per_poll) / busy.extents_per_poll

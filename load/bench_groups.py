@@ -134,12 +134,14 @@ class GroupsRow(NamedTuple):
         return (
             f"{self.groups:5} groups  {done['heartbeats'] / self.seconds:6.0f} heartbeats/s"
             f" {done['commits'] / self.seconds:6.0f} commits/s  agent {self.agent_cpu / self.seconds:6.1%}"
-            f" Postgres {self.postgres_cpu / self.seconds:6.1%} of a core, WAL {self.wal_bytes / self.seconds / 1e3:.0f}"
-            f" KB/s{late}{'  errors ' + str(done['errors']) if done['errors'] else ''}"
+            f" Postgres {self.postgres_cpu / self.seconds:6.1%} of a core,"
+            f" WAL {self.wal_bytes / self.seconds / 1e3:.0f} KB/s{late}{'  errors ' + str(done['errors']) if done['errors'] else ''}"
         )
 
 
-def _measure_clients(server: DevServer, groups: int, args: argparse.Namespace, *, commits: bool, beats: bool) -> GroupsRow:
+def _measure_clients(
+    server: DevServer, groups: int, args: argparse.Namespace, *, commits: bool, beats: bool
+) -> GroupsRow:
     agent = server.agents[0]
     host, _, port = agent.kafka.rpartition(":")
     work = {
@@ -172,7 +174,9 @@ def _measure_clients(server: DevServer, groups: int, args: argparse.Namespace, *
         answer = child.communicate("go\n")[0]
     passed = time.monotonic() - began
     cost = read_cost(server.metastore_url).since(spent)
-    return GroupsRow(groups, passed, _cpu_seconds(agent.pid) - used, cost.cpu_seconds, cost.wal_bytes, json.loads(answer))
+    return GroupsRow(
+        groups, passed, _cpu_seconds(agent.pid) - used, cost.cpu_seconds, cost.wal_bytes, json.loads(answer)
+    )
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -1,8 +1,8 @@
 """Members of many consumer groups (KIP-848) on raw connections, which fetch nothing: they join, heartbeat and commit.
 
 Runs as a separate process (started by load.bench_groups), so that the agent's CPU is counted alone. Prints `prepared`
-when each member has its partitions; after a line on stdin it runs for `seconds`, then prints one JSON object. Members of
-a group share some connections. A member that is late does not catch up: it says how much less it did.
+when each member has its partitions; after a line on stdin it runs for `seconds`, then prints one JSON object. Members
+of a group share some connections. A member that is late does not catch up: it says how much less it did.
 """
 
 from __future__ import annotations
@@ -151,7 +151,10 @@ async def _prepare(work: dict[str, Any], done: Done) -> list[SimulatedMember]:
             MemberLine(*await asyncio.open_connection(work["host"], work["port"])) for _ in range(work["connections"])
         ]
         groups.append(
-            [SimulatedMember(lines[n % len(lines)], f"group-{number}", work["topic"], done) for n in range(work["members"])]
+            [
+                SimulatedMember(lines[n % len(lines)], f"group-{number}", work["topic"], done)
+                for n in range(work["members"])
+            ]
         )
 
     async def limited(call: Callable[[], Any]) -> None:

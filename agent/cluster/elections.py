@@ -37,9 +37,7 @@ class _Elected(NamedTuple):
 class Elections(Generic[K]):
     """The winners among some agents."""
 
-    def __init__(
-        self, node_ids: Iterable[int], name: Callable[[K], str], before: Elections[K] | None = None
-    ) -> None:
+    def __init__(self, node_ids: Iterable[int], name: Callable[[K], str], before: Elections[K] | None = None) -> None:
         """`name`: of a role. `before`: the elections among other agents, of which winners are taken over."""
         self.node_ids = frozenset(node_ids)
         self._name = name

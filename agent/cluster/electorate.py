@@ -43,11 +43,13 @@ class Electorate:
         self._shards_before: dict[str | None, Elections[int]] = {}
         self._groups: Elections[str] | None = None
         self._groups_before: Elections[str] | None = None
-        self._controller: Elections[str] | None = None
+        self._controllers: Elections[str] | None = None
+        self._controllers_before: Elections[str] | None = None
         if before is not None:
             known = before._shards_before | before._shards
             self._shards_before = {zone: held for zone, held in known.items() if zone is None or zone in self.zones}
             self._groups_before = before._groups or before._groups_before
+            self._controllers_before = before._controllers or before._controllers_before
 
     def shards(self, zone: str | None) -> Elections[int]:
         """Return the elections for commit shards among the live agents of the zone; of all for None."""
@@ -64,9 +66,9 @@ class Electorate:
 
     def controller(self) -> AgentImage | None:
         """Return the live agent that clients see as the controller."""
-        if self._controller is None:
-            self._controller = Elections(self._node_ids(None), str)
-        return self.agent(self._controller.winner(CONTROLLER_ROLE))
+        if self._controllers is None:
+            self._controllers = Elections(self.live_node_ids, str, self._controllers_before)
+        return self.agent(self._controllers.winner(CONTROLLER_ROLE))
 
     def agent(self, node_id: int | None) -> AgentImage | None:
         """Return None for None."""

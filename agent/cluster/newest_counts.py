@@ -67,9 +67,7 @@ class NewestCounts:
             return unknown
         pairs = ((topic, now.get(topic.topic_id, topic)) for topic in topics)
         return unknown | {
-            topic.topic_id
-            for topic, newest in pairs
-            if newest is not topic and len(newest.listed) != len(topic.listed)
+            topic.topic_id for topic, newest in pairs if newest is not topic and len(newest.listed) != len(topic.listed)
         }
 
     def _doubling(self) -> frozenset[uuid.UUID]:

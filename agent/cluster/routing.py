@@ -15,8 +15,8 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from headrace.agent.cluster.electorate import Between, Electorate
 from headrace.agent.cluster.elections import score
+from headrace.agent.cluster.electorate import Between, Electorate
 from headrace.agent.cluster.spread import is_covered, spread_steps
 from headrace.metastore.keys import commit_shard, split_partition_key
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage

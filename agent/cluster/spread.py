@@ -34,7 +34,7 @@ def is_covered(topic_number: int, level: int) -> bool:
 def spread_steps(
     topic_number: int, partitions: int, registered: tuple[int, ...], live: tuple[int, ...]
 ) -> Generator[int, None, tuple[int, ...]]:
-    """Return the leader of each of a topic's partitions; yields how many pairs of partition and agent each step compared.
+    """Return the leader of each of a topic's partitions; yields how many pairs of partition and agent a step had.
 
     `registered`, `live`: node ids, ascending; at least one is live, and each live one is registered. Those that are not
     live keep their places: what they led is dealt to the others.

@@ -2,7 +2,8 @@
 
 Place: produce, fetch, groups and admin resolve names, ids and agents here.
 Invariant: `image` is replaced as a whole, never changed; a request takes it once and resolves each name
-once. An answer that takes longer than one step of the event loop takes `routes` once, and from it the image. A name or id that the image lacks is unknown only after `catch_up`.
+once. An answer that takes longer than one step of the event loop takes `routes` once, and from it the image. A name or
+id that the image lacks is unknown only after `catch_up`.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ from headrace.protocol.partition_counts import (
     TopicCounts,
     asks_for_counts,
     count_tags,
-    read_counts,
     counts_of_topic,
+    read_counts,
     with_counts,
 )
 from headrace.protocol.produce_codec import decode_produce

@@ -53,9 +53,7 @@ class DescribedTopics:
         self._authorizer = authorizer
         self._order = SortedTopics()
 
-    async def every(
-        self, image: MetadataImage, access: Access, slices: WorkSlices
-    ) -> list[TopicImage | TopicError]:
+    async def every(self, image: MetadataImage, access: Access, slices: WorkSlices) -> list[TopicImage | TopicError]:
         """Return all topics of the image that the client may describe, by name."""
         names = await self._order.names(image, slices)
         found = image.topics_by_name

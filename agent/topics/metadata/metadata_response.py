@@ -133,9 +133,7 @@ class MetadataRendering:
             operations=self.operations(topic) if self.topic_operations else NOT_ASKED,
         )
 
-    def _partitions(
-        self, topic: TopicImage, leaders: Sequence[AgentImage | None], indexes: Sequence[int]
-    ) -> bytes:
+    def _partitions(self, topic: TopicImage, leaders: Sequence[AgentImage | None], indexes: Sequence[int]) -> bytes:
         shown = []
         for index in indexes:
             leader = self._shown_leader(leaders[index])

@@ -169,7 +169,7 @@ def test_defaults_are_those_of_the_settings() -> None:
     assert workload.flush_bytes == settings.flush_bytes
     assert workload.early_flushes_s == flush_limits(Settings(bucket="s3://b/p")).rate
     assert workload.feed_poll_ms == settings.feed_poll_interval_ms
-    assert HEARTBEAT_SECONDS * 1000 == settings.group_consumer_heartbeat_interval_ms
+    assert settings.group_consumer_heartbeat_interval_ms == HEARTBEAT_SECONDS * 1000
 
 
 def test_the_command_prints_both_forms(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
