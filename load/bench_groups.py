@@ -135,7 +135,8 @@ class GroupsRow(NamedTuple):
             f"{self.groups:5} groups  {done['heartbeats'] / self.seconds:6.0f} heartbeats/s"
             f" {done['commits'] / self.seconds:6.0f} commits/s  agent {self.agent_cpu / self.seconds:6.1%}"
             f" Postgres {self.postgres_cpu / self.seconds:6.1%} of a core,"
-            f" WAL {self.wal_bytes / self.seconds / 1e3:.0f} KB/s{late}{'  errors ' + str(done['errors']) if done['errors'] else ''}"
+            f" WAL {self.wal_bytes / self.seconds / 1e3:.0f} KB/s{late}"
+            f"{'  errors ' + str(done['errors']) if done['errors'] else ''}"
         )
 
 

@@ -47,6 +47,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.request import ClientConnection, Request
 from headrace.protocol.wire import uvarint
 from headrace.storage.clock import SystemClock
+from headrace.storage.collector_tuning import tune_collector
 from load.machine_state import machine_state
 
 T = TypeVar("T")
@@ -245,6 +246,7 @@ async def measure_cluster(title: str, shape: tuple[int, int], agents: int, shard
     if level:
         log.append(encode_record(FeatureLevelRecord(name=LEADER_SPREAD, min_feature_level=1, max_feature_level=level)))
     image = apply(MetadataImage(), log)
+    tune_collector()  # as an agent does
     print(f"\n{title}: {topics:,} topics x {partitions}, {agents:,} agents, {shards:,} shards, leader.spread {level}")
     view = View(image, shards)
     await _answers(view, "first after the start", view.handler())

@@ -1,6 +1,8 @@
-"""Topics and partitions of a Metadata response (API key 3, versions 0-13) as bytes, hand-written: there may be 100,000.
+"""The parts of a Metadata response (API key 3, versions 0-13) as bytes, hand-written: there may be 100,000 partitions.
 
-Place: agent/topics/metadata puts the bytes after the list of agents, which protocol/typed.py encodes.
+    response_begin · count of topics · each topic (with its partitions) · response_end
+
+Place: under agent/topics/metadata, which makes the parts at different times.
 Invariant: the bytes are those that kio writes for the same values (a test compares every version).
 Source: Kafka's MetadataResponse.json; KIP-320 (leader epochs, v7), KIP-430 (operations, v8), KIP-516 (topic ids, v10).
 """
@@ -15,10 +17,31 @@ from headrace.protocol import wire
 from headrace.protocol.wire import INT16, INT32
 
 FIRST_FLEXIBLE = 9
+_FIRST_RACK, _FIRST_CONTROLLER, _FIRST_CLUSTER_ID, _FIRST_THROTTLE_TIME = 1, 1, 2, 3
 _FIRST_INTERNAL, _FIRST_OFFLINE, _FIRST_EPOCH, _FIRST_OPERATIONS, _FIRST_TOPIC_ID = 1, 5, 7, 8, 10
 _LAST_CLUSTER_OPERATIONS, _FIRST_ERROR = 10, 13
+ShownAgent = tuple[int, str, int, str | None]
+"""Node id, host, port, rack."""
 _PARTITION = struct.Struct(">hii")
 _PARTITION_WITH_EPOCH = struct.Struct(">hiii")
+
+
+def response_begin(version: int, agents: Sequence[ShownAgent], cluster_id: str, controller_id: int) -> bytes:
+    """Return what is before the list of topics. The throttle time is 0 (see protocol/typed.py)."""
+    flexible = version >= FIRST_FLEXIBLE
+    parts = [INT32.pack(0)] if version >= _FIRST_THROTTLE_TIME else []
+    parts.append(wire.size_prefix(len(agents), flexible))
+    for node_id, host, port, rack in agents:
+        parts += (INT32.pack(node_id), wire.string(host, flexible), INT32.pack(port))
+        if version >= _FIRST_RACK:
+            parts.append(wire.string(rack, flexible))
+        if flexible:
+            parts.append(wire.EMPTY_TAGS)
+    if version >= _FIRST_CLUSTER_ID:
+        parts.append(wire.string(cluster_id, flexible))
+    if version >= _FIRST_CONTROLLER:
+        parts.append(INT32.pack(controller_id))
+    return b"".join(parts)
 
 
 def replicas(version: int, nodes: Sequence[int], in_sync: Sequence[int], offline: Sequence[int]) -> bytes:
@@ -77,9 +100,3 @@ def response_end(version: int, cluster_operations: int) -> bytes:
     if version >= FIRST_FLEXIBLE:
         parts.append(wire.EMPTY_TAGS)
     return b"".join(parts)
-
-
-def without_topics(version: int, body: bytes) -> bytes:
-    """Return a response that has no topics up to its list of topics, whose count comes next."""
-    count = len(wire.size_prefix(0, version >= FIRST_FLEXIBLE))
-    return body[: len(body) - count - len(response_end(version, 0))]

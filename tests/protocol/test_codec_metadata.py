@@ -21,10 +21,12 @@ int32 = st.integers(-(2**31), 2**31 - 1)
 nodes = st.lists(int32, max_size=200).map(tuple)
 codes = st.sampled_from([ErrorCode.none, ErrorCode.leader_not_available, ErrorCode.unknown_topic_id])
 partitions = st.tuples(codes, st.integers(0, 2**31 - 1), int32, int32, nodes, nodes, nodes)
+texts = st.text(max_size=300).filter(lambda text: len(text.encode()) < 30_000)
+shown_agents = st.tuples(int32, texts, int32, st.none() | texts)
 topics = st.fixed_dictionaries(
     {
         "error_code": codes,
-        "name": st.text(max_size=300).filter(lambda text: len(text.encode()) < 30_000),
+        "name": texts,
         "topic_id": st.none() | st.uuids(),
         "is_internal": st.booleans(),
         "partitions": st.lists(partitions, max_size=4),
@@ -69,26 +71,24 @@ def own_topic(version: int, fields: dict[str, Any]) -> bytes:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @settings(max_examples=25)
-@given(found=st.lists(topics, max_size=3), operations=int32, agents=st.integers(0, 3))
+@given(found=st.lists(topics, max_size=3), operations=int32, agents=st.lists(shown_agents, max_size=200))
 def test_a_response_in_parts_is_the_whole_response(
-    version: int, found: list[dict[str, Any]], operations: int, agents: int
+    version: int, found: list[dict[str, Any]], operations: int, agents: list[codec.ShownAgent]
 ) -> None:
     served = schema(METADATA, version)
-    head = {
-        "brokers": tuple(
-            served.make("MetadataResponseBroker", node_id=n, host=f"agent-{n}", port=9092, rack=None)
-            for n in range(agents)
-        ),
-        "cluster_id": "cluster",
-        "controller_id": 1,
-        "error_code": ErrorCode.none,
-    }
     whole = served.response(
-        **head, topics=tuple(kio_topic(served, each) for each in found), cluster_authorized_operations=operations
+        brokers=tuple(
+            served.make("MetadataResponseBroker", node_id=node_id, host=host, port=port, rack=rack)
+            for node_id, host, port, rack in agents
+        ),
+        cluster_id="cluster",
+        controller_id=operations,
+        error_code=ErrorCode.none,
+        topics=tuple(kio_topic(served, each) for each in found),
+        cluster_authorized_operations=operations,
     )
-    bare = served.response(**head, topics=(), cluster_authorized_operations=7)
     parts = [
-        codec.without_topics(version, bytes(served.encode(1, bare)[1])),
+        codec.response_begin(version, agents, "cluster", operations),
         size_prefix(len(found), served.flexible),
         *(own_topic(version, each) for each in found),
         codec.response_end(version, operations),

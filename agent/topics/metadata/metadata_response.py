@@ -75,20 +75,13 @@ class MetadataRendering:
     def agents(self) -> bytes:
         """Return the response up to its list of topics."""
         agents = self.routes.live_agents if self.virtual is None else [self.virtual]
-        brokers = tuple(
-            self.schema.make("MetadataResponseBroker", node_id=a.node_id, host=e.host, port=e.port, rack=a.rack)
-            for a, e in ((agent, agent.endpoint(self.listener)) for agent in agents)
+        endpoints = [(agent, agent.endpoint(self.listener)) for agent in agents]
+        return codec.response_begin(
+            self.schema.version,
+            [(agent.node_id, at.host, at.port, agent.rack) for agent, at in endpoints],
+            self.cluster_id,
+            controller_id(self.routes) if self.virtual is None else self.virtual.node_id,
         )
-        entity = self.schema.response(
-            brokers=brokers,
-            cluster_id=self.cluster_id,
-            controller_id=controller_id(self.routes) if self.virtual is None else self.virtual.node_id,
-            topics=(),
-            cluster_authorized_operations=NOT_ASKED,
-            error_code=ErrorCode.none,
-        )
-        _, body = self.schema.encode(0, entity)
-        return codec.without_topics(self.schema.version, bytes(body))
 
     def end(self) -> bytes:
         """Return what follows the list of topics."""
