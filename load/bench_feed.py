@@ -112,7 +112,7 @@ async def _follow(url: str, readers: int, first: int, share: float, seconds: flo
     counted = [_Pages(store) for store in stores]
     followers = [
         FeedFollower(
-            pages,  # type: ignore[arg-type]
+            pages,
             index,
             AcknowledgedEnds(),
             Waiters(metrics),

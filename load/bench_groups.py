@@ -206,8 +206,12 @@ def _clients(args: argparse.Namespace) -> None:
 
 def _print_slopes(idle: GroupsRow, beats: GroupsRow, both: GroupsRow) -> None:
     """CPU microseconds of a heartbeat, and of a commit; cores of a group."""
-    for name, cpu in (("agent", lambda row: row.agent_cpu), ("Postgres", lambda row: row.postgres_cpu)):
-        rate = [cpu(row) / row.seconds for row in (idle, beats, both)]
+    rows = (idle, beats, both)
+    for name, used in (
+        ("agent", [row.agent_cpu for row in rows]),
+        ("Postgres", [row.postgres_cpu for row in rows]),
+    ):
+        rate = [cpu / row.seconds for cpu, row in zip(used, rows, strict=True)]
         beat = (rate[1] - rate[0]) / (beats.done["heartbeats"] / beats.seconds)
         heartbeats = both.done["heartbeats"] / both.seconds
         commit = (rate[2] - rate[0] - beat * heartbeats) / (both.done["commits"] / both.seconds)

@@ -91,7 +91,7 @@ class SimulatedMember:
 
     async def settle(self) -> None:
         """Tell the group what the member owns: all that it was given."""
-        owned = ()
+        owned: tuple[Any, ...] = ()
         if self._topic_id is not None:
             owned = (HEARTBEAT.make("TopicPartitions", topic_id=self._topic_id, partitions=self.partitions),)
         await self._beat(topic_partitions=owned)

@@ -40,7 +40,7 @@ class Elections(Generic[K]):
     def __init__(self, node_ids: Iterable[int], name: Callable[[K], str], before: Elections[K] | None = None) -> None:
         """`name`: of a role. `before`: the elections among other agents, of which winners are taken over."""
         self.node_ids = frozenset(node_ids)
-        self._name = name
+        self._name: Callable[[K], str] = name
         self._elected: dict[K, _Elected] = {} if before is None else before._taken_over(self.node_ids)
 
     def winner(self, role: K) -> int | None:

@@ -52,7 +52,7 @@ class Routes:
         """`before`: the routes of an earlier image, of which this one takes what did not change."""
         self.image = image
         if before is not None and before.image.agents is image.agents:
-            self._electorate = before._electorate
+            self._electorate: Electorate = before._electorate
         else:
             self._electorate = Electorate(image, None if before is None else before._electorate)
         self._commit_shards = commit_shards
