@@ -14,7 +14,6 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.consumer.group import ConsumerGroup
 from headrace.agent.groups.consumer.topics import GroupTopics
-from headrace.agent.groups.held_groups import TICK_SECONDS
 from headrace.metastore.log.kip631_records import ConfigRecord
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import schema
@@ -376,34 +375,3 @@ async def test_one_turn_of_the_event_loop_changes_one_group(
     joins = changes[before:]
     assert len(joins) >= 19
     assert len(set(joins)) == len(joins), "each in another turn"
-
-
-async def test_heartbeats_that_change_nothing_measure_one_group_in_a_turn(
-    world: GroupsWorld, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the members use is computed for each of them; heartbeats of all groups come in each turn."""
-    groups = [name for n in range(40) if world.coordinator(name := f"g-{n}") is world.home][:8]
-    epochs = {}
-    for group in groups:
-        answer = await heartbeat(world.home, "m", 0, group_id=group)
-        epochs[group] = answer.member_epoch
-        await heartbeat(world.home, "m", answer.member_epoch, group_id=group, owned=assigned(answer) or {})
-    await fake_clock.advance(2)
-    measured: list[str] = []
-    real = ConsumerGroup.sizes
-
-    def sizes(self: ConsumerGroup) -> Any:
-        measured.append(self.group_id)
-        return real(self)
-
-    monkeypatch.setattr(ConsumerGroup, "sizes", sizes)
-    turns = 4
-    for _ in range(turns):
-        for group in groups:
-            await heartbeat(world.home, "m", epochs[group], group_id=group)
-        await fake_clock.advance(TICK_SECONDS)
-    assert 0 < len(measured) <= turns + 1
-    answer = await heartbeat(world.home, "other", 0, group_id=groups[-1])
-    assert answer.error_code is ErrorCode.none
-    await fake_clock.advance(TICK_SECONDS)
-    assert groups[-1] in measured[-2:], "one that changed is measured in the next turn"
