@@ -2,7 +2,7 @@
 
 Place: under held_groups.py, which tells what happens to a group; group_memory.py has the results.
 Invariant: what joins a group counts at once (GroupMemory.add); a group that changed is measured soon after. Heartbeats
-that change nothing are most of all requests, and measuring takes 4 µs for each member, so a turn measures only
+that change nothing are most of all requests, and measuring takes some 2 µs for each member, so a turn measures only
 HEARD_AT_ONCE groups that have nothing else.
 """
 
