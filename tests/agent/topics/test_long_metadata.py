@@ -338,6 +338,37 @@ async def test_a_topic_that_doubles_during_the_answer_is_not_described(
     assert (found.error_code, len(found.partitions)) == (0, 4), "planted: the old count after the new one"
 
 
+async def shown_to_the_last() -> int:
+    """Return how many partitions the last of several clients is shown that share an answer, if the topic doubled after
+    the second one got it.
+    """
+    small = [topic(number, 4) for number in range(20)]
+    view = BigView(image(small, agents(3)))
+    handler = metadata(view, units_max=10, newest=NewestCounts(view, ManualClock(), lambda: False))
+    requests = [all_topics() for _ in range(5)]
+    asked = [asyncio.create_task(handler(request)) for request in requests]
+    doubled = image([topic(0, 8), *small[1:]], agents(3))
+    asked[1].add_done_callback(lambda _: setattr(view, "image", doubled))
+    answers = await asyncio.gather(*asked)
+    counts = [
+        len(topics_of(request, answer)[small[0].name].partitions)
+        for request, answer in zip(requests, answers, strict=True)
+    ]
+    assert counts[:2] == [4, 4]
+    return counts[-1]
+
+
+@pytest.mark.requirement("X5")
+async def test_an_answer_is_not_shared_after_a_topic_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await shown_to_the_last() == 8
+
+    async def unseen(*_: object) -> frozenset[uuid.UUID]:
+        return NONE
+
+    monkeypatch.setattr(NewestCounts, "changed_since", unseen)
+    assert await shown_to_the_last() == 4, "planted: the old count after the new one"
+
+
 # -- pages
 
 
