@@ -82,7 +82,7 @@ class Followed(NamedTuple):
 
 
 class _Pages:
-    """A metastore whose pages of the feed are counted."""
+    """A metastore that counts its pages of the feed."""
 
     def __init__(self, store: PostgresMetastore) -> None:
         self._store = store

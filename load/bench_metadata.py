@@ -6,8 +6,8 @@ for three agents. No Postgres, no network: seconds of this process's CPU, each t
 rounds but for the big log, which is run once. Memory is what the resident set grew by.
 
 Then a cluster of 100,000 partitions and so many agents in three zones, with 1,024 commit shards, and one with few
-agents whose leaders are dealt by topic: what each change of the image costs an agent, Metadata of one topic and of all,
-and the longest time for which the event loop ran nothing else. Time is CPU of this process here, too, so other
+agents and leaders that are dealt by topic: what each change of the image costs an agent, Metadata of one topic and of
+all, and the longest time for which the event loop ran nothing else. Time is CPU of this process here, too, so other
 programs on the machine do not count.
 """
 

@@ -2,8 +2,8 @@
 
 From 0.1 to 100 GB/s of writes: agents, files, extents, Postgres, WAL, and the part of the feed that each agent follows:
 of the shards that it leads for the clients of its zone, and of those that it is assigned (decisions/0087); and consumer
-groups whose members commit offsets every 5 s (python -m load.bench_groups --groups 10 100). Each row is compared with
-what one Postgres, one agent and one bucket can do. The sums are those of `headrace cost`, over the same measured
+groups with members that commit offsets every 5 s (python -m load.bench_groups --groups 10 100). Each row is compared
+with what one Postgres, one agent and one bucket can do. The sums are those of `headrace cost`, over the same measured
 constants (cli/cost/constants.toml), and the feed's (python -m load.bench_feed).
 `--page` writes the tables of docs/understand/SCALE.md; a test compares them.
 Invariant: pure; a number is measured, a setting's default, or an assumption that the page names as one.

@@ -3,7 +3,7 @@
 Place: routing.py has one object for each set of agents: those of a zone for commit shards, all for groups.
 Invariant: the agent with the highest score is elected, so the same agents elect the same one in every process and
 release; the score is fixed (BLAKE2b). An object always decides for its own agents. It takes over what an earlier object
-found: an agent that came is compared with the winner of each role, and only roles whose winner has gone are elected
+found: an agent that came is compared with the winner of each role, and only roles of winners that went are elected
 again. So with 1,000 agents and 1,024 shards a change costs about one score per shard, not a million.
 """
 

@@ -58,7 +58,7 @@ class Electorate:
         return self._shards[zone]
 
     def coordinator(self, group_id: str) -> AgentImage | None:
-        """Return the agent for the group, of all whose lease counts."""
+        """Return the agent for the group, of all that hold a lease."""
         if self._groups is None:
             members = (agent.node_id for agent in self.agents.values() if agent.member)
             self._groups = Elections(members, group_role, self._groups_before)

@@ -1,6 +1,6 @@
 """The names of all topics in order, for answers that list them.
 
-Place: Metadata of all topics, and DescribeTopicPartitions, whose cursor is a name.
+Place: Metadata of all topics, and DescribeTopicPartitions, which has a name as cursor.
 Invariant: sorted once for each set of topics, in slices: 100,000 names take 50 ms.
 """
 
