@@ -41,11 +41,15 @@ class Servers:
     """One primary with a migrated metastore, and servers made from it. Use it in a `with`.
 
     `home`: an empty directory that keeps them; None for one that goes with the context. `tcp`: they also listen on
-    127.0.0.1, all with one password. `fsync`: as the embedded Postgres has it.
+    127.0.0.1, all with one password. `fsync`: as the embedded Postgres has it. `prepared`: what make_primary made; the
+    primary is a copy of it, which takes a tenth of the time.
     """
 
-    def __init__(self, home: Path | None = None, *, fsync: bool = False, tcp: bool = False) -> None:
+    def __init__(
+        self, home: Path | None = None, *, fsync: bool = False, tcp: bool = False, prepared: Path | None = None
+    ) -> None:
         self._made = home is None
+        self._prepared = prepared
         self._home = home or Path(tempfile.mkdtemp(prefix="headrace-servers-"))
         self._home.chmod(0o711)
         self._fsync = fsync
@@ -55,9 +59,12 @@ class Servers:
 
     def __enter__(self) -> Servers:
         try:
-            primary = self.start("primary")
-            run(primary.url(), f"CREATE DATABASE {DATABASE}")
-            migrate(self.url("primary"))
+            if self._prepared is None:
+                run(self.start("primary").url(), f"CREATE DATABASE {DATABASE}")
+                migrate(self.url("primary"))
+            else:
+                copy_data(self._prepared, self._home / "primary")
+                self.start("primary")
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -249,6 +256,21 @@ class Servers:
         while ask(self._running[name].url(), question) != (True,):
             assert time.monotonic() < give_up_at, question
             time.sleep(0.02)
+
+
+def make_primary(home: Path) -> Path:
+    """Make a primary with a migrated metastore below an empty directory, and stop it; its directory.
+
+    All copies of it have one system identifier and cluster id, as copies of a volume have.
+    """
+    with Servers(home):
+        pass
+    return home / "primary"
+
+
+def copy_data(made: Path, to: Path) -> None:
+    """Copy the directory of a stopped EmbeddedPostgres, with owners and modes; `to` must not exist."""
+    subprocess.run(["cp", "-a", str(made.resolve()), str(to)], check=True)
 
 
 def run(url: str, sql: str) -> None:

@@ -93,9 +93,17 @@ def ended_agent(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
 class AgentUnderTest:
     """Ready for clients once the context is entered; leaving it ends the process."""
 
-    def __init__(self, settings: Mapping[str, object], environment: Mapping[str, str] | None = None) -> None:
-        """`environment`: of a new interpreter. None: as `headrace dev`, from code that is loaded already."""
+    def __init__(
+        self,
+        settings: Mapping[str, object],
+        environment: Mapping[str, str] | None = None,
+        errors: Path | None = None,
+    ) -> None:
+        """`environment`: of a new interpreter. None: as `headrace dev`, from code that is loaded already. `errors`: a
+        file for the log of an agent from loaded code, else this process's.
+        """
         self._environment = environment
+        self._errors = errors
         flags = [part for name, value in settings.items() for part in (f"--{name.replace('.', '-')}", str(value))]
         kafka = () if "listeners" in settings else ("--listeners", "PLAINTEXT://127.0.0.1:0")
         self._words = [*kafka, "--http-port", "0", *flags]
@@ -105,7 +113,7 @@ class AgentUnderTest:
 
     def __enter__(self) -> AgentUnderTest:
         reading, writing = os.pipe()
-        self._process = Forked(self._words, writing) if self._environment is None else self._started(writing)
+        self._process = self._forked(writing) if self._environment is None else self._started(writing)
         os.close(writing)
         self._output = open(reading)  # closed at the end: a full pipe would stop the agent
         for line in self._output:
@@ -114,6 +122,12 @@ class AgentUnderTest:
                 return self
         self._output.close()
         raise RuntimeError(f"agent ended with status {self._process.wait(SECONDS_MAX)} before it was ready")
+
+    def _forked(self, output: int) -> Forked:
+        if self._errors is None:
+            return Forked(self._words, output)
+        with self._errors.open("a") as log:
+            return Forked(self._words, output, log.fileno())
 
     def _started(self, output: int) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "headrace.cli.main", "agent", *self._words]

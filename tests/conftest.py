@@ -27,7 +27,9 @@ from hypothesis import HealthCheck, settings
 from headrace.config.cluster_values import NEEDED_TO_DELETE, proposed
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.installation import remove_data_dir
 from headrace.metastore.postgres.migrate import migrate
+from load.postgres_servers import make_primary
 from load.tools import why_missing
 from load.tools.postgres import find_pgbouncer, find_postgres
 from tests.manual_clock import ManualClock
@@ -98,6 +100,17 @@ def pooler_port(postgres_server: EmbeddedPostgres) -> Iterator[int]:
 
 
 @pytest.fixture(scope="session")
+def prepared_primary() -> Iterator[Path | None]:
+    """The directory of a stopped server with a migrated metastore: `Servers` copies it. None where Postgres cannot
+    reach this process's temporary folder, so that its data is placed elsewhere.
+    """
+    with tempfile.TemporaryDirectory(prefix="headrace-primary-") as directory:
+        made = make_primary(Path(directory))
+        yield None if (made / "pgdata").is_symlink() else made
+        remove_data_dir(made)
+
+
+@pytest.fixture(scope="session")
 def metastore_template(postgres_server: EmbeddedPostgres) -> str:
     """The name of a migrated database that is copied for each test; no test connects to it.
 
@@ -107,6 +120,8 @@ def metastore_template(postgres_server: EmbeddedPostgres) -> str:
     _run(postgres_server, f"CREATE DATABASE {TEMPLATE}")
     migrate(postgres_server.url(TEMPLATE), values={name: proposed(Settings())[name] for name in NEEDED_TO_DELETE})
     before_keys(postgres_server.url(TEMPLATE))
+    # the first session after a change of the catalogs writes them to a file, which copies of the database then have
+    psycopg.connect(postgres_server.url(TEMPLATE)).close()
     return TEMPLATE
 
 

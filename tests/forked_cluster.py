@@ -26,6 +26,10 @@ from headrace.metastore.postgres.migrate import migrate
 from load.dev_server import AgentAddress, DevServer
 from tests.agent_process import AgentUnderTest
 
+FEED_POLL_MS = 50
+"""While consumers wait at the end, as they do in most tests, an agent polls every 15 ms by default: more than it needs
+there.
+"""
 _numbers = itertools.count(1)
 
 
@@ -39,14 +43,17 @@ class ForkedCluster(DevServer):
         *,
         agents: int = 1,
         settings: Mapping[str, object] | None = None,
+        errors: Path | None = None,
     ) -> None:
-        """`settings`: dotted names, as in a properties file."""
+        """`settings`: dotted names, as in a properties file. `errors`: a file for the agents' log, else stderr."""
         super().__init__(data_dir, agents=agents)
         self._server = server
+        self._log = errors
         self._database = f"cluster_{next(_numbers)}"
         self.metastore_url = server.url(self._database)
         self.bucket = (data_dir / "bucket").as_uri()
-        self._settings: dict[str, object] = {"log.level": "warning", **(settings or {})}
+        usual = {"log.level": "warning", "feed.poll.interval.ms": FEED_POLL_MS}
+        self._settings: dict[str, object] = {**usual, **(settings or {})}
         self._settings |= {"metastore.url": self.metastore_url, "bucket": self.bucket}
         self._settings["process.roles"] = "broker,compactor,controller"
         self._stack = ExitStack()
@@ -66,7 +73,8 @@ class ForkedCluster(DevServer):
         (self._data_dir / "bucket").mkdir(parents=True)
         cluster_id = migrate(self.metastore_url, values=proposed(given)).cluster_id
         asyncio.run(format_bucket(given, cluster_id))
-        agents = [AgentUnderTest(self._settings | {"node.id": number}) for number in range(1, self._count + 1)]
+        numbers = range(1, self._count + 1)
+        agents = [AgentUnderTest(self._settings | {"node.id": number}, errors=self._log) for number in numbers]
         with ThreadPoolExecutor(self._count) as pool:
             list(pool.map(self._stack.enter_context, agents))
         for agent in agents:

@@ -1,8 +1,15 @@
-"""Loads the schemas of all requests: what an agent does in its first seconds, once for all agents of the tests."""
+"""Loads the schemas of all requests: what an agent does in its first seconds, once for all agents of the tests.
+
+These agents find the names of tests/loopback_names, too.
+"""
 
 from __future__ import annotations
 
+import socket
+
 from headrace.agent.serve.dispatch import loaded_schemas
 from headrace.protocol.api_versions import APIS
+from tests.loopback_names import sitecustomize
 
+setattr(socket, "getaddrinfo", sitecustomize.getaddrinfo)  # noqa: B010 - mypy knows its signature
 LOADED = list(loaded_schemas(APIS.values()))

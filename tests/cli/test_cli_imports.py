@@ -43,7 +43,11 @@ def test_the_overview_and_the_version_import_no_dependency(words: list[str]) -> 
 
 
 @pytest.mark.parametrize(
-    "command", ["agent", "compactor", "topics", "groups", "configs", "records", "cluster", "shell", "console"]
+    "command",
+    [
+        *("agent", "compactor", "topics", "shell", "console"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("groups", "configs", "records", "cluster")),
+    ],
 )
 def test_help_and_tools_import_no_service(command: str) -> None:
     assert not _modules(command, "--help") & set(SERVICE)
@@ -61,6 +65,9 @@ def test_an_agent_loads_no_worker_and_nothing_of_the_tests() -> None:
     assert not {name for name in imported if name.startswith(("hypothesis", "pytest", "headrace.compactor"))}
 
 
-@pytest.mark.parametrize("code", [f"{LOAD}; {HYPOTHESIS}; {PRINT}", f"{HYPOTHESIS}; {LOAD}; {PRINT}"])
+@pytest.mark.parametrize(
+    "code",
+    [f"{LOAD}; {HYPOTHESIS}; {PRINT}", pytest.param(f"{HYPOTHESIS}; {LOAD}; {PRINT}", marks=pytest.mark.slow)],
+)
 def test_hypothesis_can_be_imported_next_to_an_agents_code(code: str) -> None:
     assert "hypothesis.strategies" in _printed(code)

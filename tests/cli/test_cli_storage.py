@@ -203,8 +203,8 @@ def main_in_thread(argv: list[str]) -> int:
     ("command", "stored", "said"),
     [
         ("agent", None, NOT_FORMATTED),
-        ("compactor", ANOTHER, TWO_CLUSTERS),
-        pytest.param("agent", ANOTHER, TWO_CLUSTERS, marks=pytest.mark.slow),
+        ("agent", ANOTHER, TWO_CLUSTERS),
+        pytest.param("compactor", ANOTHER, TWO_CLUSTERS, marks=pytest.mark.slow),
         pytest.param("compactor", None, NOT_FORMATTED, marks=pytest.mark.slow),
     ],
 )

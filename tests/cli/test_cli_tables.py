@@ -218,7 +218,7 @@ def test_two_workers_one_of_them_killed_again_and_again(
             other.wait(SECONDS_MAX)
     shown = caught_up(run, topic, sent)
     assert shown["catalog"]["name"] == "dev"
-    assert by_pyiceberg(shown["read_with"]["pyiceberg"]) == consumed(server, topic, ends_of(shown))
+    assert seen(rows_by_duckdb(shown["read_with"]["duckdb"])) == consumed(server, topic, ends_of(shown))
 
 
 def test_pause_resume_list_and_drop(server: DevServer, run: Run) -> None:

@@ -184,7 +184,7 @@ async def test_a_wrong_address_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
     ("comes_back", "command"),
     [
         (True, "agent"),
-        (False, "compactor"),
+        pytest.param(False, "compactor", marks=pytest.mark.slow),
         pytest.param(True, "compactor", marks=pytest.mark.slow),
         pytest.param(False, "agent", marks=pytest.mark.slow),
     ],

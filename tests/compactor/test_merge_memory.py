@@ -84,7 +84,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 """Each of a few KB, and sound; by what it unpacks to."""
 
 
-@pytest.mark.parametrize("codec", [None, Codec.NONE, Codec.GZIP], ids=str)
+@pytest.mark.parametrize("codec", [None, pytest.param(Codec.NONE, marks=pytest.mark.slow), Codec.GZIP], ids=str)
 @pytest.mark.parametrize("name", list(BOMBS))
 async def test_what_a_batch_unpacks_to_decides_nothing(name: str, codec: Codec | None) -> None:
     """Also in topics with a compression.type that makes the merge open every batch."""

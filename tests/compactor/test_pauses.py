@@ -47,8 +47,15 @@ async def paused(work: Coroutine[Any, Any, None], wire: PausingWire) -> Any:
         await task
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize(
+    ("level", "after"),
+    [
+        pytest.param(1, True, id="1-after"),
+        pytest.param(2, False, id="2-before"),
+        pytest.param(1, False, id="1-before", marks=pytest.mark.slow),
+        pytest.param(2, True, id="2-after", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_merge(world: CompactionWorld, level: int, after: bool) -> None:
     keys = await world.topic("t", 3)
     step, was_stopped = 0, True
@@ -92,8 +99,15 @@ async def test_retention(metastore: PostgresMetastore, metastore_url: str, after
         assert await unaccounted(raw) == []
 
 
-@pytest.mark.parametrize("kind", ["delete", "sweep"])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("kind", "after"),
+    [
+        pytest.param("delete", False, id="delete-before"),
+        pytest.param("sweep", True, id="sweep-after"),
+        pytest.param("delete", True, id="delete-after", marks=pytest.mark.slow),
+        pytest.param("sweep", False, id="sweep-before", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_deletion(metastore: PostgresMetastore, metastore_url: str, kind: str, after: bool) -> None:
     """While it is stopped, objects are stored and committed under new ids, and others become dead."""
     world = await JanitorWorld.open(metastore, metastore_url)

@@ -22,14 +22,14 @@ SETTINGS: dict[str, object] = {
 """What the tests of `server` wait for happens soon."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def one_agent(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     """A single agent, so that what it answered it also shows; one for all that take it."""
     with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), settings={"linger.ms": 25}) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     """Two agents; one cluster for all that take it. A test names its topics and groups by what it tests."""
     with ForkedCluster(postgres_server, tmp_path_factory.mktemp("dev"), agents=2, settings=SETTINGS) as running:

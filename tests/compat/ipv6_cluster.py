@@ -6,6 +6,8 @@ the number of agents.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.cli.main import main as headrace
 from load.dev_server import DevServer
 from tests.confluent_records import read
 
@@ -37,9 +40,9 @@ def main(directory: str, advertised: str, bound: str, agents: str) -> None:
         seen["records"] = round_trip(server.bootstrap)
         pages = [agent.http.replace(f"[{bound}]", f"[{advertised}]") for agent in server.agents]
         seen["ready"] = [page(f"http://{address}/readyz")[0] for address in pages]
-        tool = [sys.executable, "-m", "headrace.cli.main", "topics", "list", "--bootstrap-server", server.bootstrap]
-        listed = subprocess.run([*tool, "--json"], capture_output=True, text=True, timeout=SECONDS_MAX)
-        seen["tool"] = listed.stdout or listed.stderr
+        with contextlib.redirect_stdout(io.StringIO()) as listed:
+            assert headrace(["topics", "list", "--bootstrap-server", server.bootstrap, "--json"]) == 0
+        seen["tool"] = listed.getvalue()
         seen["console"] = console(server.bootstrap, advertised)
     print(json.dumps(seen))
 

@@ -15,10 +15,12 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from load.tools import JAVA_LIBRARIES
 from tests.compat.clients import CLIENTS, TIMEOUT_SECONDS, Client
 from tests.compat.readers import READERS, Reader, Readings, Record, confluent
+from tests.forked_cluster import ForkedCluster
 from tests.java_program import run_java
 
 TOPIC = "compacted"
@@ -43,10 +45,13 @@ def server_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cleaned(tmp_path_factory: pytest.TempPathFactory, server_log: Path) -> Iterator[DevServer]:
+def cleaned(
+    postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory, server_log: Path
+) -> Iterator[DevServer]:
     """A server with the topic after the cleaner did its work: one record is left of six."""
     settings = {"linger.ms": 25, "log.cleaner.backoff.ms": 200, "group.initial.rebalance.delay.ms": 100}
-    with DevServer(tmp_path_factory.mktemp("dev"), settings=settings, errors=server_log) as running:
+    place = tmp_path_factory.mktemp("dev")
+    with ForkedCluster(postgres_server, place, settings=settings, errors=server_log) as running:
         create(running.bootstrap, TOPIC)
         send(running.bootstrap, TOPIC, SENT)
         wait_for(running.bootstrap, TOPIC, LEFT, END)

@@ -1,19 +1,21 @@
-"""Seven real clients write through `headrace dev` and read each other's data, 10,000 records each."""
+"""Seven real clients write 10,000 records each into one topic, and each of them reads the records of all."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from headrace.metastore.partitions.partitioners import PARTITIONERS
 from load.dev_server import DevServer
-from tests.compat.clients import CLIENTS, Client, pairs
+from tests.compat.clients import CLIENTS, TIMEOUT_SECONDS, Client, pairs
 from tests.confluent_records import read
 
 RECORDS = 10_000
 PARTITIONS = 4
+TOPIC = "written-by-all"
 REPLICAS = 3
 """More than there are agents, so clients see a replica that is no broker."""
 PARTITIONER_OF = {"confluent": "crc32", "kcat": "crc32", "sarama": "fnv1a"}
@@ -21,54 +23,62 @@ PARTITIONER_OF = {"confluent": "crc32", "kcat": "crc32", "sarama": "fnv1a"}
 
 
 @pytest.fixture(scope="module")
-def topics(server: DevServer) -> dict[str, str]:
-    """Client name -> the topic that it has written."""
-    written = {}
-    for client in CLIENTS:
-        if client.missing is None:
-            topic = f"written-by-{client.name}"
-            asyncio.run(server.create_topic(topic, PARTITIONS, replication_factor=REPLICAS))
-            client.produce(server.bootstrap, topic, RECORDS)
-            written[client.name] = topic
-    return written
+def writers(server: DevServer) -> list[str]:
+    """Names of the clients that have written the topic."""
+    asyncio.run(server.create_topic(TOPIC, PARTITIONS, replication_factor=REPLICAS))
+    present = [client for client in CLIENTS if client.missing is None]
+    for client in present:
+        client.produce(server.bootstrap, TOPIC, RECORDS)
+    return [client.name for client in present]
 
 
 @pytest.mark.parametrize(
     "reader",
-    [  # kafkajs takes seconds to join each group
+    [  # kafkajs takes seconds to join a group
         pytest.param(client, id=client.name, marks=pytest.mark.slow if client.name == "kafkajs" else ())
         for client in CLIENTS
     ],
 )
-def test_reads_what_every_client_wrote(reader: Client, server: DevServer, topics: dict[str, str]) -> None:
+def test_reads_what_every_client_wrote(reader: Client, server: DevServer, writers: list[str]) -> None:
     if reader.missing is not None:
         pytest.skip(reader.missing)
-    for writer, topic in topics.items():
-        values = reader.consume(server.bootstrap, topic, RECORDS)
+    found: dict[str, list[str]] = {writer: [] for writer in writers}
+    for value in reader.consume(server.bootstrap, TOPIC, RECORDS * len(writers)):
+        found[writer_of(value)].append(value)
+    for writer, values in found.items():
         assert sorted(values) == sorted(value.decode() for _, value in pairs(writer, RECORDS)), writer
         assert_order_per_key(values)
 
 
 @pytest.mark.requirement("X5")
-def test_every_key_is_where_the_writers_partitioner_puts_it(server: DevServer, topics: dict[str, str]) -> None:
-    for writer, topic in topics.items():
+def test_every_key_is_where_the_writers_partitioner_puts_it(server: DevServer, writers: list[str]) -> None:
+    placed = [keys_of(server.bootstrap, partition) for partition in range(PARTITIONS)]
+    for writer in writers:
         name = PARTITIONER_OF.get(writer, "murmur2")
-        placed = {partition: keys_of(server.bootstrap, topic, partition) for partition in range(PARTITIONS)}
-        assert sum(map(len, placed.values())) == len({key for key, _ in pairs(writer, RECORDS)})
-        for partition, keys in placed.items():
-            assert {PARTITIONERS[name](key) % PARTITIONS for key in keys} == {partition}, (writer, name)
+        assert sum(len(keys[writer]) for keys in placed) == len({key for key, _ in pairs(writer, RECORDS)})
+        for partition, keys in enumerate(placed):
+            assert {PARTITIONERS[name](key) % PARTITIONS for key in keys[writer]} == {partition}, (writer, name)
 
 
-def keys_of(bootstrap: str, topic: str, partition: int) -> set[bytes]:
-    """All keys of a partition."""
+def keys_of(bootstrap: str, partition: int) -> dict[str, set[bytes]]:
+    """Return the keys of a partition by the client that wrote them."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "keys", "enable.auto.commit": False})
-    place = TopicPartition(topic, partition, 0)
+    place = TopicPartition(TOPIC, partition, 0)
     consumer.assign([place])
+    found: dict[str, set[bytes]] = defaultdict(set)
     try:
-        messages = read(consumer, consumer.get_watermark_offsets(place)[1], 60)
-        return {key for message in messages if (key := message.key()) is not None}
+        for message in read(consumer, consumer.get_watermark_offsets(place)[1], TIMEOUT_SECONDS):
+            key, value = message.key(), message.value()
+            if key is not None and value is not None:
+                found[writer_of(value.decode())].add(key)
+        return found
     finally:
         consumer.close()
+
+
+def writer_of(value: str) -> str:
+    """Return the client that wrote this value."""
+    return value.rpartition("-")[0]
 
 
 def assert_order_per_key(values: list[str]) -> None:

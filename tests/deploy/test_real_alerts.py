@@ -145,8 +145,8 @@ def test_every_critical_alert_is_tested() -> None:
     assert TESTED == CRITICAL
 
 
-async def test_dependencies_roles_and_agents_that_are_gone(world: World, tmp_path: Path) -> None:
-    """One agent without the other roles; then one with all of them loses the bucket's PUTs, Postgres, and itself."""
+async def test_roles_and_agents_that_are_gone(world: World, tmp_path: Path) -> None:
+    """One agent without the other roles; then one with all of them, until it ends."""
     agent = await world.start("broker")
 
     def lacks_roles(page: Scrape) -> bool:
@@ -161,7 +161,14 @@ async def test_dependencies_roles_and_agents_that_are_gone(world: World, tmp_pat
     calm = await _page_with(agent, _is_healthy)
     for alert in ("HeadraceNoActiveController", "HeadraceNoCompactor"):
         assert_fires(alert, [calm], [poor], tmp_path / alert)
+    await world.stop(agent)
+    assert_fires("HeadraceNoAgents", [calm], [None], tmp_path / "agents")
 
+
+async def test_dependencies_that_fail(world: World, tmp_path: Path) -> None:
+    """An agent loses the bucket's PUTs, and Postgres."""
+    agent = await world.start("broker,controller,compactor")
+    calm = await _page_with(agent, _is_healthy)
     world.bucket.fault = "deny_puts"
     await asyncio.to_thread(_produce_in_vain, agent.kafka)
     denied = await _page_with(agent, _failing("bucket"))
@@ -175,8 +182,6 @@ async def test_dependencies_roles_and_agents_that_are_gone(world: World, tmp_pat
     assert_fires("HeadraceMetastoreFails", [calm], [away], tmp_path / "metastore")
     world.postgres.target = port
     await _page_with(agent, _is_healthy)
-    await world.stop(agent)
-    assert_fires("HeadraceNoAgents", [calm], [None], tmp_path / "agents")
 
 
 def _produce_in_vain(address: str) -> None:

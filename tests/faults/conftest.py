@@ -13,6 +13,7 @@ import pytest
 from load.torture.tracebacks import tracebacks_of
 from tests.agent_process import AgentUnderTest, format_storage
 from tests.fixtures_s3 import BUCKET, aws_credentials, moto_url, real_s3_url, s3_url
+from tests.forked_cluster import FEED_POLL_MS
 
 _SPARKS_OWN = "pyspark."
 """A worker of Spark that an earlier test of this process started, and that Spark left."""
@@ -24,7 +25,7 @@ __all__ = ["aws_credentials", "moto_url", "real_s3_url", "s3_url"]
 
 EAGER_COMPACTION = {
     "process.roles": "broker,controller,compactor",
-    "compaction.interval.ms": 300,
+    "compaction.interval.ms": 500,
     "compaction.min.age.ms": 0,
     "compaction.max.age.ms": 300,
 }
@@ -53,6 +54,7 @@ def _formatted(metastore_url: str, s3_url: str) -> dict[str, object]:
         "broker.session.timeout.ms": 3_000,
         "broker.heartbeat.interval.ms": 500,
         "group.initial.rebalance.delay.ms": 0,
+        "feed.poll.interval.ms": FEED_POLL_MS,
         "linger.ms": 25,
         "log.level": "warning",
     } | EAGER_COMPACTION

@@ -99,6 +99,11 @@ class Scene:
         for group, each in self.groups().items():
             assert sorted(value for reader in each for value in reader.values) == everything, group
 
+    def coordinators(self) -> set[int]:
+        """Node ids of the agents that coordinate the groups."""
+        described = self.admin.describe_consumer_groups(list(self.groups()))
+        return {each.result(SECONDS_MAX).coordinator.id for each in described.values()}
+
     def changes(self) -> list[int]:
         return [len(reader.changes) for reader in self.readers]
 
@@ -189,6 +194,5 @@ def test_groups_move_to_a_new_agent_without_a_rebalance(settings: dict[str, obje
             scene.produce(200)
             scene.read_once()
             assert scene.changes() == before, [reader.changes for reader in scene.readers]
-            described = scene.admin.describe_consumer_groups(list(scene.groups()))
-            assert {each.result(300).coordinator.id for each in described.values()} == {newcomer_id}
+            scene.until(lambda: scene.coordinators() == {newcomer_id}, "groups at the new agent")
             scene.close()

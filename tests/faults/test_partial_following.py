@@ -19,7 +19,7 @@ from tests.confluent_records import consume
 from tests.forked_cluster import ForkedCluster
 
 TOPIC = "followed-in-part"
-AGENTS, PARTITIONS, RECORDS = 5, 8, 400
+AGENTS, PARTITIONS, RECORDS = 5, 8, 200
 SECONDS_MAX = 300
 
 

@@ -34,8 +34,8 @@ RECORDS = 3_000
 
 
 @pytest.fixture
-def servers() -> Iterator[Servers]:
-    with Servers() as servers:
+def servers(prepared_primary: Path | None) -> Iterator[Servers]:
+    with Servers(prepared=prepared_primary) as servers:
         yield servers
 
 

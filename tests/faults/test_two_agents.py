@@ -91,6 +91,7 @@ def _assert_once_in_order(found: list[tuple[int, int, int]], count: int) -> None
             assert numbers == sorted(numbers), "one producer's records of a key keep their order"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("W1", "W5")
 def test_each_agent_serves_what_the_other_wrote(two_agents: Pair) -> None:
     first, second = two_agents

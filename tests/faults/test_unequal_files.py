@@ -151,6 +151,7 @@ def test_a_compactor_with_another_retention_deletes_nothing_of_the_agents(cluste
         until_log_start(agent.kafka, KEPT, 10)
 
 
+@pytest.mark.slow
 def test_a_planted_bug_is_caught_a_worker_that_reads_its_own_file(cluster: UnequalProcesses) -> None:
     with cluster.agent() as agent, cluster.compactor("tests.faults.own_file_compactor"):
         fill(agent.kafka)

@@ -83,6 +83,7 @@ def test_a_consumer_reads_in_its_own_zone(
         assert [_bytes(agent, _traffic(path, "other")) for agent in zones] == [0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("W15")
 def test_bytes_of_clients_that_state_no_zone_are_shown_as_unknown(
     zones: tuple[AgentUnderTest, AgentUnderTest],

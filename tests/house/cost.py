@@ -51,6 +51,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     elif _read:
         _read[0] += cpu_seconds
     _charge(item.nodeid, cpu_seconds, seconds)
+    if item.get_closest_marker("slow"):
+        _costs[item.nodeid]["is_slow"] = 1.0
     return result
 
 

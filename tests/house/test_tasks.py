@@ -76,6 +76,8 @@ ACCOUNTED = {
 def creators(name: str, text: str) -> dict[str, set[str]]:
     """Return the creators by file: the functions that create a task."""
     found: dict[str, set[str]] = defaultdict(set)
+    if not any(name in text for name in CREATING):
+        return found
     for function in ast.walk(ast.parse(text)):
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             calls = (call.func for call in ast.walk(function) if isinstance(call, ast.Call))

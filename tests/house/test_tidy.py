@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import functools
-import io
 import re
 import subprocess
-import tokenize
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -190,13 +188,35 @@ def _names(tree: ast.Module) -> Iterator[str]:
         yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
+TOKEN = re.compile(
+    r"""\#[^\n]*
+    | (?P<prefix>\b[bBfFrRuU]{1,2})?
+      (?P<string>\"\"\"(?:\\.|[^\\])*?\"\"\" | '''(?:\\.|[^\\])*?''' | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*')
+    | (?P<name>[^\W\d]\w*)
+    | \w+""",
+    re.DOTALL | re.VERBOSE,
+)
+"""A comment, a string, a name or a number. The module tokenize takes ten times as long."""
+
+
 def _words(source: str) -> Iterator[str]:
-    """Names in code, also in f-strings, which are one token before Python 3.12."""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.NAME:
-            yield token.string
-        elif token.type == tokenize.STRING and token.string[0] in "frFR":
-            yield from re.findall(r"\w+", token.string)
+    """Yield names in code, also in f-strings."""
+    for token in TOKEN.finditer(source):
+        if token["name"]:
+            yield token["name"]
+        elif token["string"] and set(token["prefix"] or "") & set("fFrR"):
+            yield from re.findall(r"\w+", token["string"])
+
+
+def test_comments_and_strings_have_no_names() -> None:
+    source = [
+        "a = b.c  # d 'e",
+        'x = f\'{g} h\' + rb"i" + "j # "',
+        "'''k",
+        'l\'\'\' + """m " n \\"""" + \'o \\\' p\'',
+        "elif_ = 1e5 + 0x1f + 10_000",
+    ]
+    assert list(_words("\n".join(source))) == ["a", "b", "c", "x", "g", "h", "i", "elif_"]
 
 
 def test_public_names_are_used() -> None:

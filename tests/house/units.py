@@ -59,15 +59,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> UnitScheduli
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort the units, and mark the tests that are fast."""
+    with_slow = "not slow" not in config.getoption("markexpr")
     plan = ToolPlan.current()
     promised = plan.promised() if plan else frozenset()
     seconds: dict[str, float] = {}
     stages: dict[str, int] = {}
     for item in items:
         unit = unit_of(item.nodeid)
-        if not item.get_closest_marker("slow"):
+        if with_slow or not item.get_closest_marker("slow"):
             seconds[unit] = seconds.get(unit, 0.0) + seconds_of_test(item.nodeid)
             stages[unit] = max(stages.get(unit, 0), _stage(item, promised))
         if _is_fast(item):

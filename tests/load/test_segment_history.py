@@ -14,7 +14,7 @@ from load.bench_commit import opened
 async def test_a_start_reads_live_segments_and_a_replay_all_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"LIVE": 100, "HISTORY": (1, 10, 30), "ROUNDS": 1}.items():
+    for name, value in {"LIVE": 100, "HISTORY": (1, 5, 20), "ROUNDS": 1, "SEGMENTS_A_DAY": 200}.items():
         monkeypatch.setattr(bench_segment_history, name, value)
     place = tmp_path / "postgres"
     place.mkdir()
@@ -23,9 +23,9 @@ async def test_a_start_reads_live_segments_and_a_replay_all_history(
         year = await bench_segment_history.simulate_year(bench, 15)
     assert [row["projection"]["rows"] for row in rows] == [100] * 3
     assert len({row["start"]["rows"] for row in rows}) == 1
-    assert [row["full_replay"]["rows"] for row in rows] == [600, 4_200, 12_200]
+    assert [row["full_replay"]["rows"] for row in rows] == [600, 2_200, 8_200]
     smallest, largest = (row["projection"]["bytes"] for row in (rows[0], rows[-1]))
     assert largest < smallest * 1.1
-    assert rows[-1]["full_replay"]["bytes"] > 15 * rows[0]["full_replay"]["bytes"]
-    assert [sample["segment_rows"] for sample in year] == [5_000, 8_000, 8_000]
-    assert [sample["event_rows"] for sample in year] == [10_000, 26_000, 46_000]
+    assert rows[-1]["full_replay"]["bytes"] > 10 * rows[0]["full_replay"]["bytes"]
+    assert [sample["segment_rows"] for sample in year] == [1_000, 1_600, 1_600]
+    assert [sample["event_rows"] for sample in year] == [2_000, 5_200, 9_200]

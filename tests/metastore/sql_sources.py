@@ -52,7 +52,7 @@ class Throwaway:
     def database(self, *statements: str) -> Iterator[str]:
         """The address of a migrated database in which the statements were run."""
         with psycopg.connect(self._server.url(), autocommit=True) as admin:
-            admin.execute(f"CREATE DATABASE planted TEMPLATE {self._template}".encode())
+            admin.execute(f"CREATE DATABASE planted TEMPLATE {self._template} STRATEGY FILE_COPY".encode())
             try:
                 url = self._server.url("planted")
                 with psycopg.connect(url, autocommit=True) as connection:

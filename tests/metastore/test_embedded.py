@@ -23,9 +23,27 @@ from headrace.metastore.postgres import installation as places
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from headrace.metastore.postgres.installation import Installation, find_installation, make_data_dir, reachable, run_as
 from headrace.storage.errors import AlreadyExistsError, InvalidError
+from load.postgres_servers import copy_data
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+@pytest.fixture(scope="module")
+def initialised() -> Iterator[Path]:
+    """The directory of a server that was started once and stopped, to be copied."""
+    with tempfile.TemporaryDirectory(prefix="headrace-embedded-") as directory:
+        Path(directory).chmod(0o755)
+        with EmbeddedPostgres(Path(directory) / "data", fsync=False):
+            pass
+        yield Path(directory) / "data"
+
+
+@pytest.fixture
+def data(initialised: Path, place: Path) -> Path:
+    """A directory of a stopped server: initdb takes longer than most of these tests."""
+    copy_data(initialised, place / "data")
+    return place / "data"
 
 
 @pytest.fixture
@@ -74,9 +92,9 @@ def test_a_second_start_finds_the_data_of_the_first(place: Path) -> None:
         assert _numbers(url) == [1]
 
 
-def test_settings_are_durable_unless_the_data_is_thrown_away(place: Path) -> None:
+def test_settings_are_durable_unless_the_data_is_thrown_away(data: Path) -> None:
     for fsync in (True, False):
-        with EmbeddedPostgres(place / "data", fsync=fsync) as url, psycopg.connect(url) as connection:
+        with EmbeddedPostgres(data, fsync=fsync) as url, psycopg.connect(url) as connection:
             values = connection.execute(
                 "SELECT current_setting('fsync'), current_setting('jit'), current_setting('server_encoding')"
             ).fetchone()
@@ -94,8 +112,8 @@ def test_start_and_stop_may_be_repeated(place: Path) -> None:
     server.stop()
 
 
-def test_tcp_and_socket_reach_the_same_server(place: Path) -> None:
-    server = EmbeddedPostgres(place / "data", fsync=False, tcp=True)
+def test_tcp_and_socket_reach_the_same_server(data: Path) -> None:
+    server = EmbeddedPostgres(data, fsync=False, tcp=True)
     with server as url:
         _execute(server.tcp_url(), "CREATE TABLE kept (n int)")
         assert _numbers(url) == []
@@ -105,9 +123,9 @@ def test_tcp_and_socket_reach_the_same_server(place: Path) -> None:
 
 
 @pytest.mark.requirement("X7")
-def test_only_the_own_user_reaches_it_and_only_by_its_socket(place: Path) -> None:
+def test_only_the_own_user_reaches_it_and_only_by_its_socket(data: Path) -> None:
     """A superuser of Postgres can run programs: no other user of the machine may be one."""
-    server = EmbeddedPostgres(place / "data", fsync=False)
+    server = EmbeddedPostgres(data, fsync=False)
     with server as url:
         with psycopg.connect(url) as connection:
             rows = connection.execute("SELECT type, auth_method FROM pg_hba_file_rules").fetchall()
@@ -145,33 +163,33 @@ def _as_another_user(url: str) -> str:
         return pipe.read().decode()
 
 
-def test_a_directory_has_one_supervisor(place: Path) -> None:
-    with EmbeddedPostgres(place / "data", fsync=False) as url:
+def test_a_directory_has_one_supervisor(data: Path) -> None:
+    with EmbeddedPostgres(data, fsync=False) as url:
         with pytest.raises(AlreadyExistsError, match=str(os.getpid())):
-            EmbeddedPostgres(place / "data").start()
+            EmbeddedPostgres(data).start()
         _execute(url, "SELECT 1")
 
 
-def test_a_stale_process_id_file_that_names_another_process_is_replaced(place: Path) -> None:
-    with EmbeddedPostgres(place / "data", fsync=False) as url:
+def test_a_stale_process_id_file_that_names_another_process_is_replaced(data: Path) -> None:
+    with EmbeddedPostgres(data, fsync=False) as url:
         _execute(url, "CREATE TABLE kept (n int)")
-        stale = (place / "data" / "pgdata" / "postmaster.pid").read_text()
+        stale = (data / "pgdata" / "postmaster.pid").read_text()
     with subprocess.Popen(["sleep", "60"]) as stranger:
         content = "\n".join([str(stranger.pid), *stale.splitlines()[1:]]) + "\n"
-        (place / "data" / "pgdata" / "postmaster.pid").write_text(content)
-        with EmbeddedPostgres(place / "data", fsync=False) as url:
+        (data / "pgdata" / "postmaster.pid").write_text(content)
+        with EmbeddedPostgres(data, fsync=False) as url:
             assert _numbers(url) == []
         assert stranger.poll() is None, "another process must not be signalled"
         stranger.kill()
 
 
-def test_kill_9_of_postgres_keeps_committed_rows_and_start_recovers(place: Path) -> None:
-    server = EmbeddedPostgres(place / "data")
+def test_kill_9_of_postgres_keeps_committed_rows_and_start_recovers(data: Path) -> None:
+    server = EmbeddedPostgres(data)
     with server as url:
         _execute(url, "CREATE TABLE kept (n int)")
         for number in range(20):
             _execute(url, f"INSERT INTO kept VALUES ({number})")
-        os.kill(_postmaster(place / "data"), signal.SIGKILL)
+        os.kill(_postmaster(data), signal.SIGKILL)
         assert _numbers(_start_once_noticed(server)) == list(range(20))
 
 
@@ -199,30 +217,30 @@ def _start_in_another_process(data_dir: Path) -> tuple[subprocess.Popen[str], st
     return holder, url, int(watchdog)
 
 
-def test_postgres_ends_with_its_supervisor(place: Path) -> None:
-    holder, url, _ = _start_in_another_process(place / "data")
+def test_postgres_ends_with_its_supervisor(data: Path) -> None:
+    holder, url, _ = _start_in_another_process(data)
     _execute(url, "CREATE TABLE kept (n int)")
-    postmaster = _postmaster(place / "data")
+    postmaster = _postmaster(data)
 
     holder.kill()
     holder.communicate()
     _wait_until_gone(postmaster)
 
-    with EmbeddedPostgres(place / "data") as again:
+    with EmbeddedPostgres(data) as again:
         assert _numbers(again) == []
 
 
-def test_a_server_with_killed_supervisor_and_watchdog_is_stopped_by_the_next_start(place: Path) -> None:
-    holder, url, watchdog = _start_in_another_process(place / "data")
+def test_a_server_with_killed_supervisor_and_watchdog_is_stopped_by_the_next_start(data: Path) -> None:
+    holder, url, watchdog = _start_in_another_process(data)
     _execute(url, "CREATE TABLE kept (n int)")
-    postmaster = _postmaster(place / "data")
+    postmaster = _postmaster(data)
     for pid in _session_but_postgres(watchdog):
         os.kill(pid, signal.SIGKILL)
     holder.kill()
     holder.communicate()
     _execute(url, "INSERT INTO kept VALUES (7)")  # nothing supervises it, and it keeps running
 
-    with EmbeddedPostgres(place / "data") as again:
+    with EmbeddedPostgres(data) as again:
         assert _gone(postmaster)
         assert _numbers(again) == [7]
 

@@ -32,20 +32,24 @@ TIMES = MergeTimes(
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-@pytest.fixture
-def database(metastore_url: str) -> Iterator[Connection]:
-    """A doubling with its boundary, and a halving that begins; everything is rolled back."""
-    with psycopg.connect(metastore_url) as connection:
-        connection.execute(
-            "INSERT INTO partition_splits VALUES (%s, %s, gen_random_uuid(), 1, 1, 0, 0)", (PARENT, CHILD)
-        )
-        connection.execute(
-            "INSERT INTO partition_merges VALUES (%s, %s, gen_random_uuid(), merge_draining(), 0, %s, %s),"
-            " (%s, %s, gen_random_uuid(), merge_settled(), 0, 0, 0)",
-            (CHILD, PARENT, TIMES.pause_most_ms, TIMES.producer_quiet_ms, OLDER, CHILD),
-        )
+@pytest.fixture(scope="module")
+def one_session(module_metastore_url: str) -> Iterator[Connection]:
+    """One for all tests: each rolls its transaction back."""
+    with psycopg.connect(module_metastore_url) as connection:
         yield connection
-        connection.rollback()
+
+
+@pytest.fixture
+def database(one_session: Connection) -> Iterator[Connection]:
+    """A doubling with its boundary, and a halving that begins; everything is rolled back."""
+    one_session.execute("INSERT INTO partition_splits VALUES (%s, %s, gen_random_uuid(), 1, 1, 0, 0)", (PARENT, CHILD))
+    one_session.execute(
+        "INSERT INTO partition_merges VALUES (%s, %s, gen_random_uuid(), merge_draining(), 0, %s, %s),"
+        " (%s, %s, gen_random_uuid(), merge_settled(), 0, 0, 0)",
+        (CHILD, PARENT, TIMES.pause_most_ms, TIMES.producer_quiet_ms, OLDER, CHILD),
+    )
+    yield one_session
+    one_session.rollback()
 
 
 class SqlMerge:

@@ -26,16 +26,22 @@ QUIET_MS, BOUNDARY_QUIET_MS = 300, 900
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-@pytest.fixture
-def database(metastore_url: str) -> Iterator[Connection]:
-    """One split; everything is rolled back."""
-    with psycopg.connect(metastore_url) as connection:
-        connection.execute(
-            "INSERT INTO partition_splits VALUES (%s, %s, gen_random_uuid(), %s, %s, 0, NULL)",
-            (PARENT, CHILD, QUIET_MS, BOUNDARY_QUIET_MS),
-        )
+@pytest.fixture(scope="module")
+def one_session(module_metastore_url: str) -> Iterator[Connection]:
+    """One for all tests: each rolls its transaction back."""
+    with psycopg.connect(module_metastore_url) as connection:
         yield connection
-        connection.rollback()
+
+
+@pytest.fixture
+def database(one_session: Connection) -> Iterator[Connection]:
+    """One split; everything is rolled back."""
+    one_session.execute(
+        "INSERT INTO partition_splits VALUES (%s, %s, gen_random_uuid(), %s, %s, 0, NULL)",
+        (PARENT, CHILD, QUIET_MS, BOUNDARY_QUIET_MS),
+    )
+    yield one_session
+    one_session.rollback()
 
 
 class SqlSplit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -74,11 +75,20 @@ def test_signatures_read_from_files_are_those_of_the_database(metastore_url: str
                 assert returns == canonical(signature.returns), name
 
 
+@pytest.fixture(scope="module")
+def one_session(module_metastore_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A session for all statements: what is only prepared changes nothing."""
+    with psycopg.connect(module_metastore_url, autocommit=True) as connection:
+        yield connection
+
+
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_the_server_takes_every_statement(name: str, metastore_url: str) -> None:
-    with psycopg.connect(metastore_url) as connection:
-        connection.execute(f"PREPARE asked AS {numbered(STATEMENTS[name].sql.decode())}".encode())
-        row = connection.execute("SELECT cardinality(parameter_types) FROM pg_prepared_statements").fetchone()
+def test_the_server_takes_every_statement(name: str, one_session: psycopg.Connection[Any]) -> None:
+    one_session.execute(f"PREPARE asked AS {numbered(STATEMENTS[name].sql.decode())}".encode())
+    row = one_session.execute(
+        "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'asked'"
+    ).fetchone()
+    one_session.execute("DEALLOCATE asked")
     assert row == (len(STATEMENTS[name].parameters) + STATEMENTS[name].names_life,)
 
 

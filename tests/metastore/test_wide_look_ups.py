@@ -18,7 +18,7 @@ from tests.model.metastore_model import ModelMetastore
 from tests.model.partition_model import ModelPartition
 
 PARTITIONS = 2_000
-LAG = 150
+LAG = 30
 FILL = f"""
 WITH made AS (
     INSERT INTO extents (partition_key, base_offset, last_offset, file_id, position, length, leader_epoch,

@@ -8,12 +8,14 @@ PYTHONPATH is not passed on, and commands run in a temporary folder.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,6 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from load.tools.installing import TOOLS
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 600
@@ -89,7 +93,7 @@ def build(kind: str, directory: Path) -> Path:
     for name in tracked():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
-    backend = _build_backend(directory / "backend")
+    backend = _build_backend()
     call = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(directory)!r}))"
     printed = run(
         [sys.executable, "-c", call], cwd=tree, environ={**environ_without_repository(), "PYTHONPATH": str(backend)}
@@ -131,17 +135,28 @@ def interpreter(version: str) -> Path:
     pytest.skip(f"needs python{version}")
 
 
-def _build_backend(place: Path) -> Path:
-    """The build requirements of pyproject.toml, in a folder."""
+def _build_backend() -> Path:
+    """Return a folder with the build requirements of pyproject.toml, which is kept with the tools."""
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    place = TOOLS / "build-backend" / hashlib.sha256(repr((wanted, sys.version)).encode()).hexdigest()[:16]
+    if place.exists():
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=place.name, dir=place.parent))
     installed = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(place), *wanted],
+        [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(made), *wanted],
         capture_output=True,
         text=True,
         check=False,
     )
     if installed.returncode:
+        shutil.rmtree(made)
         pytest.skip(f"needs a package index ({installed.stderr.strip().splitlines()[-1:]})")
+    try:
+        made.rename(place)
+    except OSError:
+        if not place.exists():  # else another process was first
+            raise
     return place
 
 

@@ -24,11 +24,15 @@ from tests.pauses.sites import Site
 from tests.pauses.world import World
 from tests.planted import PlantedBugs, Report, Trial
 
-EVERY_STEPS = 25
 FORWARD = "agent/peers/forwarding/"
 EVERYDAY = (*reversed(SCHEDULES), *FORWARDING)
 """Each meets awaits that the earlier ones do not. The one in which agent 1 comes second is short, so it is first."""
 PARTS = 4
+EVERYDAY_PARTS = (0, 2)
+"""Half of the awaits; `make test-all` has the others, and each step."""
+STEP_PARTS = {SCHEDULES[0]: 14, SCHEDULES[1]: 6, FORWARDING[0]: 2, FORWARDING[1]: 2}
+"""Each part takes a minute or two of CPU time, far from the limit of wall time also on a busy machine."""
+EVERY_STEPS = {**dict.fromkeys(SCHEDULES, 1), **dict.fromkeys(FORWARDING, 25)}
 NEVER_MET = {
     "agent/produce/pipeline.py:ProducePipeline._handle_in_turn#3": "no batch is so large that a thread reads it",
     "agent/produce/receive.py:Receiver.read_records#1": "likewise",
@@ -151,7 +155,9 @@ def _chosen_steps(schedule: Schedule) -> list[int]:
 
 
 @pytest.mark.requirement("C5", "C15", "W1", "W7")
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=() if part in EVERYDAY_PARTS else pytest.mark.slow) for part in range(PARTS)]
+)
 @pytest.mark.parametrize("schedule", EVERYDAY, ids=str)
 def test_an_agent_paused_at_any_await_does_no_harm(schedule: Schedule, part: int) -> None:
     assert _watched(schedule).problems == []
@@ -176,20 +182,14 @@ def test_an_agent_paused_at_any_await_of_each_schedule_does_no_harm(schedule: Sc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-def test_an_agent_paused_after_any_step_does_no_harm(schedule: Schedule) -> None:
-    watched = schedule.world()
-    watched.run()
-    for step in range(1, watched.steps + 1):
-        _run(schedule, step)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("schedule", FORWARDING, ids=str)
-def test_a_forwarding_agent_paused_after_some_steps_does_no_harm(schedule: Schedule) -> None:
-    watched = schedule.world()
-    watched.run()
-    for step in range(1, watched.steps + 1, EVERY_STEPS):
+@pytest.mark.parametrize(
+    ("schedule", "part"),
+    [pytest.param(each, part, id=f"{each}-{part}") for each, parts in STEP_PARTS.items() for part in range(parts)],
+)
+def test_an_agent_paused_after_any_step_does_no_harm(schedule: Schedule, part: int) -> None:
+    """After every one, or every 25th if agents forward; a part takes every so many of these."""
+    distance = EVERY_STEPS[schedule]
+    for step in range(1 + part * distance, _watched(schedule).steps + 1, STEP_PARTS[schedule] * distance):
         _run(schedule, step)
 
 

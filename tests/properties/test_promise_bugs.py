@@ -350,6 +350,7 @@ async def test_a_commit_that_is_counted_and_not_made_fails_the_ceiling(
         await test_ceiling.test_the_ceiling_is_measured(metastore_url, capsys)
 
 
+@pytest.mark.slow
 async def test_a_rate_of_twice_the_work_fails_the_ceiling(
     metastore_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,7 @@ def _without_tags(entity: Any) -> Any:
 
 
 @pytest.mark.parametrize(("api_key", "version"), PAIRS)
-@settings(max_examples=3)
+@settings(max_examples=2)
 @given(st.data())
 def test_the_throttle_time_is_where_clients_read_it(api_key: int, version: int, data: st.DataObject) -> None:
     served = schema(api_key, version)

@@ -30,7 +30,7 @@ LATER = [(24, 5), (25, 4), (32, 4), (36, 2), (44, 1), (45, 1), (49, 1), (62, 4),
 
 
 @pytest.mark.parametrize(("api_key", "version"), PAIRS + LATER)
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(st.data())
 def test_requests_are_read_as_kio_reads_them(api_key: int, version: int, data: st.DataObject) -> None:
     found = schema(api_key, version)

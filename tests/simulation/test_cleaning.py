@@ -20,9 +20,9 @@ from tests.simulation.planting import look_for
 from tests.simulation.summary import SIMULATED
 from tests.simulation.world import simulate
 
-EVERYDAY = 25
-EVERYDAY_PER_TEST = 25
-SLOW = 2_000
+EVERYDAY = 18
+EVERYDAY_PER_TEST = 18
+SLOW = 1_000
 SLOW_PER_TEST = 100
 
 

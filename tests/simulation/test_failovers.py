@@ -19,9 +19,9 @@ from tests.simulation.plan import FAILOVERS, FIRST_SEED_WITH_FAILOVERS, make_pla
 from tests.simulation.planting import look_for
 from tests.simulation.summary import SIMULATED
 
-EVERYDAY = 40
-EVERYDAY_PER_TEST = 40
-SLOW = 3_000
+EVERYDAY = 25
+EVERYDAY_PER_TEST = 25
+SLOW = 1_500
 SLOW_PER_TEST = 100
 
 

@@ -19,9 +19,9 @@ from tests.simulation.plan import FIRST_SEED_WITH_GROWTH, make_plan
 from tests.simulation.planting import look_for
 from tests.simulation.summary import SIMULATED
 
-EVERYDAY = 30
-EVERYDAY_PER_TEST = 30
-SLOW = 2_000
+EVERYDAY = 20
+EVERYDAY_PER_TEST = 20
+SLOW = 1_000
 SLOW_PER_TEST = 100
 
 

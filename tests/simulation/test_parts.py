@@ -18,9 +18,9 @@ from tests.simulation.plan import FIRST_SEED_WITH_PARTS, make_plan
 from tests.simulation.planting import look_for
 from tests.simulation.summary import SIMULATED
 
-EVERYDAY = 24
-EVERYDAY_PER_TEST = 24
-SLOW = 3_000
+EVERYDAY = 16
+EVERYDAY_PER_TEST = 16
+SLOW = 1_500
 SLOW_PER_TEST = 100
 
 

@@ -15,10 +15,10 @@ from tests.simulation.plan import make_plan
 from tests.simulation.summary import SIMULATED
 from tests.simulation.world import World
 
-EVERYDAY, FIRST_SEEDS = 100, 1_000
-EVERYDAY_PER_TEST = 50
+EVERYDAY, FIRST_SEEDS = 70, 1_000
+EVERYDAY_PER_TEST = 35
 FIRST_SLOW_SEED = 1_000_000
-SLOW = 20_000
+SLOW = 10_000
 SLOW_PER_TEST = 200
 
 
@@ -34,7 +34,7 @@ def test_nothing_is_lost_repeated_or_reordered(first: int, record_property: Call
 @pytest.mark.parametrize(
     "first",
     [
-        *range(EVERYDAY, FIRST_SEEDS, SLOW_PER_TEST // 2),
+        *range(EVERYDAY, FIRST_SEEDS, SLOW_PER_TEST),
         *range(FIRST_SLOW_SEED, FIRST_SLOW_SEED + SLOW, SLOW_PER_TEST),
     ],
 )

@@ -22,9 +22,9 @@ from tests.simulation.planting import look_for
 from tests.simulation.summary import SIMULATED
 from tests.simulation.world import simulate
 
-EVERYDAY = 30
-EVERYDAY_PER_TEST = 15
-SLOW = 2_000
+EVERYDAY = 20
+EVERYDAY_PER_TEST = 10
+SLOW = 1_000
 SLOW_PER_TEST = 100
 
 

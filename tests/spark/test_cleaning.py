@@ -177,6 +177,7 @@ async def test_the_next_driver_completes_what_one_left_on_s3(
     await world.store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("L9", "X1")
 async def test_spark_keeps_what_was_committed_and_no_aborted_record(world: SparkCleaningWorld) -> None:
     """First while some transactions are open, then until no marker is left."""

@@ -144,7 +144,8 @@ async def copy_stream(world: ScanWorld, spark: Any, place: Path) -> None:
 
 @pytest.mark.requirement("X6.3")
 async def test_a_stream_writes_each_batch_once(world: ScanWorld, spark: Any, tmp_path: Path) -> None:
-    """A driver that was killed after its commit runs the batch again; so it looks without Spark's own commit file."""
+    """A driver that was killed after its commit runs the batch again; so it looks without Spark's own commit file. Then
+    it goes on."""
     place = tmp_path / "checkpoint"
     (key,) = await world.topic("orders", 1)
     await world.topic("copy", 1)
@@ -157,8 +158,8 @@ async def test_a_stream_writes_each_batch_once(world: ScanWorld, spark: Any, tmp
     assert [row[2:] for row in written] == [row[2:] for row in await world.consumed("orders")]
     for path in (place / "commits").glob(f"*{batches[-1]}*"):
         path.unlink()
-    await copy_stream(world, spark, place)
-    assert await world.consumed("copy") == written
     await world.write(key, 99)
     await copy_stream(world, spark, place)
-    assert len(await world.consumed("copy")) == len(written) + 3
+    after = await world.consumed("copy")
+    assert after[: len(written)] == written
+    assert len(after) == len(written) + 3

@@ -226,7 +226,7 @@ async def _read_all(world: World, service: FetchService, *, patient: bool = Fals
     while left := {key: len(sent) for key, sent in got.items() if len(sent) < len(world.live[key])}:
         found = await world.fetch(left, service=service)
         fetches += 1
-        assert fetches < 2_000
+        assert fetches < 500
         for key in left:
             if patient and found.code(key):
                 continue

@@ -119,8 +119,18 @@ async def test_a_stable_group_carries_on_without_a_rebalance(scene: Scene, fault
     await scene.nothing_was_lost()
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("wait", [0.0, 0.5, 1.5])
+EVERYDAY = {("killed", 0.0), ("paused", 0.5), ("truncated batch", 1.5)}
+"""Each fault and each wait once."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "wait"),
+    [
+        pytest.param(fault, wait, marks=() if (fault, wait) in EVERYDAY else pytest.mark.slow)
+        for fault in FAULTS
+        for wait in (0.0, 0.5, 1.5)
+    ],
+)
 async def test_a_rebalance_that_is_cut_short_comes_to_its_end(scene: Scene, fault: str, wait: float) -> None:
     """A third member joins; `wait` later, between its join and the last sync, the coordinator fails."""
     world = scene.world

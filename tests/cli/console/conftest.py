@@ -25,7 +25,7 @@ def serving(console: ConsoleServer) -> Iterator[ConsoleServer]:
     console.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     settings = {"linger.ms": 25, "group.initial.rebalance.delay.ms": 100}
     with ForkedCluster(postgres_server, tmp_path_factory.mktemp("console"), agents=2, settings=settings) as running:
@@ -33,7 +33,7 @@ def cluster(postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPath
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def reading(cluster: DevServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleServer]:
     """Read-only, with the metastore, the agents' metrics and a catalog of tables."""
     settings = with_tables(cluster, tmp_path_factory.mktemp("tables"))
@@ -41,7 +41,7 @@ def reading(cluster: DevServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield console
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def changing(cluster: DevServer) -> Iterator[ConsoleServer]:
     """Yield a console with --allow-changes, and without the metastore."""
     with serving(console_of(cluster, allows_changes=True, with_metastore=False)) as console:

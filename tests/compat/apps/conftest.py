@@ -27,7 +27,7 @@ EAGER_HEADRACE: dict[str, object] = {
 EAGER_KAFKA = EAGER | {"group.initial.rebalance.delay.ms": "0", "log.cleaner.backoff.ms": "200"}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def headrace_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Bootstrap address."""
     with DevServer(tmp_path_factory.mktemp("dev"), settings=EAGER_HEADRACE) as running:
@@ -36,7 +36,7 @@ def headrace_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.bootstrap
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Bootstrap address."""
     require("kafka")

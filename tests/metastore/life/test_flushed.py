@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import psycopg
@@ -110,9 +111,9 @@ def test_all_that_is_flushed_is_noted_one_check_later() -> None:
 
 @pytest.mark.xdist_group("postgres servers")
 @pytest.mark.requirement("W1", "W7")
-async def test_a_server_that_crashes_with_unflushed_wal_goes_on() -> None:
+async def test_a_server_that_crashes_with_unflushed_wal_goes_on(prepared_primary: Path | None) -> None:
     bucket = MemoryStore(ManualClock())
-    with Servers() as servers:
+    with Servers(prepared=prepared_primary) as servers:
         run(servers.url("primary"), "ALTER SYSTEM SET wal_writer_delay = '10s'")
         run(servers.url("primary"), "SELECT pg_reload_conf()")
         metastore, running = await _process(servers, bucket)

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -135,8 +136,8 @@ class Address:
 
 
 @pytest.fixture
-async def address() -> AsyncIterator[Address]:
-    with Servers(tcp=True) as servers:
+async def address(prepared_primary: Path | None) -> AsyncIterator[Address]:
+    with Servers(tcp=True, prepared=prepared_primary) as servers:
         proxy = FaultProxy(random.Random(1))
         await proxy.start()
         made = Address(servers, proxy)

@@ -10,6 +10,7 @@ import asyncio
 import random
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
@@ -150,11 +151,11 @@ async def test_an_operator_finishes_the_life_that_the_same_command_prepared(
 
 
 async def test_a_volume_copy_with_a_life_that_the_original_used_writes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+    prepared_primary: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A promoted server is copied before its life begins: the copy does not begin that life by itself."""
     bucket = MemoryStore(ManualClock())
-    with Servers() as servers:
+    with Servers(prepared=prepared_primary) as servers:
         first = await opened(servers.url("primary"), bucket, 1)
         assert await first.keeper.check() is LifeVerdict.CURRENT
         await asyncio.to_thread(servers.add_standby, "standby")

@@ -10,6 +10,7 @@ import contextlib
 import random
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -66,8 +67,8 @@ class World:
 
 
 @pytest.fixture
-def servers() -> Iterator[Servers]:
-    with Servers() as servers:
+def servers(prepared_primary: Path | None) -> Iterator[Servers]:
+    with Servers(prepared=prepared_primary) as servers:
         yield servers
 
 
