@@ -59,6 +59,8 @@ DOMAINS: dict[str, list[Any]] = {
     "p_extents": [b"", bytes(68 * 3)],
     "p_opens": [b"", bytes(16 * 5)],
     "p_aborted": [b"", bytes(32)],
+    "recent_entry.p_ring": [bytes(range(32))],
+    "recent_entry.p_place": [1, 2],
     "p_record": [b"", bytes(4), bytes([0, 4, 0, 0, 0]), bytes([0, 14, 0, 1, 0]), bytes([0, 100, 0, 1])],
 }
 """Values by the name of the parameter, or of function and parameter. A number without an entry gets -1, 0, and the
@@ -105,7 +107,14 @@ MODELS: dict[str, Callable[..., Any]] = {
     "is_removal_record": lambda record: (
         len(record) >= 4 and (100 <= record[1] <= 103 or (record[1], record[-2:]) in ((4, b"\0\0"), (14, b"\1\0")))
     ),
+    "recent_entry": lambda ring, place, base: (
+        ring[16 * place - 16 : 16 * place - 8] + struct.pack(">q", base) + ring[16 * place - 8 : 16 * place]
+    ),
     "transactional_batches": lambda epoch, sequence: REFUSED,  # arrays: below
+    # arrays: test_earlier_commit.py compares them with the layout in Python
+    "lay_out_partitions": lambda *columns: REFUSED,
+    "lay_out_producers": lambda *columns: REFUSED,
+    "recent_entries": lambda *columns: REFUSED,
 }
 CALCULATES = re.compile(r"[\w)\]]\s*(?:\+|-(?!-)|\*|/|%|<<|>>)\s*[\w(]|next_sequence|\bextract\b|::bit")
 
