@@ -28,7 +28,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION birth_accepted(p_born_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
-RETURN p_born_ms - wall_ms() BETWEEN -3600000 AND 600000;
+RETURN p_born_ms BETWEEN wall_ms() - 3600000 AND wall_ms() + 600000;
 
 -- The answer for a file that could not be claimed. A committed file is acknowledged to any caller.
 -- Locks: none. Idempotent: reads only. Cost: two index probes.

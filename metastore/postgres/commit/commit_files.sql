@@ -127,14 +127,18 @@ BEGIN
 
     IF v_part_regular AND p_parts_agree AND p_batch_keys = '{}' AND p_batch_alias = '{}' AND v_txn IS NULL
        AND true = ALL (v_ours) AND true = ALL (coalesce(v_prod_regular, '{}')) THEN
-        v_answer := array(
-            SELECT string_agg(base, '' ORDER BY first)
-              FROM (SELECT file, 0 AS first, '\x00'::bytea AS base FROM generate_subscripts(p_file_id, 1) AS file
-                    UNION ALL
-                    SELECT p_batch_file[first], first,
-                           int8send(v_part_head[p_batch_part[first]] + p_batch_before[first])
-                      FROM unnest(p_run_first) AS first) AS run
-             GROUP BY file ORDER BY file);
+        IF cardinality(p_run_first) = 1 AND cardinality(p_file_id) = 1 THEN  -- one run of one file and partition
+            v_answer := ARRAY['\x00'::bytea || int8send(v_part_head[1])];
+        ELSE
+            v_answer := array(
+                SELECT string_agg(base, '' ORDER BY first)
+                  FROM (SELECT file, 0 AS first, '\x00'::bytea AS base FROM generate_subscripts(p_file_id, 1) AS file
+                        UNION ALL
+                        SELECT p_batch_file[first], first,
+                               int8send(v_part_head[p_batch_part[first]] + p_batch_before[first])
+                          FROM unnest(p_run_first) AS first) AS run
+                 GROUP BY file ORDER BY file);
+        END IF;
     ELSE
         v_states := array(SELECT state FROM partitions WHERE partition_key = ANY (p_part_key));
         IF v_states && ARRAY[state_splits(), state_is_child()] THEN
@@ -172,10 +176,10 @@ BEGIN
                                 accepted_batches(p_batch_prod, p_batch_epoch, p_prod_last, p_recent));
         END IF;
         SELECT l.* INTO p_part_records, p_part_extents, p_part_bytes, p_part_time
-          FROM lay_out_partitions(cardinality(p_part_key), p_run_first, p_run_last, p_run_time, p_batch_part,
+          FROM lay_out_partitions(p_part_key, p_run_first, p_run_last, p_run_time, p_batch_part,
                                   p_batch_before, p_batch_records, p_batch_position, p_batch_length) AS l;
         SELECT l.* INTO p_prod_first, p_prod_recent, p_recent, p_ring
-          FROM lay_out_producers(cardinality(p_prod_id), p_recent, p_batch_prod, p_batch_records, p_batch_sequence,
+          FROM lay_out_producers(p_prod_id, p_recent, p_batch_prod, p_batch_records, p_batch_sequence,
                                  p_batch_time) AS l;
         UPDATE segment_files f SET live_bytes = run.bytes, dead_at = CASE WHEN run.bytes = 0 THEN wall_time() END
           FROM (SELECT file, sum(bytes) AS bytes
@@ -282,6 +286,10 @@ BEGIN
     SELECT answer_slot(born_ms), id, answer
       FROM unnest(p_file_id, p_file_born_ms, v_ours, v_answer) AS f (id, born_ms, ours, answer)
      WHERE ours;
+    IF true = ALL (v_ours) THEN
+        RETURN QUERY SELECT commit_committed(), given FROM unnest(v_answer) AS given;
+        RETURN;
+    END IF;
     RETURN QUERY
         SELECT s.status, s.answer
           FROM unnest(p_file_id, p_file_born_ms, v_ours, v_answer)

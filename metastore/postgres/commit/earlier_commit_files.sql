@@ -41,10 +41,10 @@ BEGIN
                                  FROM unnest(p_batch_count) WITH ORDINALITY AS b (count, i) ORDER BY i);
     END IF;
     SELECT * INTO v_part
-      FROM lay_out_partitions(cardinality(p_part_key), p_run_first, p_run_last, p_run_time, p_batch_part, p_batch_before,
+      FROM lay_out_partitions(p_part_key, p_run_first, p_run_last, p_run_time, p_batch_part, p_batch_before,
                               p_batch_records, p_batch_position, p_batch_length);
     SELECT * INTO v_prod
-      FROM lay_out_producers(cardinality(p_prod_id), p_recent, p_batch_prod, p_batch_records, p_batch_sequence,
+      FROM lay_out_producers(p_prod_id, p_recent, p_batch_prod, p_batch_records, p_batch_sequence,
                              p_batch_time);
     RETURN QUERY
         SELECT * FROM commit_files(
