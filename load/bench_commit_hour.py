@@ -1,12 +1,12 @@
 """Whether commits stay as fast for an hour: `python -m load.bench_commit_hour [--minutes 60] [--out DIRECTORY]`.
 
-A separate Postgres (fsync and synchronous_commit on), and --committers committers that never wait: the highest rate that
-the machine carries. They run in --workers processes (load/bench_committers.py), each with its share of the commit
-shards, and commit files of --extents extents of --batches batches. Meanwhile housekeeping runs as in a cluster: slots of
-the feed and of answers are emptied, states of producers expire, and log starts move on, so that each partition keeps its
-newest KEPT_RECORDS records.
-Prints a line for each minute, and writes all of it to commits.json and commits.png: commits per second, p50 and p99 of a
-commit, Postgres' CPU and WAL for each extent, what commits wait for, sizes and dead rows of the tables.
+A separate Postgres (fsync and synchronous_commit on), and --committers committers that never wait: the highest rate
+that the machine carries. They run in --workers processes (load/bench_committers.py), each with its share of the commit
+shards, and commit files of --extents extents of --batches batches. Meanwhile housekeeping runs as in a cluster: slots
+of the feed and of answers are emptied, states of producers expire, and log starts move on, so that each partition keeps
+its newest KEPT_RECORDS records.
+Prints a line for each minute, and writes all of it to commits.json and commits.png: commits per second, p50 and p99 of
+a commit, Postgres' CPU and WAL for each extent, what commits wait for, sizes and dead rows of the tables.
 Rows that are kept for a time by promise grow as long: answers for an hour after the birth of their file, rows of files
 for 75 minutes, and then until the janitor deletes their objects, and no janitor runs here.
 """

@@ -139,7 +139,7 @@ async def accepted_calls(store: PostgresMetastore, seed: int) -> int:
         for _ in range(rng.randint(1, 2)):
             count = rng.choice((1, 2, FEW_BATCHES // 2, FEW_BATCHES))
             batches = []
-            for place in range(count):
+            for _place in range(count):
                 key, producer, records = rng.choice(scene.keys), rng.choice((-1, 7, 7, 8)), rng.randint(1, 3)
                 sequence = sequences.get((key, producer), 0) if producer >= 0 else -1
                 sequences[key, producer] = sequence + records
@@ -155,7 +155,7 @@ async def accepted_calls(store: PostgresMetastore, seed: int) -> int:
     return differences
 
 
-async def test_python_and_sql_lay_out_accepted_calls_alike(metastore: PostgresMetastore) -> None:
+async def test_accepted_calls_have_one_layout_in_python_and_sql(metastore: PostgresMetastore) -> None:
     assert await accepted_calls(metastore, 3) == 0
 
 

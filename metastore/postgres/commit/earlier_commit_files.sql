@@ -1,6 +1,6 @@
 -- commit_files as agents of the release before call it: some numbers carry more than one value, and nothing is laid out
--- by partition or for rings. Its only tasks are to take the numbers apart and to lay out the rest. It goes in the next
--- release, which does not run together with those agents.
+-- by partition or for rings. Its only tasks are to take the numbers apart and to add those columns. It goes in the
+-- next release, which does not run together with those agents.
 -- -2 - epoch: the batch is transactional. Then ~sequence: it may add its partition to the transaction.
 -- In place of a batch's partition count: -3, its keys stay; -4, some key moved; -16 - index, it came for this alias.
 -- In place of a partition's leader epoch or count: -2, its batches differ.

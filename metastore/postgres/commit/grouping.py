@@ -145,7 +145,7 @@ def group_many(files: Sequence[FileCommit], file: Column, table: Column) -> Colu
     )
 
 
-def _sum_partitions(batch: Any, part_first: Column, opens_run: Column, parts: int) -> dict[str, Column]:
+def _sum_partitions(batch: Any, part_first: Column, opens_run: Column, parts: int) -> dict[str, Any]:
     """Sum the batches of each partition, of which the first begins at `part_first`; 0 for those without batches."""
     nothing = np.zeros(parts - len(part_first), dtype=np.int64)
 

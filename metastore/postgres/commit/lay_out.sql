@@ -1,5 +1,5 @@
--- What a commit needs of its runs and of its producers' newest batches, in columns. Agents lay a call out for the case
--- that every batch is accepted (metastore/postgres/commit/grouping.py), and these functions if some are not.
+-- What a commit needs of its runs and of its producers' newest batches, in columns. Agents send these columns for the
+-- case that every batch is accepted (metastore/postgres/commit/grouping.py); these functions make them if some are not.
 
 -- By partition, as in p_part_key: records, extents, their bytes, their highest timestamp; 0, 0, 0 and NULL for one
 -- that gets nothing. Locks: none. Idempotent: pure. Cost: O(partitions and runs).
