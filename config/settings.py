@@ -340,8 +340,11 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     )
     max_inflight_requests: Annotated[
         PositiveInt,
-        Meta(description="Requests in progress per connection; above this the agent stops reading from it."),
-    ] = field(default=64, name="connection.max.inflight.requests")
+        Meta(
+            description="Requests in progress per connection, at most 64 of them other than Produce; above this the"
+            " agent stops reading from it."
+        ),
+    ] = field(default=512, name="connection.max.inflight.requests")
 
     # -- read path
     fetch_max_bytes: Annotated[

@@ -48,6 +48,10 @@ permanently."""
 _LINK_INFLIGHT_MAX = 100_000
 """Requests in progress of a link from another agent, which has the requests of many clients; they are limited by the
 memory for requests."""
+_OTHERS_INFLIGHT_MAX = 64
+"""Requests in progress that are not Produce: each is a task, and may be a long one. A Produce request costs no more
+than its counted memory, and producers that do not wait for answers send one for each few records.
+"""
 _NEVER = float("inf")
 _NO_BYTES = memoryview(b"")
 
@@ -70,6 +74,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Whether the read in progress goes into the frame rather than the slab."""
         self._memory = FrameMemory(host, self._open_admitted)
         self._inflight_max = host.limits.max_inflight_requests
+        self._others_max = min(self._inflight_max, _OTHERS_INFLIGHT_MAX)
+        self._others = 0
+        """Requests in progress that are not Produce."""
         self._alone: Slot | None = None
         """The request in progress that must be answered before the next one starts."""
         self._frame_deadline = _NEVER
@@ -212,6 +219,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             or self._alone is not None
             or self._writer.blocked
             or len(self._replies) >= self._inflight_max
+            or self._others >= self._others_max
             or (self._muting.is_on and not self._frames.opened)
         )
 
@@ -264,6 +272,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         api_key, version, correlation_id, client_id, body_start = header
         slot = Slot(header, now, *self._memory.take())
         self._replies.append(slot)
+        self._others += api_key != ApiKey.PRODUCE
         if api_key == ApiKey.FETCH:
             self._memory.fetch_started()
             slot.asked_wait_seconds = asked_wait_seconds(version, frame[body_start:])
@@ -335,6 +344,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _finish(self, slot: Slot) -> None:
         """The request has its answer: release its frame's memory, and reply when its turn comes."""
         slot.done = True
+        self._others -= slot.header.api_key != ApiKey.PRODUCE
         if self._accepted.is_new:
             self._settle()
         if self._alone is slot:
@@ -359,7 +369,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         self._active_at = self._host.clock.monotonic()
         if self._client.is_link:
-            self._inflight_max = _LINK_INFLIGHT_MAX
+            self._inflight_max = self._others_max = _LINK_INFLIGHT_MAX
             self._replies.flush_in_any_order(self._active_at)
         else:
             self._replies.flush(self._active_at)

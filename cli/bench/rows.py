@@ -106,6 +106,11 @@ ROWS = (
     Row("one-5s", "one 1 KB record at a time, 5 records/s", replace(ONE, rate=5)),
     Row("paced", "1 KB values, 1,000 records/s, linger 5 ms, idempotent", PACED),
     Row(
+        "paced-plain",
+        "1 KB values, 1,000 records/s, librdkafka's defaults: linger 5 ms, not idempotent",
+        replace(PACED, client={}),
+    ),
+    Row(
         "many",
         "1 KB values, 50 producers of 20 records/s, linger 5 ms, idempotent",
         replace(PACED, producers=50, end_to_end=False),

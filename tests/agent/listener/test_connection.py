@@ -127,6 +127,23 @@ async def test_reading_pauses_at_the_limit_of_requests_in_progress() -> None:
         await other.close()
 
 
+async def test_more_produce_requests_than_others_are_in_progress() -> None:
+    """A producer that waits for no answer sends one for each few records; 64 of them would be 640 a second here."""
+    gate = Gate()
+    async with listening(gate.handle, limits(inflight=200)) as server:
+        client, other = await server.connect(), await server.connect()
+        await client.send(*(produce_frame(i, 100) for i in range(250)))
+        await until(gate.has_started(200))
+        await other.send(*(frame(i) for i in range(1000, 1100)))
+        await until(gate.has_started(264))
+        assert gate.started == [*range(200), *range(1000, 1064)]
+        gate.open(*range(250), *range(1000, 1100))
+        assert [(await client.reply())[0] for _ in range(250)] == list(range(250))
+        assert [(await other.reply())[0] for _ in range(100)] == list(range(1000, 1100))
+        await client.close()
+        await other.close()
+
+
 async def test_produce_frames_wait_for_memory_and_nothing_else_does() -> None:
     gate = Gate()
     async with listening(gate.handle, limits(memory=100_000)) as server:
