@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import random
 import re
-import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -27,12 +26,10 @@ from headrace.scan.partitions import TopicCatalog
 from headrace.scan.tables.catalog import CatalogAddress
 from headrace.scan.tables.creating import Values, create_table
 from load.bench_spark_scan import PARTITIONS
-from load.bench_table_ways import measured, settings_of
+from load.bench_table_ways import run_spark_tables, run_with_iceberg, settings_of
 from load.bench_tables import TOPIC
 from load.dev_server import DevServer
 from load.machine_state import machine_state
-from load.tools import ICEBERG_JARS, ICEBERG_SPARK, SPARK_KAFKA_JARS
-from load.tools.python_apps import python_of
 
 NAME = "keyed"
 
@@ -116,39 +113,19 @@ async def create(settings: Settings) -> None:
 
 def spark_tables(server: DevServer, settings: Settings, split_bytes: int) -> KeyedWay:
     """`headrace-spark-tables` on the table."""
-    given = {
-        "HEADRACE_METASTORE_URL": settings.metastore_url,
-        "HEADRACE_BUCKET": settings.bucket,
-        "HEADRACE_TABLES_CATALOG_NAME": settings.tables_catalog_name,
-        "HEADRACE_TABLES_CATALOG_URI": settings.tables_catalog_uri,
-        "HEADRACE_TABLES_WAREHOUSE": settings.tables_warehouse,
-        "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false --driver-memory 2g pyspark-shell",
-        "PYSPARK_PYTHON": sys.executable,
-    }
-    words = [sys.executable, "-m", "headrace.spark.tables.application", "--split-bytes", str(split_bytes)]
-    with measured(words, given, server) as (process, used):
-        printed, said = process.communicate()
-    assert process.returncode == 0, said[-2_000:]
-    (seconds,) = re.findall(r"tables on spark ended:.* seconds=([\d.]+)", printed)
+    seconds, used = run_spark_tables(server, settings, split_bytes)
     catalog = CatalogAddress.of(settings).open()
     snapshot = catalog.load(NAME).current_snapshot()
     catalog.close()
     assert snapshot is not None
     assert snapshot.summary is not None
     rows = int(snapshot.summary.additional_properties["total-records"])
-    return KeyedWay("headrace-spark-tables", float(seconds), used["way"], used["agent"], rows)
+    return KeyedWay("headrace-spark-tables", seconds, used["way"], used["agent"], rows)
 
 
 def merge_into(server: DevServer, place: Path) -> KeyedWay:
     """The same by Spark's Kafka source and MERGE INTO of Iceberg."""
-    needed = [each for each in SPARK_KAFKA_JARS.glob("*.jar") if "spark-sql-kafka" not in each.name]
-    jars = ",".join(map(str, [*ICEBERG_JARS.glob("*.jar"), *needed]))
-    script = Path(__file__).with_name("kafka_merge.py")
-    python = str(python_of(ICEBERG_SPARK))
-    words = [python, str(script), server.bootstrap, TOPIC, (place / "own").as_uri(), jars]
-    with measured(words, {"PYSPARK_PYTHON": python, "PYTHONPATH": ""}, server) as (process, used):
-        printed, said = process.communicate()
-    assert process.returncode == 0, said[-2_000:]
+    printed, used = run_with_iceberg("load.kafka_merge", server, place / "own")
     (found,) = re.findall(r"seconds ([\d.]+) rows (\d+)", printed)
     return KeyedWay("Kafka source and MERGE INTO", float(found[0]), used["way"], used["agent"], int(found[1]))
 

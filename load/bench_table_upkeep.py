@@ -28,8 +28,9 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from headrace.scan.tables.appending import Append, CommitOutcome, append
+from headrace.scan.tables.appending import Append, append
 from headrace.scan.tables.catalog import TableCatalog, view_of
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.rows import ARROW
 from headrace.scan.tables.state import Definition, Follows, TablePosition, standing_of
 from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms

@@ -45,6 +45,7 @@ from load.machine_state import machine_state
 from load.tools import ICEBERG_JARS, ICEBERG_SPARK, SPARK_KAFKA_JARS
 from load.tools.python_apps import python_of
 
+ROOT = Path(__file__).resolve().parents[1]
 SAMPLE_SECONDS = 0.2
 
 
@@ -119,6 +120,12 @@ def spark_tables(server: DevServer, place: Path, name: str) -> Way:
     folder.mkdir()
     settings = settings_of(server, folder)
     asyncio.run(create(settings, name))
+    seconds, used = run_spark_tables(server, settings, 16 * 1024 * 1024)
+    return Way("headrace-spark-tables", seconds, used["way"], used["agent"])
+
+
+def run_spark_tables(server: DevServer, settings: Settings, split_bytes: int) -> tuple[float, dict[str, float]]:
+    """Run the command in local mode with two tasks; seconds, and the seconds of CPU by `way` and `agent`."""
     given = {
         "HEADRACE_METASTORE_URL": settings.metastore_url,
         "HEADRACE_BUCKET": settings.bucket,
@@ -128,26 +135,34 @@ def spark_tables(server: DevServer, place: Path, name: str) -> Way:
         "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false --driver-memory 2g pyspark-shell",
         "PYSPARK_PYTHON": sys.executable,
     }
-    words = [sys.executable, "-m", "headrace.spark.tables.application", "--split-bytes", str(16 * 1024 * 1024)]
+    words = [sys.executable, "-m", "headrace.spark.tables.application", "--split-bytes", str(split_bytes)]
     with measured(words, given, server) as (process, used):
         printed, said = process.communicate()
     assert process.returncode == 0, said[-2_000:]
-    times = [float(each) for each in re.findall(r"tables on spark ended:.* seconds=([\d.]+)", printed)]
-    return Way("headrace-spark-tables", times[0], used["way"], used["agent"])
+    (seconds,) = re.findall(r"tables on spark ended:.* seconds=([\d.]+)", printed)
+    return float(seconds), used
 
 
 def icebergs_own(server: DevServer, warehouse: Path) -> Way:
     """The same by Spark's Kafka source and writeStream."""
-    needed = [each for each in SPARK_KAFKA_JARS.glob("*.jar") if "spark-sql-kafka" not in each.name]
-    jars = ",".join(map(str, [*ICEBERG_JARS.glob("*.jar"), *needed]))
-    script = Path(__file__).with_name("kafka_to_iceberg.py")
-    python = str(python_of(ICEBERG_SPARK))
-    words = [python, str(script), server.bootstrap, TOPIC, warehouse.as_uri(), jars, "0"]
-    with measured(words, {"PYSPARK_PYTHON": python, "PYTHONPATH": ""}, server) as (process, used):
-        printed, said = process.communicate()
-    assert process.returncode == 0, said[-2_000:]
+    printed, used = run_with_iceberg("load.kafka_to_iceberg", server, warehouse, "0")
     (seconds,) = re.findall(r"seconds ([\d.]+)", printed)
     return Way("Kafka source and writeStream", float(seconds), used["way"], used["agent"])
+
+
+def run_with_iceberg(program: str, server: DevServer, warehouse: Path, *more: str) -> tuple[str, dict[str, float]]:
+    """Run a program in the environment with PySpark 4.1; what it prints, and the seconds of CPU by `way` and `agent`.
+
+    Its arguments: bootstrap, topic, warehouse, jars, `more`.
+    """
+    needed = [each for each in SPARK_KAFKA_JARS.glob("*.jar") if "spark-sql-kafka" not in each.name]
+    jars = ",".join(map(str, [*ICEBERG_JARS.glob("*.jar"), *needed]))
+    python = str(python_of(ICEBERG_SPARK))
+    words = [python, "-m", program, server.bootstrap, TOPIC, warehouse.as_uri(), jars, *more]
+    with measured(words, {"PYSPARK_PYTHON": python, "PYTHONPATH": str(ROOT)}, server) as (process, used):
+        printed, said = process.communicate()
+    assert process.returncode == 0, said[-2_000:]
+    return printed, used
 
 
 @contextmanager

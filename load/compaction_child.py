@@ -36,12 +36,6 @@ from headrace.storage.collector_tuning import tune_collector
 from headrace.storage.objects.directory import DirectoryStore
 from load.compaction_inputs import LEASE_MS
 
-SPARK_CONF = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "1g",
-}
 NO_LIMIT = 1e12
 
 
@@ -80,16 +74,11 @@ def local(metastore: PostgresMetastore, settings: Settings, registry: CollectorR
 
 def spark(metastore: PostgresMetastore, part_bytes: int, registry: CollectorRegistry) -> dict[str, JobHandler]:
     """The handlers of headrace-spark-compaction, in local mode with two tasks."""
-    from pyspark.sql import SparkSession
-
     from headrace.compactor.spark.cleaning import SparkCleaner
     from headrace.compactor.spark.source import SparkCompactor
+    from load.spark_session import local_session
 
-    builder = SparkSession.builder.master("local[2]").appName("headrace-bench")
-    for name, value in SPARK_CONF.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    session = local_session("headrace-bench", memory="1g")
     session.range(10).mapInArrow(_same, "id bigint").collect()  # Spark compiles and starts its workers
     limits = MergeLimits()
     compactor = SparkCompactor(

@@ -1,7 +1,7 @@
 """Iceberg's own way from a topic to a table with a row per key: Spark's Kafka source through an agent, MERGE INTO.
 
 Place: a child process of load/bench_keyed_tables.py, with PySpark 4.1; it imports nothing of Headrace.
-    python kafka_merge.py BOOTSTRAP TOPIC WAREHOUSE JARS
+    python -m load.kafka_merge BOOTSTRAP TOPIC WAREHOUSE JARS
 The table own.db.TOPIC has a bucket of the key as Headrace's has, and is copy-on-write. Where it ends is in a file next
 to the warehouse: this program does not promise that each record is merged once. Prints `seconds SECONDS rows ROWS`.
 """
@@ -14,40 +14,25 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pyspark.sql import SparkSession
+from load.spark_session import TYPED_COLUMNS, iceberg_settings, local_session, read_kafka
 
 
 def main(bootstrap: str, topic: str, warehouse: str, jars: str) -> None:
     """Merge what is new."""
     began = time.monotonic()
-    builder = SparkSession.builder.master("local[2]").appName("kafka-merge")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "2g",
-        "spark.jars": jars,
+    settings = {
         "spark.sql.shuffle.partitions": "16",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "spark.sql.catalog.own": "org.apache.iceberg.spark.SparkCatalog",
-        "spark.sql.catalog.own.type": "hadoop",
-        "spark.sql.catalog.own.warehouse": warehouse,
-    }.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    }
+    spark = local_session("kafka-merge", settings=settings | iceberg_settings(warehouse, jars))
     table, ends = f"own.db.{topic}", Path(urlsplit(warehouse).path + ".ends")
     spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {table} (key binary, value binary, headers array<struct<key: string,"
-        " value: binary>>, timestamp timestamp, partition int, offset bigint) PARTITIONED BY (bucket(16, key))"
+        f"CREATE TABLE IF NOT EXISTS {table} ({TYPED_COLUMNS}) PARTITIONED BY (bucket(16, key))"
         " TBLPROPERTIES ('format-version' = '2', 'write.parquet.compression-codec' = 'zstd',"
         " 'write.merge.mode' = 'copy-on-write')"
     )
     starting = ends.read_text() if ends.exists() else "earliest"
-    source = spark.read.format("kafka").options(
-        **{"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": starting}, includeHeaders="true"
-    )
-    records = source.load().select("key", "value", "headers", "timestamp", "partition", "offset")
+    records = read_kafka(spark.read, bootstrap, topic, starting)
     records.createOrReplaceTempView("records")
     spark.sql(
         "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY key ORDER BY partition, offset DESC) AS age"

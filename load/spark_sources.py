@@ -12,28 +12,19 @@ import json
 import sys
 import time
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.column import Column
 
 from headrace.spark import HeadraceDataSource
+from load.spark_session import local_session
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 
 def main(options: str, bootstrap: str, topic: str, rounds: str, jars: str = "") -> None:
     """Scan, check, end."""
-    builder = SparkSession.builder.master("local[2]").appName("headrace-two-sources")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "2g",
-        "spark.jars": jars,
-    }.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = local_session("headrace-two-sources", settings={"spark.jars": jars})
     spark.dataSource.register(HeadraceDataSource)
     frames = {"headrace": spark.read.format("headrace").options(**json.loads(options), subscribe=topic)}
     if jars:

@@ -150,14 +150,20 @@ def _seen(record: Record) -> SeenRecord:
     )
 
 
+async def some_writers(world: PostgresWorld, truth: Truth, rng: random.Random, count: int) -> list[Writer]:
+    """New transactional producers, ready to send."""
+    writers = [Writer(world, truth, f"writer-{number}-{rng.getrandbits(32)}") for number in range(count)]
+    for writer in writers:
+        await writer.begin()
+    return writers
+
+
 async def some_history(
     world: PostgresWorld, keys: Sequence[int], rng: random.Random, steps: int, truth: Truth | None = None
 ) -> tuple[Truth, list[Writer]]:
     """Batches of three transactional producers and of one without transactions, and ends of both kinds."""
     truth = truth or Truth()
-    writers = [Writer(world, truth, f"writer-{number}-{rng.getrandbits(32)}") for number in range(3)]
-    for writer in writers:
-        await writer.begin()
+    writers = await some_writers(world, truth, rng, 3)
     for step in range(steps):
         writer, key, draw = rng.choice(writers), rng.choice(keys), rng.random()
         records = [

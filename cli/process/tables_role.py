@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 from headrace.config.extras import not_installed
 from headrace.config.listeners import TABLES
 from headrace.config.settings import Settings
-from headrace.metastore.api.jobs import JobApi
-from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError
 from headrace.storage.supervision import Supervisor
 
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from headrace.cli.process.open_process import Connections
     from headrace.compactor.job_metrics import JobMetrics
     from headrace.compactor.runner import JobRunner
-    from headrace.scan.tables.catalog import CatalogAddress
     from headrace.scan.tables.follower import TableFollower
     from headrace.scan.tables.looking import TableReader
     from headrace.scan.tables.metrics import TableMetrics
@@ -91,30 +88,25 @@ class TablesRole:
         from headrace.scan.cluster import BucketAddress, ScannedCluster
         from headrace.scan.partitions import TopicCatalog
         from headrace.scan.read import SplitReader
-        from headrace.scan.tables.declaring import TableDeclarer
+        from headrace.scan.tables.chunks import PIN_HINT
         from headrace.scan.tables.follower import TableFollower
         from headrace.scan.tables.looking import TableReader
         from headrace.scan.tables.metrics import TableMetrics
+        from headrace.scan.tables.upkeep.jobs import UpkeepSchedule
         from headrace.scan.tables.values.formats import ValueFormats
         from headrace.scan.tables.worker import TableWorker
 
         shared, settings = self._shared, self._settings
         catalog = await asyncio.to_thread(self._address.open)
-        hint = "A commit took more than an hour"
-        reader = SplitReader.open(BucketAddress.of(settings), shared.clock, shared.rng, pin_hint=hint)
+        reader = SplitReader.open(BucketAddress.of(settings), shared.clock, shared.rng, pin_hint=PIN_HINT)
         try:
             cluster = ScannedCluster(shared.metastore, shared.store, shared.clock, shared.rng)
             formats = ValueFormats(settings.tables_schema_registry_url)
             tables = TableReader(cluster, TopicCatalog(shared.metastore), catalog)
             worker = TableWorker(tables, reader, formats=formats)
             self._metrics = self._metrics or TableMetrics(shared.registry, shared.clock.monotonic)
-            schedule = schedule_of(settings, self._address, shared.metastore, shared.clock)
-            self._follower = TableFollower(
-                *(worker, self._metrics, self._supervisor, shared.clock, shared.rng),
-                settings.tables_commit_interval_ms,
-                schedule,
-                declarer=TableDeclarer(cluster, tables.topics, catalog),
-            )
+            schedule = UpkeepSchedule.of(settings, self._address, cluster)
+            self._follower = TableFollower.of(settings, worker, self._metrics, self._supervisor, schedule)
             jobs = self._jobs(tables, schedule)
             jobs.start()
             try:
@@ -127,7 +119,7 @@ class TablesRole:
 
     def _jobs(self, tables: TableReader, schedule: UpkeepSchedule) -> JobRunner:
         """Return the runner that does the jobs of upkeep, one at a time."""
-        from headrace.compactor.runner import JobHandler, JobRunner
+        from headrace.compactor.runner import JobRunner
         from headrace.scan.tables.upkeep.jobs import UpkeepJobs
         from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
         from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
@@ -136,19 +128,11 @@ class TablesRole:
         self._upkeep_metrics = self._upkeep_metrics or UpkeepMetrics(shared.registry)
         upkeep = TableUpkeep(tables.catalog, UpkeepTerms.of(self._settings))
         work = UpkeepJobs(tables, upkeep, self._upkeep_metrics, shared.clock)
-        handlers: dict[str, JobHandler] = dict(zip(schedule.kinds, (work.keep, work.remove_orphans), strict=True))
         return JobRunner(
-            *(shared.metastore, handlers, shared.clock, shared.rng, self._job_metrics),
+            *(shared.metastore, work.handlers(schedule), shared.clock, shared.rng, self._job_metrics),
             worker=f"{socket.gethostname()}-{os.getpid()}",
             supervisor=self._supervisor,
         )
-
-
-def schedule_of(settings: Settings, address: CatalogAddress, jobs: JobApi, clock: Clock) -> UpkeepSchedule:
-    """Return how often the tables of this catalog have their upkeep."""
-    from headrace.scan.tables.upkeep.jobs import UpkeepSchedule
-
-    return UpkeepSchedule(jobs, f"{address.name}.{address.namespace}", settings.tables_upkeep_interval_ms, clock)
 
 
 def require_tables() -> None:

@@ -24,12 +24,12 @@ from headrace.scan.tables.catalog import CatalogAddress, TableCatalog, snapshot_
 from headrace.scan.tables.creating import Values, create_table, require_key
 from headrace.scan.tables.declaring import declarations
 from headrace.scan.tables.expiry import expire
+from headrace.scan.tables.live_files import KnownManifests
 from headrace.scan.tables.looking import Condition, TableLook, TableReader
 from headrace.scan.tables.reading import TableAddress, duckdb_lines, pyiceberg_lines, shown, spark_lines
 from headrace.scan.tables.resume import Choice, decide, decide_letters, follow_log
 from headrace.scan.tables.state import PAUSED, RETENTION_MS, TOLERANCE, table_end
 from headrace.scan.tables.upkeep.deleting import RowDeletion, condition_of, count_rows, with_key
-from headrace.scan.tables.upkeep.live_files import KnownManifests
 from headrace.scan.tables.upkeep.replacing import Replacer
 from headrace.scan.tables.waiting import waited_ms
 from headrace.scan.tables.worker import KEPT_BY_SPARK

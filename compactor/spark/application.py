@@ -5,8 +5,7 @@ No executor is requested before a job is due.
 Place: run by the chart's CronJob (deploy/helm/) or manually; see docs/operate/COMPACTION.md.
     HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... headrace-spark-compaction
     HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... spark-submit "$(headrace-spark-compaction --application)"
-Settings come from HEADRACE_* variables, on the driver and on executors: no secret is in arguments, in Spark's plans
-or in its event log.
+Settings come from HEADRACE_* variables, on the driver and on executors (driver.py).
 Invariant: as source.py. SIGTERM returns the job to the queue.
 """
 
@@ -24,7 +23,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
-from pyspark.sql import SparkSession
 
 from headrace.compactor.cleaning.job import LARGE_KIND as CLEAN_LARGE
 from headrace.compactor.cleaning.metrics import CleaningMetrics
@@ -37,10 +35,10 @@ from headrace.compactor.pace import pace
 from headrace.compactor.plan import decode_job
 from headrace.compactor.runner import LEASE_MS, JobHandler, JobRunner
 from headrace.compactor.spark.cleaning import SparkCleaner
+from headrace.compactor.spark.driver import add_driver_options, open_session, run_driver
 from headrace.compactor.spark.source import SparkCompactor
 from headrace.compactor.worker import REQUESTS_PER_S
 from headrace.config.cluster_values import in_force
-from headrace.config.errors import ConfigError
 from headrace.config.load import load
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import Job, JobApi
@@ -49,7 +47,6 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.setting_reporter import SPARK, SettingReporter
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.cluster_properties import require_formatted
-from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.open import StoreOptions, open_store
 
 KINDS = (LARGE_KIND, CLEAN_LARGE)
@@ -109,26 +106,17 @@ def main(argv: list[str] | None = None) -> int:
         default=LEASE_MS,
         help="another driver may take a job this long after its driver crashed",
     )
-    parser.add_argument(
-        "--spark-log-level", default="WARN", metavar="LEVEL", help="of Spark's own log lines once it runs (WARN)"
+    add_driver_options(parser)
+    return run_driver(parser.parse_args(argv), __file__, _run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    settings = load(environ=os.environ)
+    summary = asyncio.run(
+        work(settings, part_bytes=args.part_bytes, lease_ms=args.lease_ms, spark_log_level=args.spark_log_level)
     )
-    parser.add_argument("--application", action="store_true", help="print the path of the file for spark-submit")
-    args = parser.parse_args(argv)
-    if args.application:
-        print(__file__)
-        return 0
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    try:
-        settings = load(environ=os.environ)
-        summary = asyncio.run(
-            work(settings, part_bytes=args.part_bytes, lease_ms=args.lease_ms, spark_log_level=args.spark_log_level)
-        )
-        print(summary, flush=True)
-        return 0
-    except (ConfigError, HeadraceError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    print(summary, flush=True)
+    return 0
 
 
 async def work(settings: Settings, *, part_bytes: int, lease_ms: int, spark_log_level: str) -> SparkRunSummary:
@@ -149,9 +137,7 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int, spark_log_
         cluster = await metastore.cluster_configs()
         wanted = pace(EffectiveConfigs(settings), cluster)
         await reporter.start()
-        builder = SparkSession.builder.appName("headrace-compaction").config("spark.ui.showConsoleProgress", "false")
-        spark = builder.getOrCreate()
-        spark.sparkContext.setLogLevel(spark_log_level)
+        spark = open_session("headrace-compaction", spark_log_level)
         try:
             limits = MergeLimits.of(in_force(settings, cluster))
             compactor = SparkCompactor(

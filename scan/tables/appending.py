@@ -1,59 +1,31 @@
 """Appends to a table, or replaces files of it, once: the commit is bound to the snapshot that has the offsets which it
 continues.
 
-    rows -> Parquet files and manifests -> one commit: assert the snapshot, add one, set the property
+    rows -> Parquet files and manifests -> one commit (committing.py): assert the snapshot, add one, set the property
 
 Place: the last step of a round (worker.py). Blocks: callers use a thread.
-Invariant: of all commits that continue one snapshot at most one succeeds, also of several processes, and with or
-without an answer: the catalog compares the snapshot in the same step that replaces it, and pyiceberg's own retry, which
-would compare with the newest one, is off. So after a commit without an answer the caller reads the table again, and
-needs no other memory. A commit that certainly did not happen leaves no file; one that may have happened keeps them.
+Invariant: rows and offsets change in the same commit, which is bound to the snapshot that has the offsets before it; so
+of all appends that continue one snapshot at most one succeeds.
 """
 
 from __future__ import annotations
 
-import enum
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException, ValidationException
-from pyiceberg.io import FileIO, InputFile, OutputFile
-from pyiceberg.manifest import DataFile, ManifestFile
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from headrace.scan.errors import SchemaError
-from headrace.scan.tables.catalog import RETRIES, snapshot_view, translated
+from headrace.scan.tables.committing import CommitOutcome, CommitResult, commit, set_progress
 from headrace.scan.tables.file_names import name_files
 from headrace.scan.tables.keyed.keys import keyed_schema
 from headrace.scan.tables.layout import layout_of, terms_of
-from headrace.scan.tables.state import (
-    GAPS_KEPT,
-    OFFSETS,
-    PROGRESS,
-    OffsetGap,
-    TablePosition,
-    TableProgress,
-    offsets_text,
-)
-
-logger = logging.getLogger(__name__)
-
-NO_RETRIES = "0"
-
-
-class CommitOutcome(enum.Enum):
-    """What became of a commit."""
-
-    COMMITTED = "committed"
-    CONFLICT = "conflict"
-    """It did not happen: the table has another snapshot."""
-    UNKNOWN = "unknown"
-    """The catalog did not answer: read the table again."""
+from headrace.scan.tables.live_files import KnownManifests
+from headrace.scan.tables.manifests import ReplaceFiles
+from headrace.scan.tables.state import GAPS_KEPT, OFFSETS, OffsetGap, TablePosition, TableProgress, offsets_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,63 +43,12 @@ class Append:
     """Data files of the snapshot that the commit continues: their rows are in `files` again, or go (keyed/)."""
 
 
-class WrittenFiles(FileIO):
-    """The table's storage; it remembers what was written, so that the files of a failed commit can be removed."""
-
-    def __init__(self, storage: FileIO, written: Sequence[str] = ()) -> None:
-        """`written`: what others wrote for the same commit."""
-        super().__init__(storage.properties)
-        self._storage = storage
-        self._locations = list(written)
-
-    def new_input(self, location: str) -> InputFile:
-        return self._storage.new_input(location)
-
-    def new_output(self, location: str) -> OutputFile:
-        self._locations.append(location)
-        return self._storage.new_output(location)
-
-    def delete(self, location: str | InputFile | OutputFile) -> None:
-        self._storage.delete(location)
-
-    def remove(self) -> None:
-        """Delete what was written. What cannot be deleted stays as an orphan, with a line in the log."""
-        for location in self._locations:
-            try:
-                self._storage.delete(location)
-            except FileNotFoundError:
-                continue  # pyiceberg removes manifests itself
-            except Exception as error:
-                logger.warning("file of a failed commit was not removed: file=%s error=%s", location, error)
-        self._locations.clear()
-
-
-class _ReplaceFiles(_OverwriteFiles):
-    """pyiceberg's overwrite, which would keep manifests that only name deleted files."""
-
-    def _existing_manifests(self) -> list[ManifestFile]:
-        found = super()._existing_manifests()
-        return [
-            each
-            for each in found
-            if each.has_added_files() or each.has_existing_files() or each.added_snapshot_id == self._snapshot_id
-        ]
-
-
-class Appended(NamedTuple):
-    """What became of an append. `base_id`: the snapshot that it continues; `files`: what it wrote."""
-
-    outcome: CommitOutcome
-    base_id: int | None
-    files: WrittenFiles
-
-
-def append(table: Table, before: TableProgress | None, add: Append) -> Appended:
+def append(table: Table, before: TableProgress | None, add: Append) -> CommitResult:
     """Commit on top of the snapshot that `table` was loaded with; the table is of no use afterwards.
 
     `before`: the progress in that snapshot; None if it has none. UnavailableError: nothing was committed.
     """
-    return _commit(table, lambda: _staged(table, before, add), [each.file_path for each in add.files])
+    return commit(table, lambda: _staged(table, before, add), [each.file_path for each in add.files])
 
 
 def widen(table: Table, columns: pa.StructType, layout: Sequence[str] = (), keys: Sequence[str] = ()) -> CommitOutcome:
@@ -141,7 +62,6 @@ def widen(table: Table, columns: pa.StructType, layout: Sequence[str] = (), keys
 
     def staged() -> Transaction:
         _require_free_names(table, columns)
-        table.metadata.properties[RETRIES] = NO_RETRIES
         change = table.transaction()
         with change.update_schema() as update:
             update.union_by_name(pa.schema(list(columns)))
@@ -149,7 +69,7 @@ def widen(table: Table, columns: pa.StructType, layout: Sequence[str] = (), keys
         _partition(change, layout)
         return change
 
-    return _commit(table, staged).outcome
+    return commit(table, staged).outcome
 
 
 def _identify(change: Transaction, keys: Sequence[str]) -> None:
@@ -188,52 +108,19 @@ def _partition(change: Transaction, layout: Sequence[str]) -> None:
                 update.add_field(term.column, term.transform, term.name)
 
 
-def _commit(table: Table, stage: Callable[[], Transaction], written: Sequence[str] = ()) -> Appended:
-    base_id, files = table.metadata.current_snapshot_id, WrittenFiles(table.io, written)
-    table.io = files
-    try:
-        with translated(f"table {name_of(table)}"):
-            change = stage()
-    except BaseException:
-        files.remove()
-        raise
-    try:
-        change.commit_transaction()
-    except (CommitFailedException, ValidationException) as error:
-        logger.info("table has another snapshot: table=%s base=%s error=%s", name_of(table), base_id, error)
-        files.remove()
-        return Appended(CommitOutcome.CONFLICT, base_id, files)
-    except Exception as error:
-        logger.warning("commit without an answer: table=%s base=%s error=%r", name_of(table), base_id, error)
-        return Appended(CommitOutcome.UNKNOWN, base_id, files)
-    return Appended(CommitOutcome.COMMITTED, base_id, files)
-
-
-def name_of(table: Table) -> str:
-    """Return the table's identifier as text."""
-    return ".".join(table.name())
-
-
 def _staged(table: Table, before: TableProgress | None, add: Append) -> Transaction:
-    """The commit with its files written, and nothing sent to the catalog.
+    """Return the commit with its files written, and nothing sent to the catalog.
 
     The first requirement of its kind stays, so the snapshot that is asserted is the one that the table was loaded with.
     """
-    table.metadata.properties[RETRIES] = NO_RETRIES  # in memory only: the table may have another value by now
-    name_files(table.metadata.properties, table.metadata.table_uuid)  # in memory only, too
+    assert add.rows is None or not (add.files or add.removed), "rows and files of others have no order"
+    name_files(table.metadata.properties, table.metadata.table_uuid)  # in memory only
     change = table.transaction()
     summary = {OFFSETS: offsets_text(add.positions)}
     if add.removed:
-        assert add.rows is None, "rows and files of others have no order"
-        with _ReplaceFiles(
-            operation=Operation.OVERWRITE, transaction=change, io=table.io, snapshot_properties=summary
-        ) as replaced:
-            for each in add.removed:
-                replaced.delete_data_file(each)
-            for each in add.files:
-                replaced.append_data_file(each)
+        replaced = ReplaceFiles(Operation.OVERWRITE, change, table.io, KnownManifests(), summary, merges=False)
+        replaced.replace(add.removed, add.files)
     elif add.files:
-        assert add.rows is None, "rows and files of others have no order"
         with change._append_snapshot_producer(summary) as added:
             for each in add.files:
                 added.append_data_file(each)
@@ -242,10 +129,6 @@ def _staged(table: Table, before: TableProgress | None, add: Append) -> Transact
             pass
     else:
         change.append(add.rows, snapshot_properties=summary)
-    snapshot = change.table_metadata.current_snapshot()
-    assert snapshot is not None, "an append adds a snapshot"
     gaps = (*(before.gaps if before else ()), *add.gaps)[-GAPS_KEPT:]
-    records = snapshot_view(snapshot).records
-    progress = TableProgress(dict(add.positions), snapshot.snapshot_id, records, gaps, add.dead)
-    change.set_properties({PROGRESS: progress.text()})
+    set_progress(change, TableProgress(dict(add.positions), gaps=gaps, dead=add.dead))
     return change

@@ -1,7 +1,7 @@
 """The Iceberg catalog: open it, find the tables of this cluster, create and drop them. Errors become Headrace's here.
 
-Place: the only module next to appending.py that calls pyiceberg's catalog. All methods block: asynchronous callers use
-a thread.
+Place: next to committing.py and expiry.py, the only module that calls pyiceberg's catalog. All methods block:
+asynchronous callers use a thread.
 Invariant: a table that Headrace does not keep is never changed. A catalog that does not answer is UnavailableError.
 """
 
@@ -262,6 +262,11 @@ def with_columns(schema: Schema, columns: pa.StructType) -> Schema:
     """The schema with more columns at its end."""
     fields = [*schema_to_pyarrow(schema, include_field_ids=False), *columns]
     return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(pa.schema(fields)))
+
+
+def name_of(table: Table) -> str:
+    """Return the table's identifier as text."""
+    return ".".join(table.name())
 
 
 def dead_letters_of(name: str) -> str:

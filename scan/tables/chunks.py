@@ -29,6 +29,8 @@ from headrace.scan.tables.policy import AppendStep
 from headrace.scan.tables.rows import COLUMNS, table_of
 from headrace.scan.tables.state import TablePosition
 
+PIN_HINT = "A commit took more than an hour"
+"""What the reader of a chunk says if a file is gone: the pin has ended."""
 CHUNK_BYTES = 64 * 1024 * 1024
 """Stored bytes that one commit appends, at most about; opened they may be several times as many."""
 

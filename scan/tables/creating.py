@@ -17,8 +17,9 @@ from headrace.metastore.log.effective_configs import decided_topic_value
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import OptionError
-from headrace.scan.tables.appending import Append, CommitOutcome, append
+from headrace.scan.tables.appending import Append, append
 from headrace.scan.tables.catalog import TableCatalog, dead_letters_of
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.log_ranges import EARLIEST, LATEST, start_positions, start_timestamp
 from headrace.scan.tables.state import BINARY, Definition
 from headrace.scan.tables.values.formats import require_format

@@ -26,9 +26,10 @@ from pyiceberg.table import Table
 
 from headrace.metastore.log.image import TopicImage
 from headrace.scan.plan import WantedOffsets
-from headrace.scan.tables.appending import Append, Appended, append
+from headrace.scan.tables.appending import Append, append
 from headrace.scan.tables.catalog import TableCatalog, view_of
 from headrace.scan.tables.chunks import ChunkReader
+from headrace.scan.tables.committing import CommitResult
 from headrace.scan.tables.log_ranges import log_ranges
 from headrace.scan.tables.state import (
     Broken,
@@ -37,6 +38,7 @@ from headrace.scan.tables.state import (
     OffsetGap,
     TablePosition,
     TableProgress,
+    ranges_of,
     standing_of,
 )
 
@@ -67,7 +69,7 @@ class DeadLetterJudge(Protocol):
 class Buried(NamedTuple):
     """What a commit to the dead-letter table did."""
 
-    made: Appended
+    made: CommitResult
     records: int
     missing: int
 
@@ -139,16 +141,8 @@ def _only(raw: pa.Table, due: Sequence[OffsetGap]) -> pa.Table:
 
 def _missing(raw: pa.Table, due: Sequence[OffsetGap]) -> tuple[OffsetGap, ...]:
     found = set(zip(raw.column("partition").to_pylist(), raw.column("offset").to_pylist(), strict=True))
-    gaps: list[OffsetGap] = []
-    for each in due:
-        for offset in range(each.start, each.end):
-            if (each.partition, offset) in found:
-                continue
-            if gaps and (gaps[-1].partition, gaps[-1].end) == (each.partition, offset):
-                gaps[-1] = OffsetGap(each.partition, gaps[-1].start, offset + 1)
-            else:
-                gaps.append(OffsetGap(each.partition, offset, offset + 1))
-    return tuple(gaps)
+    places = ((each.partition, offset) for each in due for offset in range(each.start, each.end))
+    return tuple(ranges_of(place for place in places if place not in found))
 
 
 def _with_reasons(raw: pa.Table, judge: DeadLetterJudge) -> pa.Table:

@@ -11,7 +11,6 @@ one.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
 from pyiceberg.exceptions import CommitFailedException
@@ -20,11 +19,10 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 
-from headrace.scan.tables.appending import name_of
-from headrace.scan.tables.catalog import translated
+from headrace.scan.tables.catalog import name_of, translated
+from headrace.scan.tables.removing import remove_files
 from headrace.scan.tables.state import PROGRESS, TableProgress
 
-logger = logging.getLogger(__name__)
 MAIN = "main"
 
 
@@ -48,7 +46,7 @@ def expire(table: Table, before_ms: int) -> int:
             return 0  # it changed meanwhile; the second is pyiceberg's, for a snapshot that another worker expired
         gone = {each.snapshot_id for each in old}
         files -= _files_of(table, [each for each in left.snapshots if each.snapshot_id not in gone])
-        _delete(table, files)
+        remove_files(table.io, files, "file of an expired snapshot")
     return len(old)
 
 
@@ -87,13 +85,3 @@ def _files_of(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
         found.add(path)
         found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
     return found
-
-
-def _delete(table: Table, files: Iterable[str]) -> None:
-    for path in files:
-        try:
-            table.io.delete(path)
-        except FileNotFoundError:
-            continue
-        except Exception as error:
-            logger.warning("file of an expired snapshot was not removed: file=%s error=%s", path, error)

@@ -15,8 +15,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from headrace.config.settings import Settings
 from headrace.scan.errors import ForeignTableError
-from headrace.scan.tables.appending import CommitOutcome
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.declaring import TableDeclarer
 from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.metrics import TableMetrics
@@ -51,6 +52,22 @@ class TableFollower:
     """By topic, why its configs made no table in the newest turn."""
     _due: dict[str, float] = field(default_factory=dict)
     """The time of the next round of each table that waits for it, in monotonic seconds."""
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        worker: TableWorker,
+        metrics: TableMetrics,
+        supervisor: Supervisor,
+        upkeep: UpkeepSchedule,
+    ) -> TableFollower:
+        """Return the loop of a process: it asks for jobs, and makes the tables that topic configs declare."""
+        tables, cluster = worker.tables, worker.tables.cluster
+        return cls(
+            *(worker, metrics, supervisor, cluster.clock, cluster.rng, settings.tables_commit_interval_ms, upkeep),
+            declarer=TableDeclarer(cluster, tables.topics, tables.catalog),
+        )
 
     async def run(self) -> None:
         """Keep every table of the namespace. Errors of the catalog end it: the supervisor starts it again."""

@@ -6,10 +6,10 @@ Place: a job, once a day for each table (upkeep/jobs.py). Blocks.
 Invariant: no file of a commit that can still happen is deleted. A file is deleted only if the current snapshot has a
 file that the store took `min_age_ms` later (both times are the store's). That snapshot is then not the one which the
 older file's commit continues: its files were there before the commit began to write. A commit of a worker succeeds only
-while the snapshot that it continues is the current one (appending.py), so this one fails. A rewrite may be committed on
-a newer snapshot: it gives up after a half of the age (upkeep/replacing.py). The age is a margin for clocks of a store
-that are not exact, and for a user who rolls the table back meanwhile. Files of other engines have
-other names (file_names.py), and are never deleted, nor those outside of the table's own folder.
+while the snapshot that it continues is the current one (committing.py), so this one fails. A rewrite may be committed
+on a newer snapshot: it gives up after a half of the age (upkeep/replacing.py). The age is a margin for clocks of a
+store that are not exact, and for a user who rolls the table back meanwhile. Files of other engines have other names
+(file_names.py), and are never deleted, nor those outside of the table's own folder.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from headrace.scan.tables.appending import name_of
-from headrace.scan.tables.catalog import translated
+from headrace.scan.tables.catalog import name_of, translated
 from headrace.scan.tables.file_names import file_prefix
+from headrace.scan.tables.removing import remove_files
 
 logger = logging.getLogger(__name__)
 DATA_PATH = "write.data.path"
@@ -88,8 +88,10 @@ def remove_orphans(table: Table, load: Callable[[], Table], min_age_ms: int) -> 
             newest = load()
             if newest.metadata.table_uuid != table.metadata.table_uuid:
                 break  # dropped, and created again
-            if location in orphans(files, named, newest, min_age_ms):
-                count += _delete(newest, location)
+            is_orphan = location in orphans(files, named, newest, min_age_ms)
+            if is_orphan and remove_files(newest.io, [location], "orphan file"):
+                logger.info("orphan file removed: table=%s file=%s", name_of(newest), location)
+                count += 1
     return count
 
 
@@ -136,15 +138,3 @@ def changed_ms(table: Table, location: str) -> int | None:
 def name_in(location: str) -> str:
     """Return the last part of a location: unique, because it has the UUID of its commit."""
     return location.rpartition("/")[2]
-
-
-def _delete(table: Table, location: str) -> bool:
-    try:
-        table.io.delete(location)
-    except FileNotFoundError:
-        return False
-    except Exception as error:
-        logger.warning("orphan file was not removed: file=%s error=%s", location, error)
-        return False
-    logger.info("orphan file removed: table=%s file=%s", name_of(table), location)
-    return True

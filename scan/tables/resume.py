@@ -14,8 +14,9 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from headrace.scan.errors import OptionError
-from headrace.scan.tables.appending import Append, CommitOutcome, append, name_of
-from headrace.scan.tables.catalog import translated, view_of
+from headrace.scan.tables.appending import Append, append
+from headrace.scan.tables.catalog import name_of, translated, view_of
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.policy import Ahead
 from headrace.scan.tables.state import (
     Broken,

@@ -5,7 +5,7 @@
     property headrace.progress                         how far the table is, and the snapshot that got it there
     summary  headrace.offsets                          the same offsets, of the snapshot that has this summary
 
-Place: read before each append (worker.py) and by `headrace tables`; written by appending.py.
+Place: read before each append (worker.py) and by `headrace tables`; written in each commit (committing.py).
 Invariant: the property changes only in a commit that also adds a snapshot to `main`, so a commit that is bound to the
 snapshot is bound to the offsets. The offsets hold while the snapshot of the property is an ancestor of the current one:
 rewrites by other engines keep that, a rollback does not. After the expiry of snapshots the parent id of the oldest one
@@ -16,7 +16,7 @@ number of records is the same.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -88,6 +88,18 @@ class TableProgress(msgspec.Struct, frozen=True):
             return msgspec.json.decode(text, type=cls)
         except msgspec.DecodeError as error:
             raise TableError(f"{PROGRESS} of the table is not Headrace's: {error}") from error
+
+
+def ranges_of(places: Iterable[tuple[int, int]]) -> list[OffsetGap]:
+    """Return the ranges of offsets that follow each other. `places`: partition and offset, in order."""
+    found: list[OffsetGap] = []
+    for partition, offset in places:
+        last = found[-1] if found else None
+        if last is not None and (last.partition, last.end) == (partition, offset):
+            found[-1] = OffsetGap(partition, last.start, offset + 1)
+        else:
+            found.append(OffsetGap(partition, offset, offset + 1))
+    return found
 
 
 def before_positions(dead: Sequence[OffsetGap], positions: Mapping[int, TablePosition]) -> tuple[OffsetGap, ...]:

@@ -13,29 +13,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 
 from headrace.metastore.log.image import TopicImage
 from headrace.scan.errors import DataLossError, OptionError, SchemaError
 from headrace.scan.read import SplitReader
-from headrace.scan.tables.appending import Append, Appended, CommitOutcome, append, widen
+from headrace.scan.tables.appending import Append, append, widen
 from headrace.scan.tables.catalog import dead_letters_of
-from headrace.scan.tables.chunks import CHUNK_BYTES, ChunkReader
+from headrace.scan.tables.chunks import CHUNK_BYTES, ChunkReader, Reach
+from headrace.scan.tables.committing import CommitOutcome, CommitResult
 from headrace.scan.tables.dead_letters import DeadLetterJudge, DeadLetterWriter
 from headrace.scan.tables.declaration import DISABLED, Declaration
-from headrace.scan.tables.keyed.opener import KeyedOpener
+from headrace.scan.tables.keyed.opener import OpenedChanges
 from headrace.scan.tables.log_ranges import start_positions
 from headrace.scan.tables.looking import Condition, TableLook, TableReader
+from headrace.scan.tables.opening import keyed_opener, value_opener
 from headrace.scan.tables.policy import AppendStep, after
-from headrace.scan.tables.state import BINARY, PAUSED, RETENTION_MS, TOLERANCE, OffsetGap, TablePosition, TableProgress
+from headrace.scan.tables.state import PAUSED, RETENTION_MS, TOLERANCE, OffsetGap, TablePosition, TableProgress
 from headrace.scan.tables.values.formats import ValueFormats
-from headrace.scan.tables.values.open import ChunkOpener, Tolerance
+from headrace.scan.tables.values.open import OpenedChunk
 
 logger = logging.getLogger(__name__)
 KEPT_BY_SPARK = "headrace-spark-tables merges its records: a row per key"
@@ -81,7 +82,7 @@ class TableWorker:
     formats: ValueFormats = field(default_factory=ValueFormats)
     merges_keys: bool = False
     """Whether it keeps tables with a row per key: only on Spark. A worker that appends never adds a record to one."""
-    _unanswered: dict[str, list[Appended]] = field(default_factory=dict)
+    _unanswered: dict[str, list[CommitResult]] = field(default_factory=dict)
     """Commits without an answer, by table, since the last one with an answer."""
 
     @property
@@ -157,25 +158,45 @@ class TableWorker:
 
     async def _advance(self, name: str, look: TableLook, step: AppendStep, progress: TableProgress) -> TableRound:
         reach, rows = await self._chunks.read(step, look.partitions)
-        reached = {p: each.position for p, each in reach.items()}
-        dead: tuple[OffsetGap, ...] = ()
-        if (opener := self._opener(look)) is not None:
-            opened = await asyncio.to_thread(opener.open, rows)
-            if opened.columns != opener.columns:
-                try:
-                    outcome = await asyncio.to_thread(widen, look.table, opened.columns, look.definition.layout)
-                except (OptionError, SchemaError) as error:
-                    return await self._pause(name, look, str(error))
-                return TableRound(Condition.FOLLOWING, outcome=outcome, lag=look.lag, has_more=True)
-            for partition, cut in opened.cuts.items():
-                if cut.offset > step.wanted[partition].start:
-                    reached[partition] = reach[partition].cut(cut.offset)
-                elif cut.reason:
-                    return await self._pause(name, look, cut.reason)
-                else:
-                    del reached[partition]
-            rows, dead = opened.rows, opened.dead
-        return await self._commit(name, look, step, progress, reached, Made(rows.num_rows, dead, rows=rows))
+        opener = value_opener(look.definition, look.table.schema(), self.formats)
+        if opener is None:
+            ends = {partition: each.position for partition, each in reach.items()}
+            return await self._commit(name, look, step, progress, ends, Made(rows.num_rows, (), rows=rows))
+        opened = await asyncio.to_thread(opener.open, rows)
+        reached = await self._reached(name, look, step, reach, opener.columns, opened)
+        if isinstance(reached, TableRound):
+            return reached
+        made = Made(opened.rows.num_rows, opened.dead, rows=opened.rows)
+        return await self._commit(name, look, step, progress, reached, made)
+
+    async def _reached(
+        self,
+        name: str,
+        look: TableLook,
+        step: AppendStep,
+        reach: Mapping[int, Reach],
+        columns: pa.StructType,
+        opened: OpenedChunk | OpenedChanges,
+        keys: Sequence[str] = (),
+    ) -> Mapping[int, TablePosition] | TableRound:
+        """Return how far the opened records reach. If the table lacks columns, or a record pauses it: what the round
+        did instead. `columns`: those that the table has; `keys`: those of the key, as `widen`.
+        """
+        if opened.columns != columns:
+            try:
+                outcome = await asyncio.to_thread(widen, look.table, opened.columns, look.definition.layout, keys)
+            except (OptionError, SchemaError) as error:
+                return await self._pause(name, look, str(error))
+            return TableRound(Condition.FOLLOWING, outcome=outcome, lag=look.lag, has_more=True)
+        reached = {partition: each.position for partition, each in reach.items()}
+        for partition, cut in opened.cuts.items():
+            if cut.offset > step.wanted[partition].start:
+                reached[partition] = reach[partition].cut(cut.offset)
+            elif cut.reason:
+                return await self._pause(name, look, cut.reason)
+            else:
+                del reached[partition]
+        return reached
 
     async def _commit(
         self,
@@ -209,21 +230,14 @@ class TableWorker:
         await asyncio.to_thread(self.tables.catalog.set_property, name, PAUSED, reason)
         return TableRound(Condition.PAUSED, reason, lag=look.lag)
 
-    def _opener(self, look: TableLook) -> ChunkOpener | None:
-        """Return what opens values; None for a table without a schema. OptionError and SchemaError if it cannot."""
-        if look.definition.value_format == BINARY:
-            return None
-        schema = schema_to_pyarrow(look.table.schema(), include_field_ids=False)
-        return ChunkOpener(self.formats.of(look.definition), schema, Tolerance(look.definition.tolerance))
-
     def _judge(self, look: TableLook) -> DeadLetterJudge | None:
-        """Return what says why records do not fit; None if each one fits. Errors as _opener."""
-        if not look.definition.is_keyed:
-            return self._opener(look)
-        schema = schema_to_pyarrow(look.table.schema(), include_field_ids=False)
-        return KeyedOpener.of(look.definition, schema, self._opener(look))
+        """Return what says why records do not fit; None if each one fits. Errors as value_opener."""
+        definition, schema = look.definition, look.table.schema()
+        if definition.is_keyed:
+            return keyed_opener(definition, schema, self.formats)
+        return value_opener(definition, schema, self.formats)
 
-    def _settle(self, name: str, made: Appended) -> None:
+    def _settle(self, name: str, made: CommitResult) -> None:
         """Remove the files of unanswered commits that can no longer happen: another one continued their snapshot."""
         if made.outcome is CommitOutcome.UNKNOWN:
             self._unanswered.setdefault(name, []).append(made)

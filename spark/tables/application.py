@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import os
-import random
 import signal
 import sys
 from dataclasses import dataclass
@@ -26,22 +24,22 @@ from prometheus_client import CollectorRegistry
 from pyspark import __version__ as pyspark_version
 from pyspark.sql import SparkSession
 
-from headrace.config.errors import ConfigError
+from headrace.compactor.spark.driver import add_driver_options, open_session, run_driver
 from headrace.config.load import load
 from headrace.config.settings import Settings
 from headrace.scan.cluster import BucketAddress, open_cluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.catalog import CatalogAddress
-from headrace.scan.tables.declaring import TableDeclarer
+from headrace.scan.tables.chunks import PIN_HINT
 from headrace.scan.tables.follower import TableFollower
 from headrace.scan.tables.looking import Condition, TableReader
 from headrace.scan.tables.metrics import TableMetrics
+from headrace.scan.tables.upkeep.jobs import UpkeepSchedule
 from headrace.scan.tables.values.formats import ValueFormats
-from headrace.spark.tables import upkeep
-from headrace.spark.tables.tasks import HINT
+from headrace.spark.tables.upkeep import jobs_of
 from headrace.spark.tables.worker import SPLIT_BYTES, SparkTables, SparkTableWorker
-from headrace.storage.errors import HeadraceError, InvalidError
+from headrace.storage.errors import InvalidError
 from headrace.storage.supervision import Supervisor
 
 OLDEST_PYSPARK = (4, 0)
@@ -81,22 +79,14 @@ def main(argv: list[str] | None = None) -> int:
     """0 if each table has what the log had; 1 if one is stopped or failed, or, with one line, if it cannot start."""
     parser = argparse.ArgumentParser(prog="headrace-spark-tables", description=DESCRIPTION)
     parser.add_argument("--split-bytes", type=int, default=SPLIT_BYTES, help="stored bytes that one task appends")
-    parser.add_argument(
-        "--spark-log-level", default="WARN", metavar="LEVEL", help="of Spark's own log lines once it runs (WARN)"
-    )
-    parser.add_argument("--application", action="store_true", help="print the path of the file for spark-submit")
-    args = parser.parse_args(argv)
-    if args.application:
-        print(__file__)
-        return 0
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
+    add_driver_options(parser)
+    return run_driver(parser.parse_args(argv), __file__, _run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    require_pyspark(pyspark_version)
     try:
-        require_pyspark(pyspark_version)
         summary = asyncio.run(work(load(environ=os.environ), args.split_bytes, args.spark_log_level))
-    except (ConfigError, HeadraceError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
     except asyncio.CancelledError:
         print("error: stopped by SIGTERM; the next run continues", file=sys.stderr)
         return 1
@@ -121,32 +111,24 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
 
     def session() -> SparkSession:
         if not opened:
-            builder = SparkSession.builder.appName("headrace-tables").config("spark.ui.showConsoleProgress", "false")
-            opened.append(builder.getOrCreate())
-            opened[0].sparkContext.setLogLevel(spark_log_level)
+            opened.append(open_session("headrace-tables", spark_log_level))
         return opened[0]
 
     address, bucket = CatalogAddress.of(settings), BucketAddress.of(settings)
     catalog = await asyncio.to_thread(address.open)
     try:
         async with open_cluster(settings) as cluster:
-            reader = SplitReader.open(bucket, cluster.clock, cluster.rng, pin_hint=HINT)
+            reader = SplitReader.open(bucket, cluster.clock, cluster.rng, pin_hint=PIN_HINT)
             try:
                 url = settings.tables_schema_registry_url
                 tables = TableReader(cluster, TopicCatalog(cluster.metastore), catalog)
                 use = SparkTables(open=session, bucket=bucket, registry_url=url, split_bytes=split_bytes)
                 worker = SparkTableWorker(tables, reader, formats=ValueFormats(url), spark=use)
-                schedule = upkeep.schedule_of(settings, address, cluster)
+                schedule = UpkeepSchedule.of(settings, address, cluster)
                 supervisor = Supervisor(cluster.clock, CollectorRegistry())
-                summary = await run(
-                    TableFollower(
-                        *(worker, TableMetrics(CollectorRegistry()), supervisor, cluster.clock, random.Random()),
-                        settings.tables_commit_interval_ms,
-                        schedule,
-                        declarer=TableDeclarer(cluster, tables.topics, catalog),
-                    )
-                )
-                await upkeep.jobs_of(settings, cluster, tables, schedule, use).drain()
+                metrics = TableMetrics(CollectorRegistry())
+                summary = await run(TableFollower.of(settings, worker, metrics, supervisor, schedule))
+                await jobs_of(settings, tables, schedule, use).drain()
                 return summary
             finally:
                 await asyncio.to_thread(reader.close)

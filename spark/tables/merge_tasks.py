@@ -19,23 +19,19 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table.metadata import TableMetadata
 
-from headrace.scan.read import SplitReader
 from headrace.scan.splits import Split
-from headrace.scan.tables.chunks import rows_of
 from headrace.scan.tables.data_files import DataFilePlace
 from headrace.scan.tables.keyed.files import KeyGroups, MergedGroup, group_numbers, merge_group
 from headrace.scan.tables.keyed.keys import key_paths
 from headrace.scan.tables.keyed.merging import last_changes
 from headrace.scan.tables.keyed.opener import KeyedOpener, OpenedChanges
-from headrace.scan.tables.state import BINARY, Definition, OffsetGap
+from headrace.scan.tables.opening import keyed_opener
+from headrace.scan.tables.state import Definition, OffsetGap
 from headrace.scan.tables.values.formats import ValueFormats
-from headrace.scan.tables.values.open import ChunkOpener, Tolerance
 from headrace.spark.short_errors import short_errors
-from headrace.spark.tables.tasks import HINT, AppendTask
-from headrace.storage.clock import SystemClock
+from headrace.spark.tables.tasks import AppendTask
 from headrace.storage.collector_tuning import tune_collector
 
 REPORTS = -1
@@ -69,15 +65,6 @@ Block = tuple[ReadBlock, bytes]
 """A block with its changes as an Arrow stream."""
 
 
-def opener_of(definition: Definition, metadata: TableMetadata, formats: ValueFormats) -> KeyedOpener:
-    """Return what opens records for a keyed table. OptionError, SchemaError if its schema cannot be used."""
-    schema = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
-    values = None
-    if definition.value_format != BINARY:
-        values = ChunkOpener(formats.of(definition), schema, Tolerance(definition.tolerance))
-    return KeyedOpener.of(definition, schema, values)
-
-
 def is_plain(opener: KeyedOpener, opened: OpenedChanges) -> bool:
     """Return whether nothing of this needs the driver: new columns, or a record that waits."""
     return opened.columns == opener.columns and not opened.cuts
@@ -93,15 +80,10 @@ class SplitTask:
     @short_errors
     def __call__(self, numbered: tuple[int, Split]) -> list[tuple[int, Block | SplitReport]]:
         """Errors of bucket and registry fail the task."""
-        tune_collector()
         number, split = numbered
-        reader = SplitReader.open(self.task.bucket, SystemClock(), random.Random(), pin_hint=HINT)
-        try:
-            raw = rows_of(reader, split)
-        finally:
-            reader.close()
+        raw = self.task.raw_rows(split)
         definition, metadata = self.task.definition, self.task.place.open()
-        opener = opener_of(definition, metadata, ValueFormats(self.task.registry_url))
+        opener = keyed_opener(definition, metadata.schema(), ValueFormats(self.task.registry_url))
         opened = opener.open(raw)
         if not is_plain(opener, opened):
             return [(REPORTS, SplitReport(is_plain=False))]

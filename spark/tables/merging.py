@@ -14,37 +14,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from headrace.scan.errors import OptionError, SchemaError
 from headrace.scan.plan import PlannedPartition
 from headrace.scan.splits import Split, make_splits
-from headrace.scan.tables.appending import widen
 from headrace.scan.tables.chunks import ChunkReader, Reach, rows_of
 from headrace.scan.tables.data_files import DataFilePlace
 from headrace.scan.tables.keyed.files import KeyGroups, groups_of
 from headrace.scan.tables.keyed.key_order import in_key_order, waits_of
 from headrace.scan.tables.keyed.keys import key_paths
 from headrace.scan.tables.looking import Condition, TableLook
+from headrace.scan.tables.opening import keyed_opener
 from headrace.scan.tables.policy import AppendStep
 from headrace.scan.tables.state import OffsetGap, TablePosition, TableProgress
 from headrace.scan.tables.values.open import DEAD_RANGES_MAX
 from headrace.scan.tables.worker import Made, TableRound
-from headrace.spark.tables.merge_tasks import (
-    GroupReport,
-    GroupTask,
-    SplitReport,
-    SplitTask,
-    blocks_of,
-    opener_of,
-)
+from headrace.spark.short_errors import errors_of_tasks
+from headrace.spark.tables.merge_tasks import GroupReport, GroupTask, SplitReport, SplitTask, blocks_of
 from headrace.spark.tables.tasks import AppendTask
-from headrace.storage.errors import HeadraceError, UnavailableError
+from headrace.storage.errors import UnavailableError
 
 if TYPE_CHECKING:
     from headrace.spark.tables.worker import SparkTableWorker
@@ -115,7 +107,7 @@ class KeyMerge:
         self, open_split: SplitTask, merge: GroupTask, splits: Sequence[Split], groups: int
     ) -> list[SplitReport | GroupReport]:
         numbered = list(enumerate(splits))
-        with _of_tasks():
+        with errors_of_tasks():
             context = self.worker.use.open().sparkContext
             opened = context.parallelize(numbered, len(numbered)).flatMap(open_split)
             return opened.groupByKey(groups + 1).flatMap(merge).collect()
@@ -126,23 +118,12 @@ class KeyMerge:
         """Open a small chunk here: also for new columns, and where a record has to wait."""
         name, look, worker = self.name, self.look, self.worker
         raw = await asyncio.to_thread(rows_of, worker.reader, planned)
-        opener = opener_of(look.definition, look.table.metadata, worker.formats)
+        opener = keyed_opener(look.definition, look.table.schema(), worker.formats)
         opened = await asyncio.to_thread(opener.open, raw)
-        if opened.columns != opener.columns:
-            keys = key_paths(look.definition) if look.definition.has_column_key else ()
-            try:
-                outcome = await asyncio.to_thread(widen, look.table, opened.columns, look.definition.layout, keys)
-            except (OptionError, SchemaError) as error:
-                return await worker._pause(name, look, str(error))
-            return TableRound(Condition.FOLLOWING, outcome=outcome, lag=look.lag, has_more=True)
-        reached = {partition: each.position for partition, each in reach.items()}
-        for partition, cut in opened.cuts.items():
-            if cut.offset > step.wanted[partition].start:
-                reached[partition] = reach[partition].cut(cut.offset)
-            elif cut.reason:
-                return await worker._pause(name, look, cut.reason)
-            else:
-                del reached[partition]
+        keys = key_paths(look.definition) if look.definition.has_column_key else ()
+        reached = await worker._reached(name, look, step, reach, opener.columns, opened, keys)
+        if isinstance(reached, TableRound):
+            return reached
         merged = await asyncio.to_thread(self._merged, opened.changes, groups)
         return await self._commit(reached, _made(merged, opened.dead))
 
@@ -153,7 +134,7 @@ class KeyMerge:
         blocks = blocks_of(look.definition, look.table.metadata, changes, groups.buckets, 0)
         grouped = [(block.group, [(block, data)]) for block, data in blocks]
         if grouped and groups.stored_bytes > use.split_bytes:
-            with _of_tasks():
+            with errors_of_tasks():
                 found = use.open().sparkContext.parallelize(grouped, len(grouped)).flatMap(merge).collect()
         else:
             found = [report for each in grouped for report in merge(each)]
@@ -175,17 +156,6 @@ def why_incomplete(splits: int, reports: Sequence[SplitReport], merged: Sequence
     if sorted(named) != sorted(read):
         return f"groups read other blocks than splits have: blocks={len(named)} read={len(read)}"
     return ""
-
-
-@contextmanager
-def _of_tasks() -> Iterator[None]:
-    """Turn errors of Spark into UnavailableError."""
-    try:
-        yield
-    except HeadraceError:
-        raise
-    except Exception as error:
-        raise UnavailableError(f"a task of Spark failed: {type(error).__name__}: {str(error)[:2_000]}") from error
 
 
 def _made(merged: Sequence[GroupReport], dead: tuple[OffsetGap, ...]) -> Made:

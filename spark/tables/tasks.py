@@ -13,22 +13,20 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from headrace.scan.cluster import BucketAddress
 from headrace.scan.read import SplitReader
 from headrace.scan.splits import Split
-from headrace.scan.tables.chunks import rows_of
+from headrace.scan.tables.chunks import PIN_HINT, rows_of
 from headrace.scan.tables.data_files import DataFilePlace, write_data_files
-from headrace.scan.tables.state import BINARY, Definition, OffsetGap
+from headrace.scan.tables.opening import value_opener
+from headrace.scan.tables.state import Definition, OffsetGap
 from headrace.scan.tables.values.formats import ValueFormats
-from headrace.scan.tables.values.open import ChunkOpener, Tolerance
 from headrace.spark.short_errors import short_errors
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
-
-HINT = "A commit took more than an hour"
 
 
 class AppendTask(NamedTuple):
@@ -38,6 +36,15 @@ class AppendTask(NamedTuple):
     definition: Definition
     registry_url: str
     bucket: BucketAddress
+
+    def raw_rows(self, split: Split) -> pa.Table:
+        """Return the raw rows of a split. Errors of the bucket."""
+        tune_collector()
+        reader = SplitReader.open(self.bucket, SystemClock(), random.Random(), pin_hint=PIN_HINT)
+        try:
+            return rows_of(reader, split)
+        finally:
+            reader.close()
 
 
 class TaskDone(NamedTuple):
@@ -52,18 +59,10 @@ class TaskDone(NamedTuple):
 @short_errors
 def write_split(task: AppendTask, split: Split) -> TaskDone:
     """Errors of bucket, registry and the table's storage fail the task."""
-    tune_collector()
-    reader = SplitReader.open(task.bucket, SystemClock(), random.Random(), pin_hint=HINT)
-    try:
-        rows = rows_of(reader, split)
-    finally:
-        reader.close()
-    metadata = task.place.open()
+    rows, metadata = task.raw_rows(split), task.place.open()
     dead: tuple[OffsetGap, ...] = ()
-    if task.definition.value_format != BINARY:
-        form = ValueFormats(task.registry_url).of(task.definition)
-        schema = schema_to_pyarrow(metadata.schema(), include_field_ids=False)
-        opener = ChunkOpener(form, schema, Tolerance(task.definition.tolerance))
+    opener = value_opener(task.definition, metadata.schema(), ValueFormats(task.registry_url))
+    if opener is not None:
         opened = opener.open(rows)
         if opened.columns != opener.columns or opened.cuts:
             return TaskDone(is_plain=False)

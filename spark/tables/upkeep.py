@@ -11,7 +11,6 @@ commit, and their names say for which table they are.
 from __future__ import annotations
 
 import os
-import random
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,39 +20,27 @@ from pyiceberg.manifest import DataFile
 from pyspark.sql import SparkSession
 
 from headrace.compactor.job_metrics import JobMetrics
-from headrace.compactor.runner import JobHandler, JobRunner
+from headrace.compactor.runner import JobRunner
 from headrace.config.settings import Settings
-from headrace.scan.cluster import ScannedCluster
-from headrace.scan.tables.catalog import CatalogAddress
 from headrace.scan.tables.data_files import DataFilePlace
 from headrace.scan.tables.looking import TableReader
 from headrace.scan.tables.upkeep.jobs import UpkeepJobs, UpkeepSchedule
 from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
 from headrace.scan.tables.upkeep.rewriting import Group, write_group, write_here
 from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
-from headrace.spark.short_errors import short_errors
+from headrace.spark.short_errors import errors_of_tasks, short_errors
 from headrace.spark.tables.worker import SparkTables
-from headrace.storage.errors import HeadraceError, UnavailableError
 
 
-def schedule_of(settings: Settings, address: CatalogAddress, cluster: ScannedCluster) -> UpkeepSchedule:
-    """Return how often the tables of this catalog have their upkeep."""
-    place = f"{address.name}.{address.namespace}"
-    return UpkeepSchedule(cluster.metastore, place, settings.tables_upkeep_interval_ms, cluster.clock)
-
-
-def jobs_of(
-    settings: Settings, cluster: ScannedCluster, tables: TableReader, schedule: UpkeepSchedule, use: SparkTables
-) -> JobRunner:
+def jobs_of(settings: Settings, tables: TableReader, schedule: UpkeepSchedule, use: SparkTables) -> JobRunner:
     """Return what does the jobs that are due."""
-    terms = UpkeepTerms.of(settings)
+    terms, cluster = UpkeepTerms.of(settings), tables.cluster
     batch_bytes = terms.rewrite_bytes * use.chunk_splits
     upkeep = TableUpkeep(tables.catalog, terms, partial(write_on_spark, use.open), batch_bytes)
     work = UpkeepJobs(tables, upkeep, UpkeepMetrics(CollectorRegistry()), cluster.clock)
-    handlers: dict[str, JobHandler] = dict(zip(schedule.kinds, (work.keep, work.remove_orphans), strict=True))
     metrics = JobMetrics(cluster.clock, CollectorRegistry())
     return JobRunner(
-        *(cluster.metastore, handlers, cluster.clock, random.Random(), metrics),
+        *(cluster.metastore, work.handlers(schedule), cluster.clock, cluster.rng, metrics),
         worker=f"{socket.gethostname()}-{os.getpid()}",
     )
 
@@ -65,13 +52,9 @@ def write_on_spark(
     if len(groups) == 1:
         return write_here(place, groups)
     context = session().sparkContext
-    try:
+    with errors_of_tasks():
         tasks = context.parallelize([list(group) for group in groups], len(groups))
         return [file for made in tasks.map(lambda group: write_in_task(place, group)).collect() for file in made]
-    except HeadraceError:
-        raise
-    except Exception as error:
-        raise UnavailableError(f"a task of Spark failed: {type(error).__name__}: {str(error)[:2_000]}") from error
 
 
 @short_errors

@@ -28,9 +28,9 @@ from headrace.scan.tables.policy import AppendStep
 from headrace.scan.tables.state import TableProgress
 from headrace.scan.tables.values.open import DEAD_RANGES_MAX
 from headrace.scan.tables.worker import Made, TableRound, TableWorker
+from headrace.spark.short_errors import errors_of_tasks
 from headrace.spark.tables.merging import KeyMerge
 from headrace.spark.tables.tasks import AppendTask, TaskDone, write_split
-from headrace.storage.errors import HeadraceError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -94,10 +94,6 @@ class SparkTableWorker(TableWorker):
 
 def _run(spark: SparkSession, task: AppendTask, splits: Sequence[Split]) -> list[TaskDone]:
     """One task for each split; what they say, in the order of the splits."""
-    context = spark.sparkContext
-    try:
-        return context.parallelize(list(splits), len(splits)).map(lambda split: write_split(task, split)).collect()
-    except HeadraceError:
-        raise
-    except Exception as error:
-        raise UnavailableError(f"a task of Spark failed: {type(error).__name__}: {str(error)[:2_000]}") from error
+    with errors_of_tasks():
+        tasks = spark.sparkContext.parallelize(list(splits), len(splits))
+        return tasks.map(lambda split: write_split(task, split)).collect()

@@ -1,11 +1,23 @@
-"""Clusters that are thrown away, for planted bugs."""
+"""A scanned cluster on a real Postgres per test, and clusters that are thrown away, for planted bugs."""
 
 from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.store import PostgresMetastore
 from tests.scan.thrown_away import ThrownAway
+from tests.spark.world import ScanWorld
+
+
+@pytest.fixture
+async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> AsyncIterator[ScanWorld]:
+    """Files in a directory."""
+    async with ScanWorld.opened(metastore, metastore_url, tmp_path) as world:
+        yield world
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,15 +35,6 @@ from tests.metastore.sessions import move_time, session
 from tests.spark.world import TIME_MS, ScanWorld
 
 HOUR = 3_600
-
-
-@pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> AsyncIterator[ScanWorld]:
-    """Files in a directory."""
-    world = ScanWorld(metastore, metastore_url, tmp_path / "bucket")
-    await world.begin()
-    yield world
-    await world.service.close()
 
 
 class Attempts:

@@ -7,7 +7,6 @@ import contextlib
 import datetime
 import io
 import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,12 @@ pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 from pyarrow import parquet
 
 from headrace.cli.main import main
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import DataLossError, OptionError
 from headrace.scan.export import run
 from headrace.scan.export.run import STATE_KEY, Exporter, ExportOptions, ExportState
 from headrace.scan.read import SplitReader
 from headrace.storage.clock import SystemClock
-from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.records.codec import Record, encode_batch
 from tests.agent.fetch.fetch_world import NEVER_SEEN
@@ -33,15 +30,6 @@ from tests.spark.world import ScanWorld, records
 from tests.storage.batches import plain_batch
 
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> AsyncIterator[ScanWorld]:
-    world = ScanWorld(metastore, metastore_url, tmp_path / "bucket")
-    await world.begin()
-    await write_cluster_id(world.store, metastore.cluster_id)
-    yield world
-    await world.service.close()
 
 
 class Killed(Exception):

@@ -6,34 +6,21 @@ Fault model: the read begins late, or is repeated; the janitor runs as early as 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan import plan
 from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.errors import UnreadableFileError
 from headrace.scan.partitions import ScanPartition, Subscribe, TopicCatalog, select
 from headrace.scan.plan import WantedOffsets
 from headrace.scan.read import SplitReader
-from headrace.storage.cluster_properties import write_cluster_id
 from tests.metastore.sql_sources import plant
 from tests.spark.world import OLD_SECONDS, ScanWorld
 
 PIN_MS = 4 * 3_600_000
-
-
-@pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> AsyncIterator[ScanWorld]:
-    world = ScanWorld(metastore, metastore_url, tmp_path / "bucket")
-    await world.begin()
-    await write_cluster_id(world.store, metastore.cluster_id)
-    yield world
-    await world.service.close()
 
 
 async def read_late(world: ScanWorld, *, before: float = 0.0) -> list[list[int]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import pytest
 pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 
 from headrace.metastore.api.read import OffsetKind
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan import offsets, plan, read
 from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.errors import DataLossError
@@ -30,7 +29,6 @@ from headrace.scan.plan import WantedOffsets
 from headrace.scan.read import SplitReader
 from headrace.scan.splits import make_splits
 from headrace.storage.clock import SystemClock
-from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.objects.memory import MemoryStore
 from tests.planted import PlantedBugs, Report, Trial
 from tests.scan.test_export import export, exported
@@ -40,15 +38,6 @@ from tests.storage.batches import BASE_TIME_MS
 from tests.transactional_world import SeenRecord, Truth, Writer, committed, send, some_history
 
 EARLIEST, LATEST = int(OffsetKind.EARLIEST), int(OffsetKind.LATEST)
-
-
-@pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> AsyncIterator[ScanWorld]:
-    world = ScanWorld(metastore, metastore_url, tmp_path / "bucket")
-    await world.begin()
-    await write_cluster_id(world.store, metastore.cluster_id)
-    yield world
-    await world.service.close()
 
 
 async def partition_of(world: ScanWorld, name: str) -> ScanPartition:
@@ -157,12 +146,11 @@ async def test_each_planted_bug_is_caught(
 ) -> None:
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
-    for seed in trial.seeds(record_property):
-        async with thrown_away.world() as (world, _):
-            try:
-                await histories(world, [seed])
-            except Exception as found:
-                trial.saw(f"{type(found).__name__}: {found}")
+
+    async def history(world: ScanWorld, folder: Path, seed: int) -> None:
+        await histories(world, [seed])
+
+    await thrown_away.look_for(trial, record_property, history, (Exception,))
 
 
 async def open_behind(world: ScanWorld) -> tuple[int, Truth, Writer]:

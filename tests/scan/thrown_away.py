@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
-from headrace.storage.cluster_properties import write_cluster_id
 from tests.metastore.sql_sources import Throwaway
+from tests.planted import Report, Trial
 from tests.spark.world import ScanWorld
 
 
@@ -28,10 +29,23 @@ class ThrownAway:
         """The cluster, and a folder for what is next to it."""
         async with Throwaway(self.server, self.template).store() as (url, store):
             folder = self.folders.mktemp("world")
-            world = ScanWorld(store, url, folder / "bucket")
-            await world.begin()
-            await write_cluster_id(world.store, store.cluster_id)
-            try:
+            async with ScanWorld.opened(store, url, folder) as world:
                 yield world, folder
-            finally:
-                await world.service.close()
+
+    async def look_for(
+        self,
+        trial: Trial,
+        report: Report,
+        history: Callable[[ScanWorld, Path, int], Coroutine[Any, Any, object]],
+        shown_by: tuple[type[Exception], ...] = (AssertionError,),
+    ) -> None:
+        """Tell the history of each seed in a new cluster; one that ends with such an error shows the planted bug.
+
+        `history`: of the cluster, a folder for tables, and the seed.
+        """
+        for seed in trial.seeds(report):
+            async with self.world() as (world, folder):
+                try:
+                    await history(world, folder / "iceberg", seed)
+                except shown_by as found:
+                    trial.saw(f"{type(found).__name__}: {found}")

@@ -1,27 +1,26 @@
-"""One local Spark for all tests of this folder, and a cluster on a real Postgres per test."""
+"""One local Spark for all tests of this folder; a cluster on a real Postgres, and its tables, per test."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.storage.cluster_properties import write_cluster_id
 from tests.fixtures_s3 import aws_credentials, real_s3_url
 from tests.house.needs import require
 from tests.java_program import FLAGS
-from tests.scan.conftest import thrown_away
+from tests.scan.conftest import thrown_away, world
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.scan.tables.world import Tables
     from tests.spark.world import ScanWorld
 
-__all__ = ["aws_credentials", "real_s3_url", "thrown_away"]
+__all__ = ["aws_credentials", "real_s3_url", "thrown_away", "world"]
 
 
 @pytest.fixture(scope="package")
@@ -65,12 +64,7 @@ def _end_old_jvm() -> None:
 
 
 @pytest.fixture
-async def world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> AsyncIterator[ScanWorld]:
-    """Files in a directory."""
-    from tests.spark.world import ScanWorld
+def tables(world: ScanWorld, tmp_path: Path) -> Tables:
+    from tests.scan.tables.world import Tables
 
-    world = ScanWorld(metastore, metastore_url, tmp_path / "bucket")
-    await world.begin()
-    await write_cluster_id(world.store, metastore.cluster_id)
-    yield world
-    await world.service.close()
+    return Tables(world, tmp_path / "iceberg")

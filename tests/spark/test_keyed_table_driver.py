@@ -13,12 +13,13 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
-from headrace.scan.tables import appending
+from pyiceberg.manifest import ManifestFile
+
 from headrace.scan.tables import worker as local_worker
-from headrace.scan.tables.appending import CommitOutcome
+from headrace.scan.tables.manifests import ReplaceFiles
 from headrace.spark.tables import merge_tasks, merging
 from tests.planted import PlantedBugs, Report, Trial
-from tests.scan.tables.test_table_history import bound_to_the_newest
+from tests.scan.tables.test_table_history import bound_to_the_newest, lost_is_committed_again
 from tests.scan.thrown_away import ThrownAway
 from tests.spark.keyed_history import KeyedHistory
 from tests.spark.local_tasks import LocalTasks
@@ -45,20 +46,15 @@ async def test_the_table_has_the_last_value_of_each_key(
     await histories(world, tmp_path / "iceberg", seeds[1::2], monkeypatch, is_valued=False)
 
 
-def _lost_is_committed_again(*args: Any) -> Any:
-    """Send what had no answer once more, on what the table has by then."""
-    made = _append(*args)
-    if made.outcome is CommitOutcome.UNKNOWN:
-        table, before, add = args
-        table.refresh()
-        return _append(table, before, add)
-    return made
+def _replaced_files_stay(self: ReplaceFiles) -> list[ManifestFile]:
+    """The manifests still have the files that were replaced."""
+    return self._parent_manifests()
 
 
-_append = appending.append
 BUGS: dict[str, tuple[Any, str, Any]] = {
     "files are merged with another snapshot than they replace": (local_worker, "append", bound_to_the_newest),
-    "a lost answer is sent again": (local_worker, "append", _lost_is_committed_again),
+    "a lost answer is sent again": (local_worker, "append", lost_is_committed_again),
+    "replaced files stay": (ReplaceFiles, "_existing_manifests", _replaced_files_stay),
     "a split that was opened twice is not noticed": (merging, "why_incomplete", lambda *_: ""),
     "changes are grouped by another bucket than files": (
         merge_tasks, "group_numbers", lambda changes, schema, path, count: np.arange(len(changes)) % count,
@@ -73,9 +69,8 @@ async def test_each_planted_bug_is_caught(
 ) -> None:
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
-    for seed in trial.seeds(record_property):
-        async with thrown_away.world() as (world, folder):
-            try:
-                await histories(world, folder / "iceberg", [seed], monkeypatch, is_valued=bool(seed % 2))
-            except AssertionError as found:
-                trial.saw(f"{type(found).__name__}: {found}")
+
+    async def history(world: ScanWorld, folder: Path, seed: int) -> None:
+        await histories(world, folder, [seed], monkeypatch, is_valued=bool(seed % 2))
+
+    await thrown_away.look_for(trial, record_property, history)

@@ -24,8 +24,8 @@ from headrace.metastore.log.loading import load_image
 from headrace.metastore.partitions.changes import Expansion, change_count
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import OptionError
-from headrace.scan.tables.appending import CommitOutcome
 from headrace.scan.tables.catalog import CatalogAddress
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.keyed.files import groups_of
 from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.policy import Ahead, AppendStep
@@ -49,11 +49,6 @@ AVRO = json.dumps(
         {"name": "customer", "type": "string"}, {"name": "number", "type": "int"}, {"name": "item", "type": "string"},
     ]}
 )  # fmt: skip
-
-
-@pytest.fixture
-def tables(world: ScanWorld, tmp_path: Path) -> Tables:
-    return Tables(world, tmp_path / "iceberg")
 
 
 def batch(*pairs: tuple[str | None, str | None], at: int = 0) -> bytes:

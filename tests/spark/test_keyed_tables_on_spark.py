@@ -19,7 +19,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
 from headrace.scan.errors import TableError
-from headrace.scan.tables.appending import CommitOutcome
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.values.formats import ValueFormats
 from headrace.spark import table_end
 from tests.house.needs import require
@@ -35,11 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.requirement("X11")
-
-
-@pytest.fixture
-def tables(world: ScanWorld, tmp_path: Path) -> Tables:
-    return Tables(world, tmp_path / "iceberg")
 
 
 @pytest.mark.slow

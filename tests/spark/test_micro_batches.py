@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,11 +11,9 @@ import pytest
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.2")
 
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.scan.errors import DataLossError
 from headrace.spark import stream
 from headrace.spark.stream import StreamOffsets
-from headrace.storage.cluster_properties import write_cluster_id
 from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.spark.micro_batches import STEPS, Checkpoint, DriverKilled, MicroBatches
 from tests.spark.world import OLD_SECONDS, ScanWorld, records
@@ -88,15 +85,6 @@ class StreamStory:
         return sorted(row for batch in self.checkpoint.rows.values() for row in batch)
 
 
-@pytest.fixture
-async def story_world(metastore: PostgresMetastore, metastore_url: str, tmp_path: Path) -> Any:
-    world = ScanWorld(metastore, metastore_url, tmp_path / "bucket")
-    await world.begin()
-    await write_cluster_id(world.store, metastore.cluster_id)
-    yield world
-    await world.service.close()
-
-
 async def tell(world: ScanWorld, seed: int) -> None:
     """A story, and what must be true at its end."""
     story = StreamStory(world, seed)
@@ -111,8 +99,8 @@ async def tell(world: ScanWorld, seed: int) -> None:
 
 @pytest.mark.requirement("X6.2")
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_every_record_once(story_world: ScanWorld, seed: int) -> None:
-    await tell(story_world, seed)
+async def test_every_record_once(world: ScanWorld, seed: int) -> None:
+    await tell(world, seed)
 
 
 async def _one_too_far(self: stream._Driver) -> StreamOffsets:
@@ -131,15 +119,15 @@ BUGS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("bug", BUGS)
-async def test_each_planted_bug_is_caught(bug: str, story_world: ScanWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_planted_bug_is_caught(bug: str, world: ScanWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     name, replacement = BUGS[bug]
     monkeypatch.setattr(stream._Driver, name, replacement)
     with pytest.raises((AssertionError, DataLossError)):
-        await tell(story_world, 1)
+        await tell(world, 1)
 
 
-async def test_a_topic_that_was_created_again_is_a_loss(story_world: ScanWorld) -> None:
-    world, checkpoint, rng = story_world, Checkpoint(), random.Random(0)
+async def test_a_topic_that_was_created_again_is_a_loss(world: ScanWorld) -> None:
+    checkpoint, rng = Checkpoint(), random.Random(0)
     (key,) = await world.topic("orders", 1)
     await world.write(key, 1)
     options = {**world.options, "subscribePattern": "ord.*", "startingOffsets": "earliest"}
@@ -159,8 +147,8 @@ async def test_a_topic_that_was_created_again_is_a_loss(story_world: ScanWorld) 
     assert [len(rows) for rows in checkpoint.rows.values()] == [3, 5], "all of the new one"
 
 
-async def test_a_stream_waits_for_enough_but_not_longer_than_its_delay(story_world: ScanWorld) -> None:
-    world, checkpoint, rng = story_world, Checkpoint(), random.Random(0)
+async def test_a_stream_waits_for_enough_but_not_longer_than_its_delay(world: ScanWorld) -> None:
+    checkpoint, rng = Checkpoint(), random.Random(0)
     (key,) = await world.topic("orders", 1)
     options = {
         **world.options, "subscribe": "orders", "startingOffsets": "earliest", "minOffsetsPerTrigger": "5",

@@ -22,7 +22,7 @@ from headrace.spark.tables import worker as driver_worker
 from headrace.spark.tables.tasks import AppendTask
 from headrace.spark.tables.worker import SparkTableWorker
 from tests.planted import PlantedBugs, Report, Trial
-from tests.scan.tables.history import TableHistory
+from tests.scan.tables.history import AppendHistory
 from tests.scan.tables.test_table_history import bound_to_the_newest
 from tests.scan.tables.world import Tables
 from tests.scan.thrown_away import ThrownAway
@@ -40,7 +40,7 @@ async def histories(
     """Rounds of driver and local worker by chance; tasks take the histories' fickle format."""
     for seed in seeds:
         tables = InTurn(world, folder, LocalTasks(), random.Random(seed))
-        history = TableHistory(world, tables, random.Random(seed), is_valued=is_valued)
+        history = AppendHistory(world, tables, random.Random(seed), is_valued=is_valued)
         patch.setattr(tasks, "ValueFormats", lambda _, formats=tables.formats: formats)
         await history.tell()
 
@@ -83,9 +83,8 @@ async def test_each_planted_bug_is_caught(
 ) -> None:
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
-    for seed in trial.seeds(record_property):
-        async with thrown_away.world() as (world, folder):
-            try:
-                await histories(world, folder / "iceberg", [seed], monkeypatch, is_valued=True)
-            except AssertionError as found:
-                trial.saw(f"{type(found).__name__}: {found}")
+
+    async def history(world: ScanWorld, folder: Path, seed: int) -> None:
+        await histories(world, folder, [seed], monkeypatch, is_valued=True)
+
+    await thrown_away.look_for(trial, record_property, history)

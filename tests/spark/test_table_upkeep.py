@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,11 +27,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.requirement("X11")
 TERMS = UpkeepTerms(files_min=2, snapshot_max_age_ms=1)
-
-
-@pytest.fixture
-def tables(world: ScanWorld, tmp_path: Path) -> Tables:
-    return Tables(world, tmp_path / "iceberg")
 
 
 async def written(world: ScanWorld, tables: Tables) -> None:

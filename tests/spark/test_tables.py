@@ -12,14 +12,14 @@ import pytest
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 pytest.importorskip("pyspark", reason="pyspark is needed: make setup")
 
-from headrace.scan.tables.appending import CommitOutcome
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.reading import TableAddress, duckdb_lines
 from headrace.spark.tables.application import require_pyspark
 from headrace.storage.errors import InvalidError
 from headrace.storage.records.codec import Record, encode_batch
 from tests.scan.tables.duckdb_reader import rows_by_duckdb
-from tests.scan.tables.history import TableHistory
-from tests.scan.tables.world import Killed, Tables
+from tests.scan.tables.history import AppendHistory
+from tests.scan.tables.world import Killed, Tables, from_a_thread
 from tests.spark.table_driver import InTurn, driver
 from tests.spark.world import TIME_MS, ScanWorld
 
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.requirement("X11")
-
-
-@pytest.fixture
-def tables(world: ScanWorld, tmp_path: Path) -> Tables:
-    return Tables(world, tmp_path / "iceberg")
 
 
 def json_batch(*values: bytes | None) -> bytes:
@@ -58,8 +53,7 @@ async def test_spark_and_the_local_worker_keep_one_table_in_turn(
         await world.write(a, 3)
         await world.write(b, 3)
         before = tables.files()
-        loop = asyncio.get_running_loop()
-        tables.failing.before_commit = lambda: asyncio.run_coroutine_threadsafe(tables.again().round(), loop).result()
+        tables.failing.before_commit = from_a_thread(lambda: tables.again().round())
         assert (await worker.keep("orders")).outcome is CommitOutcome.CONFLICT
         await tables.check()
         assert len(tables.files() - before) == 1, "the tasks' files are gone"
@@ -113,7 +107,7 @@ async def test_drivers_that_are_killed_and_local_workers_append_each_record_once
     world: ScanWorld, tmp_path: Path, spark: SparkSession, seed: int
 ) -> None:
     tables = InTurn(world, tmp_path / "iceberg", spark, random.Random(seed))
-    await TableHistory(world, tables, random.Random(seed)).tell()
+    await AppendHistory(world, tables, random.Random(seed)).tell()
 
 
 def test_a_pyspark_that_is_not_supported_is_named() -> None:

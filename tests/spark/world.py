@@ -6,7 +6,8 @@ import asyncio
 import datetime
 import importlib.util
 import uuid
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,7 @@ from headrace.metastore.api.topics import PartitionGrowth
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.file_id import SEGMENTS
 from headrace.storage.objects.directory import DirectoryStore
 from headrace.storage.records.codec import Record, encode_batch
@@ -61,6 +63,18 @@ class ScanWorld(CompactionWorld):
         self.bucket = bucket
         self.store = DirectoryStore(bucket, SystemClock())  # type: ignore[assignment]
         self.service = self.new_service()
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, metastore: PostgresMetastore, url: str, folder: Path) -> AsyncIterator[ScanWorld]:
+        """A world with an agent, and a bucket in `folder` that has the cluster's id."""
+        world = cls(metastore, url, folder / "bucket")
+        await world.begin()
+        await write_cluster_id(world.store, metastore.cluster_id)
+        try:
+            yield world
+        finally:
+            await world.service.close()
 
     @property
     def options(self) -> dict[str, str]:

@@ -28,7 +28,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import BucketTransform
 
-from headrace.scan.tables.catalog import translated
+from headrace.scan.tables.catalog import name_of, translated
 from headrace.scan.tables.data_files import DataFilePlace, write_data_files
 from headrace.scan.tables.keyed.keys import column_at, joined_keys
 from headrace.scan.tables.keyed.merging import DELETES, last_changes, replaced, rows_in
@@ -63,7 +63,7 @@ def groups_of(table: Table, paths: Sequence[str]) -> KeyGroups:
     of the storage as UnavailableError; TableError for files that pyiceberg does not read.
     """
     metadata = table.metadata
-    with translated(f"table {'.'.join(table.name())}"):
+    with translated(f"table {name_of(table)}"):
         tasks = list(table.scan().plan_files())
     places = {spec.spec_id: _bucket_of(spec, metadata.schema(), paths[0]) for spec in metadata.partition_specs}
     count = places[metadata.default_spec_id][1]

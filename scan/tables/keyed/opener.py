@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from headrace.config.table_configs import RECORD_KEY
 from headrace.scan.tables.keyed.keys import column_at, joined_keys, key_paths
 from headrace.scan.tables.keyed.merging import PLACE, changes_of
-from headrace.scan.tables.state import BINARY, Definition, OffsetGap
+from headrace.scan.tables.state import BINARY, Definition, OffsetGap, ranges_of
 from headrace.scan.tables.values.columns import KAFKA
 from headrace.scan.tables.values.open import DEAD_RANGES_MAX, ChunkOpener, Cut, Tolerance, kafka_struct
 
@@ -162,7 +161,7 @@ class KeyedOpener:
             for partition, offset in reversed(dead):
                 if partition not in found or offset < found[partition].offset:
                     found[partition] = Cut(offset, f"partition {partition}, offset {offset}: its key cannot be read")
-        ranges = _ranges([(p, offset) for p, offset in dead if p not in found or offset < found[p].offset])
+        ranges = ranges_of((p, offset) for p, offset in dead if _is_before(found, p, offset))
         for each in ranges[DEAD_RANGES_MAX:]:
             if each.partition not in found or each.start < found[each.partition].offset:
                 found[each.partition] = Cut(each.start)
@@ -193,16 +192,3 @@ def _kafka_of(rows: pa.Table) -> pa.Table:
         return rows
     names = ("key", "timestamp", "partition", "offset")
     return pa.table({name: column_at(rows, f"{KAFKA}.{name}") for name in names})
-
-
-def _ranges(places: Sequence[tuple[int, int]]) -> list[OffsetGap]:
-    """Ranges of offsets that follow each other; `places` in order."""
-    found: list[OffsetGap] = []
-    for partition, offsets in groupby(places, key=lambda place: place[0]):
-        for _, offset in offsets:
-            last = found[-1] if found else None
-            if last is not None and (last.partition, last.end) == (partition, offset):
-                found[-1] = OffsetGap(partition, last.start, offset + 1)
-            else:
-                found.append(OffsetGap(partition, offset, offset + 1))
-    return found

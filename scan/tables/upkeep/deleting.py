@@ -27,10 +27,10 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from headrace.scan.errors import OptionError, TableError
-from headrace.scan.tables.appending import CommitOutcome, name_of
-from headrace.scan.tables.catalog import translated
+from headrace.scan.tables.catalog import name_of, translated
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.data_files import DataFilePlace
-from headrace.scan.tables.upkeep.live_files import KnownManifests
+from headrace.scan.tables.live_files import KnownManifests
 from headrace.scan.tables.upkeep.replacing import ATTEMPTS, Replacement, Replacer, why_untouched
 from headrace.scan.tables.upkeep.rewriting import COMMIT_BYTES, read_files, remove
 from headrace.scan.tables.values.columns import KAFKA

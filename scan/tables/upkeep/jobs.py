@@ -14,11 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
+from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import Job, JobApi, NewJob
+from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import ForeignTableError
+from headrace.scan.tables.catalog import CatalogAddress
 from headrace.scan.tables.looking import Condition, TableReader
 from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
 from headrace.scan.tables.upkeep.steps import TableUpkeep
@@ -43,6 +46,12 @@ class UpkeepSchedule:
     clock: Clock
     _asked: dict[str, float] = field(default_factory=dict)
     """The time of the last question for each table, in monotonic seconds."""
+
+    @classmethod
+    def of(cls, settings: Settings, address: CatalogAddress, cluster: ScannedCluster) -> UpkeepSchedule:
+        """Return how often the tables of this catalog have their upkeep."""
+        place = f"{address.name}.{address.namespace}"
+        return cls(cluster.metastore, place, settings.tables_upkeep_interval_ms, cluster.clock)
 
     @property
     def kinds(self) -> tuple[str, str]:
@@ -72,6 +81,11 @@ class UpkeepJobs:
     upkeep: TableUpkeep
     metrics: UpkeepMetrics
     clock: Clock
+
+    def handlers(self, schedule: UpkeepSchedule) -> dict[str, Callable[[Job, object], Awaitable[None]]]:
+        """Return what does the jobs of each kind."""
+        upkeep, orphans = schedule.kinds
+        return {upkeep: self.keep, orphans: self.remove_orphans}
 
     async def keep(self, job: Job, lease: object) -> None:
         """Do the upkeep of the table that the job names. Errors as TableUpkeep.keep and TableReader.look."""

@@ -1,6 +1,7 @@
 """Replaces data files of a table by others, once: the commit is bound to a snapshot in which all of them are live.
 
-    files that were read, files that were written -> look again -> one commit: assert the snapshot, remove, add
+    files that were read, files that were written -> look again -> one commit (committing.py): assert the snapshot,
+    remove, add
 
 Place: the last step of a rewrite (rewriting.py) and of a deletion of rows (deleting.py). Blocks.
 Invariant: a row that was read from the replaced files is in the written ones, or was to be deleted; so the commit
@@ -17,30 +18,24 @@ can expire, also of a table that gets no records, and other engines may expire w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-from pyiceberg.exceptions import CommitFailedException, ValidationException
-from pyiceberg.io import FileIO
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.snapshots import Operation, Summary
-from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
+from pyiceberg.table.snapshots import Operation
 
-from headrace.scan.tables.appending import NO_RETRIES, CommitOutcome, WrittenFiles, name_of
-from headrace.scan.tables.catalog import RETRIES, snapshot_view, translated, view_of
+from headrace.scan.tables.catalog import name_of, view_of
+from headrace.scan.tables.committing import CommitOutcome, WrittenFiles, commit, set_progress
+from headrace.scan.tables.live_files import KnownManifests, LiveTable
+from headrace.scan.tables.manifests import ReplaceFiles
 from headrace.scan.tables.orphans import changed_ms
-from headrace.scan.tables.state import OFFSETS, PROGRESS, Broken, Follows, offsets_text, standing_of
-from headrace.scan.tables.upkeep.live_files import KnownManifests, LiveTable
+from headrace.scan.tables.state import OFFSETS, Broken, Follows, offsets_text, standing_of
 
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 20
 """Commits that a replacement may lose against appends."""
-MANIFEST_BYTES = 8 * 1024 * 1024
-MANIFESTS_MIN = 8
-"""So many manifests below that size become one."""
 ORPHAN_AGE_MS = 86_400_000
 """The default of tables.orphan.min.age.ms; counts also if that is longer, or 0."""
 FORMAT_VERSION_MAX = 2
@@ -120,30 +115,10 @@ class Replacer:
         return "the written files are too old" if last - first > self._wait_max_ms else ""
 
     def _commit(self, table: Table, what: Replacement) -> CommitOutcome:
-        table.metadata.properties[RETRIES] = NO_RETRIES  # in memory only
-        storage, files = table.io, WrittenFiles(table.io)
-        table.io = files
-        try:
-            with translated(f"table {name_of(table)}"):
-                change = self._staged(table, what)
-        except BaseException:
-            files.remove()
-            raise
-        try:
-            change.commit_transaction()
-        except (CommitFailedException, ValidationException) as error:
-            logger.info("table has another snapshot: table=%s error=%s", name_of(table), error)
-            files.remove()
-            return CommitOutcome.CONFLICT
-        except Exception as error:
-            logger.warning("commit without an answer: table=%s error=%r", name_of(table), error)
-            return CommitOutcome.UNKNOWN
-        finally:
-            table.io = storage
-        return CommitOutcome.COMMITTED
+        return commit(table, lambda: self._staged(table, what)).outcome
 
     def _staged(self, table: Table, what: Replacement) -> Transaction:
-        """The commit with its manifests written, and nothing sent to the catalog."""
+        """Return the commit with its manifests written, and nothing sent to the catalog."""
         change = table.transaction()
         standing = standing_of(view_of(table))
         assert isinstance(standing, Follows), "looked at before"
@@ -151,16 +126,9 @@ class Replacer:
         if what.deletes_rows:
             operation = Operation.OVERWRITE if what.added else Operation.DELETE
         summary = {OFFSETS: offsets_text(standing.progress.positions)}
-        with ReplaceFiles(operation, change, table.io, self.known, summary) as replaced:
-            for each in what.replaced:
-                replaced.delete_data_file(each)
-            for each in what.added:
-                replaced.append_data_file(each)
-        snapshot = change.table_metadata.current_snapshot()
-        assert snapshot is not None, "a replacement adds a snapshot"
-        records = snapshot_view(snapshot).records
-        progress = msgspec.structs.replace(standing.progress, snapshot_id=snapshot.snapshot_id, records=records)
-        change.set_properties({PROGRESS: progress.text()})
+        replaced = ReplaceFiles(operation, change, table.io, self.known, summary, merges=True)
+        replaced.replace(what.replaced, what.added)
+        set_progress(change, standing.progress)
         return change
 
 
@@ -176,92 +144,3 @@ def why_untouched(table: Table, live: LiveTable) -> str:
         case Follows():
             return ""
     return "it has no row"
-
-
-class ReplaceFiles(_OverwriteFiles):
-    """Adds one snapshot without the replaced files, and with small manifests merged.
-
-    pyiceberg has no rewrite: its own operation finds the files by the values of their partitions, keeps manifests
-    without files, and cannot say that no row changed.
-    """
-
-    def __init__(
-        self,
-        operation: Operation,
-        transaction: Transaction,
-        io: FileIO,
-        known: KnownManifests,
-        summary: Mapping[str, str],
-    ) -> None:
-        super().__init__(operation, transaction, io, snapshot_properties=dict(summary))
-        self._known = known
-
-    def _build_delete_files_partition_predicate(self) -> None:
-        """Do nothing: files are found by their names."""
-
-    def _parent_manifests(self) -> list[ManifestFile]:
-        snapshot = self._transaction.table_metadata.current_snapshot()
-        return [] if snapshot is None else snapshot.manifests(self._io)
-
-    def _entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
-        return self._known.entries(self._transaction._table, manifest)
-
-    def _existing_manifests(self) -> list[ManifestFile]:
-        existing = []
-        for manifest in self._parent_manifests():
-            if manifest.content != ManifestContent.DATA:
-                continue  # none of them has a live file
-            entries = self._entries(manifest)
-            kept = [each for each in entries if each.data_file not in self._deleted_data_files]
-            if len(kept) == len(entries):
-                existing += [manifest] if entries else []
-            elif kept:
-                with self.new_manifest_writer(self.spec(manifest.partition_spec_id)) as writer:
-                    for each in kept:
-                        writer.add_entry(_with_status(each, ManifestEntryStatus.EXISTING, each.snapshot_id))
-                existing.append(writer.to_manifest_file())
-        return existing
-
-    def _deleted_entries(self) -> list[ManifestEntry]:
-        deleted = [
-            _with_status(entry, ManifestEntryStatus.DELETED, self._snapshot_id)
-            for manifest in self._parent_manifests()
-            if manifest.content == ManifestContent.DATA
-            for entry in self._entries(manifest)
-            if entry.data_file in self._deleted_data_files
-        ]
-        self._validate_required_deletes(deleted)
-        return deleted
-
-    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """Merge small ones, as an append of pyiceberg does."""
-        merging = _ManifestMergeManager(
-            target_size_bytes=MANIFEST_BYTES,
-            min_count_to_merge=MANIFESTS_MIN,
-            merge_enabled=True,
-            snapshot_producer=self,
-        )
-        return merging.merge_manifests(manifests)
-
-    def _summary(self, snapshot_properties: Mapping[str, str] = {}) -> Summary:
-        wanted, self._operation = self._operation, Operation.OVERWRITE  # pyiceberg's sums know no replacement
-        try:
-            made = super()._summary(dict(snapshot_properties))
-        finally:
-            self._operation = wanted
-        return Summary(operation=wanted, **made.additional_properties)
-
-
-def _with_status(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_id: int | None) -> ManifestEntry:
-    return ManifestEntry.from_args(
-        status=status,
-        snapshot_id=snapshot_id,
-        sequence_number=entry.sequence_number,
-        file_sequence_number=entry.file_sequence_number,
-        data_file=entry.data_file,
-    )
-
-
-def small_manifests(manifests: Sequence[ManifestFile]) -> int:
-    """Return how many manifests are small enough to be merged."""
-    return sum(each.manifest_length < MANIFEST_BYTES // 2 for each in manifests)

@@ -27,12 +27,14 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 
 from headrace.scan.errors import TableError
-from headrace.scan.tables.appending import CommitOutcome, name_of
-from headrace.scan.tables.catalog import translated
+from headrace.scan.tables.catalog import name_of, translated
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.data_files import DataFilePlace
-from headrace.scan.tables.upkeep.live_files import LiveTable
-from headrace.scan.tables.upkeep.replacing import MANIFESTS_MIN, Replacement, Replacer, small_manifests, why_untouched
-from headrace.scan.tables.upkeep.rewrite_plan import RewriteLimits, plan_rewrites
+from headrace.scan.tables.live_files import LiveFile, LiveTable
+from headrace.scan.tables.manifests import MANIFESTS_MIN, small_manifests
+from headrace.scan.tables.removing import remove_files
+from headrace.scan.tables.upkeep.replacing import Replacement, Replacer, why_untouched
+from headrace.scan.tables.upkeep.rewrite_plan import RewriteLimits, SmallFile, plan_rewrites
 from headrace.scan.tables.values.columns import KAFKA
 
 logger = logging.getLogger(__name__)
@@ -92,7 +94,7 @@ class TableRewriter:
         limits = self.limits._replace(target_bytes=max(1, min(self.limits.target_bytes, target)))
         spec = table.metadata.default_spec_id
         files = [
-            each.small(now_ms - SETTLED_MS)
+            _small(each, now_ms - SETTLED_MS)
             for each in live.files.values()
             if each.file.spec_id == spec and not each.file.sort_order_id
         ]
@@ -125,6 +127,12 @@ class TableRewriter:
             return 0
         outcome = replacer.replace(table, Replacement((), ()))
         return small if outcome is CommitOutcome.COMMITTED else 0
+
+
+def _small(live: LiveFile, settled_before_ms: int) -> SmallFile:
+    """Return what the plan judges. `settled_before_ms`: what was added later is recent."""
+    is_recent = live.added_ms is not None and live.added_ms >= settled_before_ms
+    return SmallFile(live.file.file_path, live.place, live.file.file_size_in_bytes, live.sequence, is_recent)
 
 
 def write_here(place: DataFilePlace, groups: Sequence[Group]) -> list[DataFile]:
@@ -178,10 +186,4 @@ def in_offset_order(rows: pa.Table) -> pa.Table:
 
 def remove(storage: FileIO, files: Sequence[DataFile]) -> None:
     """Delete files that no commit has. What cannot be deleted stays as an orphan."""
-    for each in files:
-        try:
-            storage.delete(each.file_path)
-        except FileNotFoundError:
-            continue
-        except Exception as error:
-            logger.warning("file was not removed: file=%s error=%s", each.file_path, error)
+    remove_files(storage, [each.file_path for each in files], "file")

@@ -19,14 +19,13 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from headrace.config.settings import Settings
-from headrace.scan.tables.appending import name_of
-from headrace.scan.tables.catalog import TableCatalog, translated, view_of
+from headrace.scan.tables.catalog import TableCatalog, name_of, translated, view_of
 from headrace.scan.tables.data_files import DataFilePlace
 from headrace.scan.tables.expiry import expire
+from headrace.scan.tables.live_files import KnownManifests
 from headrace.scan.tables.orphans import remove_orphans
 from headrace.scan.tables.state import Broken, Definition, standing_of
 from headrace.scan.tables.upkeep.deleting import DeletedRows, retain
-from headrace.scan.tables.upkeep.live_files import KnownManifests
 from headrace.scan.tables.upkeep.replacing import Replacer, why_untouched
 from headrace.scan.tables.upkeep.rewrite_plan import RewriteLimits
 from headrace.scan.tables.upkeep.rewriting import COMMIT_BYTES, Group, Rewritten, TableRewriter, write_here

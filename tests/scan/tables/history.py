@@ -1,10 +1,12 @@
-"""Random histories of a topic with transactions, and of its table: workers that are killed, lose answers, work at the
-same time, and other engines that rewrite the table and expire its snapshots.
+"""Random histories of a topic with transactions, and of its table: processes that keep it are killed, lose answers,
+work at the same time, and other engines rewrite the table and expire its snapshots.
 
-Invariant checked: once the worker has nothing to do, the table has each record that a consumer of committed records
-could read when the worker came by, once, with its offset; what retention removed before is named as a gap. If values
-have a schema, each record is in the table or in its dead-letter table, although each worker decides by chance which
-fit.
+    TableHistory    what happens to each table
+    AppendHistory   to one with a row per record; tests/spark/keyed_history.py: to one with a row per key
+Invariant checked by AppendHistory: once the worker has nothing to do, the table has each record that a consumer of
+committed records could read when the worker came by, once, with its offset; what retention removed before is named as a
+gap. If values have a schema, each record is in the table or in its dead-letter table, although each worker decides by
+chance which fit.
 """
 
 from __future__ import annotations
@@ -32,12 +34,14 @@ from headrace.scan.tables.values.columns import ValueShape
 from headrace.scan.tables.values.formats import ValueFormats
 from headrace.scan.tables.worker import TableRound
 from headrace.storage.errors import UnavailableError
-from tests.scan.tables.world import Killed, Tables
+from tests.scan.tables.world import Killed, Tables, from_a_thread
 from tests.spark.world import ScanWorld, SeenRow
 from tests.transactional_world import SeenRecord, Truth, some_history
 
 ROUNDS_MAX = 500
 FAILURES = ("", "", "before", "after", "lost", "away")
+SIZES = (1, 200, 1 << 26)
+"""Stored bytes that a commit adds, or a task reads."""
 _names = itertools.count()
 
 
@@ -63,7 +67,7 @@ class FickleFormats(ValueFormats):
 
 
 class TableHistory:
-    """One topic with two partitions, and its table."""
+    """One topic with two partitions, and its table. A subclass says what is written, and who keeps the table."""
 
     def __init__(self, world: ScanWorld, tables: Tables, rng: random.Random, *, is_valued: bool = False) -> None:
         self.world, self.tables, self.rng, self.is_valued = world, tables, rng, is_valued
@@ -74,10 +78,9 @@ class TableHistory:
     async def tell(self, parts: int = 4) -> None:
         """Let it happen; AssertionError if the table is wrong."""
         self.keys = await self.world.topic(self.name, 2)
-        values = ("json",) if self.is_valued else ()
-        await self.tables.create(self.name, layout=self.rng.choice([(), ("partition",), ("day",)]), values=values)
+        await self._create(("json",) if self.is_valued else ())
         for part in range(parts):
-            await some_history(self.world, self.keys, self.rng, 6, self.truth)
+            await self._write(6)
             for _ in range(self.rng.randint(1, 3)):
                 await self._round()
             await self._between(part)
@@ -86,61 +89,80 @@ class TableHistory:
                 return await self.check()
         raise AssertionError("the table does not come to rest")
 
+    async def _create(self, values: tuple[str, ...]) -> None:
+        """Make the table. `values`: as Tables.create."""
+        raise NotImplementedError
+
+    async def _write(self, steps: int) -> None:
+        raise NotImplementedError
+
+    async def _keep(self, tables: Tables, size: int | None = None) -> TableRound:
+        """One round of a process. `size`: of what one commit adds, or one task; None: after the last failure."""
+        raise NotImplementedError
+
+    async def check(self) -> None:
+        """Compare with what was sent."""
+        raise NotImplementedError
+
     async def _round(self) -> None:
         catalog, rng = self.tables.failing, self.rng
         catalog.next_failure = rng.choice(FAILURES)
         if rng.random() < 0.3:
-            catalog.before_commit = self._other_worker(asyncio.get_running_loop())
+            catalog.before_commit = self._other_process()
         with contextlib.suppress(Killed, UnavailableError):
-            await self.tables.round(self.name, rng.choice([1, 200, 1 << 26]))
+            await self._keep(self.tables, rng.choice(SIZES))
         catalog.next_failure, catalog.before_commit = "", None
 
-    def _other_worker(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-        """A worker of another process gets to commit first; more records have arrived for it, or none."""
+    def _other_process(self) -> Callable[[], None]:
+        """Another process gets to commit first; more records have arrived for it, or none."""
         other, more = self.tables.again(), self.rng.random() < 0.5
         other.formats = self.tables.formats
 
         async def work() -> None:
             if more:
-                await some_history(self.world, self.keys, self.rng, 2, self.truth)
+                await self._write(2)
             with contextlib.suppress(UnavailableError):
-                await other.round(self.name, self.rng.choice([1, 200, 1 << 26]))
+                await self._keep(other, self.rng.choice(SIZES))
 
-        return lambda: asyncio.run_coroutine_threadsafe(work(), loop).result()
+        return from_a_thread(work)
 
     async def _between(self, part: int) -> None:
         draw = self.rng.random()
         if part == 1:
             await self.world.compact(1)
-        for table in self._tables():
+        for table in self._tables_of_others():
             if draw < 0.3:
                 await asyncio.to_thread(rewrite, table())
             if 0.15 < draw < 0.6:
                 await asyncio.to_thread(expire_all_but_the_newest, table())
         if 0.6 < draw < 0.75:
-            with contextlib.suppress(UnavailableError):
-                await self.tables.follow(self.name)
+            await self._before_records_are_deleted()
             key = self.rng.choice(self.keys)
             await self.world.delete_records(key, self.rng.randint(0, 4))
 
+    async def _before_records_are_deleted(self) -> None:
+        """Do nothing: what the table lacks becomes a gap."""
+
+    def _tables_of_others(self) -> list[Callable[[], Table]]:
+        """Return the tables that other engines rewrite and expire."""
+        return self._tables()
+
     def _tables(self) -> list[Callable[[], Table]]:
-        """The table, and its dead-letter table if there is one."""
+        """Return the table, and its dead-letter table if there is one."""
         letters = self.tables.catalog.load_dead_letters(self.tables.load(self.name))
         names = [self.name] if letters is None else [self.name, letters.name()[-1]]
         return [partial(self.tables.load, name) for name in names]
 
     async def _follow(self) -> TableRound:
+        """Return the next round that the registry allows."""
         while True:
             try:
-                return await self.tables.round(self.name)
+                return await self._keep(self.tables)
             except UnavailableError:
                 continue
 
-    def _rows(self) -> list[SeenRow]:
-        return self.tables.rows_with_values(self.name) if self.is_valued else self.tables.rows(self.name)
-
-    async def check(self) -> None:
-        """Compare with what was sent."""
+    async def _gaps(self) -> list[OffsetGap]:
+        """Return what the tables name as lost; they have all else."""
         done = await self._follow()
         assert done.condition is Condition.FOLLOWING, done.reason
         gaps: list[OffsetGap] = []
@@ -148,13 +170,42 @@ class TableHistory:
             standing = standing_of(view_of(table()))
             assert isinstance(standing, Follows)
             gaps += standing.progress.gaps
+        return gaps
+
+    def left(self, index: int, gaps: list[OffsetGap]) -> list[SeenRecord]:
+        """Return the committed records of a partition that are in no gap."""
+        lost = [gap for gap in gaps if gap.partition == index]
+        return [
+            record
+            for record in self.truth.committed(self.keys[index])
+            if not any(gap.start <= record.offset < gap.end for gap in lost)
+        ]
+
+
+class AppendHistory(TableHistory):
+    """The table has a row per record, and local workers keep it."""
+
+    async def _create(self, values: tuple[str, ...]) -> None:
+        await self.tables.create(self.name, layout=self.rng.choice([(), ("partition",), ("day",)]), values=values)
+
+    async def _write(self, steps: int) -> None:
+        await some_history(self.world, self.keys, self.rng, steps, self.truth)
+
+    async def _keep(self, tables: Tables, size: int | None = None) -> TableRound:
+        return await tables.round(self.name, size or SIZES[-1])
+
+    async def _before_records_are_deleted(self) -> None:
+        with contextlib.suppress(UnavailableError):
+            await self.tables.follow(self.name)
+
+    def _rows(self) -> list[SeenRow]:
+        return self.tables.rows_with_values(self.name) if self.is_valued else self.tables.rows(self.name)
+
+    async def check(self) -> None:
+        """Compare with what was sent."""
+        gaps = await self._gaps()
         rows = await asyncio.to_thread(self._rows)
-        for index, key in enumerate(self.keys):
-            lost = [gap for gap in gaps if gap.partition == index]
-            expected = [
-                record for record in self.truth.committed(key)
-                if not any(gap.start <= record.offset < gap.end for gap in lost)
-            ]  # fmt: skip
+        for index in range(len(self.keys)):
             found = [
                 SeenRecord(
                     row.offset,
@@ -164,7 +215,7 @@ class TableHistory:
                 for row in rows
                 if row.partition == index
             ]
-            assert found == expected, f"partition {index}"
+            assert found == self.left(index, gaps), f"partition {index}"
 
 
 def rewrite(table: Table) -> None:

@@ -20,7 +20,7 @@ from headrace.scan.tables import orphans
 from headrace.scan.tables.file_names import file_prefix
 from headrace.storage.errors import UnavailableError
 from tests.scan.tables.history import expire_all_but_the_newest, rewrite
-from tests.scan.tables.world import Killed, Tables
+from tests.scan.tables.world import Killed, Tables, from_a_thread
 from tests.spark.world import ScanWorld
 
 HOUR_MS = 3_600_000
@@ -85,12 +85,12 @@ class OrphanHistory:
         catalog = self.tables.failing
         catalog.next_failure = self.rng.choice(FAILURES)
         if self.rng.random() < 0.6:
-            catalog.before_commit = self._meanwhile(asyncio.get_running_loop())
+            catalog.before_commit = self._meanwhile()
         with contextlib.suppress(Killed, UnavailableError):
             await self.tables.round(self.name)
         catalog.next_failure, catalog.before_commit = "", None
 
-    def _meanwhile(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    def _meanwhile(self) -> Callable[[], None]:
         """The commit hangs for hours or days; others work in the meantime, or not."""
         other = self.tables.again()
 
@@ -105,7 +105,7 @@ class OrphanHistory:
             self.time.settle()
             await asyncio.to_thread(self.remove)
 
-        return lambda: asyncio.run_coroutine_threadsafe(work(), loop).result()
+        return from_a_thread(work)
 
     async def _between(self) -> None:
         draw = self.rng.random()

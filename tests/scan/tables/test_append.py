@@ -11,14 +11,14 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from headrace.metastore.log.loading import load_image
 from headrace.scan.errors import OptionError, TableError
-from headrace.scan.tables.appending import CommitOutcome
 from headrace.scan.tables.catalog import RETRIES, view_of
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.resume import Choice, decide
 from headrace.scan.tables.state import PROGRESS, Follows, definition_of, standing_of
 from headrace.storage.errors import AlreadyExistsError, NotFoundError
 from tests.scan.tables.history import expire_all_but_the_newest, rewrite
-from tests.scan.tables.world import Tables
+from tests.scan.tables.world import Tables, from_a_thread
 from tests.spark.world import ScanWorld, records
 from tests.transactional_world import Truth, Writer, send
 
@@ -175,8 +175,7 @@ async def test_files_of_a_failed_commit_are_removed(world: ScanWorld, tables: Ta
     await tables.follow()
     await world.write(key, 1)
     other = Tables(world, tables.folder)
-    loop = asyncio.get_running_loop()
-    tables.failing.before_commit = lambda: asyncio.run_coroutine_threadsafe(other.round(), loop).result()
+    tables.failing.before_commit = from_a_thread(other.round)
     assert (await tables.round()).outcome is CommitOutcome.CONFLICT
     assert len(tables.files()) == 1
     await tables.check()
@@ -212,8 +211,7 @@ async def test_the_retry_stays_off_if_a_user_sets_it(world: ScanWorld, tables: T
     tables.catalog.set_property("orders", RETRIES, "4")
     await world.write(key, 1)
     other = Tables(world, tables.folder)
-    loop = asyncio.get_running_loop()
-    tables.failing.before_commit = lambda: asyncio.run_coroutine_threadsafe(other.round(), loop).result()
+    tables.failing.before_commit = from_a_thread(other.round)
     assert (await tables.round()).outcome is CommitOutcome.CONFLICT
     await tables.check()
 

@@ -18,12 +18,12 @@ from pyiceberg.catalog.glue import GlueCatalog
 from pyiceberg.utils.config import Config
 
 from headrace.config.settings import Settings
-from headrace.scan.tables.appending import CommitOutcome
 from headrace.scan.tables.catalog import CatalogAddress
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from tests.fixtures_s3 import ACCESS_KEY, BUCKET, SECRET_KEY, aws_credentials, moto_url
 from tests.scan.tables.upkeep_history import NOW_MS
-from tests.scan.tables.world import Tables
+from tests.scan.tables.world import Tables, from_a_thread
 from tests.spark.world import ScanWorld
 
 __all__ = ["aws_credentials", "moto_url"]
@@ -93,9 +93,8 @@ async def test_a_table_is_made_appended_to_and_kept(world: ScanWorld, tables: Ta
 
     other = Tables(world, tables.folder)
     other.catalog = await asyncio.to_thread(address.open)
-    loop = asyncio.get_running_loop()
     await world.write(key, 3)
-    checked.before = lambda: asyncio.run_coroutine_threadsafe(other.follow(), loop).result()
+    checked.before = from_a_thread(other.follow)
     assert (await tables.round()).outcome is CommitOutcome.CONFLICT, "between the look at the table and its update"
     assert checked.refused == 1
     await tables.follow()

@@ -7,6 +7,7 @@ import shutil
 import types
 import uuid
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -228,9 +229,8 @@ async def test_each_planted_bug_is_caught(
 ) -> None:
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
-    for seed in trial.seeds(record_property):
-        async with thrown_away.world() as (world, folder):
-            try:
-                await histories(world, Tables(world, folder / "iceberg"), [seed])
-            except (AssertionError, FileNotFoundError) as found:
-                trial.saw(f"{type(found).__name__}: {found}")
+
+    async def history(world: ScanWorld, folder: Path, seed: int) -> None:
+        await histories(world, Tables(world, folder), [seed])
+
+    await thrown_away.look_for(trial, record_property, history, (AssertionError, FileNotFoundError))

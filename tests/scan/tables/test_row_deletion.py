@@ -18,14 +18,14 @@ from headrace.cli.topic_tables.work import OpenTables
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import ForeignTableError, OptionError, TableError
 from headrace.scan.tables.catalog import CatalogAddress
+from headrace.scan.tables.live_files import KnownManifests
 from headrace.scan.tables.upkeep.deleting import RowDeletion, condition_of, count_rows, with_key
-from headrace.scan.tables.upkeep.live_files import KnownManifests
 from headrace.scan.tables.upkeep.replacing import Replacer
 from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from tests.scan.tables.history import rewrite
 from tests.scan.tables.registry import avro_bytes
 from tests.scan.tables.test_valued_tables import batch
-from tests.scan.tables.world import NAMESPACE, Tables
+from tests.scan.tables.world import NAMESPACE, Tables, from_a_thread
 from tests.spark.world import TIME_MS, ScanWorld
 
 pytestmark = pytest.mark.requirement("X11")
@@ -121,14 +121,13 @@ async def test_dead_letters_are_deleted_by_their_own_name(
 async def test_rows_that_are_appended_and_files_that_are_replaced_meanwhile(world: ScanWorld, tables: Tables) -> None:
     """The deletion loses its commit to an append, then finds its file rewritten."""
     key = await written(world, tables, 3)
-    loop = asyncio.get_running_loop()
 
     async def meanwhile() -> None:
         await world.write(key, 1)
         await tables.again().follow()
         await asyncio.to_thread(rewrite, tables.again().load())
 
-    tables.failing.before_commit = lambda: asyncio.run_coroutine_threadsafe(meanwhile(), loop).result()
+    tables.failing.before_commit = from_a_thread(meanwhile)
     table = tables.load()
     deletion = RowDeletion(with_key(table, b"key-1"))
     done = await asyncio.to_thread(deletion.delete, Replacer(tables.load, KnownManifests()))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -13,10 +15,11 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from pyiceberg.table import Table
 
-from headrace.scan.tables import appending, dead_letters, looking, worker
+from headrace.scan.tables import appending, committing, dead_letters, looking, worker
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.state import Follows, NotBegun, TableProgress, TableView, offsets_of
 from tests.planted import PlantedBugs, Report, Trial
-from tests.scan.tables.history import TableHistory
+from tests.scan.tables.history import AppendHistory
 from tests.scan.tables.world import Tables
 from tests.scan.thrown_away import ThrownAway
 from tests.spark.world import ScanWorld
@@ -26,7 +29,7 @@ pytestmark = pytest.mark.requirement("X11")
 
 async def histories(world: ScanWorld, tables: Tables, seeds: Iterable[int], *, is_valued: bool = False) -> None:
     for seed in seeds:
-        await TableHistory(world, tables, random.Random(seed), is_valued=is_valued).tell()
+        await AppendHistory(world, tables, random.Random(seed), is_valued=is_valued).tell()
 
 
 SEEDS = pytest.mark.parametrize(
@@ -64,10 +67,10 @@ def bound_to_the_newest(table: Table, before: Any, add: Any) -> Any:
     return _append(table, before, add)
 
 
-def _lost_is_committed_again(*args: Any) -> Any:
-    """Send what had no answer once more."""
+def lost_is_committed_again(*args: Any) -> Any:
+    """Send what had no answer once more, on what the table has by then."""
     made = _append(*args)
-    if made.outcome is appending.CommitOutcome.UNKNOWN:
+    if made.outcome is CommitOutcome.UNKNOWN:
         table, before, add = args
         table.refresh()
         return _append(table, before, add)
@@ -76,10 +79,10 @@ def _lost_is_committed_again(*args: Any) -> Any:
 
 _append = appending.append
 BUGS: dict[str, tuple[Any, str, Any]] = {
-    "the library's retry is on": (appending, "NO_RETRIES", "4"),
+    "the library's retry is on": (committing, "NO_RETRIES", "4"),
     "offsets are only in the summary": (looking, "standing_of", _offsets_of_the_newest_snapshot),
     "two workers do not exclude each other": (worker, "append", bound_to_the_newest),
-    "a lost answer is sent again": (worker, "append", _lost_is_committed_again),
+    "a lost answer is sent again": (worker, "append", lost_is_committed_again),
 }
 PLANTED = PlantedBugs("iceberg tables", most=100)
 
@@ -98,7 +101,7 @@ class _KnowsOnlyItsOwn:
 
     async def advance(self, this: Any, name: str, look: Any, *more: Any) -> Any:
         done = await _advance(this, name, look, *more)
-        if done.outcome is appending.CommitOutcome.COMMITTED and done.has_more:
+        if done.outcome is CommitOutcome.COMMITTED and done.has_more:
             self._is_after_a_commit = True
             try:
                 look = await this.tables.look(name)
@@ -117,7 +120,7 @@ _advance, _own = worker.TableWorker._advance, _KnowsOnlyItsOwn()
 BUGS_OF_DEAD_LETTERS: dict[str, list[tuple[Any, str, Any]]] = {
     "what is due is decided again": [(dead_letters, "_with_reasons", _not_what_fits_by_now)],
     "two workers do not exclude each other": [(dead_letters, "append", bound_to_the_newest)],
-    "a lost answer is sent again": [(dead_letters, "append", _lost_is_committed_again)],
+    "a lost answer is sent again": [(dead_letters, "append", lost_is_committed_again)],
     "dead letters of a worker that was killed are forgotten": [
         (worker.TableWorker, "_advance", lambda *args: _own.advance(*args)),
         (looking, "dead_letters_due", _own.due),
@@ -132,7 +135,7 @@ async def test_each_planted_bug_is_caught(
 ) -> None:
     module, name, replacement = BUGS[bug]
     monkeypatch.setattr(module, name, replacement)
-    await _look_for(trial, record_property, thrown_away, is_valued=False)
+    await thrown_away.look_for(trial, record_property, partial(_history, is_valued=False))
 
 
 @PLANTED_IN_DEAD_LETTERS.cases(BUGS_OF_DEAD_LETTERS)
@@ -141,13 +144,8 @@ async def test_each_planted_bug_of_dead_letters_is_caught(
 ) -> None:
     for module, name, replacement in BUGS_OF_DEAD_LETTERS[bug]:
         monkeypatch.setattr(module, name, replacement)
-    await _look_for(trial, record_property, thrown_away, is_valued=True)
+    await thrown_away.look_for(trial, record_property, partial(_history, is_valued=True))
 
 
-async def _look_for(trial: Trial, record_property: Report, thrown_away: ThrownAway, *, is_valued: bool) -> None:
-    for seed in trial.seeds(record_property):
-        async with thrown_away.world() as (world, folder):
-            try:
-                await histories(world, Tables(world, folder / "iceberg"), [seed], is_valued=is_valued)
-            except AssertionError as found:
-                trial.saw(f"{type(found).__name__}: {found}")
+async def _history(world: ScanWorld, folder: Path, seed: int, *, is_valued: bool) -> None:
+    await histories(world, Tables(world, folder), [seed], is_valued=is_valued)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -20,20 +21,22 @@ from headrace.compactor.job_metrics import JobMetrics
 from headrace.compactor.runner import JobRunner
 from headrace.metastore.log.loading import load_image
 from headrace.scan.errors import TableError
-from headrace.scan.tables.appending import CommitOutcome
+from headrace.scan.tables import manifests
+from headrace.scan.tables.committing import CommitOutcome
+from headrace.scan.tables.manifests import ReplaceFiles
 from headrace.scan.tables.reading import TableAddress, duckdb_lines
 from headrace.scan.tables.state import PROGRESS, REWRITE, TableProgress
-from headrace.scan.tables.upkeep import replacing, rewriting
+from headrace.scan.tables.upkeep import rewriting
 from headrace.scan.tables.upkeep.jobs import ASK_SECONDS, ORPHANS_MS, UpkeepJobs, UpkeepSchedule
 from headrace.scan.tables.upkeep.metrics import UpkeepMetrics
-from headrace.scan.tables.upkeep.replacing import ReplaceFiles, Replacement, Replacer
+from headrace.scan.tables.upkeep.replacing import Replacement, Replacer
 from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepReport, UpkeepTerms
 from headrace.storage.errors import UnavailableError
 from tests.manual_clock import ManualClock
 from tests.planted import PlantedBugs, Report, Trial
 from tests.scan.tables.duckdb_reader import rows_by_duckdb
 from tests.scan.tables.upkeep_history import NOW_MS, HangingRewrites, UpkeepHistory
-from tests.scan.tables.world import Tables
+from tests.scan.tables.world import Tables, from_a_thread
 from tests.scan.thrown_away import ThrownAway
 from tests.spark.world import ScanWorld
 
@@ -129,13 +132,12 @@ async def test_each_file_stays_in_its_partition(world: ScanWorld, tables: Tables
 
 async def test_an_append_that_is_first_does_not_starve_the_rewrite(world: ScanWorld, tables: Tables) -> None:
     keys = await written(world, tables)
-    loop = asyncio.get_running_loop()
 
     async def append() -> None:
         await world.write(keys[0], 7)
         await tables.again().follow()
 
-    tables.failing.before_commit = lambda: asyncio.run_coroutine_threadsafe(append(), loop).result()
+    tables.failing.before_commit = from_a_thread(append)
     report = await asyncio.to_thread(keep, tables)
     assert report.rewritten[:2] == (3, 1)
     assert len(data_files(tables.load())) == 2
@@ -157,7 +159,7 @@ async def test_what_cannot_be_kept_is_left_alone(world: ScanWorld, tables: Table
 async def test_manifests_are_merged_without_a_file(
     world: ScanWorld, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (replacing, rewriting):
+    for module in (manifests, rewriting):
         monkeypatch.setattr(module, "MANIFESTS_MIN", 4)
     await written(world, tables)
     assert keep(tables, UpkeepTerms(files_min=1_000), now_ms=0).rewritten == (0, 0, 0)
@@ -171,23 +173,24 @@ async def test_manifests_are_merged_without_a_file(
 
 async def test_losing_the_lease_in_the_middle_is_harmless(world: ScanWorld, tables: Tables) -> None:
     await written(world, tables)
-    clock, loop = ManualClock(1 << 50), asyncio.get_running_loop()
+    clock = ManualClock(1 << 50)
     schedule = UpkeepSchedule(world.postgres, PLACE, 0, clock)
     await schedule.ask(["orders"])
 
     async def jobs_of(others: Tables) -> tuple[UpkeepJobs, JobRunner]:
         async with others.worker() as worker:
             work = UpkeepJobs(worker.tables, TableUpkeep(others.catalog, TERMS), UpkeepMetrics(None), clock)
-        handlers = dict(zip(schedule.kinds, (work.keep, work.remove_orphans), strict=True))
         metrics = JobMetrics(clock, CollectorRegistry())
-        return work, JobRunner(world.postgres, handlers, clock, random.Random(1), metrics, worker="second")
+        return work, JobRunner(
+            world.postgres, work.handlers(schedule), clock, random.Random(1), metrics, worker="second"
+        )
 
     first, _ = await jobs_of(tables)
     _, second = await jobs_of(tables.again())
     job = await world.postgres.claim_job("first", schedule.kinds, lease_ms=1)
     assert job is not None
     assert job.key == "orders"
-    tables.failing.before_commit = lambda: asyncio.run_coroutine_threadsafe(second.drain(), loop).result()
+    tables.failing.before_commit = from_a_thread(second.drain)
     await first.keep(job, None)
     assert len(data_files(tables.load())) == 1
     files = {file.file_path.rpartition("/")[2] for file in data_files(tables.load())}
@@ -265,12 +268,12 @@ async def test_each_planted_bug_is_caught(
 ) -> None:
     for module, name, replacement in BUGS[bug]:
         monkeypatch.setattr(module, name, replacement)
-    for seed in trial.seeds(record_property):
-        async with thrown_away.world() as (world, folder):
-            try:
-                await histories(world, Tables(world, folder / "iceberg"), [seed])
-            except (AssertionError, FileNotFoundError, TableError, UnavailableError) as found:
-                trial.saw(f"{type(found).__name__}: {found}")
+
+    async def history(world: ScanWorld, folder: Path, seed: int) -> None:
+        await histories(world, Tables(world, folder), [seed])
+
+    shown_by = (AssertionError, FileNotFoundError, TableError, UnavailableError)
+    await thrown_away.look_for(trial, record_property, history, shown_by)
 
 
 HANGING: Mapping[str, tuple[Any, str, Any]] = {
@@ -285,10 +288,8 @@ async def test_each_planted_bug_of_rewrites_that_hang_is_caught(
 ) -> None:
     owner, name, replacement = HANGING[bug]
     monkeypatch.setattr(owner, name, replacement)
-    for seed in trial.seeds(record_property):
-        async with thrown_away.world() as (world, folder):
-            tables = Tables(world, folder / "iceberg")
-            try:
-                await HangingRewrites(world, tables, random.Random(seed)).tell(rounds=3)
-            except (AssertionError, FileNotFoundError) as found:
-                trial.saw(f"{type(found).__name__}: {found}")
+
+    async def history(world: ScanWorld, folder: Path, seed: int) -> None:
+        await HangingRewrites(world, Tables(world, folder), random.Random(seed)).tell(rounds=3)
+
+    await thrown_away.look_for(trial, record_property, history, (AssertionError, FileNotFoundError))

@@ -15,8 +15,8 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 pytest.importorskip("pyiceberg", reason="pyiceberg is needed: make setup")
 
 from headrace.scan.errors import ForeignTableError, OptionError
-from headrace.scan.tables.appending import CommitOutcome
 from headrace.scan.tables.catalog import view_of
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.looking import Condition
 from headrace.scan.tables.reading import TableAddress, duckdb_lines
 from headrace.scan.tables.resume import Choice, decide, decide_letters

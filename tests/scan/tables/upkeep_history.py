@@ -16,15 +16,15 @@ from pyiceberg.expressions.parser import parse
 from pyiceberg.table import Table
 
 from headrace.scan.tables.catalog import view_of
+from headrace.scan.tables.live_files import KnownManifests
 from headrace.scan.tables.state import Follows, standing_of
 from headrace.scan.tables.upkeep.deleting import RowDeletion
-from headrace.scan.tables.upkeep.live_files import KnownManifests
 from headrace.scan.tables.upkeep.replacing import Replacer
 from headrace.scan.tables.upkeep.steps import TableUpkeep, UpkeepTerms
 from headrace.storage.errors import UnavailableError
-from tests.scan.tables.history import FAILURES, TableHistory, expire_all_but_the_newest
+from tests.scan.tables.history import FAILURES, AppendHistory, expire_all_but_the_newest
 from tests.scan.tables.orphan_history import MIN_AGE_MS, OrphanHistory
-from tests.scan.tables.world import Killed, Tables
+from tests.scan.tables.world import Killed, Tables, from_a_thread
 from tests.spark.world import ScanWorld
 from tests.transactional_world import Truth
 
@@ -43,7 +43,7 @@ class KeptRecords(Truth):
         return super().committed(key, max(start, self.deleted.get(key, 0)))
 
 
-class UpkeepHistory(TableHistory):
+class UpkeepHistory(AppendHistory):
     """One topic with two partitions, and its table, with upkeep."""
 
     def __init__(self, world: ScanWorld, tables: Tables, rng: random.Random, *, is_valued: bool = False) -> None:
@@ -56,10 +56,9 @@ class UpkeepHistory(TableHistory):
         for _ in range(rng.randint(2, 4)):
             await super()._round()
         catalog.next_failure = rng.choice(FAILURES)
-        loop = asyncio.get_running_loop()
         if rng.random() < 0.7:
-            catalog.before_commit = self._other_worker(loop) if rng.random() < 0.4 else self._other_upkeep()
-        work = self._delete if not self.is_valued and rng.random() < 0.3 else self._keep
+            catalog.before_commit = self._other_process() if rng.random() < 0.4 else self._other_upkeep()
+        work = self._delete if not self.is_valued and rng.random() < 0.3 else self._do_upkeep
         with contextlib.suppress(Killed, UnavailableError):
             await asyncio.to_thread(work, self.tables)
         catalog.next_failure, catalog.before_commit = "", None
@@ -69,13 +68,13 @@ class UpkeepHistory(TableHistory):
         other = self.tables.again()
 
         def work() -> None:
-            self._keep(other)
+            self._do_upkeep(other)
             if self.rng.random() < 0.3:
                 expire_all_but_the_newest(other.load(self.name))
 
         return work
 
-    def _keep(self, tables: Tables) -> None:
+    def _do_upkeep(self, tables: Tables) -> None:
         terms = UpkeepTerms(files_min=2, rewrite_bytes=self.rng.choice([20_000, 1 << 26]), snapshot_max_age_ms=1)
         TableUpkeep(tables.catalog, terms).keep(self.name, self.rng.choice([0, NOW_MS]))
 
@@ -102,7 +101,7 @@ class UpkeepHistory(TableHistory):
         await self._follow()
         for key, offset in self.deleted.items():
             await asyncio.to_thread(self._delete_below, self.tables, self.keys.index(key), offset)
-        await asyncio.to_thread(self._keep, self.tables)
+        await asyncio.to_thread(self._do_upkeep, self.tables)
         await super().check()
 
 
@@ -114,12 +113,12 @@ class HangingRewrites(OrphanHistory):
         catalog = self.tables.failing
         catalog.next_failure = self.rng.choice(("", "", "before", "lost"))
         if self.rng.random() < 0.8:
-            catalog.before_commit = self._hang(asyncio.get_running_loop())
+            catalog.before_commit = self._hang()
         with contextlib.suppress(Killed, UnavailableError):
             await asyncio.to_thread(self._keep)
         catalog.next_failure, catalog.before_commit = "", None
 
-    def _hang(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    def _hang(self) -> Callable[[], None]:
         """The commit of a rewrite hangs; an append is first, and orphans are removed then, or before the next attempt
         takes effect.
         """
@@ -136,7 +135,7 @@ class HangingRewrites(OrphanHistory):
             else:
                 catalog.before_commit = self.remove
 
-        return lambda: asyncio.run_coroutine_threadsafe(work(), loop).result()
+        return from_a_thread(work)
 
     def _keep(self) -> None:
         terms = UpkeepTerms(files_min=2, snapshot_max_age_ms=1, orphan_min_age_ms=MIN_AGE_MS)

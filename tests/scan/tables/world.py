@@ -7,7 +7,7 @@ answer, lets another worker commit first, or is away.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +78,16 @@ class FailingCatalog(Failing, SqlCatalog):
 
 class FailingRestCatalog(Failing, RestCatalog):
     """A catalog behind HTTP."""
+
+
+def from_a_thread(work: Callable[[], Coroutine[Any, Any, object]]) -> Callable[[], None]:
+    """Return what a thread calls to have this done in the loop that runs now: for `before_commit`."""
+    loop = asyncio.get_running_loop()
+
+    def call() -> None:
+        asyncio.run_coroutine_threadsafe(work(), loop).result()
+
+    return call
 
 
 class Tables:

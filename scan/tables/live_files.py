@@ -1,6 +1,7 @@
 """What a table's current snapshot consists of: its data files with the partition and the age of each, its manifests.
 
-Place: read before each step of upkeep, and again before each of its commits (replacing.py). Blocks.
+Place: read before each step of upkeep, and again before each of its commits (upkeep/replacing.py); the entries also by
+each commit that replaces files (manifests.py). Blocks.
 Invariant: reads only. A manifest never changes, so it is read once, however often the table is looked at.
 """
 
@@ -12,8 +13,6 @@ from typing import Any, NamedTuple
 
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
-
-from headrace.scan.tables.upkeep.rewrite_plan import SmallFile
 
 
 class LiveFile(NamedTuple):
@@ -28,11 +27,6 @@ class LiveFile(NamedTuple):
         """The values of its partition."""
         partition = self.file.partition
         return tuple(partition[n] for n in range(len(partition)))
-
-    def small(self, settled_before_ms: int) -> SmallFile:
-        """Return what the plan judges. `settled_before_ms`: what was added later is recent."""
-        is_recent = self.added_ms is not None and self.added_ms >= settled_before_ms
-        return SmallFile(self.file.file_path, self.place, self.file.file_size_in_bytes, self.sequence, is_recent)
 
 
 class LiveTable(NamedTuple):
@@ -67,9 +61,10 @@ class KnownManifests:
                 for entry in self.entries(table, manifest):
                     added = None if entry.snapshot_id is None else times.get(entry.snapshot_id)
                     files[entry.data_file.file_path] = LiveFile(entry.data_file, entry.sequence_number or 0, added)
-        has_deletes = any(_has_live(each) for each in manifests if each.content == ManifestContent.DELETES)
+        has_deletes = any(has_live(each) for each in manifests if each.content == ManifestContent.DELETES)
         return LiveTable(files, manifests, has_deletes)
 
 
-def _has_live(manifest: ManifestFile) -> bool:
+def has_live(manifest: ManifestFile) -> bool:
+    """Return whether the manifest has a file that was not deleted, as far as its counts say."""
     return bool(manifest.has_added_files() or manifest.has_existing_files())

@@ -1,0 +1,50 @@
+"""What the commands that start Spark have in common: options, log, one line for an error, the session.
+
+Place: under headrace-spark-compaction (application.py) and headrace-spark-tables (spark/tables/application.py), in the
+driver's process.
+Invariant: settings come from HEADRACE_* variables: no secret is in arguments, in Spark's plans or in its event log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable
+
+from pyspark.sql import SparkSession
+
+from headrace.config.errors import ConfigError
+from headrace.storage.errors import HeadraceError
+
+
+def add_driver_options(parser: argparse.ArgumentParser) -> None:
+    """Add what each such command takes."""
+    parser.add_argument(
+        "--spark-log-level", default="WARN", metavar="LEVEL", help="of Spark's own log lines once it runs (WARN)"
+    )
+    parser.add_argument("--application", action="store_true", help="print the path of the file for spark-submit")
+
+
+def run_driver(args: argparse.Namespace, application: str, work: Callable[[argparse.Namespace], int]) -> int:
+    """Return the exit status of `work`; 1, with one line, after an error that has a name. `application`: the path of
+    the file for spark-submit, which is all that `--application` prints.
+    """
+    if args.application:
+        print(application)
+        return 0
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    try:
+        return work(args)
+    except (ConfigError, HeadraceError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def open_session(name: str, log_level: str) -> SparkSession:
+    """Start Spark, or take the session that spark-submit started. `log_level`: of Spark's own lines."""
+    builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(log_level)
+    return session

@@ -1,0 +1,125 @@
+"""Commits a change of a table, once: to the snapshot that the table was loaded with, or not at all.
+
+    stage    data files and manifests are written; nothing is sent to the catalog
+    commit   one call of the catalog: assert the snapshot, change the table
+             it agrees: COMMITTED   the table has another snapshot: CONFLICT   it does not answer: UNKNOWN
+
+Place: under what changes a table: appending.py and upkeep/replacing.py. Blocks: callers use a thread.
+Invariant: of all commits that continue one snapshot at most one succeeds, also of several processes, and with or
+without an answer: the catalog compares the snapshot in the same step that replaces it, and pyiceberg's own retry, which
+would compare with the newest one, is off. So after a commit without an answer the caller reads the table again, and
+needs no other memory. A commit that certainly did not happen leaves no file; one that may have happened keeps them.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import msgspec
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.io import FileIO, InputFile, OutputFile
+from pyiceberg.table import Table, Transaction
+
+from headrace.scan.tables.catalog import RETRIES, name_of, snapshot_view, translated
+from headrace.scan.tables.removing import remove_files
+from headrace.scan.tables.state import PROGRESS, TableProgress
+
+logger = logging.getLogger(__name__)
+
+NO_RETRIES = "0"
+
+
+class CommitOutcome(enum.Enum):
+    """What became of a commit."""
+
+    COMMITTED = "committed"
+    CONFLICT = "conflict"
+    """It did not happen: the table has another snapshot."""
+    UNKNOWN = "unknown"
+    """The catalog did not answer: read the table again."""
+
+
+class WrittenFiles(FileIO):
+    """The table's storage; it remembers what was written, so that the files of a failed commit can be removed."""
+
+    def __init__(self, storage: FileIO, written: Sequence[str] = ()) -> None:
+        """`written`: what others wrote for the same commit."""
+        super().__init__(storage.properties)
+        self._storage = storage
+        self._locations = list(written)
+
+    def new_input(self, location: str) -> InputFile:
+        return self._storage.new_input(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        self._locations.append(location)
+        return self._storage.new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        self._storage.delete(location)
+
+    def remove(self) -> None:
+        """Delete what was written. What cannot be deleted stays as an orphan, with a line in the log."""
+        remove_files(self._storage, self._locations, "file of a failed commit")
+        self._locations.clear()
+
+
+class CommitResult(NamedTuple):
+    """What became of a change. `base_id`: the snapshot that it continues; `files`: what it wrote."""
+
+    outcome: CommitOutcome
+    base_id: int | None
+    files: WrittenFiles
+
+
+def commit(table: Table, stage: Callable[[], Transaction], written: Sequence[str] = ()) -> CommitResult:
+    """Commit what `stage` makes of `table`, on top of the snapshot that the table was loaded with.
+
+    `written`: files that others wrote for this commit alone; they are removed with its own if it did not happen.
+    Errors of `stage`, and of the storage as UnavailableError and TableError: nothing was committed.
+    """
+    storage, base_id = table.io, table.metadata.current_snapshot_id
+    files = WrittenFiles(storage, written)
+    table.metadata.properties[RETRIES] = NO_RETRIES  # in memory only: the table may have another value by now
+    table.io = files
+    try:
+        change = _staged(table, stage, files)
+        outcome = _sent(table, change, base_id)
+    finally:
+        table.io = storage
+    if outcome is CommitOutcome.CONFLICT:
+        files.remove()
+    return CommitResult(outcome, base_id, files)
+
+
+def _staged(table: Table, stage: Callable[[], Transaction], files: WrittenFiles) -> Transaction:
+    try:
+        with translated(f"table {name_of(table)}"):
+            return stage()
+    except BaseException:
+        files.remove()
+        raise
+
+
+def _sent(table: Table, change: Transaction, base_id: int | None) -> CommitOutcome:
+    try:
+        change.commit_transaction()
+    except (CommitFailedException, ValidationException) as error:
+        logger.info("table has another snapshot: table=%s base=%s error=%s", name_of(table), base_id, error)
+        return CommitOutcome.CONFLICT
+    except Exception as error:
+        logger.warning("commit without an answer: table=%s base=%s error=%r", name_of(table), base_id, error)
+        return CommitOutcome.UNKNOWN
+    return CommitOutcome.COMMITTED
+
+
+def set_progress(change: Transaction, progress: TableProgress) -> None:
+    """Set the offsets' property in the same commit; it names the snapshot that the change has added."""
+    snapshot = change.table_metadata.current_snapshot()
+    assert snapshot is not None, "offsets change together with a snapshot"
+    added = snapshot_view(snapshot)
+    named = msgspec.structs.replace(progress, snapshot_id=added.snapshot_id, records=added.records)
+    change.set_properties({PROGRESS: named.text()})
