@@ -1,14 +1,17 @@
 """What following the commit feed costs: `python -m load.bench_feed [--readers 20 200] [--share 1 0.08] [--shards 128]`.
+For 200 readers on two cores: `--readers 20 60 200 --share model --shards 256 --extents 0 64 --poll-ms 150`.
 
 Starts a separate Postgres (fsync on). One process commits files in the name of 20 agents, each once in 100 to 250 ms,
 to its shards if there are enough.
 Others follow the feed as 20 agents with consumers do: agent/fetch's follower and index, a poll every 15 ms, a
 connection each. A row per number of extents in a file, from none, which has no committers:
-  polls     of all agents, and the number of extents that one poll brings
-  CPU       of the agent and of Postgres for one poll
+  polls     of all agents, and the number of extents that one poll brought, counted in the pages
+  CPU       of the agent and of Postgres for one poll, and of an agent
 An agent that learns of every extent is what grows with the cluster twice: with its writes and with its agents. With
 `--share` each follows this share of the commit shards only, as agents of a large cluster do; neighbours follow
-neighbouring shards. Each number of readers is run with each share.
+neighbouring shards. Each number of readers is run with each share; `model` is the share of an agent among so many in
+three zones (cli/cost/model.py). 200 agents that poll every 15 ms need more than two cores without any news: with
+`--poll-ms` polls are fewer, and each brings more.
 The last line of a run is what `python -m load.scale_model` takes: per extent that is handed over, the row of most
 extents less the row of none; and a poll without news.
 """
@@ -26,6 +29,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -38,8 +42,10 @@ from headrace.agent.fetch.index.feed import FeedFollower
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.metrics import FetchMetrics
 from headrace.agent.fetch.waiters import Waiters
+from headrace.cli.cost.model import followed_share
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import AgentRegistration
+from headrace.metastore.api.read import FeedPage
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.keys import commit_shard, partition_key
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
@@ -59,6 +65,9 @@ EXTENTS = (0, 8, 64)
 """Extents of a file."""
 PROCESSES = 4
 CONNECTIONS = 500
+ZONES = 3
+MODEL = "model"
+"""As `--share`: what agents of a cluster of this size follow."""
 
 
 class Followed(NamedTuple):
@@ -67,10 +76,30 @@ class Followed(NamedTuple):
     polls: float
     agent_cpu: float
     postgres_cpu: float
+    rows: int
+    extents: int
     commits: int = 0
 
 
-async def _follow(url: str, readers: int, first: int, share: float, seconds: float) -> Followed:
+class _Pages:
+    """A metastore that counts its pages of the feed."""
+
+    def __init__(self, store: PostgresMetastore) -> None:
+        self._store = store
+        self.rows = self.extents = 0
+
+    async def poll_feed(self, positions: Mapping[int, int]) -> FeedPage:
+        """Return the store's."""
+        page = await self._store.poll_feed(positions)
+        self.rows += len(page.rows)
+        self.extents += sum(len(row.extents) for row in page.rows)
+        return page
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+async def _follow(url: str, readers: int, first: int, share: float, seconds: float, poll_ms: int) -> Followed:
     """`first`: the number of the first of these readers."""
     stores = [await PostgresMetastore.open(url, Settings(metastore_pool_size=1)) for _ in range(readers)]
     pids = [await _backend(store) for store in stores]
@@ -80,18 +109,19 @@ async def _follow(url: str, readers: int, first: int, share: float, seconds: flo
     if share < 1:
         for number, index in enumerate(indexes, first):
             index.wanted = partial(_part, number, share)
+    counted = [_Pages(store) for store in stores]
     followers = [
         FeedFollower(
-            store,
+            pages,
             index,
             AcknowledgedEnds(),
             Waiters(metrics),
             clock,
             metrics,
-            interval_ms=POLL_MS,
+            interval_ms=poll_ms,
             on_metadata=lambda offset: None,
         )
-        for store, index in zip(stores, indexes, strict=True)
+        for pages, index in zip(counted, indexes, strict=True)
     ]
     with ExitStack() as reading:
         for follower in followers:
@@ -99,8 +129,15 @@ async def _follow(url: str, readers: int, first: int, share: float, seconds: flo
             reading.enter_context(follower.following())
         await _ready()
         polls, own, postgres = _polls(registry), _own_cpu(), sum(map(cpu_seconds, pids))
+        rows, extents = (sum(getattr(pages, name) for pages in counted) for name in ("rows", "extents"))
         await asyncio.sleep(seconds)
-        done = Followed(_polls(registry) - polls, _own_cpu() - own, sum(map(cpu_seconds, pids)) - postgres)
+        done = Followed(
+            _polls(registry) - polls,
+            _own_cpu() - own,
+            sum(map(cpu_seconds, pids)) - postgres,
+            sum(pages.rows for pages in counted) - rows,
+            sum(pages.extents for pages in counted) - extents,
+        )
     for follower, store in zip(followers, stores, strict=True):
         await follower.close()
         await store.close()
@@ -167,7 +204,9 @@ def _own_cpu() -> float:
 def _measure(url: str, extents: int, readers: int, share: float, args: argparse.Namespace) -> Followed:
     counts = [readers // PROCESSES + (n < readers % PROCESSES) for n in range(PROCESSES)]
     works: list[dict[str, Any]] = [
-        {"readers": count, "first": sum(counts[:n]), "share": share} for n, count in enumerate(counts) if count
+        {"readers": count, "first": sum(counts[:n]), "share": share, "poll_ms": args.poll_ms}
+        for n, count in enumerate(counts)
+        if count
     ]
     if extents:
         works.append({"committers": args.committers, "extents": extents})
@@ -192,8 +231,8 @@ def _child(work: dict[str, Any]) -> subprocess.Popen[str]:
 
 def _work(work: dict[str, Any]) -> None:
     if "readers" in work:
-        followed = asyncio.run(_follow(*(work[name] for name in ("url", "readers", "first", "share", "seconds"))))
-        print(json.dumps(followed[:3]))
+        names = ("url", "readers", "first", "share", "seconds", "poll_ms")
+        print(json.dumps(asyncio.run(_follow(*(work[name] for name in names)))[:5]))
     else:
         print(json.dumps(asyncio.run(_commit(work["url"], work["committers"], work["extents"], work["seconds"]))))
 
@@ -206,14 +245,14 @@ class FeedCost(NamedTuple):
     extents_per_poll: float
 
 
-def _cost(extents: int, done: Followed, readers: int, share: float, args: argparse.Namespace) -> FeedCost:
+def _cost(extents: int, done: Followed, readers: int, args: argparse.Namespace) -> FeedCost:
     """Prints its row."""
     rate, polls = done.commits * extents / args.seconds, done.polls / args.seconds
-    share = max(1, round(share * args.shards)) / args.shards
-    cost = FeedCost(done.agent_cpu / done.polls, done.postgres_cpu / done.polls, rate * readers * share / polls)
+    cost = FeedCost(done.agent_cpu / done.polls, done.postgres_cpu / done.polls, done.extents / done.polls)
     print(
         f"{extents:3} extents a file {done.commits / args.seconds:6.0f} commits/s {rate:8.0f} extents/s "
-        f" {polls:.0f} polls/s of {cost.extents_per_poll:.1f} extents, each {cost.agent_per_poll * 1e6:.0f} us of the "
+        f" {polls:.0f} polls/s; to all {done.rows / args.seconds:.0f} rows/s, {done.extents / args.seconds:.0f} "
+        f"extents/s; a poll has {cost.extents_per_poll:.1f} extents, {cost.agent_per_poll * 1e6:.0f} us of the "
         f"agent and {cost.postgres_per_poll * 1e6:.0f} us of Postgres; {done.agent_cpu / args.seconds / readers:.2%} "
         "of a core per agent",
         flush=True,
@@ -227,8 +266,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10, help="of each row")
     parser.add_argument("--committers", type=int, default=20)
     parser.add_argument("--readers", type=int, nargs="+", default=[20])
-    parser.add_argument("--share", type=float, nargs="+", default=[1.0], help="of the commit shards, of each reader")
+    parser.add_argument("--share", nargs="+", default=["1"], help="of the commit shards, of each reader; or `model`")
     parser.add_argument("--shards", type=int, default=8)
+    parser.add_argument("--extents", type=int, nargs="+", default=EXTENTS, help="of a file; the first one is 0")
+    parser.add_argument("--poll-ms", type=int, default=POLL_MS)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
@@ -241,14 +282,17 @@ def main() -> None:
             migrate(url, commit_shards=args.shards)
             for readers in args.readers:
                 for share in args.share:
-                    _run(url, readers, share, args)
+                    _run(url, readers, followed_share(readers, ZONES) if share == MODEL else float(share), args)
     print(machine_state())
 
 
 def _run(url: str, readers: int, share: float, args: argparse.Namespace) -> None:
     """The rows of so many readers with this share of the shards, and what follows from them."""
-    print(f"{readers} readers, each follows {share:.0%} of {args.shards} shards", flush=True)
-    rows = [_cost(extents, _measure(url, extents, readers, share, args), readers, share, args) for extents in EXTENTS]
+    print(
+        f"{readers} readers, each follows {share:.0%} of {args.shards} shards, polls every {args.poll_ms} ms",
+        flush=True,
+    )
+    rows = [_cost(extents, _measure(url, extents, readers, share, args), readers, args) for extents in args.extents]
     idle, busy = rows[0], rows[-1]
     agent = (busy.agent_per_poll - idle.agent_per_poll) / busy.extents_per_poll
     postgres = (busy.postgres_per_poll - idle.postgres_per_poll) / busy.extents_per_poll

@@ -1,17 +1,31 @@
-"""What a consumer group (KIP-848) costs its coordinator: CPU seconds of the state machine alone, saves encoded.
+"""What consumer groups (KIP-848) cost their coordinator: `python -m load.bench_groups [--groups 10 100]`.
 
-Place: `python -m load.bench_groups`. Members join one by one, 20 to a save, heartbeat until all have
-arrived, and then once more with nothing to say. One topic; `mixed` lets every second member subscribe to
-another one too, which is the assignor's hard case.
+Without `--groups`: CPU seconds of the state machine alone, saves encoded. Members join one by one, 20 to a save,
+heartbeat until all have arrived, and then once more with nothing to say. One topic; `mixed` lets every second member
+subscribe to another one too, which is the assignor's hard case.
+With `--groups`: so many groups of 100 members on an agent with its Postgres (fsync on). Each member has its share of a
+topic of 100 partitions, and heartbeats and commits its offsets every 5 s (load/group_members.py). Three rows for each
+number of groups: nothing, heartbeats, and both; CPU of the agent and of Postgres, and from the differences what a
+heartbeat and a commit cost.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import itertools
+import json
+import os
 import random
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -23,9 +37,17 @@ from headrace.agent.groups.group_values import GroupEffect, Save
 from headrace.config.settings import Settings
 from headrace.metastore.api.groups import GroupRecord
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from load.dev_server import DevServer
+from load.machine_state import machine_state
+from load.postgres_server import read_cost
 
 CASES = ((10, 100, False), (100, 1_000, False), (100, 10_000, False), (1_000, 10_000, False), (300, 3_000, True))
 JOINS_PER_SAVE = 20
+TOPIC = "committed"
+CONNECTIONS = 5
+"""Of each group."""
+SETTLE_SECONDS = 3.0
+"""After the members have joined, until saves and measurements of groups are done."""
 
 
 class _Bench:
@@ -93,8 +115,127 @@ def _measure(members: int, partitions: int, mixed: bool) -> str:
     )
 
 
+class GroupsRow(NamedTuple):
+    """What members did while the agent and Postgres were measured."""
+
+    groups: int
+    seconds: float
+    agent_cpu: float
+    postgres_cpu: float
+    wal_bytes: int
+    done: dict[str, Any]
+
+    def shown(self) -> str:
+        """Return the line for people."""
+        done, late = self.done, ""
+        if done["latencies"]:
+            p50, p99 = (statistics.quantiles(done["latencies"], n=100)[n] * 1e3 for n in (49, 98))
+            late = f", commit p50 {p50:.1f} ms p99 {p99:.1f} ms"
+        return (
+            f"{self.groups:5} groups  {done['heartbeats'] / self.seconds:6.0f} heartbeats/s"
+            f" {done['commits'] / self.seconds:6.0f} commits/s  agent {self.agent_cpu / self.seconds:6.1%}"
+            f" Postgres {self.postgres_cpu / self.seconds:6.1%} of a core,"
+            f" WAL {self.wal_bytes / self.seconds / 1e3:.0f} KB/s{late}"
+            f"{'  errors ' + str(done['errors']) if done['errors'] else ''}"
+        )
+
+
+def _measure_clients(
+    server: DevServer, groups: int, args: argparse.Namespace, *, commits: bool, beats: bool
+) -> GroupsRow:
+    agent = server.agents[0]
+    host, _, port = agent.kafka.rpartition(":")
+    work = {
+        "host": host,
+        "port": int(port),
+        "topic": TOPIC,
+        "partitions": args.partitions,
+        "groups": groups if beats else 0,
+        "members": args.members,
+        "connections": CONNECTIONS,
+        "pause_seconds": args.pause,
+        "seconds": args.seconds,
+        "commits": commits,
+    }
+    child = subprocess.Popen(
+        [sys.executable, "-m", "load.group_members", json.dumps(work)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    if child.stdout.readline() != "prepared\n":
+        raise RuntimeError("the members ended before they were prepared")
+    time.sleep(SETTLE_SECONDS)
+    used, spent, began = _cpu_seconds(agent.pid), read_cost(server.metastore_url), time.monotonic()
+    if beats:
+        answer = child.communicate("go\n")[0]
+    else:
+        time.sleep(args.seconds)
+        answer = child.communicate("go\n")[0]
+    passed = time.monotonic() - began
+    cost = read_cost(server.metastore_url).since(spent)
+    return GroupsRow(
+        groups, passed, _cpu_seconds(agent.pid) - used, cost.cpu_seconds, cost.wal_bytes, json.loads(answer)
+    )
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _clients(args: argparse.Namespace) -> None:
+    """Rows of real agents, and what follows from them."""
+    print(machine_state(), flush=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as path,
+        DevServer(Path(path), settings={"max.connections": 20_000}) as server,
+    ):
+        asyncio.run(server.create_topic(TOPIC, args.partitions))
+        idle = _measure_clients(server, 0, args, commits=False, beats=False)
+        print(idle.shown(), flush=True)
+        for groups in args.groups:
+            beats = _measure_clients(server, groups, args, commits=False, beats=True)
+            print(beats.shown(), flush=True)
+            both = _measure_clients(server, groups, args, commits=True, beats=True)
+            print(both.shown(), flush=True)
+            _print_slopes(idle, beats, both)
+    print(machine_state())
+
+
+def _print_slopes(idle: GroupsRow, beats: GroupsRow, both: GroupsRow) -> None:
+    """CPU microseconds of a heartbeat, and of a commit; cores of a group."""
+    rows = (idle, beats, both)
+    for name, used in (
+        ("agent", [row.agent_cpu for row in rows]),
+        ("Postgres", [row.postgres_cpu for row in rows]),
+    ):
+        rate = [cpu / row.seconds for cpu, row in zip(used, rows, strict=True)]
+        beat = (rate[1] - rate[0]) / (beats.done["heartbeats"] / beats.seconds)
+        heartbeats = both.done["heartbeats"] / both.seconds
+        commit = (rate[2] - rate[0] - beat * heartbeats) / (both.done["commits"] / both.seconds)
+        print(
+            f"      {name}: a heartbeat {beat * 1e6:.0f} us, a commit {commit * 1e6:.0f} us,"
+            f" a group {(rate[2] - rate[0]) / both.groups:.2%} of a core",
+            flush=True,
+        )
+    wal = (both.wal_bytes - beats.wal_bytes * both.seconds / beats.seconds) / both.done["commits"]
+    print(f"      WAL of a commit: {wal:.0f} bytes", flush=True)
+
+
 def main() -> None:
-    """The table of docs/operate/GROUPS.md."""
+    """Print the table of docs/operate/GROUPS.md, or rows with clients."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", type=int, nargs="+", default=[], help="with clients: so many groups in turn")
+    parser.add_argument("--members", type=int, default=100, help="of a group")
+    parser.add_argument("--partitions", type=int, default=100, help="of the topic that each group reads")
+    parser.add_argument("--pause", type=float, default=5.0, help="seconds between two commits of a member")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each row")
+    args = parser.parse_args()
+    if args.groups:
+        _clients(args)
+        return
     print("| members | partitions | subscriptions | per join | rounds | heartbeat | save | bytes | restore |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for case in CASES:

@@ -1,9 +1,14 @@
-"""What a big cluster's metadata costs: `python -m load.bench_metadata [--partitions 1000000]`.
+"""What a big cluster's metadata costs: `python -m load.bench_metadata [--partitions 1000000] [--agents 1000]`.
 
 Builds a log of so many partitions in memory, then from it the image, its snapshot, the image from that
 snapshot, the image after one more record, and Metadata answers (v12, all topics) of 10,000 partitions
 for three agents. No Postgres, no network: seconds of this process's CPU, each the least of three
 rounds but for the big log, which is run once. Memory is what the resident set grew by.
+
+Then a cluster of 100,000 partitions and so many agents in three zones, with 1,024 commit shards, and one with few
+agents and leaders that are dealt by topic: what each change of the image costs an agent, Metadata of one topic and of
+all, and the longest time for which the event loop ran nothing else. Time is CPU of this process here, too, so other
+programs on the machine do not count.
 """
 
 from __future__ import annotations
@@ -15,26 +20,40 @@ import random
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from headrace.agent.cluster.routing import Routes
+from headrace.agent.fetch.index.assigned_followers import assigned_shards
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
+from headrace.metastore.api.agents import LEADER_SPREAD
 from headrace.metastore.log.image import AgentImage, MetadataImage
-from headrace.metastore.log.kip631_records import BrokerEndpoint, RegisterBrokerRecord, TopicRecord, UnfenceBrokerRecord
+from headrace.metastore.log.kip631_records import (
+    BrokerEndpoint,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+)
 from headrace.metastore.log.partition_records import encode_plain_partition
 from headrace.metastore.log.records import encode_record
 from headrace.metastore.log.replay import apply
 from headrace.metastore.log.snapshot import encode_snapshot, load_snapshot
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.protocol.request import ClientConnection, Request
+from headrace.protocol.wire import uvarint
 from headrace.storage.clock import SystemClock
+from headrace.storage.collector_tuning import tune_collector
+from load.machine_state import machine_state
 
 T = TypeVar("T")
 ROUNDS = 3
 ANSWER_PARTITIONS = 10_000
+CLUSTER_PARTITIONS = 100_000
 METADATA_KEY, METADATA_VERSION = 3, 12
 ALL_TOPICS = bytes(4)
 """Body of a Metadata v12 request: no list of topics, no creation, no operations, no tags."""
@@ -57,10 +76,10 @@ def topic_log(topics: int, partitions: int) -> list[bytes]:
     return log
 
 
-def agent_log(first_offset: int, agents: int) -> list[bytes]:
-    """Framed records of unfenced agents."""
+def agent_log(first_offset: int, agents: int, first_node_id: int = 1) -> list[bytes]:
+    """Framed records of unfenced agents in three zones."""
     log: list[bytes] = []
-    for node_id in range(1, agents + 1):
+    for node_id in range(first_node_id, first_node_id + agents):
         epoch = first_offset + len(log)
         registration = RegisterBrokerRecord(
             broker_id=node_id,
@@ -68,7 +87,7 @@ def agent_log(first_offset: int, agents: int) -> list[bytes]:
             broker_epoch=epoch,
             end_points=(BrokerEndpoint(name="PLAINTEXT", host=f"agent-{node_id}", port=9092, security_protocol=0),),
             features=(),
-            rack=None,
+            rack="abc"[node_id % 3],
         )
         log += [encode_record(registration), encode_record(UnfenceBrokerRecord(broker_id=node_id, broker_epoch=epoch))]
     return log
@@ -113,44 +132,62 @@ def measure_image(topics: int, partitions: int) -> None:
 
 
 class View:
-    """Implements agent.cluster.view.ClusterView on one image that never moves."""
+    """Implements agent.cluster.view.ClusterView on one image, which the benchmark replaces."""
 
     cluster_id = "bench"
-    commit_shards = 8
     node_id = 1
     broker_epoch = 0
 
-    def __init__(self, image: MetadataImage) -> None:
-        self.image = image
-        self._routes = Routes(image, self.commit_shards)
+    def __init__(self, image: MetadataImage, commit_shards: int = 8) -> None:
+        self.image, self.commit_shards = image, commit_shards
+        self._routes = Routes(image, commit_shards)
+
+    @property
+    def routes(self) -> Routes:
+        if self._routes.image is not self.image:
+            self._routes = Routes(self.image, self.commit_shards, self._routes)
+        return self._routes
 
     async def catch_up(self) -> MetadataImage:
         return self.image
 
     def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        return self._routes.leader(partition_key, zone)
+        return self.routes.leader(partition_key, zone)
 
     def coordinator(self, group_id: str) -> AgentImage | None:
-        return self._routes.coordinator(group_id)
+        return self.routes.coordinator(group_id)
+
+    def handler(self) -> Metadata:
+        """Return the handler of Metadata, which has no answer yet."""
+        creation = TopicCreation(
+            self, object.__new__(PostgresMetastore), SystemClock(), random.Random(1), lambda: TopicDefaults(1, 1)
+        )
+        return Metadata(self, creation, lambda: False, shared=None, counts=None)
+
+
+def a_request(body: bytes, zone: str | None = None) -> Request:
+    """Return a Metadata request of a client in the zone."""
+    return Request(
+        connection=ClientConnection(1, "bench"),
+        api_key=METADATA_KEY,
+        api_version=METADATA_VERSION,
+        correlation_id=1,
+        client_id="bench" if zone is None else f"bench,zone={zone}",
+        body=memoryview(body),
+        received_at=0.0,
+    )
+
+
+def one_topic(name: str) -> bytes:
+    """Return the body of a Metadata v12 request for a topic by name."""
+    return b"\x02" + bytes(16) + uvarint(len(name) + 1) + name.encode() + b"\0" + bytes(3)
 
 
 async def measure_answer() -> None:
     """Metadata of 10,000 partitions: the first time for an image, and again."""
     log = topic_log(100, ANSWER_PARTITIONS // 100)
-    image = apply(MetadataImage(), log + agent_log(len(log), 3))
-    cluster = View(image)
-    creation = TopicCreation(
-        cluster, object.__new__(PostgresMetastore), SystemClock(), random.Random(1), lambda: TopicDefaults(1, 1)
-    )
-    request = Request(
-        connection=ClientConnection(1, "bench"),
-        api_key=METADATA_KEY,
-        api_version=METADATA_VERSION,
-        correlation_id=1,
-        client_id="bench",
-        body=memoryview(ALL_TOPICS),
-        received_at=0.0,
-    )
+    cluster = View(apply(MetadataImage(), log + agent_log(len(log), 3)))
+    request = a_request(ALL_TOPICS)
 
     async def cost(answer: Callable[[], Awaitable[object]]) -> float:
         figures = []
@@ -160,11 +197,8 @@ async def measure_answer() -> None:
             figures.append(time.process_time() - began)
         return min(figures)
 
-    def handler() -> Metadata:
-        return Metadata(cluster, creation, lambda: False, shared=None, counts=None)
-
-    warm = handler()
-    cold_s = await cost(lambda: handler()(request))
+    warm = cluster.handler()
+    cold_s = await cost(lambda: cluster.handler()(request))
     response = await warm(request)
     cached_s = await cost(lambda: warm(request))
     size = sum(len(part) for part in response.buffers or ())
@@ -174,10 +208,96 @@ async def measure_answer() -> None:
     )
 
 
+class Stalls:
+    """Watches the event loop: the CPU time between two of its turns."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._last = time.process_time()
+        self._handle: asyncio.Handle | None = None
+
+    def __enter__(self) -> Stalls:
+        self._last = time.process_time()
+        self._handle = asyncio.get_running_loop().call_soon(self._turn)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._handle is not None
+        self._handle.cancel()
+        self._look()
+
+    def _turn(self) -> None:
+        self._look()
+        self._handle = asyncio.get_running_loop().call_soon(self._turn)
+
+    def _look(self) -> None:
+        now = time.process_time()
+        self.longest_s, self._last = max(self.longest_s, now - self._last), now
+
+
+async def measure_cluster(title: str, shape: tuple[int, int], agents: int, shards: int, level: int) -> None:
+    """Rows of a cluster of topics x partitions and agents: what an agent does when its image changes, and for clients.
+
+    `level`: of leader.spread.
+    """
+    topics, partitions = shape
+    log = topic_log(topics, partitions)
+    log += agent_log(len(log), agents)
+    if level:
+        log.append(encode_record(FeatureLevelRecord(name=LEADER_SPREAD, min_feature_level=1, max_feature_level=level)))
+    image = apply(MetadataImage(), log)
+    tune_collector()  # as an agent does
+    print(f"\n{title}: {topics:,} topics x {partitions}, {agents:,} agents, {shards:,} shards, leader.spread {level}")
+    view = View(image, shards)
+    await _answers(view, "first after the start", view.handler())
+    handler = view.handler()
+    await handler(a_request(one_topic("topic-000007"), "a"))
+    await handler(a_request(ALL_TOPICS, "a"))
+    newcomer = agent_log(image.offset, 1, first_node_id=agents + 1)
+    added = TopicRecord(topic_name="added", topic_id=uuid.UUID(int=7), initial_partition_count=1)
+    gone = image.agents[2]
+    for what, records in (
+        ("a topic was added", [encode_record(added)]),
+        ("an agent came", newcomer),
+        ("an agent went", [encode_record(FenceBrokerRecord(broker_id=2, broker_epoch=gone.broker_epoch))]),
+    ):
+        step_s, view.image = timed(partial(apply, view.image, records))
+        routes_s, _ = timed(lambda: view.routes)
+        print(f"  {what}: image {step_s * 1e3:.2f} ms, routes {routes_s * 1e3:.2f} ms", flush=True)
+        await _answers(view, "  then", handler)
+    zones = {agent.node_id: agent.rack for agent in view.image.live_agents()}
+    assigned_s = least(lambda: assigned_shards(1, zones, shards))
+    print(f"  shards of the feed that an agent is assigned: {assigned_s * 1e3:.1f} ms", flush=True)
+
+
+async def _answers(view: View, title: str, handler: Metadata) -> None:
+    """Metadata of one topic, and of all."""
+    one_s = await _timed_answer(handler, a_request(one_topic("topic-000007"), "a"))
+    other_s = await _timed_answer(handler, a_request(one_topic("topic-000008"), "a"))
+    await asyncio.sleep(0)
+    with Stalls() as stalls:
+        every_s = await _timed_answer(handler, a_request(ALL_TOPICS, "a"))
+    again_s = await _timed_answer(handler, a_request(ALL_TOPICS, "a"))
+    print(
+        f"  {title}: one topic {one_s * 1e3:.2f} ms, another {other_s * 1e3:.2f} ms; all {every_s * 1e3:.0f} ms,"
+        f" longest stall {stalls.longest_s * 1e3:.1f} ms; again {again_s * 1e6:.0f} us",
+        flush=True,
+    )
+
+
+async def _timed_answer(handler: Metadata, request: Request) -> float:
+    began = time.process_time()
+    await handler(request)
+    return time.process_time() - began
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="what a big cluster's metadata costs")
     parser.add_argument("--partitions", type=int, default=1_000_000)
-    total = parser.parse_args().partitions
+    parser.add_argument("--agents", type=int, default=1_000)
+    args = parser.parse_args()
+    total = args.partitions
+    print(machine_state())
     print("CPU seconds; MB are 10^6 bytes")
     print(
         f"{'topics':>8} {'partitions':>10} {'records':>9} {'build':>7} {'us/rec':>6} {'MB':>7}"
@@ -185,7 +305,18 @@ def main() -> None:
     )
     for partitions in (1_000, 10):
         measure_image(total // partitions, partitions)
+    for partitions in (1_000, 12):
+        measure_image(CLUSTER_PARTITIONS // partitions, partitions)
     asyncio.run(measure_answer())
+    for title, shape, agents, shards, level in (
+        ("a large cluster", (8_334, 12), args.agents, 1_024, 0),
+        ("large topics", (100, 1_000), args.agents, 1_024, 0),
+        ("few agents", (8_334, 12), 12, 64, 0),
+        ("dealt by topic", (8_334, 12), 12, 64, 10),
+        ("large topics, dealt", (100, 1_000), 16, 64, 10),
+    ):
+        asyncio.run(measure_cluster(title, shape, agents, shards, level))
+    print(machine_state())
 
 
 if __name__ == "__main__":

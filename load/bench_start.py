@@ -1,14 +1,16 @@
-"""How long a start takes: `python -m load.bench_start [--rounds 5]`.
+"""How long a start takes: `python -m load.bench_start [--rounds 5] [--partitions 100000 --registered 1000]`.
 
 Three starts per round, each timed from the start of the process to its ready line, with the CPU that the machine used
 by then: `headrace dev` from nothing, again on the same data, and a further agent that joins it. Medians at the end.
 Invariant: no start shares a process with another one; a further agent is stopped before the next round begins. The code
-is compiled before, as that of an installation is.
+is compiled before, as that of an installation is. With `--partitions` the data has so many, in topics of 12, and with
+`--registered` so many agents that hold a lease: the second and third start find them in the metadata log.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import compileall
 import os
 import statistics
@@ -16,18 +18,25 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import headrace
+from headrace.config.settings import Settings
+from headrace.metastore.api.agents import AgentRegistration
+from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.postgres.installation import remove_data_dir
+from headrace.metastore.postgres.store import PostgresMetastore
 from load.dev_server import DevServer
 from load.machine_state import machine_state
 
 GOALS_SECONDS = {"from nothing": 3.0, "again, with data": 2.0, "a further agent": 1.0}
 STOP_SECONDS = 60
+TOPIC_PARTITIONS, TOPICS_AT_ONCE = 12, 200
+LEASE_MS = 24 * 3_600_000
 
 
 class Start(NamedTuple):
@@ -56,7 +65,23 @@ def _compile_code() -> None:
             raise RuntimeError(f"cannot compile: {folder}")
 
 
-def _round(found: dict[str, list[Start]]) -> None:
+async def _fill(url: str, partitions: int, agents: int) -> None:
+    """Create topics, and register agents that live elsewhere."""
+    store = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
+    for first in range(0, partitions // TOPIC_PARTITIONS, TOPICS_AT_ONCE):
+        last = min(first + TOPICS_AT_ONCE, partitions // TOPIC_PARTITIONS)
+        topics = [NewTopic(f"topic-{n:06}", uuid.uuid4(), TOPIC_PARTITIONS, {}) for n in range(first, last)]
+        while not await store.create_topics(await store.metadata_head(), topics):
+            pass
+    for number in range(agents):
+        zone = "abc"[number % 3]
+        agent = await store.register_agent(AgentRegistration(10_000 + number, uuid.uuid4(), "192.0.2.1", 9092, zone))
+        head = await store.metadata_head()
+        await store.heartbeat(*agent, metadata_offset=head, want_fence=False, session_timeout_ms=LEASE_MS)
+    await store.close()
+
+
+def _round(found: dict[str, list[Start]], partitions: int, agents: int) -> None:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-", ignore_cleanup_errors=True) as path:
         data_dir = Path(path)
         for name in ("from nothing", "again, with data"):
@@ -66,6 +91,8 @@ def _round(found: dict[str, list[Start]]) -> None:
             try:
                 if name != "from nothing":
                     _join(server, found["a further agent"])
+                elif partitions or agents:
+                    asyncio.run(_fill(server.metastore_url, partitions, agents))
             finally:
                 server.__exit__(None, None, None)
         remove_data_dir(data_dir / "postgres")
@@ -90,12 +117,14 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m load.bench_start", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--partitions", type=int, default=0)
+    parser.add_argument("--registered", type=int, default=0)
     args = parser.parse_args()
     print(machine_state())
     _compile_code()
     found: dict[str, list[Start]] = {name: [] for name in GOALS_SECONDS}
     for number in range(args.rounds):
-        _round(found)
+        _round(found, args.partitions, args.registered)
         newest = "  ".join(f"{name} {starts[-1].wall:.2f} s" for name, starts in found.items())
         print(f"  round {number + 1} of {args.rounds}: {newest}", flush=True)
     print("\nstart, from exec to the ready line   median s   least s   CPU s   goal s")

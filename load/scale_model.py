@@ -1,9 +1,10 @@
 """What grows with the cluster, and which part is full first: `python -m load.scale_model`.
 
 From 0.1 to 100 GB/s of writes: agents, files, extents, Postgres, WAL, and the part of the feed that each agent follows:
-of the shards that it leads for the clients of its zone, and of those that it is assigned (decisions/0087). Each row
-is compared with what one Postgres, one agent and one bucket can do. The sums are those of `headrace cost`, over the
-same measured constants (cli/cost/constants.toml), and the feed's (python -m load.bench_feed).
+of the shards that it leads for the clients of its zone, and of those that it is assigned (decisions/0087); and consumer
+groups with members that commit offsets every 5 s (python -m load.bench_groups --groups 10 100). Each row is compared
+with what one Postgres, one agent and one bucket can do. The sums are those of `headrace cost`, over the same measured
+constants (cli/cost/constants.toml), and the feed's (python -m load.bench_feed).
 `--page` writes the tables of docs/understand/SCALE.md; a test compares them.
 Invariant: pure; a number is measured, a setting's default, or an assumption that the page names as one.
 """
@@ -17,10 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.cli.cost.data import Constants, measured
-from headrace.cli.cost.model import CORE_SHARE, MIB, Needs, Workload, needs
+from headrace.cli.cost.model import CORE_SHARE, MIB, Needs, Workload, group_needs, needs
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "understand" / "SCALE.md"
 STEPS_GB_S = (0.1, 1.0, 10.0, 100.0)
+GROUPS = (10, 100, 1_000)
+GROUP_MEMBERS = 100
+COMMIT_SECONDS = 5.0
 FANOUT = 3.0
 BATCH_KIB = 64.0
 PARTITION_MB_S = 1.0
@@ -141,11 +145,28 @@ def _share(share: float) -> str:
     return f"**{percent}**" if share > 1 else percent
 
 
+def groups_table() -> str:
+    """A table in Markdown: what the members of so many groups need."""
+    found = [group_needs(groups * GROUP_MEMBERS, COMMIT_SECONDS, measured()) for groups in GROUPS]
+    postgres = POSTGRES_CORES * CORE_SHARE
+    rows = [
+        ["heartbeats, commits per second", *(f"{each.commits_s:,.0f}" for each in found)],
+        ["busy cores of agents", *(f"{each.agent_cores:.2f}" for each in found)],
+        ["busy cores of Postgres", *(f"{each.postgres_cores:.2f}" for each in found)],
+        ["of the CPU of Postgres", *(_share(each.postgres_cores / postgres) for each in found)],
+        ["WAL, MB per second", *(f"{each.wal_bytes_s / 1e6:.1f}" for each in found)],
+    ]
+    head = [f"| groups of {GROUP_MEMBERS} members |", *(f" {groups:,} |" for groups in GROUPS)]
+    lines = ["".join(head), "| --- |" + " --: |" * len(GROUPS), *("| " + " | ".join(row) + " |" for row in rows)]
+    return "\n".join(lines)
+
+
 def page(text: str) -> str:
     """The page with the tables of now, between its two markers."""
     begin, end = "<!-- made by load.scale_model -->\n", "<!-- until here -->"
     before, rest = text.split(begin)
-    return before + begin + tables([step(rate, measured()) for rate in STEPS_GB_S]) + "\n" + end + rest.split(end)[1]
+    made = tables([step(rate, measured()) for rate in STEPS_GB_S]) + "\n\n" + groups_table()
+    return before + begin + made + "\n" + end + rest.split(end)[1]
 
 
 def main() -> None:
@@ -157,6 +178,7 @@ def main() -> None:
         return
     steps = [step(rate, measured()) for rate in STEPS_GB_S]
     print(tables(steps))
+    print(groups_table())
     for one in steps:
         limit = first_limit(one)
         print(f"{one.write_gb_s:g} GB/s: fullest is {limit.name} ({_share(limit.share(one))}): {limit.remedy}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from headrace.protocol import wire
@@ -63,11 +63,11 @@ def asks_for_counts(body: memoryview) -> bool:
     return body[-len(COUNT_ASKED) :] == COUNT_ASKED
 
 
-def with_counts(body: bytes, topics: Iterable[TopicCounts]) -> bytes:
-    """A Metadata response of a flexible version, which ends without tagged fields, with this one."""
+def with_counts(body: bytes, topics: Sequence[bytes]) -> bytes:
+    """A Metadata response of a flexible version, which ends without tagged fields, with this one. `topics`: of each,
+    `counts_of_topic`."""
     assert body[-1:] == wire.EMPTY_TAGS
-    parts = [_topic(topic) for topic in topics]
-    return body[:-1] + wire.tags({COUNT_TAG: wire.size_prefix(len(parts), True) + b"".join(parts)})
+    return body[:-1] + wire.tags({COUNT_TAG: wire.size_prefix(len(topics), True) + b"".join(topics)})
 
 
 def read_counts(value: memoryview) -> dict[uuid.UUID, TopicCounts]:
@@ -86,7 +86,8 @@ def read_counts(value: memoryview) -> dict[uuid.UUID, TopicCounts]:
     return found
 
 
-def _topic(topic: TopicCounts) -> bytes:
+def counts_of_topic(topic: TopicCounts) -> bytes:
+    """Return the bytes of one topic's counts."""
     flags = topic.is_ordered * _IS_ORDERED | topic.is_compacted * _IS_COMPACTED
     marked = wire.size_prefix(len(topic.marked), True) + struct.pack(f">{len(topic.marked)}i", *topic.marked)
     return topic.topic_id.bytes + _COUNTS.pack(topic.initial, topic.undeleted, flags) + marked + wire.EMPTY_TAGS

@@ -33,14 +33,18 @@ class AddressCheck:
         self._inter_broker = inter_broker
         self._is_shared = is_shared
         self._told: set[str] = set()
+        self._checked: tuple[object, int, bool] | None = None
+        """The agents, this one's node id and whether the address is shared: what was checked last."""
 
     def __call__(self, image: MetadataImage) -> None:
         """Log the complaints that are new."""
-        own = image.agents.get(self._own_node_id())
-        if own is None:
+        node_id, is_shared = self._own_node_id(), self._is_shared()
+        own = image.agents.get(node_id)
+        before, self._checked = self._checked, (image.agents, node_id, is_shared)
+        if own is None or (before and before[0] is image.agents and before[1:] == (node_id, is_shared)):
             return
         others = [agent for agent in image.live_agents() if agent.node_id != own.node_id]
-        found = complaints(own, others, self._inter_broker, is_shared=self._is_shared())
+        found = complaints(own, others, self._inter_broker, is_shared=is_shared)
         for complaint in found:
             if complaint not in self._told:
                 self._told.add(complaint)

@@ -45,15 +45,21 @@ class Cluster:
         topic = self.image.topics_by_number.get(number)
         return None if topic is None else topic.name
 
+    @property
+    def routes(self) -> Routes:
+        if self._routes.image is not self.follower.image:
+            self._routes = Routes(self.follower.image, self.commit_shards, self._routes)
+        return self._routes
+
     async def catch_up(self) -> MetadataImage:
         return await self.follower.catch_up()
 
     def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        return self._current_routes().leader(partition_key, zone)
+        return self.routes.leader(partition_key, zone)
 
     def coordinator(self, group_id: str) -> AgentImage | None:
         """None also if it would be this agent, but its lease has expired."""
-        found = self._current_routes().coordinator(group_id)
+        found = self.routes.coordinator(group_id)
         if found is not None and found.node_id == self.node_id and not self.membership.holds_lease():
             return None
         return found
@@ -70,8 +76,3 @@ class Cluster:
         """Leave the cluster, and stop following the log."""
         await self.membership.stop()
         await self.follower.close()
-
-    def _current_routes(self) -> Routes:
-        if self._routes.image is not self.follower.image:
-            self._routes = Routes(self.follower.image, self.commit_shards, self._routes)
-        return self._routes

@@ -6,18 +6,19 @@ first (DoubleTopicRecord), and takes place when all agents that may answer have 
 (admin/topic_doubling.py). From then on they read the log's head before each answer about this topic; without an answer
 from the metastore they do not describe it. An agent that holds no lease may lack the announcement, so it catches up
 with the log first, for each topic; if the metastore does not answer soon, it describes what it knows: then it can
-commit nothing, and clients that have seen the new count do not know this agent.
+commit nothing, and clients that have seen the new count do not know this agent. An answer that took several steps of
+the event loop is compared with the newest image at its end (`changed_since`): the topic may have doubled meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from headrace.agent.cluster.brief_catch_up import catch_up_briefly
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.log.image import TopicImage
+from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 
@@ -55,6 +56,19 @@ class NewestCounts:
             logger.warning("topics not described, as they may have doubled: error=%s", error)
             return self._doubling()
         return NONE
+
+    async def changed_since(self, image: MetadataImage, topics: Iterable[TopicImage]) -> frozenset[uuid.UUID]:
+        """Catch up if that is needed. Ids of those of the image's topics that must not be described from it any more:
+        with an unknown count, or another one than in the newest image.
+        """
+        unknown = await self.find()
+        now = self._cluster.image.topics_by_id
+        if now is image.topics_by_id:
+            return unknown
+        pairs = ((topic, now.get(topic.topic_id, topic)) for topic in topics)
+        return unknown | {
+            topic.topic_id for topic, newest in pairs if newest is not topic and len(newest.listed) != len(topic.listed)
+        }
 
     def _doubling(self) -> frozenset[uuid.UUID]:
         """Ids of the topics that may have doubled since the image; found again only when topics changed."""

@@ -12,6 +12,7 @@ each agent, with its private address.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable
 
 from headrace.agent.cluster.view import ClusterView
@@ -80,8 +81,9 @@ def cannot_forward(agents: list[AgentImage], inter_broker: str | None) -> list[A
     """Those of an older release, or without an address for other agents that no other agent has too."""
     places = [agent.endpoint(inter_broker) for agent in agents]
     addresses = [(place.host, place.port) for place in places]
+    count = Counter(addresses)
     return [
         agent
         for agent, place, address in zip(agents, places, addresses, strict=True)
-        if SHARED_ADDRESS not in agent.features or place.name != inter_broker or addresses.count(address) > 1
+        if SHARED_ADDRESS not in agent.features or place.name != inter_broker or count[address] > 1
     ]

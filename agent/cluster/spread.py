@@ -3,12 +3,14 @@
 Place: routing.py asks it for topics that the cluster's level of `leader.spread` covers (decisions/0078).
 Invariant: the leaders of a topic differ by at most 1 among the live agents. The result depends on the topic's number,
 the count of its partitions and the agents only, and the numbers here never change: agents of different releases must
-agree. If one agent goes and stays registered, only its partitions move. O(partitions x agents) for one topic.
+agree. If one agent goes and stays registered, only its partitions move. O(partitions x agents) for one topic, in steps
+of BLOCK partitions, so that a topic of 100,000 partitions does not occupy the event loop of its caller.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Generator
 
 AGENTS_MAX = 16
 """A zone with more live agents is led by commit shards: each agent would commit to each shard, and wait for the others
@@ -29,30 +31,43 @@ def is_covered(topic_number: int, level: int) -> bool:
     return _seed(f"covered:{topic_number}") % TENTHS < level
 
 
-def spread(topic_number: int, partitions: int, registered: tuple[int, ...], live: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the leader of each of a topic's partitions.
+def spread_steps(
+    topic_number: int, partitions: int, registered: tuple[int, ...], live: tuple[int, ...]
+) -> Generator[int, None, tuple[int, ...]]:
+    """Return the leader of each of a topic's partitions; yields how many pairs of partition and agent a step had.
 
     `registered`, `live`: node ids, ascending; at least one is live, and each live one is registered. Those that are not
     live keep their places: what they led is dealt to the others.
     """
     seeds = _seeds(topic_number, registered)
-    leaders = _dealt(partitions, seeds)
-    if len(live) == len(registered):
-        return tuple(leaders)
+    leaders = yield from _dealt(partitions, seeds)
+    if len(live) < len(registered):
+        yield from _give_to_heirs(leaders, seeds, live)
+    return tuple(leaders)
+
+
+def _give_to_heirs(leaders: list[int], seeds: dict[int, int], live: tuple[int, ...]) -> Generator[int, None, None]:
+    """Replace the leaders that are not live, each by the live agent with the fewest partitions."""
     loads = dict.fromkeys(live, 0)
     for leader in leaders:
         if leader in loads:
             loads[leader] += 1
+    pairs = 0
     for index, leader in enumerate(leaders):
         if leader not in loads:
             heir = min(live, key=lambda node_id: (loads[node_id], _score(seeds[node_id], index), node_id))
             leaders[index] = heir
             loads[heir] += 1
-    return tuple(leaders)
+            pairs += len(live)
+        if index % BLOCK == BLOCK - 1 and pairs:
+            yield pairs
+            pairs = 0
+    if pairs:
+        yield pairs
 
 
-def _dealt(partitions: int, seeds: dict[int, int]) -> list[int]:
-    """The leaders, block by block, as if all agents were live."""
+def _dealt(partitions: int, seeds: dict[int, int]) -> Generator[int, None, list[int]]:
+    """Return the leaders, block by block, as if all agents were live."""
     ranked = sorted(seeds, key=lambda node_id: (seeds[node_id], node_id))
     leaders: list[int] = []
     for first in range(0, partitions, BLOCK):
@@ -62,6 +77,7 @@ def _dealt(partitions: int, seeds: dict[int, int]) -> list[int]:
             for rank, node_id in enumerate(ranked)
         }
         leaders += _dealt_block(first, last, quotas, seeds)
+        yield (last - first) * len(ranked)
     return leaders
 
 

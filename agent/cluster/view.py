@@ -2,13 +2,15 @@
 
 Place: produce, fetch, groups and admin resolve names, ids and agents here.
 Invariant: `image` is replaced as a whole, never changed; a request takes it once and resolves each name
-once. A name or id that the image lacks is unknown only after `catch_up`.
+once. An answer that takes longer than one step of the event loop takes `routes` once, and from it the image. A name or
+id that the image lacks is unknown only after `catch_up`.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from headrace.agent.cluster.routing import Routes
 from headrace.metastore.log.image import AgentImage, MetadataImage
 
 
@@ -37,6 +39,10 @@ class ClusterView(Protocol):
 
     async def catch_up(self) -> MetadataImage:
         """Follow the log to its current end (one cheap query if nothing changed)."""
+
+    @property
+    def routes(self) -> Routes:
+        """The decisions for the newest image."""
 
     def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
         """The live agent for this partition's clients (rendezvous hash over its commit shard).

@@ -27,7 +27,8 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.claims import CLAIM_RETRY_SECONDS, CLAIM_WAIT_SECONDS, GroupClaims
 from headrace.agent.groups.coordinated import CoordinatedGroup, Restore
 from headrace.agent.groups.group_memory import GroupMemory
-from headrace.agent.groups.group_values import Abandon, Become, GroupEffect, Save
+from headrace.agent.groups.group_values import Abandon, Become, GroupEffect, Reply, Save
+from headrace.agent.groups.measured_groups import MeasuredGroups
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.new_groups import NewGroups
 from headrace.agent.limits.client_rows import RowLimits
@@ -49,8 +50,6 @@ GROUPS_MAX = 10_000
 """Beyond this, or IDLE_GROUPS_BYTES, the groups without members that were used least recently are released, so many at
 once:"""
 RELEASED_AT_ONCE = 100
-MEASURED_AT_ONCE = 500
-"""Groups in one turn of the event loop; the next turn measures the next ones."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,8 +91,7 @@ class HeldGroups:
         self._metrics = metrics
         self._claims = GroupClaims(api, cluster, clock, metrics)
         self.memory = memory
-        self._changed: dict[str, None] = {}
-        """Groups to be measured again."""
+        self.measured = MeasuredGroups(memory)
         self._held: dict[str, Held] = {}
         self._loading: dict[str, asyncio.Task[Held | ErrorCode]] = {}
         self._to_release: dict[str, tuple[int, int]] = {}
@@ -141,9 +139,13 @@ class HeldGroups:
             return ErrorCode.coordinator_not_available
         return ErrorCode.none if coordinator.node_id == self._cluster.node_id else ErrorCode.not_coordinator
 
-    def perform(self, held: Held, effects: Iterable[GroupEffect]) -> None:
-        """Do what the group asks for. Tokens are the futures of requests that wait."""
+    def perform(self, held: Held, effects: Iterable[GroupEffect], *, is_heartbeat: bool = False) -> None:
+        """Do what the group asks for. Tokens are the futures of requests that wait. `is_heartbeat`: if nothing is to be
+        stored, the group uses as much memory as before, about.
+        """
+        is_same = is_heartbeat
         for effect in effects:
+            is_same = is_same and isinstance(effect, Reply)
             if isinstance(effect, Save):
                 self._spawn(self._save(held, held.group, effect))
             elif isinstance(effect, Abandon):
@@ -157,7 +159,7 @@ class HeldGroups:
                     effect.token.set_result(effect.answer)
         self._note_state(held)
         if self.is_current(held):
-            self._changed[held.group.group_id] = None
+            self.measured.note(held.group.group_id, is_same=is_same)
             self._schedule(held)
 
     def replace(self, held: Held, group: CoordinatedGroup, effects: Iterable[GroupEffect]) -> None:
@@ -268,14 +270,9 @@ class HeldGroups:
         for held in heapq.nsmallest(RELEASED_AT_ONCE, idle, key=lambda held: held.used_at):
             self.drop(held)
 
-    def _measure(self) -> None:
-        """Measure the groups that changed."""
-        if not self._changed:
-            self._changed.update(dict.fromkeys(self.memory.unmeasured))
-        for group_id in list(itertools.islice(self._changed, MEASURED_AT_ONCE)):
-            del self._changed[group_id]
-            held = self._held.get(group_id)
-            self.memory.measured(group_id, {} if held is None else held.group.sizes())
+    def _sizes(self, group_id: str) -> Mapping[str, int]:
+        held = self._held.get(group_id)
+        return {} if held is None else held.group.sizes()
 
     def _give_back(self, group_id: str, epoch: int, broker_epoch: int) -> None:
         if not self._to_release:
@@ -350,7 +347,7 @@ class HeldGroups:
         while True:
             await self._clock.sleep(TICK_SECONDS)
             self._let_go_of_others_groups()
-            self._measure()
+            self.measured.measure(self._sizes)
             now = self._clock.monotonic()
             self._look_for_late_claims(now)
             self._follow_metadata(now)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry
 
+from headrace.agent.cluster.routing import Routes
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.offsets.group_offsets import GroupOffsetApi
 from headrace.agent.serve.group_handlers import GroupHandlers
@@ -52,6 +53,10 @@ class _NoCoordinator:
     @property
     def image(self) -> MetadataImage:
         return self._view.image
+
+    @property
+    def routes(self) -> Routes:
+        return self._view.routes
 
     async def catch_up(self) -> MetadataImage:
         return await self._view.catch_up()

@@ -57,6 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="flush.early.per.second of the agents",
     )
+    parser.add_argument(
+        "--group-members",
+        type=_members,
+        default=default.group_members,
+        metavar="N",
+        help="members of all consumer groups, each of which commits offsets every 5 seconds",
+    )
     parser.add_argument("--prices", type=Path, metavar="FILE", help="prices other than those of prices.toml")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also write an SVG picture: cost by written bytes")
     parser.add_argument("--json", action="store_true", help="JSON for scripts")
@@ -72,6 +79,7 @@ def run(args: argparse.Namespace) -> int:
         batch_kib=args.batch_kib,
         partitions=max(1, args.partitions),
         early_flushes_s=args.early_flushes,
+        group_members=args.group_members,
     )
     constants, list_prices = measured(), prices(args.prices)
     need, found = needs(workload, constants), bills(workload, constants, list_prices)
@@ -151,6 +159,10 @@ def _positive(text: str) -> float:
     if not 0 < value < 1e9:
         raise argparse.ArgumentTypeError(f"not above 0: {text}")
     return value
+
+
+def _members(text: str) -> int:
+    return int(_not_negative(text))
 
 
 def _not_negative(text: str) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headrace.agent.produce.flush_budget import EARLY_PER_SECOND_S3
 from headrace.agent.produce.flush_price import MONTH_HOURS, MONTH_SECONDS, dollars_per_month
@@ -33,13 +34,16 @@ FIRST_SHARDS, SHARDS_PER_AGENT = 8, 4
 """Commit shards of a new cluster, and how many the agents of a zone want (decisions/0077)."""
 SHARD_FOLLOWERS = 3
 """Agents that follow a commit shard whether their clients read it or not (decisions/0087)."""
+HEARTBEAT_SECONDS = 5.0
+"""group.consumer.heartbeat.interval.ms."""
 LEVEL0_SECONDS = 75 * 60
 """How long a flushed file stays although its records are merged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """`fanout`: how many times each record is read near the end of the log. `partitions`: all that are written to."""
+    """`fanout`: how many times each record is read near the end of the log. `partitions`: all that are written to.
+    `group_members`: of all consumer groups together; each commits its offsets every `offset_commit_s` seconds."""
 
     write_mib_s: float
     fanout: float = 1.0
@@ -53,6 +57,8 @@ class Workload:
     flush_bytes: float = 8 * MIB
     feed_poll_ms: float = 15.0
     chunk_bytes: float = 4 * MIB
+    group_members: int = 0
+    offset_commit_s: float = 5.0
 
     @property
     def write_gb_s(self) -> float:
@@ -99,7 +105,8 @@ def needs(workload: Workload, measured: Constants) -> Needs:
     """Return the needs of Headrace in steady state."""
     request_s = measured.line("agent_us_per_request", workload.batch_kib * 1024) / 1e6
     fetch_s = measured.value("agent_fetch_s_per_gb") * workload.write_gb_s * workload.fanout
-    serving = workload.batches_s * request_s + fetch_s
+    groups = group_needs(workload.group_members, workload.offset_commit_s, measured)
+    serving = workload.batches_s * request_s + fetch_s + groups.agent_cores
     agents = max(workload.zones, math.ceil(serving / CORE_SHARE))
     agent_cores = serving + agents * measured.value("agent_idle_cores")
 
@@ -118,7 +125,7 @@ def needs(workload: Workload, measured: Constants) -> Needs:
     poll_us += (shards - FIRST_SHARDS) * measured.value("postgres_us_per_polled_shard")
     poll_s = poll_us / 1e6 * agents * 1000 / workload.feed_poll_ms
     reads_s = measured.value("postgres_fetch_s_per_gb") * workload.write_gb_s * workload.fanout
-    wal = files_s * measured.line("postgres_wal_bytes_per_commit", extents, "extents", "bytes")
+    wal = files_s * measured.line("postgres_wal_bytes_per_commit", extents, "extents", "bytes") + groups.wal_bytes_s
     files = stored / measured.value("merged_file_bytes")
     rows = files * measured.value("merged_rows_per_file") + files_s * LEVEL0_SECONDS * (extents + 1)
     return Needs(
@@ -133,9 +140,31 @@ def needs(workload: Workload, measured: Constants) -> Needs:
         + files_s
         + merged_s * math.ceil(measured.value("merged_file_bytes") / workload.flush_bytes),
         stored_bytes=stored,
-        postgres_cores=files_s * commit_s + poll_s + reads_s,
+        postgres_cores=files_s * commit_s + poll_s + reads_s + groups.postgres_cores,
         wal_bytes_s=wal,
         metastore_bytes=rows * measured.value("metastore_row_bytes") + wal * WAL_HOURS * 3600,
+    )
+
+
+class GroupNeeds(NamedTuple):
+    """What members of consumer groups need that heartbeat and commit offsets, without what they fetch."""
+
+    commits_s: float
+    agent_cores: float
+    postgres_cores: float
+    wal_bytes_s: float
+
+
+def group_needs(members: int, offset_commit_s: float, measured: Constants) -> GroupNeeds:
+    """Return the needs of so many members, each of which commits offsets of a few partitions at once."""
+    commits_s, heartbeats_s = members / offset_commit_s, members / HEARTBEAT_SECONDS
+    agent_us = commits_s * measured.value("agent_us_per_offset_commit")
+    agent_us += heartbeats_s * measured.value("agent_us_per_group_heartbeat")
+    return GroupNeeds(
+        commits_s,
+        agent_us / 1e6,
+        commits_s * measured.value("postgres_us_per_offset_commit") / 1e6,
+        commits_s * measured.value("wal_bytes_per_offset_commit"),
     )
 
 

@@ -9,7 +9,7 @@ CorruptError: the log is written under a lock by code that checked.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from headrace.metastore.api.agents import METADATA_FORMAT, SEALED_SECRETS, FeatureRange, Listener
 from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.changing_partitions import ChangingPartitions
+from headrace.metastore.log.copied_on_write import CopiedOnWrite
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT, refuse_unknown_format
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import (
@@ -88,16 +89,16 @@ class ImageBuilder:
         """What `_topics` is once one changed: there may be 100,000, and most later records are not theirs."""
         self._changing: dict[uuid.UUID, ChangingPartitions] = {}
         """Of the topics with partitions that changed here."""
-        self._agents = dict(image.agents)
-        self._unregistered = dict(image.unregistered)
-        self._configs = dict(image.configs)
+        self._agents = CopiedOnWrite(image.agents)
+        self._unregistered = CopiedOnWrite(image.unregistered)
+        self._configs = CopiedOnWrite(image.configs)
         self._features = dict(image.features)
         self._access_controls: set[AccessControlRecord] | None = None
         """What the image's set becomes; None while no ACL changed. An unchanged set stays the same object."""
         self._credentials = dict(image.scram_credentials)
         self._passwords_until = image.passwords_until
         self._tokens = dict(image.delegation_tokens)
-        self._quotas = dict(image.quotas)
+        self._quotas = CopiedOnWrite(image.quotas)
         self._failed = dict(image.failed_replicas)
 
     def add(self, records: Iterable[bytes]) -> None:
@@ -125,15 +126,15 @@ class ImageBuilder:
         return MetadataImage(
             offset=self.offset,
             **self._topic_maps(),
-            agents=MappingProxyType(self._agents),
-            unregistered=MappingProxyType(self._unregistered),
-            configs=MappingProxyType(self._configs),
+            agents=self._agents.finished(),
+            unregistered=self._unregistered.finished(),
+            configs=self._configs.finished(),
             features=MappingProxyType(self._features),
             access_controls=self._acl_set(),
             scram_credentials=MappingProxyType(self._credentials),
             passwords_until=self._passwords_until,
             delegation_tokens=MappingProxyType(self._tokens),
-            quotas=MappingProxyType(self._quotas),
+            quotas=self._quotas.finished(),
             failed_replicas=MappingProxyType(self._failed),
         )
 
@@ -353,7 +354,7 @@ class ImageBuilder:
         return CorruptError(f"{event} offset={self.offset}")
 
 
-def _set_value(resources: dict[Any, Mapping[str, Any]], resource: Any, name: str, value: Any) -> None:
+def _set_value(resources: MutableMapping[Any, Mapping[str, Any]], resource: Any, name: str, value: Any) -> None:
     """Set or, with None, take away one value of a resource; a resource without values goes."""
     values = {key: kept for key, kept in resources.get(resource, {}).items() if key != name}
     if value is not None:

@@ -20,7 +20,7 @@ from headrace.protocol.fetch_codec import (
     decode_fetch,
     encode_fetch_response,
 )
-from headrace.protocol.partition_counts import TopicCounts, asks_for_counts, with_counts
+from headrace.protocol.partition_counts import TopicCounts, asks_for_counts, counts_of_topic, with_counts
 from headrace.protocol.produce_codec import (
     ProducePartitionReply,
     ProduceReply,
@@ -84,7 +84,7 @@ def test_metadata() -> None:
     assert ([topic.name for topic in asked.topics], asked.allow_auto_topic_creation) == (["t", "gone"], False)
     assert asks_for_counts(request.body)
     counts = TopicCounts(TOPIC_ID, 2, 5, (6,), True, True)
-    found = decode_metadata_response(memoryview(with_counts(_metadata(), [counts])))
+    found = decode_metadata_response(memoryview(with_counts(_metadata(), [counts_of_topic(counts)])))
     assert found.nodes == {1: ("agent", 9092)}
     assert found.errors == {"gone": ErrorCode.unknown_topic_or_partition}
     assert found.topics.keys() == {"t"}

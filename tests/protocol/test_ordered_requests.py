@@ -33,6 +33,7 @@ from headrace.protocol.partition_counts import (
     TopicCounts,
     asks_for_counts,
     count_tags,
+    counts_of_topic,
     read_counts,
     with_counts,
 )
@@ -102,7 +103,7 @@ def test_more_elements_than_a_request_may_have_are_refused() -> None:
 @pytest.mark.requirement("P5")
 @given(st.lists(COUNTS, max_size=3, unique_by=lambda topic: topic.topic_id), st.binary(max_size=9))
 def test_counts_follow_a_metadata_response(topics: list[TopicCounts], fields: bytes) -> None:
-    body = with_counts(fields + wire.EMPTY_TAGS, topics)
+    body = with_counts(fields + wire.EMPTY_TAGS, [counts_of_topic(topic) for topic in topics])
     assert body.startswith(fields)
     tags, end = wire.read_tags(memoryview(body), len(fields))
     assert end == len(body)

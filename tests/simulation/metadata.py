@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from headrace.agent.cluster.routing import Routes
 from headrace.metastore.keys import partition_key, split_partition_key
 from headrace.metastore.life.numbers import log_floor
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
@@ -182,6 +183,10 @@ class SimulatedView:
         self.node_id = node_id
         self.broker_epoch = -1
         self.image = MetadataImage()
+
+    @property
+    def routes(self) -> Routes:
+        return Routes(self.image, self.commit_shards)
 
     async def catch_up(self) -> MetadataImage:
         """Errors as metastore/api/."""

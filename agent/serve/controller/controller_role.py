@@ -39,6 +39,7 @@ class ControllerView:
         self.cluster_id = cluster_id
         self._opened_with = commit_shards
         self._follower = follower
+        self._routes = Routes(self.image, commit_shards)
 
     @property
     def commit_shards(self) -> int:
@@ -48,14 +49,20 @@ class ControllerView:
     def image(self) -> MetadataImage:
         return self._follower.image
 
+    @property
+    def routes(self) -> Routes:
+        if self._routes.image is not self.image:
+            self._routes = Routes(self.image, self.commit_shards, self._routes)
+        return self._routes
+
     async def catch_up(self) -> MetadataImage:
         return await self._follower.catch_up()
 
     def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        return Routes(self.image, self.commit_shards).leader(partition_key, zone)
+        return self.routes.leader(partition_key, zone)
 
     def coordinator(self, group_id: str) -> AgentImage | None:
-        return Routes(self.image, self.commit_shards).coordinator(group_id)
+        return self.routes.coordinator(group_id)
 
 
 class ControllerRole:

@@ -12,10 +12,9 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import FULL_ACCESS
 from headrace.agent.access.authorization.operations import NOT_ASKED, AclResource
-from headrace.agent.cluster.routing import preferred
+from headrace.agent.cluster.routing import Routes
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import decode, reply
 
@@ -23,9 +22,9 @@ BROKERS = 1
 CONTROLLERS = 2
 
 
-def controller_id(image: MetadataImage) -> int:
+def controller_id(routes: Routes) -> int:
     """The node id to which clients send admin requests; -1 without a live agent."""
-    controller = preferred("controller", image.live_agents())
+    controller = routes.controller()
     return -1 if controller is None else controller.node_id
 
 
@@ -38,10 +37,11 @@ class DescribeCluster:
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
-        image = self._cluster.image
+        routes = self._cluster.routes
+        image = routes.image
         endpoint_type = getattr(entity, "endpoint_type", BROKERS)
         code, message = _endpoint_error(endpoint_type)
-        agents = image.live_agents()
+        agents = list(routes.live_agents)
         if getattr(entity, "include_fenced_brokers", False):
             agents = sorted(image.agents.values(), key=lambda agent: agent.node_id)
         virtual = virtual_node(self._shared, request.connection.listener)
@@ -63,7 +63,7 @@ class DescribeCluster:
             error_message=message,
             endpoint_type=endpoint_type,
             cluster_id=self._cluster.cluster_id,
-            controller_id=controller_id(image) if virtual is None else virtual.node_id,
+            controller_id=controller_id(routes) if virtual is None else virtual.node_id,
             brokers=brokers if code is ErrorCode.none else (),
             cluster_authorized_operations=(
                 FULL_ACCESS.operations(AclResource.CLUSTER)

@@ -17,10 +17,13 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.access.authorization.access import FULL_ACCESS, Access
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import NOT_ASKED, AclOperation, AclResource
+from headrace.agent.cluster.routing import Routes
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.agent.topics.metadata.metadata_response import MetadataRendering
+from headrace.agent.topics.metadata.sorted_topics import SortedTopics
+from headrace.agent.topics.metadata.work_slices import WorkSlices
 from headrace.agent.topics.topic_names import why_illegal
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
@@ -43,8 +46,7 @@ class DescribeTopicPartitions:
         self._authorizer = authorizer
         self._cluster = cluster
         self._shared = shared
-        self._sorted_image: MetadataImage | None = None
-        self._sorted_names: list[str] = []
+        self._order = SortedTopics()
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
@@ -53,11 +55,12 @@ class DescribeTopicPartitions:
         if cursor is not None and cursor[1] < 0:
             topics = tuple(_refused(schema, name, ErrorCode.invalid_request) for name in sorted(asked or {cursor[0]}))
             return reply(request, schema.response(topics=topics, next_cursor=None))
-        image, is_reachable = await self._image()
+        routes, is_reachable = await self._newest()
+        slices = WorkSlices()
         page = _Page(
-            self._rendering(request, schema, image), min(max(entity.response_partition_limit, 1), PARTITIONS_MAX)
+            self._rendering(request, schema, routes), min(max(entity.response_partition_limit, 1), PARTITIONS_MAX)
         )
-        names = sorted(asked) if asked else self._all_names(image)
+        names = sorted(asked) if asked else await self._order.names(routes.image, slices)
         begin = 0 if cursor is None else bisect.bisect_left(names, cursor[0])
         for name in itertools.islice(names, begin, None):
             if not self._may_describe(request, name, is_named=bool(asked)):
@@ -65,7 +68,10 @@ class DescribeTopicPartitions:
                     page.refuse(name)
                 continue
             first = cursor[1] if cursor is not None and name == cursor[0] else 0
-            page.add(name, _find(image, name), first, is_reachable=is_reachable)
+            topic = _find(routes.image, name)
+            for cost in routes.steps(topic, page.zone) if topic is not None else ():
+                await slices.did(cost)
+            page.add(name, topic, first, is_reachable=is_reachable)
             if page.is_full:
                 break
         return reply(request, page.response())
@@ -81,24 +87,19 @@ class DescribeTopicPartitions:
     def _access(self, request: Request) -> Access:
         return FULL_ACCESS if self._authorizer is None else self._authorizer.access(request.connection)
 
-    def _all_names(self, image: MetadataImage) -> list[str]:
-        """Return all names in order; sorted once per image, because there may be 100,000 and a page shows few."""
-        if image is not self._sorted_image:
-            self._sorted_image, self._sorted_names = image, sorted(image.topics_by_name)
-        return self._sorted_names
-
-    async def _image(self) -> tuple[MetadataImage, bool]:
-        """The image for the answer, and whether a topic that it lacks certainly does not exist."""
+    async def _newest(self) -> tuple[Routes, bool]:
+        """The newest image with its routes, and whether a topic that it lacks certainly does not exist."""
         try:
-            return await self._cluster.catch_up(), True
+            await self._cluster.catch_up()
         except UnavailableError:
-            return self._cluster.image, False
+            return self._cluster.routes, False
+        return self._cluster.routes, True
 
-    def _rendering(self, request: Request, schema: Schema, image: MetadataImage) -> MetadataRendering:
+    def _rendering(self, request: Request, schema: Schema, routes: Routes) -> MetadataRendering:
         return MetadataRendering(
-            self._cluster,
+            routes,
             schema,
-            image,
+            self._cluster.cluster_id,
             zone_of(request.client_id),
             request.connection.listener,
             virtual_node(self._shared, request.connection.listener),
@@ -114,6 +115,7 @@ class _Page:
     def __init__(self, rendering: MetadataRendering, limit: int) -> None:
         self._rendering = rendering
         self._schema = rendering.schema
+        self.zone = rendering.zone
         self._left = limit
         self._topics: list[Any] = []
         self._next: Position | None = None

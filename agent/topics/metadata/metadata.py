@@ -5,51 +5,68 @@ Invariant: answered from one image, without a query; the agent catches up first 
 name or id, or may have an old count (newest_counts.py). An answer without unknown topics is encoded once per (image,
 version, client zone, listener, request body, what the client may do) and reused. Agents are shown with their addresses
 of the listener on which the request came in (KIP-103). Partition counts go only to clients that ask for them. A topic
-that a client may not describe is not said to exist.
+that a client may not describe is not said to exist. A long answer is computed in slices (work_slices.py), one at a time
+in the agent: clients that wait for the same one share it. At its end, a topic that may have another count by now is
+shown as LEADER_NOT_AVAILABLE.
 Source: KIP-4, KIP-253 (counts), KIP-204/430 (authorized operations), KIP-516 (topic ids), KIP-1102 (top-level error).
 """
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import FULL_ACCESS, Access
 from headrace.agent.access.authorization.authorizer import Authorizer
-from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.agent.cluster.newest_counts import NONE, NewestCounts
+from headrace.agent.cluster.routing import Routes
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
-from headrace.agent.limits.client_memory import ClientMemory
 from headrace.agent.limits.refusal_log import OnRefused, unheard
+from headrace.agent.topics.metadata.described_topics import DescribedTopics
+from headrace.agent.topics.metadata.encoded_answers import AnswerKey, EncodedAnswers, ShownAgents, answer_key
 from headrace.agent.topics.metadata.metadata_counts import CountsOfTopics
 from headrace.agent.topics.metadata.metadata_response import MetadataRendering, TopicError
+from headrace.agent.topics.metadata.work_slices import TOPIC_UNITS, UNITS_MAX, WorkSlices
 from headrace.agent.topics.topic_creation import TopicCreation
-from headrace.agent.topics.topic_names import why_illegal
-from headrace.agent.topics.topic_rules import TopicRefusal, WantedTopic
-from headrace.config.memory_budget import REMEMBERED_BYTES
 from headrace.metastore.log.image import MetadataImage, TopicImage
-from headrace.metastore.segment_logs.rendered_topics import rendered_topic
 from headrace.protocol.internal_topics import INTERNAL_TOPICS
-from headrace.protocol.partition_counts import asks_for_counts, with_counts
+from headrace.protocol.partition_counts import asks_for_counts, counts_of_topic
+from headrace.protocol.partition_counts import with_counts as with_counts_tag
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import decode, response_header
-from headrace.storage.errors import UnavailableError
+from headrace.protocol.typed import Schema, decode, response_header
+from headrace.protocol.wire import size_prefix
 
-_DENIED = ErrorCode.topic_authorization_failed
-CACHED_ANSWERS_MAX = 64
-_ANSWERS_BYTES = REMEMBERED_BYTES["metadata_answers"]
-CACHED_BODY_BYTES_MAX = 65_536
-AUTO_CREATION_SECONDS = 10.0
-_FIRST_VERSION_WITH_TOPIC_IDS = 12
 
-_Wanted = list[str | uuid.UUID]
-_CacheKey = tuple[int, str | None, str, bytes, Access]
-_TOPIC = AclResource.TOPIC
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request, and what its answer depends on."""
+
+    request: Request
+    schema: Schema
+    entity: Any
+    zone: str | None
+    access: Access
+    key: AnswerKey | None
+    number: int
+    """The number of the newest image when the request arrived."""
+    unknown: frozenset[uuid.UUID]
+    """Ids of the topics that must not be described now."""
+    slices: WorkSlices
+
+
+class _Found(NamedTuple):
+    """The topics of an answer: all from the image of `routes`, which has this number."""
+
+    number: int
+    routes: Routes
+    topics: list[TopicImage | TopicError]
 
 
 class Metadata:
@@ -65,166 +82,134 @@ class Metadata:
         on_refused: OnRefused = unheard,
         authorizer: Authorizer | None = None,
         newest: NewestCounts | None = None,
+        slices: Callable[[], WorkSlices] = WorkSlices,
     ) -> None:
-        """`authorizer`: None if ACLs are not enforced."""
+        """`authorizer`: None if ACLs are not enforced. `slices`: makes those of one answer."""
         self._authorizer = authorizer
         self._on_refused = on_refused
         self._newest = newest
         self._shared = shared
         self._counts = counts
         self._cluster = cluster
-        self._creation = creation
-        self._auto_create_topics = auto_create_topics
-        self._cached_image: MetadataImage | None = None
-        self._cached: ClientMemory[_CacheKey, Response] = ClientMemory(
-            _ANSWERS_BYTES, _answer_bytes, largest_bytes=_ANSWERS_BYTES, count_max=CACHED_ANSWERS_MAX
-        )
+        self._slices = slices
+        self._topics = DescribedTopics(cluster, creation, auto_create_topics, authorizer)
+        self._agents = ShownAgents()
+        self._kept = EncodedAnswers()
+        self._long_answer = asyncio.Lock()
 
     @property
     def in_use_bytes(self) -> int:
         """What is remembered of answers."""
-        return self._cached.in_use_bytes
+        return self._kept.in_use_bytes
 
     async def __call__(self, request: Request) -> Response:
-        zone = self._zone(request)
+        zone = zone_of(request.client_id)
+        zone = zone if self._cluster.routes.has_zone(zone) else None
         access = FULL_ACCESS if self._authorizer is None else self._authorizer.access(request.connection)
-        key = _cache_key(request, zone, access)
+        key = answer_key(request, zone, access)
         unknown = NONE if self._newest is None or self._newest.are_known() else await self._newest.find()
-        is_kept = not unknown and self._cached_image is self._cluster.image
-        if is_kept and key is not None and (cached := self._cached.get(key)):
-            return _with_correlation(request, cached)
+        number = self._kept.number(self._cluster.image)
+        if not unknown and (kept := self._kept.get(key, number)):
+            return _with_correlation(request, kept)
         schema, entity = decode(request)
-        image, topics = await self._topics(request, entity, access)
-        if unknown:
-            topics = [_unless_unknown(topic, unknown) for topic in topics]
-        for topic in topics:
-            if isinstance(topic, TopicError) and topic.name in INTERNAL_TOPICS:
-                self._on_refused(request, f"no topic {topic.name}: {INTERNAL_TOPICS[topic.name]}")
-        rendering = MetadataRendering(
-            self._cluster,
-            schema,
-            image,
-            zone,
-            request.connection.listener,
-            virtual_node(self._shared, request.connection.listener),
-            topic_operations=getattr(entity, "include_topic_authorized_operations", False),
-            cluster_operations=getattr(entity, "include_cluster_authorized_operations", False),
-            access=access,
+        asked = _Asked(request, schema, entity, zone, access, key, number, unknown, self._slices())
+        if entity.topics is None or (request.api_version == 0 and not entity.topics):
+            return await self._one_at_a_time(asked, None)
+        routes, topics = await self._topics.named(request, entity, access)
+        found = _Found(self._kept.number(routes.image), routes, topics)
+        if _units(topics) > UNITS_MAX:
+            return await self._one_at_a_time(asked, found)
+        return await self._answer(asked, found)
+
+    async def _one_at_a_time(self, asked: _Asked, found: _Found | None) -> Response:
+        """Return a long answer, or what was encoded since the request arrived. `found`: None for all topics."""
+        if self._long_answer.locked():
+            asked.slices.has_paused = True
+        async with self._long_answer:
+            if not asked.unknown and (kept := self._kept.get(asked.key, asked.number)):
+                image = self._kept.image
+                if not await self._changed(image, image.topics_by_id.values()):
+                    return _with_correlation(asked.request, kept)
+            if found is None:
+                routes = self._cluster.routes
+                number = self._kept.number(routes.image)
+                found = _Found(number, routes, await self._topics.every(routes.image, asked.access, asked.slices))
+            return await self._answer(asked, found)
+
+    async def _answer(self, asked: _Asked, found: _Found) -> Response:
+        """Encode the topics, and keep the answer if it describes all of them."""
+        request, slices = asked.request, asked.slices
+        topics = [_unless_unknown(topic, asked.unknown) for topic in found.topics] if asked.unknown else found.topics
+        rendering = self._rendering(asked, found.routes)
+        with_counts = self._counts if asked.schema.flexible and asks_for_counts(request.body) else None
+        shown = [await _encoded(rendering, topic, with_counts, slices) for topic in topics]
+        if slices.has_paused:
+            changed = await self._changed(
+                found.routes.image, [topic for topic in topics if isinstance(topic, TopicImage)]
+            )
+            for place, topic in enumerate(topics) if changed else ():
+                topics[place] = _unless_unknown(topic, changed)
+                if topics[place] is not topic:
+                    shown[place] = await _encoded(rendering, topics[place], None, slices)
+        errors = [topic for topic in topics if isinstance(topic, TopicError)]
+        for error in errors:
+            if error.name in INTERNAL_TOPICS:
+                self._on_refused(request, f"no topic {error.name}: {INTERNAL_TOPICS[error.name]}")
+        body = b"".join(
+            (
+                self._first_part(rendering),
+                size_prefix(len(topics), asked.schema.flexible),
+                *(encoded for encoded, _ in shown),
+                rendering.end(),
+            )
         )
-        header, body = schema.encode(request.correlation_id, rendering.response(topics))
-        if self._counts is not None and schema.flexible and asks_for_counts(request.body):
-            described = (self._counts(image, topic) for topic in topics if isinstance(topic, TopicImage))
-            body = with_counts(bytes(body), described)
-        response = Response([header, body])
-        if key is not None and not any(isinstance(topic, TopicError) for topic in topics):
-            self._keep(image, key, response)
+        if with_counts is not None:
+            body = with_counts_tag(body, [counts for _, counts in shown if counts])
+        response = Response([response_header(request.correlation_id, asked.schema.flexible), body])
+        if asked.key is not None and not errors:
+            self._kept.keep(asked.key, found.number, found.routes.image, response)
         return response
 
-    def _zone(self, request: Request) -> str | None:
-        """The client's zone, if it has a live agent."""
-        zone = zone_of(request.client_id)
-        return zone if any(agent.rack == zone for agent in self._cluster.image.live_agents()) else None
+    async def _changed(self, image: MetadataImage, topics: Iterable[TopicImage]) -> frozenset[uuid.UUID]:
+        """Ids of the image's topics that must not be described from it any more."""
+        return NONE if self._newest is None else await self._newest.changed_since(image, topics)
 
-    def _keep(self, image: MetadataImage, key: _CacheKey, response: Response) -> None:
-        if self._cached_image is not image:
-            self._cached_image = image
-            self._cached.clear()
-        self._cached.put(key, response)
+    def _rendering(self, asked: _Asked, routes: Routes) -> MetadataRendering:
+        listener = asked.request.connection.listener
+        return MetadataRendering(
+            routes,
+            asked.schema,
+            self._cluster.cluster_id,
+            asked.zone,
+            listener,
+            virtual_node(self._shared, listener),
+            topic_operations=getattr(asked.entity, "include_topic_authorized_operations", False),
+            cluster_operations=getattr(asked.entity, "include_cluster_authorized_operations", False),
+            access=asked.access,
+        )
 
-    async def _topics(
-        self, request: Request, entity: Any, access: Access
-    ) -> tuple[MetadataImage, list[TopicImage | TopicError]]:
-        """Each requested topic, resolved on one image."""
-        if entity.topics is None or (request.api_version == 0 and not entity.topics):
-            image = self._cluster.image
-            every = sorted(image.topics_by_name.items())
-            return image, [topic for name, topic in every if access.allows(AclOperation.DESCRIBE, _TOPIC, name)]
-        if request.api_version < _FIRST_VERSION_WITH_TOPIC_IDS and any(_asks_by_id(topic) for topic in entity.topics):
-            return self._cluster.image, [_malformed(topic) for topic in entity.topics]
-        asked: _Wanted = list(dict.fromkeys(_name_or_id(topic) for topic in entity.topics))
-        wanted = [
-            each for each in asked if not isinstance(each, str) or self._may(request, AclOperation.DESCRIBE, each)
-        ]
-        reachable = True
-        refused: dict[str, ErrorCode] = {}
-        if _missing(self._cluster.image, wanted):
-            try:
-                await self._cluster.catch_up()
-            except UnavailableError:
-                reachable = False
-        if reachable and self._auto_create_topics() and getattr(entity, "allow_auto_topic_creation", True):
-            missing = _missing(self._cluster.image, wanted)
-            if not access.allows(AclOperation.CREATE, AclResource.CLUSTER):
-                names = [each for each in missing if isinstance(each, str)]
-                refused = {name: _DENIED for name in names if not self._may(request, AclOperation.CREATE, name)}
-                missing = [each for each in missing if each not in refused]
-            refused |= await self._create(missing)
-        image, seen = self._cluster.image, set(wanted)
-        found = [
-            _find(image, each, refused, reachable) if each in seen else TopicError(str(each), None, _DENIED)
-            for each in asked
-        ]
-        return image, [self._shown(request, topic) for topic in found]
-
-    def _shown(self, request: Request, topic: TopicImage | TopicError) -> TopicImage | TopicError:
-        """Judged once more: it may have been requested by id."""
-        if isinstance(topic, TopicError) or self._may(request, AclOperation.DESCRIBE, topic.name):
-            return topic
-        return TopicError(None, topic.topic_id, _DENIED)
-
-    def _may(self, request: Request, operation: AclOperation, name: str) -> bool:
-        return self._authorizer is None or self._authorizer.require(request, operation, _TOPIC, name)
-
-    async def _create(self, missing: _Wanted) -> dict[str, ErrorCode]:
-        """Create topics that were requested by name; the error code of each that could not be created."""
-        wanted = [WantedTopic(name, self._creation.new_topic_id()) for name in missing if isinstance(name, str)]
-        if not wanted:
-            return {}
-        deadline = self._creation.clock.monotonic() + AUTO_CREATION_SECONDS
-        judgements = await self._creation.create(wanted, deadline=deadline, is_automatic=True)
-        return {
-            topic.name: judged.code
-            for topic, judged in zip(wanted, judgements, strict=True)
-            if isinstance(judged, TopicRefusal)
-        }
+    def _first_part(self, rendering: MetadataRendering) -> bytes:
+        if rendering.virtual is not None:
+            return rendering.agents()
+        version, listener = rendering.schema.version, rendering.listener
+        return self._agents.encoded(rendering.image, version, listener, rendering.agents)
 
 
-def _cache_key(request: Request, zone: str | None, access: Access) -> _CacheKey | None:
-    """Everything except the image that an answer depends on; None if the request is too long to cache."""
-    if len(request.body) > CACHED_BODY_BYTES_MAX:
-        return None
-    return request.api_version, zone, request.connection.listener, bytes(request.body), access
+async def _encoded(
+    rendering: MetadataRendering, topic: TopicImage | TopicError, counts: CountsOfTopics | None, slices: WorkSlices
+) -> tuple[bytes, bytes]:
+    """Return the bytes of a topic, and those of its counts: none if they are not asked for, or it is not described."""
+    if isinstance(topic, TopicError):
+        await slices.did(TOPIC_UNITS)
+        return rendering.error(topic), b""
+    encoded = await rendering.topic(topic, slices)
+    return encoded, b"" if counts is None else counts_of_topic(counts(rendering.image, topic))
 
 
-def _answer_bytes(key: _CacheKey, response: Response) -> int:
-    assert response.buffers is not None
-    return len(key[3]) + sum(map(len, response.buffers))
-
-
-def _asks_by_id(topic: Any) -> bool:
-    return topic.name is None or getattr(topic, "topic_id", None) is not None
-
-
-def _name_or_id(topic: Any) -> str | uuid.UUID:
-    topic_id = getattr(topic, "topic_id", None)
-    return topic_id if topic_id is not None else topic.name or ""
-
-
-def _malformed(topic: Any) -> TopicError:
-    return TopicError(topic.name, topic.topic_id, ErrorCode.invalid_request)
-
-
-def _lookup(image: MetadataImage, name_or_id: str | uuid.UUID) -> TopicImage | None:
-    """A rendered topic is found only by name or id; as in Kafka, the list of all topics does not show it."""
-    if (rendered := rendered_topic(name_or_id)) is not None:
-        return rendered
-    if isinstance(name_or_id, uuid.UUID):
-        return image.topics_by_id.get(name_or_id)
-    return image.topics_by_name.get(name_or_id)
-
-
-def _missing(image: MetadataImage, wanted: _Wanted) -> _Wanted:
-    return [name_or_id for name_or_id in wanted if _lookup(image, name_or_id) is None]
+def _units(topics: Sequence[TopicImage | TopicError]) -> int:
+    """Return about how many units of work the topics are."""
+    partitions = sum(len(topic.leader_epochs) for topic in topics if isinstance(topic, TopicImage))
+    return TOPIC_UNITS * len(topics) + partitions
 
 
 def _unless_unknown(topic: TopicImage | TopicError, unknown: frozenset[uuid.UUID]) -> TopicImage | TopicError:
@@ -232,24 +217,6 @@ def _unless_unknown(topic: TopicImage | TopicError, unknown: frozenset[uuid.UUID
     if isinstance(topic, TopicError) or topic.topic_id not in unknown:
         return topic
     return TopicError(topic.name, topic.topic_id, ErrorCode.leader_not_available)
-
-
-def _find(
-    image: MetadataImage, name_or_id: str | uuid.UUID, refused: dict[str, ErrorCode], reachable: bool
-) -> TopicImage | TopicError:
-    topic = _lookup(image, name_or_id)
-    if topic is not None:
-        return topic
-    if isinstance(name_or_id, uuid.UUID):
-        code = ErrorCode.unknown_topic_id if reachable else ErrorCode.leader_not_available
-        return TopicError(None, name_or_id, code)
-    if why_illegal(name_or_id):
-        code = ErrorCode.invalid_topic_exception
-    elif not reachable:
-        code = ErrorCode.leader_not_available  # it may exist: clients retry
-    else:
-        code = refused.get(name_or_id, ErrorCode.unknown_topic_or_partition)
-    return TopicError(name_or_id, None, code)
 
 
 def _with_correlation(request: Request, cached: Response) -> Response:

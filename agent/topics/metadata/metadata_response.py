@@ -1,14 +1,15 @@
 """Renders agents, topics and partitions in the fields of one version of the Metadata response.
 
-Place: under metadata.py; pure rendering of one image for one client zone.
+Place: under metadata.py and describe_topic_partitions.py; rendering of one image for one client zone.
 Invariant: a partition's replicas are the agents that a reassignment prefers, with its leader, or as many as its topic's
 replication factor (shown_replicas.py): the object store replicates, any agent serves, and clients should use the
-leader.
+leader. All comes from `routes` and its image, never from the newest image: other tasks run between two topics.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,14 +17,18 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import FULL_ACCESS, Access
 from headrace.agent.access.authorization.operations import NOT_ASKED, AclOperation, AclResource
-from headrace.agent.cluster.view import ClusterView
+from headrace.agent.cluster.routing import Routes
 from headrace.agent.topics.metadata.describe_cluster import controller_id
 from headrace.agent.topics.metadata.shown_replicas import shown_replicas
+from headrace.agent.topics.metadata.work_slices import BLOCK, TOPIC_UNITS, WorkSlices
 from headrace.config.node_ids import STORE_REPLICAS, VIRTUAL_NODE_ID
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.replica_counts import is_agent
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
+from headrace.protocol import metadata_codec as codec
 from headrace.protocol.typed import Schema
+
+_NO_LEADER = int(ErrorCode.leader_not_available)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +44,9 @@ class TopicError:
 class MetadataRendering:
     """One image for the clients of one zone."""
 
-    cluster: ClusterView
+    routes: Routes
     schema: Schema
-    image: MetadataImage
+    cluster_id: str
     zone: str | None
     listener: str
     """The listener on which the request came in: clients are sent to the agents' addresses of the same listener
@@ -53,28 +58,34 @@ class MetadataRendering:
     cluster_operations: bool
     access: Access = FULL_ACCESS
     """What the client may do."""
-    _nodes: list[int] = field(init=False)
+    _nodes: Sequence[int] = field(init=False)
     """Node ids of the agents that the client sees, ascending."""
+    _ends: dict[tuple[int | None, int], bytes] = field(default_factory=dict, init=False)
+    """The replicas of partitions without preferred agents, by leader and replication factor."""
 
     def __post_init__(self) -> None:
-        agents = self.image.live_agents() if self.virtual is None else [self.virtual]
-        object.__setattr__(self, "_nodes", sorted(agent.node_id for agent in agents))
+        nodes = self.routes.live_node_ids if self.virtual is None else [self.virtual.node_id]
+        object.__setattr__(self, "_nodes", nodes)
 
-    def response(self, topics: list[TopicImage | TopicError]) -> Any:
-        """The response entity."""
-        agents = self.image.live_agents() if self.virtual is None else [self.virtual]
-        brokers = tuple(
-            self.schema.make("MetadataResponseBroker", node_id=a.node_id, host=e.host, port=e.port, rack=a.rack)
-            for a, e in ((agent, agent.endpoint(self.listener)) for agent in agents)
+    @property
+    def image(self) -> MetadataImage:
+        """The image that is shown."""
+        return self.routes.image
+
+    def agents(self) -> bytes:
+        """Return the response up to its list of topics."""
+        agents = self.routes.live_agents if self.virtual is None else [self.virtual]
+        endpoints = [(agent, agent.endpoint(self.listener)) for agent in agents]
+        return codec.response_begin(
+            self.schema.version,
+            [(agent.node_id, at.host, at.port, agent.rack) for agent, at in endpoints],
+            self.cluster_id,
+            controller_id(self.routes) if self.virtual is None else self.virtual.node_id,
         )
-        return self.schema.response(
-            brokers=brokers,
-            cluster_id=self.cluster.cluster_id,
-            controller_id=controller_id(self.image) if self.virtual is None else self.virtual.node_id,
-            topics=tuple(self._error(t) if isinstance(t, TopicError) else self._topic(t) for t in topics),
-            cluster_authorized_operations=self._of_cluster() if self.cluster_operations else NOT_ASKED,
-            error_code=ErrorCode.none,
-        )
+
+    def end(self) -> bytes:
+        """Return what follows the list of topics."""
+        return codec.response_end(self.schema.version, self._of_cluster() if self.cluster_operations else NOT_ASKED)
 
     def operations(self, topic: TopicImage) -> int:
         """Return what the client may do with the topic."""
@@ -84,37 +95,63 @@ class MetadataRendering:
         may_describe = self.access.allows(AclOperation.DESCRIBE, AclResource.CLUSTER)
         return self.access.operations(AclResource.CLUSTER) if may_describe else 0
 
-    def _error(self, topic: TopicError) -> Any:
+    def error(self, topic: TopicError) -> bytes:
+        """Return the bytes of a topic that is not described."""
         no_name = None if self.schema.version >= 12 else ""
-        return self.schema.make(
-            "MetadataResponseTopic",
-            error_code=topic.code,
-            name=no_name if topic.name is None else topic.name,
-            topic_id=topic.topic_id,
-            is_internal=False,
-            partitions=(),
+        name = no_name if topic.name is None else topic.name
+        code = int(topic.code)
+        return codec.topic(
+            self.schema.version, code, name, topic.topic_id, 0, (), is_internal=False, operations=NOT_ASKED
         )
 
-    def _topic(self, topic: TopicImage) -> Any:
-        return self.schema.make(
-            "MetadataResponseTopic",
-            error_code=ErrorCode.none,
-            name=topic.name,
-            topic_id=topic.topic_id,
+    async def topic(self, topic: TopicImage, slices: WorkSlices) -> bytes:
+        """Return the bytes of a topic."""
+        for cost in self.routes.steps(topic, self.zone):
+            await slices.did(cost)
+        leaders, listed = self.routes.leaders(topic, self.zone), topic.listed
+        parts = []
+        for first in range(0, len(listed), BLOCK):
+            block = listed[first : first + BLOCK]
+            parts.append(self._partitions(topic, leaders, block))
+            await slices.did(len(block))
+        await slices.did(TOPIC_UNITS)
+        return codec.topic(
+            self.schema.version,
+            0,
+            topic.name,
+            topic.topic_id,
+            len(listed),
+            parts,
             is_internal=rendered_topic(topic.name) is not None,
-            partitions=tuple(self.partition(topic, index) for index in topic.listed),
-            topic_authorized_operations=self.operations(topic) if self.topic_operations else NOT_ASKED,
+            operations=self.operations(topic) if self.topic_operations else NOT_ASKED,
         )
 
-    def partition(self, topic: TopicImage, index: int, kind: str = "MetadataResponsePartition") -> Any:
+    def _partitions(self, topic: TopicImage, leaders: Sequence[AgentImage | None], indexes: Sequence[int]) -> bytes:
+        shown = []
+        for index in indexes:
+            leader = self._shown_leader(leaders[index])
+            node_id = None if leader is None else leader.node_id
+            if index in topic.assignments:
+                end = self._end(self._replicas(topic, index, leader))
+            else:
+                kind = node_id, topic.replication_factor
+                if kind not in self._ends:
+                    self._ends[kind] = self._end(self._replicas(topic, index, leader))
+                end = self._ends[kind]
+            error, leads = (_NO_LEADER, -1) if node_id is None else (0, node_id)
+            shown.append((error, index, leads, topic.leader_epochs[index], end))
+        return codec.partitions(self.schema.version, shown)
+
+    def _end(self, replicas: tuple[int, ...]) -> bytes:
+        return codec.replicas(self.schema.version, replicas, *self._by_state(replicas))
+
+    def partition(self, topic: TopicImage, index: int, kind: str) -> Any:
         """One partition. Its data has no replicas that could lag, so only the in-sync replicas are eligible."""
         key = topic.key(index)
         assert key is not None
-        leader = self.cluster.leader(key, self.zone)
-        if self.virtual is not None and leader is not None:
-            leader = self.virtual
+        leader = self._shown_leader(self.routes.leader(key, self.zone))
         replicas = self._replicas(topic, index, leader)
-        offline = tuple(node_id for node_id in replicas if not self._is_live(node_id))
+        in_sync, offline = self._by_state(replicas)
         return self.schema.make(
             kind,
             error_code=ErrorCode.leader_not_available if leader is None else ErrorCode.none,
@@ -122,11 +159,14 @@ class MetadataRendering:
             leader_id=-1 if leader is None else leader.node_id,
             leader_epoch=topic.leader_epochs[index],
             replica_nodes=replicas,
-            isr_nodes=tuple(node_id for node_id in replicas if node_id not in offline),
+            isr_nodes=in_sync,
             offline_replicas=offline,
             eligible_leader_replicas=(),
             last_known_elr=(),
         )
+
+    def _shown_leader(self, leader: AgentImage | None) -> AgentImage | None:
+        return leader if self.virtual is None or leader is None else self.virtual
 
     def _replicas(self, topic: TopicImage, index: int, leader: AgentImage | None) -> tuple[int, ...]:
         """The preferred agents, as reassignment tools expect, and the leader if it is another agent."""
@@ -138,6 +178,11 @@ class MetadataRendering:
             return shown_replicas(len(assigned) or topic.replication_factor, leads, self._nodes)
         assigned = tuple(node_id for node_id in assigned if node_id != VIRTUAL_NODE_ID)
         return assigned if leader is None or leader.node_id in assigned else (leader.node_id, *assigned)
+
+    def _by_state(self, replicas: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the replicas that are in sync, and those that are offline."""
+        offline = tuple(node_id for node_id in replicas if not self._is_live(node_id))
+        return tuple(node_id for node_id in replicas if node_id not in offline), offline
 
     def _is_live(self, node_id: int) -> bool:
         if node_id in STORE_REPLICAS:

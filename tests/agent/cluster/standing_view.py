@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from headrace.agent.cluster.routing import Routes
 from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.storage.errors import HeadraceError
 
@@ -22,6 +23,10 @@ class StandingView:
         self.catch_ups = 0
         self.unreachable: HeadraceError | None = None
         self.before_catch_up: Callable[[], Awaitable[object]] | None = None
+
+    @property
+    def routes(self) -> Routes:
+        return Routes(self.image, self.commit_shards)
 
     async def catch_up(self) -> MetadataImage:
         self.catch_ups += 1

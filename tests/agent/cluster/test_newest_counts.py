@@ -1,7 +1,8 @@
 """A topic doubles while agents lag, are cut off and come back: no count that a client is shown goes back.
 
 Real memberships, followers and handlers of Metadata, on a metastore in memory with calls that take a while. A client
-asks one agent after another. Planted bugs are found.
+asks one agent after another. Planted bugs are found. The agents answer at once, or pause after each piece of work as
+they do for many topics.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from headrace.agent.cluster.cluster import Cluster
 from headrace.agent.cluster.newest_counts import NONE, NewestCounts
 from headrace.agent.topics.counts.topic_doubling import TopicDoubling, WantedDoubling
 from headrace.agent.topics.metadata.metadata import Metadata
+from headrace.agent.topics.metadata.work_slices import WorkSlices
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.metastore.api.agents import METADATA_FORMAT
@@ -57,12 +59,20 @@ class Wire:
 class Agent:
     """Agent with the handler that clients ask."""
 
-    def __init__(self, api: FakeClusterApi, node_id: int, rng: random.Random) -> None:
+    def __init__(self, api: FakeClusterApi, node_id: int, rng: random.Random, *, pauses: bool = False) -> None:
+        """`pauses`: its answers take a while."""
         self.wire = Wire(api, rng)
         self.cluster: Cluster = an_agent(self.wire, node_id, seed=node_id)  # type: ignore[arg-type]
         creation = TopicCreation(self.cluster, api, api.clock, rng, lambda: TopicDefaults(1, 1))
         newest = NewestCounts(self.cluster, api.clock, self.cluster.may_be_behind)
         self.metadata = Metadata(self.cluster, creation, lambda: False, newest=newest, shared=None, counts=None)
+        if pauses:
+            pace = random.Random(rng.random())
+
+            async def pause() -> None:
+                await api.clock.sleep(pace.choice((0.0, 0.1, 0.7)))
+
+            self.metadata._slices = lambda: WorkSlices(pause, units_max=1)
 
     async def shown(self) -> int | None:
         """The count; None if the agent does not say."""
@@ -76,12 +86,12 @@ class Agent:
 class Doubling:
     """Three agents and a topic that doubles at some time."""
 
-    def __init__(self, clock: ManualClock, seed: int) -> None:
+    def __init__(self, clock: ManualClock, seed: int, *, pauses: bool = False) -> None:
         self.clock, self.rng = clock, random.Random(seed)
         self.api = FakeClusterApi(clock)
         self.api.append(FeatureLevelRecord(name=METADATA_FORMAT, min_feature_level=1, max_feature_level=4))
         self.api.add_topic("t", COUNT)
-        self.agents = [Agent(self.api, node_id, self.rng) for node_id in (1, 2, 3)]
+        self.agents = [Agent(self.api, node_id, self.rng, pauses=pauses) for node_id in (1, 2, 3)]
         self.doubling: asyncio.Task[Any] | None = None
 
     async def run(self) -> str | None:
@@ -124,9 +134,9 @@ class Doubling:
             await self.clock.run(agent.cluster.stop())
 
 
-async def what_went_back(seed: int) -> str | None:
+async def what_went_back(seed: int, *, pauses: bool = False) -> str | None:
     """Return what went back, on another clock."""
-    doubling = Doubling(ManualClock(), seed)
+    doubling = Doubling(ManualClock(), seed, pauses=pauses)
     try:
         return await doubling.run()
     finally:
@@ -136,6 +146,11 @@ async def what_went_back(seed: int) -> str | None:
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_no_count_goes_back(seed: int) -> None:
     assert await what_went_back(seed) is None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_no_count_goes_back_in_answers_that_take_a_while(seed: int) -> None:
+    assert await what_went_back(seed, pauses=True) is None
 
 
 async def _nobody(self: FakeClusterApi, offset: int) -> list[int]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import uuid
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.agent.cluster.routing import Routes, group_role, preferred, score
+from headrace.agent.cluster.elections import score
+from headrace.agent.cluster.electorate import group_role
+from headrace.agent.cluster.routing import Routes, preferred
 from headrace.agent.cluster.zone import zone_of
+from headrace.metastore.api.agents import LEADER_SPREAD, FeatureRange
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import AgentImage, Assignment, MetadataImage, TopicImage
 
@@ -145,3 +150,57 @@ def test_the_clients_zone_comes_before_the_pin() -> None:
 )
 def test_the_zone_in_a_client_id(client_id: str | None, zone: str | None) -> None:
     assert zone_of(client_id) == zone
+
+
+# -- routes that are made from those of the image before
+
+racks = st.sampled_from(["a", "b", None])
+clusters = st.dictionaries(st.integers(1, 6), st.tuples(racks, st.booleans()), max_size=6)
+histories = st.lists(st.tuples(clusters, st.integers(1, 5), st.sampled_from([0, 5, 10])), min_size=2, max_size=5)
+
+
+def an_image(held: dict[int, tuple[str | None, bool]], count: int, level: int) -> MetadataImage:
+    agents = {node_id: agent(node_id, rack, fenced=fenced) for node_id, (rack, fenced) in held.items()}
+    found = {
+        number: TopicImage(
+            uuid.UUID(int=number), number, f"t{number}", count, count, (0,) * count, {0: Assignment((number,))}
+        )
+        for number in range(3)
+    }
+    features = {LEADER_SPREAD: FeatureRange(1, level)} if level else {}
+    return MetadataImage(
+        agents=MappingProxyType(agents), topics_by_number=MappingProxyType(found), features=MappingProxyType(features)
+    )
+
+
+@settings(max_examples=150)
+@given(histories, st.randoms(use_true_random=False))
+def test_routes_of_a_chain_of_images_decide_as_if_they_were_made_alone(
+    history: list[tuple[dict[int, tuple[str | None, bool]], int, int]], rng: random.Random
+) -> None:
+    """Also those of the images before, which answers that are under way still use."""
+    made: list[Routes] = []
+    for held, count, level in history:
+        image = an_image(held, count, level)
+        if made and rng.random() < 0.3:
+            image = replace(image, agents=made[-1].image.agents)
+        made.append(Routes(image, SHARDS, made[-1] if made else None))
+        for each in made[-2:]:
+            alone = Routes(each.image, SHARDS)
+            zone = rng.choice(["a", "b", "elsewhere", None])
+            topic = each.image.topics_by_number[rng.randrange(3)]
+            if rng.random() < 0.5:
+                assert all(cost > 0 for cost in each.steps(topic, zone))
+                assert not list(each.steps(topic, zone)), "nothing is left to compute"
+            keys = [partition_key(topic.topic_number, index) for index in topic.indexes]
+            expected = [alone.leader(key, zone) for key in keys]
+            assert [each.leader(key, zone) for key in keys] == expected
+            assert list(each.leaders(topic, zone)) == expected
+            assert each.coordinator("g") == alone.coordinator("g")
+            assert each.controller() == preferred("controller", each.image.live_agents())
+
+
+def test_the_same_agents_are_not_looked_at_again() -> None:
+    first = routes(*(agent(n) for n in range(5)))
+    second = Routes(replace(first.image, offset=7), SHARDS, first)
+    assert second.live_agents is first.live_agents

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.agent.cluster import routing
 from headrace.agent.cluster import spread as dealing
 from headrace.agent.cluster.routing import Routes
-from headrace.agent.cluster.spread import AGENTS_MAX, REGISTERED_MAX, TENTHS, is_covered, spread
+from headrace.agent.cluster.spread import AGENTS_MAX, REGISTERED_MAX, TENTHS, is_covered, spread_steps
 from headrace.metastore.api.agents import CHOSEN_FEATURES, LEADER_SPREAD, FeatureRange
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import AgentImage, Assignment, MetadataImage, TopicImage
@@ -25,6 +25,16 @@ SHARDS = 16
 Deal = Callable[[int, int, tuple[int, ...], tuple[int, ...]], tuple[int, ...]]
 node_ids = st.sets(st.integers(0, 10_000), min_size=1, max_size=AGENTS_MAX).map(lambda ids: tuple(sorted(ids)))
 topics = st.integers(0, 1 << 38)
+
+
+def spread(topic: int, count: int, registered: tuple[int, ...], live: tuple[int, ...]) -> tuple[int, ...]:
+    """Return what the steps find, without a pause."""
+    steps = spread_steps(topic, count, registered, live)
+    while True:
+        try:
+            assert 0 <= next(steps) <= dealing.BLOCK * len(registered)
+        except StopIteration as done:
+            return tuple(done.value)
 
 
 def is_even(leaders: tuple[int, ...], live: tuple[int, ...]) -> bool:
@@ -189,11 +199,11 @@ def test_a_new_image_deals_only_what_changed(monkeypatch: pytest.MonkeyPatch) ->
     """One look-up deals one topic; a new image deals it again only if its partitions or the agents changed."""
     dealt: list[int] = []
 
-    def counted(number: int, *given: Any) -> tuple[int, ...]:
+    def counted(number: int, *given: Any) -> Any:
         dealt.append(number)
-        return spread(number, *given)
+        return spread_steps(number, *given)
 
-    monkeypatch.setattr(routing, "spread", counted)
+    monkeypatch.setattr(routing, "spread_steps", counted)
     topics = tuple(topic_image(number, 12) for number in range(50))
     first = routes(*(agent(n) for n in range(4)), topics=topics)
     expected = [led(first, topic) for topic in topics[:3]]

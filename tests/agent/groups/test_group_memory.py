@@ -12,7 +12,7 @@ from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry
 
-from headrace.agent.groups import held_groups
+from headrace.agent.groups import held_groups, measured_groups
 from headrace.agent.groups.consumer.topics import is_valid
 from headrace.agent.groups.group_memory import (
     GROUP_BYTES,
@@ -22,6 +22,7 @@ from headrace.agent.groups.group_memory import (
     group_bytes,
     sizes_of_group,
 )
+from headrace.agent.groups.measured_groups import MeasuredGroups
 from headrace.agent.limits.client_memory import text_bytes
 from headrace.agent.limits.client_pattern import PATTERN_CHARACTERS_MAX, compile_pattern
 from headrace.agent.limits.limit_metrics import limits_reached
@@ -180,13 +181,33 @@ async def test_groups_without_members_are_released_beyond_their_bytes(
 async def test_one_turn_of_the_loop_measures_a_part_of_the_groups(
     world: GroupsWorld, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_groups, "MEASURED_AT_ONCE", 3)
+    monkeypatch.setattr(measured_groups, "MEASURED_AT_ONCE", 3)
     groups = world.home.requests.groups
     for name in _mine(world, 10):
         await groups.find(name)
-    waiting = [len(groups._changed)]
+    waiting = [len(groups.measured.changed)]
     while waiting[-1]:
         await fake_clock.advance(held_groups.TICK_SECONDS)
-        waiting.append(len(groups._changed))
+        waiting.append(len(groups.measured.changed))
     assert waiting[0] == 10
     assert all(before - after <= 3 for before, after in pairwise(waiting))
+
+
+def test_groups_that_only_heartbeat_are_measured_one_at_a_time() -> None:
+    memory = _memory()
+    groups, found = MeasuredGroups(memory), list[str]()
+
+    def sizes(group_id: str) -> dict[str, int]:
+        found.append(group_id)
+        return {"a": 100}
+
+    for _ in range(5):
+        for number in range(10):
+            groups.note(f"g-{number}", is_same=True)
+    groups.note("g-7", is_same=False)
+    groups.measure(sizes)
+    assert found == ["g-7", "g-0"], "what changed, and one more"
+    for _ in range(20):
+        groups.measure(sizes)
+    assert sorted(found[2:]) == [f"g-{number}" for number in range(1, 10)], "each in its turn, once"
+    assert memory.in_use_bytes == 1_000

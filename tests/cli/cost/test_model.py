@@ -15,6 +15,7 @@ from headrace.cli.cost.command import BAR_WIDTH, bar
 from headrace.cli.cost.data import Constants, Prices, measured, prices
 from headrace.cli.cost.model import (
     GB,
+    HEARTBEAT_SECONDS,
     MIB,
     MONTH_HOURS,
     Workload,
@@ -22,6 +23,7 @@ from headrace.cli.cost.model import (
     commit_shards,
     compaction_s_per_gb,
     early_flush_bill,
+    group_needs,
     needs,
 )
 from headrace.cli.main import main
@@ -43,6 +45,10 @@ ROUND = Constants(
         "merged_file_bytes": {"value": 64 * MIB},
         "merged_rows_per_file": {"value": 10},
         "metastore_row_bytes": {"value": 100},
+        "agent_us_per_group_heartbeat": {"value": 500},
+        "agent_us_per_offset_commit": {"value": 1000},
+        "postgres_us_per_offset_commit": {"value": 2000},
+        "wal_bytes_per_offset_commit": {"value": 300},
         "kafka_mb_s_per_broker": {"value": MIB / 1e6 * 10},
     }
 )
@@ -127,6 +133,17 @@ def test_a_larger_load_never_needs_or_costs_less(
         assert min(cheap.parts.values()) >= 0
 
 
+def test_groups_by_hand() -> None:
+    """1,000 members make 200 commits and 200 heartbeats a second."""
+    groups = group_needs(1_000, 5.0, ROUND)
+    assert (groups.commits_s, groups.wal_bytes_s) == (200, 60_000)
+    assert (groups.agent_cores, groups.postgres_cores) == (pytest.approx(0.3), pytest.approx(0.4))
+    without, with_groups = (needs(Workload(write_mib_s=1, group_members=n), ROUND) for n in (0, 1_000))
+    assert with_groups.agent_cores - without.agent_cores == pytest.approx(0.3)
+    assert with_groups.postgres_cores - without.postgres_cores == pytest.approx(0.4)
+    assert with_groups.wal_bytes_s - without.wal_bytes_s == pytest.approx(60_000)
+
+
 def test_the_measured_points_come_out_again() -> None:
     constants = measured()
     for kib, seconds in ((1126 / 1024, 35.5), (64, 3.6)):
@@ -152,6 +169,7 @@ def test_defaults_are_those_of_the_settings() -> None:
     assert workload.flush_bytes == settings.flush_bytes
     assert workload.early_flushes_s == flush_limits(Settings(bucket="s3://b/p")).rate
     assert workload.feed_poll_ms == settings.feed_poll_interval_ms
+    assert settings.group_consumer_heartbeat_interval_ms == HEARTBEAT_SECONDS * 1000
 
 
 def test_the_command_prints_both_forms(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

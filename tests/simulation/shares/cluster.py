@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.cluster.routing import Routes
 from headrace.agent.fetch.waiters import Waiter
 from headrace.agent.peers.forwarding.link import LOST
 from headrace.agent.peers.forwarding.wire import ForwardOutcome
@@ -92,6 +93,10 @@ class View:
         self.node_id, self.broker_epoch = node_id, -1
         self.image = MetadataImage()
         self._lease_until = 0.0
+
+    @property
+    def routes(self) -> Routes:
+        return Routes(self.image, self.commit_shards)
 
     async def catch_up(self) -> MetadataImage:
         await self._world.pause(LATENCY)

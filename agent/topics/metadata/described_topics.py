@@ -1,0 +1,163 @@
+"""Finds the topics that a Metadata request asks for: all, or those that it names, which may have to be created.
+
+Place: under metadata.py.
+Invariant: all topics of a result are from one image. The agent catches up first only if its image lacks a name or id. A
+topic that a client may not describe is not said to exist.
+Source: KIP-4 (creation), KIP-516 (topic ids).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from headrace.agent.access.authorization.access import Access
+from headrace.agent.access.authorization.authorizer import Authorizer
+from headrace.agent.access.authorization.operations import AclOperation, AclResource
+from headrace.agent.cluster.routing import Routes
+from headrace.agent.cluster.view import ClusterView
+from headrace.agent.topics.metadata.metadata_response import TopicError
+from headrace.agent.topics.metadata.sorted_topics import SortedTopics
+from headrace.agent.topics.metadata.work_slices import BLOCK, TOPIC_UNITS, WorkSlices
+from headrace.agent.topics.topic_creation import TopicCreation
+from headrace.agent.topics.topic_names import why_illegal
+from headrace.agent.topics.topic_rules import TopicRefusal, WantedTopic
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.metastore.segment_logs.rendered_topics import rendered_topic
+from headrace.protocol.request import Request
+from headrace.storage.errors import UnavailableError
+
+_DENIED = ErrorCode.topic_authorization_failed
+AUTO_CREATION_SECONDS = 10.0
+_FIRST_VERSION_WITH_TOPIC_IDS = 12
+
+_Wanted = list[str | uuid.UUID]
+_TOPIC = AclResource.TOPIC
+
+
+class DescribedTopics:
+    """One per handler."""
+
+    def __init__(
+        self,
+        cluster: ClusterView,
+        creation: TopicCreation,
+        auto_create_topics: Callable[[], bool],
+        authorizer: Authorizer | None,
+    ) -> None:
+        self._cluster, self._creation = cluster, creation
+        self._auto_create_topics = auto_create_topics
+        self._authorizer = authorizer
+        self._order = SortedTopics()
+
+    async def every(self, image: MetadataImage, access: Access, slices: WorkSlices) -> list[TopicImage | TopicError]:
+        """Return all topics of the image that the client may describe, by name."""
+        names = await self._order.names(image, slices)
+        found = image.topics_by_name
+        topics: list[TopicImage | TopicError] = []
+        block = BLOCK if access.is_full else BLOCK // TOPIC_UNITS
+        for first in range(0, len(names), block):
+            some = names[first : first + block]
+            topics += [found[name] for name in some if access.allows(AclOperation.DESCRIBE, _TOPIC, name)]
+            await slices.did(len(some) * BLOCK // block)
+        return topics
+
+    async def named(
+        self, request: Request, entity: Any, access: Access
+    ) -> tuple[Routes, list[TopicImage | TopicError]]:
+        """Return each topic that the request names, and the routes of the newest image, which they are from."""
+        if request.api_version < _FIRST_VERSION_WITH_TOPIC_IDS and any(_asks_by_id(topic) for topic in entity.topics):
+            return self._cluster.routes, [_malformed(topic) for topic in entity.topics]
+        asked: _Wanted = list(dict.fromkeys(_name_or_id(topic) for topic in entity.topics))
+        wanted = [
+            each for each in asked if not isinstance(each, str) or self._may(request, AclOperation.DESCRIBE, each)
+        ]
+        reachable = True
+        refused: dict[str, ErrorCode] = {}
+        if _missing(self._cluster.image, wanted):
+            try:
+                await self._cluster.catch_up()
+            except UnavailableError:
+                reachable = False
+        if reachable and self._auto_create_topics() and getattr(entity, "allow_auto_topic_creation", True):
+            missing = _missing(self._cluster.image, wanted)
+            if not access.allows(AclOperation.CREATE, AclResource.CLUSTER):
+                names = [each for each in missing if isinstance(each, str)]
+                refused = {name: _DENIED for name in names if not self._may(request, AclOperation.CREATE, name)}
+                missing = [each for each in missing if each not in refused]
+            refused |= await self._create(missing)
+        routes, seen = self._cluster.routes, set(wanted)
+        found = [
+            _find(routes.image, each, refused, reachable) if each in seen else TopicError(str(each), None, _DENIED)
+            for each in asked
+        ]
+        return routes, [self._shown(request, topic) for topic in found]
+
+    def _shown(self, request: Request, topic: TopicImage | TopicError) -> TopicImage | TopicError:
+        """Judged once more: it may have been requested by id."""
+        if isinstance(topic, TopicError) or self._may(request, AclOperation.DESCRIBE, topic.name):
+            return topic
+        return TopicError(None, topic.topic_id, _DENIED)
+
+    def _may(self, request: Request, operation: AclOperation, name: str) -> bool:
+        return self._authorizer is None or self._authorizer.require(request, operation, _TOPIC, name)
+
+    async def _create(self, missing: _Wanted) -> dict[str, ErrorCode]:
+        """Create topics that were requested by name; the error code of each that could not be created."""
+        wanted = [WantedTopic(name, self._creation.new_topic_id()) for name in missing if isinstance(name, str)]
+        if not wanted:
+            return {}
+        deadline = self._creation.clock.monotonic() + AUTO_CREATION_SECONDS
+        judgements = await self._creation.create(wanted, deadline=deadline, is_automatic=True)
+        return {
+            topic.name: judged.code
+            for topic, judged in zip(wanted, judgements, strict=True)
+            if isinstance(judged, TopicRefusal)
+        }
+
+
+def _asks_by_id(topic: Any) -> bool:
+    return topic.name is None or getattr(topic, "topic_id", None) is not None
+
+
+def _name_or_id(topic: Any) -> str | uuid.UUID:
+    topic_id = getattr(topic, "topic_id", None)
+    return topic_id if topic_id is not None else topic.name or ""
+
+
+def _malformed(topic: Any) -> TopicError:
+    return TopicError(topic.name, topic.topic_id, ErrorCode.invalid_request)
+
+
+def _lookup(image: MetadataImage, name_or_id: str | uuid.UUID) -> TopicImage | None:
+    """A rendered topic is found only by name or id; as in Kafka, the list of all topics does not show it."""
+    if (rendered := rendered_topic(name_or_id)) is not None:
+        return rendered
+    if isinstance(name_or_id, uuid.UUID):
+        return image.topics_by_id.get(name_or_id)
+    return image.topics_by_name.get(name_or_id)
+
+
+def _missing(image: MetadataImage, wanted: _Wanted) -> _Wanted:
+    return [name_or_id for name_or_id in wanted if _lookup(image, name_or_id) is None]
+
+
+def _find(
+    image: MetadataImage, name_or_id: str | uuid.UUID, refused: dict[str, ErrorCode], reachable: bool
+) -> TopicImage | TopicError:
+    topic = _lookup(image, name_or_id)
+    if topic is not None:
+        return topic
+    if isinstance(name_or_id, uuid.UUID):
+        code = ErrorCode.unknown_topic_id if reachable else ErrorCode.leader_not_available
+        return TopicError(None, name_or_id, code)
+    if why_illegal(name_or_id):
+        code = ErrorCode.invalid_topic_exception
+    elif not reachable:
+        code = ErrorCode.leader_not_available  # it may exist: clients retry
+    else:
+        code = refused.get(name_or_id, ErrorCode.unknown_topic_or_partition)
+    return TopicError(name_or_id, None, code)

@@ -1,0 +1,47 @@
+"""The names of all topics in order, for answers that list them.
+
+Place: Metadata of all topics, and DescribeTopicPartitions, which has a name as cursor.
+Invariant: sorted once for each set of topics, in slices: 100,000 names take 50 ms.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+
+from headrace.agent.topics.metadata.work_slices import BLOCK, WorkSlices
+from headrace.metastore.log.image import MetadataImage, TopicImage
+
+
+class SortedTopics:
+    """The newest order; one per handler."""
+
+    def __init__(self) -> None:
+        self._topics: Mapping[str, TopicImage] | None = None
+        self._names: Sequence[str] = ()
+
+    async def names(self, image: MetadataImage, slices: WorkSlices) -> Sequence[str]:
+        """Return the names of the image's topics, ascending."""
+        topics = image.topics_by_name
+        if topics is self._topics:
+            return self._names
+        if len(topics) <= BLOCK:
+            names: Sequence[str] = sorted(topics)
+            await slices.did(len(topics))
+        else:
+            names = await _sorted(list(topics), slices)
+        self._topics, self._names = topics, names
+        return names
+
+
+async def _sorted(names: list[str], slices: WorkSlices) -> list[str]:
+    blocks = []
+    for first in range(0, len(names), BLOCK):
+        blocks.append(sorted(names[first : first + BLOCK]))
+        await slices.did(BLOCK)
+    found: list[str] = []
+    for name in heapq.merge(*blocks):
+        found.append(name)
+        if not len(found) % BLOCK:
+            await slices.did(BLOCK)
+    return found
