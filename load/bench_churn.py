@@ -30,6 +30,11 @@ ROUND_SECONDS = 5.0
 SAMPLE_SECONDS = 30.0
 KEPT_RECORDS = 20_000
 SHOWN_TABLES = 8
+TABLES = (
+    "SELECT relname, n_live_tup, n_dead_tup, autovacuum_count, pg_table_size(relid), pg_indexes_size(relid)"
+    " FROM pg_stat_user_tables WHERE n_tup_ins + n_tup_upd > 0 ORDER BY relname"
+)
+"""Rows, dead rows and sizes of all tables that were written to."""
 
 Sample = dict[str, Any]
 
@@ -66,7 +71,7 @@ async def churn(bench: CommitBench, seconds: float, pause_ms: float) -> list[Sam
                     "commits": commits,
                     "postgres_cpu_seconds": round(cpu, 1),
                     "our_cpu_seconds": round(time.process_time() - ours, 1),
-                    "tables": await _tables(bench),
+                    "tables": by_table(await bench.query(TABLES)),
                 }
             )
             print(f"churn: second={elapsed:.0f} commits={commits} postgres_cpu_seconds={cpu:.0f}", flush=True)
@@ -89,11 +94,8 @@ async def _one_round(bench: CommitBench, topic_number: int) -> None:
         pass
 
 
-async def _tables(bench: CommitBench) -> dict[str, dict[str, int]]:
-    rows = await bench.query(
-        "SELECT relname, n_live_tup, n_dead_tup, autovacuum_count, pg_table_size(relid), pg_indexes_size(relid)"
-        " FROM pg_stat_user_tables WHERE n_tup_ins + n_tup_upd > 0 ORDER BY relname"
-    )
+def by_table(rows: list[tuple[Any, ...]]) -> dict[str, dict[str, int]]:
+    """Return the rows of TABLES by the names of the tables."""
     names = ("live_rows", "dead_rows", "autovacuums", "heap_bytes", "index_bytes")
     return {name: dict(zip(names, values, strict=True)) for name, *values in rows}
 

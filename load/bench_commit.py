@@ -235,6 +235,12 @@ async def run(place: Path, arguments: argparse.Namespace) -> None:
         installation = Installation(arguments.bin_dir, arguments.bin_dir.parent.name)
     async with opened(place, arguments.seed, installation) as bench:
         print(f"{machine_state()}, seed {arguments.seed}", flush=True)
+        if arguments.steps:
+            from load.commit_steps import print_steps  # it imports this module
+
+            for workload in (SMALLEST, *PEER):
+                await print_steps(bench, workload, arguments.commits)
+            return
         for workload in (SMALLEST, *PEER):
             await latency(bench, workload, arguments.commits)
         for count in (1, 4):
@@ -248,6 +254,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="per workload")
     parser.add_argument("--commits", type=int, default=500, help="of the latency table")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", action="store_true", help="only the time of each step inside of Postgres")
     parser.add_argument("--bin-dir", type=Path, help="another Postgres than the embedded one")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:

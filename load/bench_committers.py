@@ -51,6 +51,7 @@ SAMPLE_SECONDS = 0.02
 POLLS = 300
 LEASE_MS = 3_600_000
 CLOSED = (1, 8, 32)
+Worker = subprocess.Popen[str]
 CONNECTIONS = 1_000
 _WAITS = """SELECT coalesce(wait_event_type || ' ' || wait_event, 'CPU'), count(*) FROM pg_stat_activity
  WHERE backend_type = 'client backend' AND state = 'active' AND pid <> pg_backend_pid() GROUP BY 1"""
@@ -73,10 +74,12 @@ class CommitterPlan:
     any_partition: bool
     paced: bool
     seconds: float
+    report_seconds: float = 0.0
+    """How often the worker prints the latencies since the last time, as a line; 0: once, at the end."""
 
 
 async def _work(plan: CommitterPlan) -> None:
-    """Prepare, say so, wait for the word, commit, print the latencies."""
+    """Prepare, say so, wait for the word, commit, print the latencies in milliseconds."""
     store = await PostgresMetastore.open(plan.url, Settings(metastore_pool_size=max(plan.committers, 2)))
     head = await store.metadata_head()
     shape = Shape(plan.extents, plan.batches, idempotent=True)
@@ -95,11 +98,24 @@ async def _work(plan: CommitterPlan) -> None:
     print("prepared", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     latencies: list[float] = []
-    until = time.monotonic() + plan.seconds
-    await asyncio.gather(*(_commit(agent, keys, shape, plan, until, latencies) for agent, keys in agents))
+    began = time.monotonic()
+    commits = (_commit(agent, keys, shape, plan, began + plan.seconds, latencies) for agent, keys in agents)
+    await asyncio.gather(*commits, _report(plan, began, latencies))
     await asyncio.to_thread(sys.stdin.readline)  # the backends' CPU is read while they are there
-    json.dump(latencies, sys.stdout)
+    _print(latencies)
     await store.close()
+
+
+async def _report(plan: CommitterPlan, began: float, latencies: list[float]) -> None:
+    reports = round(plan.seconds / plan.report_seconds) - 1 if plan.report_seconds else 0
+    for number in range(1, reports + 1):
+        await asyncio.sleep(max(0.0, began + number * plan.report_seconds - time.monotonic()))
+        _print(latencies)
+        latencies.clear()
+
+
+def _print(latencies: list[float]) -> None:
+    print(json.dumps([round(seconds * 1e3, 2) for seconds in latencies]), flush=True)
 
 
 async def _commit(
@@ -124,7 +140,8 @@ def _keys(plan: CommitterPlan, number: int, shards: int) -> list[int]:
     return [key for key in keys if commit_shard(key, shards) % share == number % share]
 
 
-def _measure(title: str, plans: list[CommitterPlan], url: str) -> None:
+def start_workers(plans: list[CommitterPlan]) -> list[Worker]:
+    """Start a process for each plan; all are prepared and wait for a line on their stdin (`tell`)."""
     workers = [
         subprocess.Popen(
             [sys.executable, "-m", "load.bench_committers", "--work", json.dumps(plan.__dict__)],
@@ -138,20 +155,48 @@ def _measure(title: str, plans: list[CommitterPlan], url: str) -> None:
         assert worker.stdout is not None
         if worker.stdout.readline() != "prepared\n":
             raise RuntimeError("a worker ended before it was prepared")
+    return workers
+
+
+def tell(workers: list[Worker], word: str) -> None:
+    """Write a line to each worker."""
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write(f"{word}\n")
+        worker.stdin.flush()
+
+
+def reported(workers: list[Worker]) -> list[float]:
+    """Return the next latencies of all workers, in milliseconds."""
+    found: list[float] = []
+    for worker in workers:
+        assert worker.stdout is not None
+        found += json.loads(worker.stdout.readline())
+    return found
+
+
+def sample_waits(connection: psycopg.Connection[Any], until: float, every_seconds: float) -> Counter[str]:
+    """Return how often backends with a statement in progress waited for what, until the monotonic time `until`."""
+    waits: Counter[str] = Counter()
+    while time.monotonic() < until:
+        waits.update(dict(connection.execute(_WAITS).fetchall()))
+        time.sleep(every_seconds)
+    return waits
+
+
+def _measure(title: str, plans: list[CommitterPlan], url: str) -> None:
+    workers = start_workers(plans)
     with psycopg.connect(url, autocommit=True) as connection:
         before, cpu_before, began = read_cost(url), cpu_by_process(url), time.monotonic()
-        for worker in workers:
-            assert worker.stdin is not None
-            worker.stdin.write("go\n")
-            worker.stdin.flush()
-        waits: Counter[str] = Counter()
-        while time.monotonic() - began < plans[0].seconds:
-            waits.update(dict(connection.execute(_WAITS).fetchall()))
-            time.sleep(SAMPLE_SECONDS)
+        tell(workers, "go")
+        waits = sample_waits(connection, began + plans[0].seconds, SAMPLE_SECONDS)
         elapsed = time.monotonic() - began
         cpu = sum(max(0.0, now - cpu_before.get(pid, 0.0)) for pid, now in cpu_by_process(url).items())
         wal = read_cost(url).since(before).wal_bytes
-    latencies = [each for worker in workers for each in json.loads(worker.communicate("end\n")[0])]
+    tell(workers, "end")
+    latencies = reported(workers)
+    for worker in workers:
+        worker.wait()
     print(_row(title, plans[0], latencies, cpu, wal, elapsed, waits), flush=True)
 
 
@@ -164,13 +209,14 @@ def _row(
     most = ", ".join(f"{name} {count / samples:.0%}" for name, count in waits.most_common(4))
     return (
         f"{title:34}{commits / elapsed:7.0f} commits/s {extents / elapsed:8.0f} extents/s {batches / elapsed:8.0f}"
-        f" batches/s  p50 {percentile(latencies, 50) * 1e3:6.1f} p99 {percentile(latencies, 99) * 1e3:6.1f} ms "
+        f" batches/s  p50 {percentile(latencies, 50):6.1f} p99 {percentile(latencies, 99):6.1f} ms "
         f" Postgres {cpu / batches * 1e6:5.1f} us, {wal / batches:4.0f} B WAL per batch, {cpu / elapsed:.2f} cores "
         f" waits: {most}"
     )
 
 
-async def _create_topic(url: str, partitions: int) -> int:
+async def create_topic(url: str, partitions: int) -> int:
+    """Return the number of a new topic."""
     store = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))
     number = await store.metadata_head()
     assert await store.create_topics(number, [NewTopic(f"committed-{number}", uuid.uuid4(), partitions, {})])
@@ -203,7 +249,7 @@ def _run(url: str, shards: int, args: argparse.Namespace) -> None:
 
     def plans(committers: int, *, paced: bool) -> list[CommitterPlan]:
         nonlocal node_id
-        topic_number = asyncio.run(_create_topic(url, args.partitions))
+        topic_number = asyncio.run(create_topic(url, args.partitions))
         shares = [committers // args.workers + (n < committers % args.workers) for n in range(args.workers)]
         made = []
         for share in filter(None, shares):

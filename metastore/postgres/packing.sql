@@ -36,9 +36,3 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN int2send(p_outcome)
        || CASE WHEN p_outcome IN (batch_appended(), batch_duplicate()) THEN int8send(p_base) || int8send(p_time)
                ELSE int8send(-1) || int8send(-1) END;
-
--- 24 bytes: first and last sequence, base offset, append time.
-CREATE OR REPLACE FUNCTION pack_ring_entry(p_sequence int, p_records int, p_base bigint, p_time bigint) RETURNS bytea
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN int4send(p_sequence) || int4send(next_sequence(p_sequence, p_records - 1)) || int8send(p_base)
-       || int8send(p_time);

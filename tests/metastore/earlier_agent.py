@@ -17,7 +17,10 @@ from headrace.metastore.postgres.signature import Signature
 from headrace.metastore.postgres.sql_files import function_files
 
 STAY, MOVED, ALIAS_0, DIFFERENT = -3, -4, -16, -2
-UNKNOWN_TO_IT = ("parts_agree", "batch_transaction", "batch_keys", "batch_alias")
+UNKNOWN_TO_IT = (
+    *("parts_agree", "batch_transaction", "batch_keys", "batch_alias"),
+    *("part_records", "part_extents", "part_bytes", "part_time", "prod_recent", "ring"),
+)
 
 
 def earlier_signature() -> Signature:

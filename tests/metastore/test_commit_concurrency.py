@@ -87,12 +87,12 @@ async def test_a_lock_and_its_read_in_one_statement_would_be_caught(scene: Scene
     """The planted bug: partitions are read as of before the wait, so both commits believe in the same head."""
     source = source_of("commit_files")
     lock = "PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_part_key) AS key;"
-    read = "FROM unnest(p_part_key, p_part_leader_epoch, p_part_count)"
+    read = "FROM generate_subscripts(p_part_key, 1) AS part"
     assert source.count(lock) == source.count(read) == 1
     wrong = source.replace(lock, "").replace(
         read,
         "FROM (SELECT lock_shards(array(SELECT commit_shard(key, v_shards) FROM unnest(p_part_key) AS key)) OFFSET 0)"
-        " AS l CROSS JOIN unnest(p_part_key, p_part_leader_epoch, p_part_count)",
+        " AS l CROSS JOIN generate_subscripts(p_part_key, 1) AS part",
     )
     async with session(metastore_url) as raw:
         await raw.execute(wrong.encode())

@@ -6,17 +6,22 @@ Both calls are made on the same rows, in transactions that are undone.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+import psycopg
 import pytest
 
+from headrace.metastore.api.agents import RegisteredAgent
 from headrace.metastore.api.commit import BatchOutcome, BatchTransaction, FileCommit, MovedKeys, StagedBatch
+from headrace.metastore.postgres.commit import staging
+from headrace.metastore.postgres.commit.grouping import FEW_BATCHES, Columns, group_few
 from headrace.metastore.postgres.commit.staging import Staged
 from headrace.metastore.postgres.signature import Signature
 from headrace.metastore.postgres.sql_files import signatures
 from headrace.metastore.postgres.store import PostgresMetastore
-from tests.metastore.commit_scenes import batch, file_of
+from headrace.storage.errors import HeadraceError
+from tests.metastore.commit_scenes import batch, file_of, open_scene
 from tests.metastore.earlier_agent import earlier_parameters, earlier_signature
 from tests.metastore.halving_scenes import HalvingScene, open_halving_scene
 from tests.metastore.sessions import session
@@ -26,8 +31,10 @@ from tests.metastore.transactions.transaction_scenes import Producer, open_trans
 pytestmark = pytest.mark.requirement("X9")
 CALLS = 60
 LEFT = """
-SELECT array(SELECT (partition_key, high_watermark, first_open_offset)::text FROM partition_heads ORDER BY 1),
-       array(SELECT (partition_key, producer_id, epoch, next_sequence, ring)::text FROM producer_state ORDER BY 1),
+SELECT array(SELECT (partition_key, high_watermark, first_open_offset, max_timestamp, open_extents, open_max_timestamp,
+                     appended_bytes)::text FROM partition_heads ORDER BY 1),
+       array(SELECT (partition_key, producer_id, epoch, next_sequence, ring, contiguous_life, wrapped)::text
+               FROM producer_state ORDER BY 1),
        array(SELECT (partition_key, base_offset, last_offset)::text FROM extents ORDER BY 1),
        array(SELECT (parent_key, producer_id, has_switched)::text FROM split_producers ORDER BY 1),
        array(SELECT (child_key, producer_id, has_switched)::text FROM merge_producers ORDER BY 1),
@@ -71,16 +78,18 @@ def _batch(rng: random.Random, scene: HalvingScene, writer: Producer) -> StagedB
     return batch(key, rng.choice((-1, 0, 0, 5)), producer=rng.choice((7, 8)), **fields)
 
 
-async def _ask(scene: HalvingScene, signature: Signature, parameters: Mapping[str, Any]) -> tuple[Any, Any]:
+async def _ask(
+    agent: RegisteredAgent, store: PostgresMetastore, signature: Signature, parameters: Mapping[str, Any]
+) -> tuple[Any, Any]:
     """The answer, and what the call would leave."""
     given = {
         **parameters,
-        "node_id": scene.agent.node_id,
-        "broker_epoch": scene.agent.broker_epoch,
-        "producer_expiration_ms": scene.store.settings.producer_id_expiration_ms,
-        "life": scene.store.pool.life,
+        "node_id": agent.node_id,
+        "broker_epoch": agent.broker_epoch,
+        "producer_expiration_ms": store.settings.producer_id_expiration_ms,
+        "life": store.pool.life,
     }
-    async with scene.store.pool.connection() as connection, connection.transaction(force_rollback=True):
+    async with store.pool.connection() as connection, connection.transaction(force_rollback=True):
         answer = await (await connection.execute(signature.call_in_life.encode(), given)).fetchall()
         left = await (await connection.execute(LEFT.encode())).fetchall()
         return answer, left
@@ -97,8 +106,9 @@ async def _differences(scene: HalvingScene, seed: int, *, most: int = CALLS) -> 
             file_of([_batch(rng, scene, writer) for _ in range(rng.choice((1, 1, 2, 4)))])
             for _ in range(rng.randint(1, 2))
         ]
-        now = await _ask(scene, signatures()["commit_files"], Staged(files).parameters())
-        before = await _ask(scene, earlier_signature(), earlier_parameters(files))
+        asked = scene.agent, scene.store
+        now = await _ask(*asked, signatures()["commit_files"], Staged(files).parameters())
+        before = await _ask(*asked, earlier_signature(), earlier_parameters(files))
         differences += now != before
         if differences == most:
             break
@@ -119,6 +129,61 @@ async def test_both_signatures_do_the_same_for_aliases(scene: HalvingScene) -> N
     differences, outcomes = await _differences(scene, 2)
     assert differences == 0
     assert outcomes >= {BatchOutcome.APPENDED, BatchOutcome.SENT_BACK, BatchOutcome.PRODUCER_FENCED}
+
+
+async def accepted_calls(store: PostgresMetastore, seed: int) -> int:
+    """Return in how many of some calls of which every batch is accepted the layouts of Python and SQL differ."""
+    rng, differences = random.Random(seed), 0
+    scene = await open_scene(store, partitions=3)
+    sequences: dict[tuple[int, int], int] = {}
+    for _ in range(CALLS // 2):
+        files = []
+        for _ in range(rng.randint(1, 2)):
+            count = rng.choice((1, 2, FEW_BATCHES // 2, FEW_BATCHES))
+            batches = []
+            for _place in range(count):
+                key, producer, records = rng.choice(scene.keys), rng.choice((-1, 7, 7, 8)), rng.randint(1, 3)
+                sequence = sequences.get((key, producer), 0) if producer >= 0 else -1
+                sequences[key, producer] = sequence + records
+                stamp = rng.choice((-1, 0, 5, 1 << 62))
+                batches.append(batch(key, sequence, records, producer=producer, max_timestamp=stamp))
+            files.append(file_of(batches))
+        asked = scene.agent, store
+        now = await _ask(*asked, signatures()["commit_files"], Staged(files).parameters())
+        before = await _ask(*asked, earlier_signature(), earlier_parameters(files))
+        differences += now != before
+        for answer in await scene.commit(*files):
+            assert {told.outcome for told in answer.batches} == {BatchOutcome.APPENDED}
+    return differences
+
+
+async def test_accepted_calls_have_one_layout_in_python_and_sql(metastore: PostgresMetastore) -> None:
+    assert await accepted_calls(metastore, 3) == 0
+
+
+LAID_OUT_WRONGLY = {
+    "records of the last batch only": ("part_records", lambda c: c.part_records[-1:] * len(c.part_records)),
+    "a run is not counted": ("part_extents", lambda c: [1] * len(c.part_extents)),
+    "bytes of the last partition": ("part_bytes", lambda c: c.part_bytes[-1:] * len(c.part_bytes)),
+    "the timestamp of the last partition": ("part_time", lambda c: c.part_time[-1:] * len(c.part_time)),
+    "one batch less in each ring": ("prod_recent", lambda c: [max(at - 1, 1) for at in c.prod_recent]),
+    "a ring without sequences": ("ring", lambda c: bytes(len(c.ring))),
+}
+
+
+@pytest.mark.parametrize("bug", LAID_OUT_WRONGLY)
+async def test_a_column_that_is_laid_out_wrongly_is_found(
+    metastore: PostgresMetastore, monkeypatch: pytest.MonkeyPatch, bug: str
+) -> None:
+    name, wrong = LAID_OUT_WRONGLY[bug]
+
+    def grouped(files: Sequence[FileCommit]) -> Columns:
+        columns = group_few(files)
+        return columns._replace(**{name: wrong(columns)})
+
+    monkeypatch.setattr(staging, "group_few", grouped)
+    with pytest.raises((AssertionError, psycopg.Error, HeadraceError)):  # layouts or answers differ, or offsets repeat
+        assert await accepted_calls(metastore, 3) == 0
 
 
 PLANTED = {

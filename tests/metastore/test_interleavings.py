@@ -21,7 +21,7 @@ ROUNDS_OF_A_BUG = 40
 """Number of rounds of one history, for a planted bug."""
 
 LOCK = "PERFORM lock_shards(array_agg(DISTINCT commit_shard(key, v_shards))) FROM unnest(p_part_key) AS key;"
-READ = "FROM unnest(p_part_key, p_part_leader_epoch, p_part_count)"
+READ = "FROM generate_subscripts(p_part_key, 1) AS part"
 CLAIM = "v_claimed := claim_files(p_file_id, p_file_born_ms, p_file_size, p_file_bytes);"
 ANSWERS = "INSERT INTO commit_answers (slot, file_id, answer)"
 ANSWERED = "     WHERE ours;\n"
@@ -38,7 +38,7 @@ BUGS: dict[str, tuple[str, list[tuple[str, str]]]] = {
             (
                 READ,
                 "FROM (SELECT lock_shards(array(SELECT commit_shard(key, v_shards) FROM unnest(p_part_key) AS key))"
-                " OFFSET 0) AS l CROSS JOIN unnest(p_part_key, p_part_leader_epoch, p_part_count)",
+                " OFFSET 0) AS l CROSS JOIN generate_subscripts(p_part_key, 1) AS part",
             ),
         ],
     ),

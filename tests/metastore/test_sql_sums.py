@@ -51,7 +51,6 @@ DOMAINS: dict[str, list[Any]] = {
     "p_log": ["commit_log", "commit_answers"],
     "p_place": [0, 8, 16],
     "p_ring": [struct.pack(">3q", -1, INT64, -INT64 - 1)],
-    "pack_ring_entry.p_time": [-INT64 - 1, -1, 0, INT64],
     "p_time": [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)],
     "p_interval": [timedelta(), timedelta(microseconds=999), timedelta(days=999_999_999)],
     "p_wrapped": [False, True],
@@ -59,6 +58,8 @@ DOMAINS: dict[str, list[Any]] = {
     "p_extents": [b"", bytes(68 * 3)],
     "p_opens": [b"", bytes(16 * 5)],
     "p_aborted": [b"", bytes(32)],
+    "recent_entry.p_ring": [bytes(range(32))],
+    "recent_entry.p_place": [1, 2],
     "p_record": [b"", bytes(4), bytes([0, 4, 0, 0, 0]), bytes([0, 14, 0, 1, 0]), bytes([0, 100, 0, 1])],
 }
 """Values by the name of the parameter, or of function and parameter. A number without an entry gets -1, 0, and the
@@ -95,9 +96,6 @@ MODELS: dict[str, Callable[..., Any]] = {
     "metadata_partition": metadata_partition,
     "multiply32": lambda a, b: a * b % 2**32,
     "marker_file_id": lambda producer, epoch, commits: marker_file_id(Marker(producer, epoch, commits)),
-    "pack_ring_entry": lambda sequence, records, base, time: struct.pack(
-        ">iiqq", sequence, (sequence + records - 1) % 2**31, base, time
-    ),
     "is_rendered_key": lambda key: key == METADATA_KEY or (key >> 24 in (-2, -3) and key & INDEX_MAX < 50),
     "pack_transaction_row": lambda extents, opens, aborted: (
         struct.pack(">i", len(extents) // 68) + extents + struct.pack(">i", len(opens) // 16) + opens + aborted
@@ -105,7 +103,14 @@ MODELS: dict[str, Callable[..., Any]] = {
     "is_removal_record": lambda record: (
         len(record) >= 4 and (100 <= record[1] <= 103 or (record[1], record[-2:]) in ((4, b"\0\0"), (14, b"\1\0")))
     ),
+    "recent_entry": lambda ring, place, base: (
+        ring[16 * place - 16 : 16 * place - 8] + struct.pack(">q", base) + ring[16 * place - 8 : 16 * place]
+    ),
     "transactional_batches": lambda epoch, sequence: REFUSED,  # arrays: below
+    # arrays: test_earlier_commit.py compares them with the layout in Python
+    "lay_out_partitions": lambda *columns: REFUSED,
+    "lay_out_producers": lambda *columns: REFUSED,
+    "recent_entries": lambda *columns: REFUSED,
 }
 CALCULATES = re.compile(r"[\w)\]]\s*(?:\+|-(?!-)|\*|/|%|<<|>>)\s*[\w(]|next_sequence|\bextract\b|::bit")
 
@@ -149,7 +154,7 @@ async def test_a_function_that_calculates_is_right_at_the_ends_of_its_domain(met
                     found = REFUSED
                 assert found == expected, (name, values)
                 calls += 1
-    assert calls > 300
+    assert calls > 150
 
 
 async def test_batches_of_transactions_differ_from_others_up_to_the_last_epoch(metastore_url: str) -> None:

@@ -88,8 +88,26 @@ BUGS = {
         "IF v_place >= 0 AND outcome[b.i] = 0 THEN",
     ),
     "every call starts at the same offset (W4)": (
-        *("commit_files", "SET high_watermark = r.last + 1"),
+        *("commit_files", "SET high_watermark = h.high_watermark + p_part_records[part]"),
         "SET high_watermark = 0",
+    ),
+    "refused batches raise the high watermark (W8)": (
+        *("commit_files", "SELECT l.* INTO p_part_records, p_part_extents, p_part_bytes, p_part_time"),
+        "SELECT p_part_records, l.part_extents, l.part_bytes, l.part_time\n"
+        "          INTO p_part_records, p_part_extents, p_part_bytes, p_part_time",
+    ),
+    "a partition gets its longest run only (W4)": ("lay_out", "sum(records)::bigint", "max(records)::bigint"),
+    "only the newest batch of a call is remembered (W7)": (
+        *("lay_out", "CASE WHEN p_last - 1 <= coalesce(p_before, 0)"),
+        "CASE WHEN true",
+    ),
+    "batches of a call are remembered with one offset (W7)": (
+        *("lay_out", "p_head + p_records_before[p_recent[p_last - 1]]"),
+        "p_head + p_records_before[p_recent[p_last]]",
+    ),
+    "a ring takes batches of the producer before (W7)": (
+        *("lay_out", "(sum(count(i)) OVER (ORDER BY prod))::int"),
+        "(sum(count(i)) OVER ())::int",
     ),
     "the feed forgets a row (W5)": (
         *("commit_files", "          FROM numbered\n"),

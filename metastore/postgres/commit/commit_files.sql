@@ -12,9 +12,13 @@
 -- and what holds if every batch is accepted:
 --   before      records of the batch's partition that come before it in this call
 --   run         neighbours in bytes, of one file and partition: they become one extent
+--   p_part_*    by partition: records, extents (runs), their bytes and their highest timestamp
 --   p_prod_*    the distinct (partition, alias, producer id): first and last batch, and whether their
 --               batches continue each other in one epoch
---   p_recent    the batches that a producer's ring will hold
+--   p_recent    the batches that a producer's ring will hold, by producer, then in order; p_prod_recent: where in
+--               p_recent those of each producer end; p_ring: 16 bytes of each (lay_out.sql)
+-- What a call of many batches needs of all of them is laid out by partition, run and producer: Postgres sorts and sums
+-- nothing unless it has to refuse something.
 -- Output: one row per file, in order: metastore.api.commit.FileStatus, and its answer (packing.sql)
 -- if it is COMMITTED.
 --
@@ -35,7 +39,9 @@ CREATE OR REPLACE FUNCTION commit_files(
     p_batch_leader_epoch int[], p_batch_count int[],
     p_batch_transaction int[], p_batch_keys int[], p_batch_alias int[],
     p_batch_before bigint[], p_batch_run int[], p_run_first int[], p_run_last int[], p_run_time bigint[],
-    p_prod_id bigint[], p_prod_first int[], p_prod_last int[], p_prod_chained boolean[], p_recent int[]
+    p_part_records bigint[], p_part_extents int[], p_part_bytes bigint[], p_part_time bigint[],
+    p_prod_id bigint[], p_prod_first int[], p_prod_last int[], p_prod_chained boolean[],
+    p_recent int[], p_prod_recent int[], p_ring bytea
 ) RETURNS TABLE (status smallint, answer bytea)
 LANGUAGE plpgsql VOLATILE
 SET jit = off
@@ -58,7 +64,6 @@ DECLARE
     v_part_regular boolean;
     v_prod_row     tid[];      -- by producer: where its state is, in the same way
     v_prod_regular boolean[];
-    v_judged       boolean := false;
     v_life         int;
     v_hour         int;
     v_full         bigint[];   -- partitions with an open time block that is now full
@@ -81,20 +86,26 @@ BEGIN
     IF NOT v_fenced THEN
         v_claimed := claim_files(p_file_id, p_file_born_ms, p_file_size, p_file_bytes);
     END IF;
-    v_ours := array(SELECT coalesce(id = ANY (v_claimed), false)
-                      FROM unnest(p_file_id) WITH ORDINALITY AS f (id, file) ORDER BY file);
+    IF cardinality(v_claimed) = cardinality(p_file_id) THEN
+        v_ours := array_fill(true, ARRAY[cardinality(p_file_id)]);
+    ELSE
+        v_ours := array(SELECT coalesce(id = ANY (v_claimed), false)
+                          FROM unnest(p_file_id) WITH ORDINALITY AS f (id, file) ORDER BY file);
+    END IF;
 
     -- Are the partitions what their batches expect?
     SELECT array_agg(p.leader_epoch ORDER BY part), array_agg(h.high_watermark ORDER BY part),
            array_agg(h.row ORDER BY part), array_agg(h.first_open_offset ORDER BY part),
-           coalesce(bool_and(p.partition_key IS NOT NULL AND p.state = state_takes_records() AND k.leader_epoch IN (-1, p.leader_epoch)
-                             AND (count = -1 OR count = (SELECT undeleted_partition_count FROM topics
-                                                          WHERE topic_number = key >> 24))), true)
+           coalesce(bool_and(p.partition_key IS NOT NULL AND p.state = state_takes_records()
+                             AND (p_part_leader_epoch[part] = -1 OR p_part_leader_epoch[part] = p.leader_epoch)
+                             AND (p_part_count[part] = -1
+                                  OR p_part_count[part] = (SELECT undeleted_partition_count FROM topics
+                                                            WHERE topic_number = p_part_key[part] >> 24))), true)
       INTO v_part_epoch, v_part_head, v_part_row, v_part_open, v_part_regular
-      FROM unnest(p_part_key, p_part_leader_epoch, p_part_count) WITH ORDINALITY AS k (key, leader_epoch, count, part)
-      LEFT JOIN partitions p ON p.partition_key = key
+      FROM generate_subscripts(p_part_key, 1) AS part
+      LEFT JOIN partitions p ON p.partition_key = p_part_key[part]
       LEFT JOIN LATERAL (SELECT ctid AS row, high_watermark, first_open_offset
-                           FROM partition_heads WHERE partition_key = key
+                           FROM partition_heads WHERE partition_key = p_part_key[part]
                           ORDER BY update_block DESC LIMIT 1) AS h ON true;
 
     -- Do the producers continue exactly where their rows end, or start (over) at sequence 0?
@@ -116,16 +127,19 @@ BEGIN
 
     IF v_part_regular AND p_parts_agree AND p_batch_keys = '{}' AND p_batch_alias = '{}' AND v_txn IS NULL
        AND true = ALL (v_ours) AND true = ALL (coalesce(v_prod_regular, '{}')) THEN
-        v_answer := array(
-            SELECT string_agg(base, '' ORDER BY first)
-              FROM (SELECT file, 0 AS first, '\x00'::bytea AS base FROM generate_subscripts(p_file_id, 1) AS file
-                    UNION ALL
-                    SELECT p_batch_file[first], first,
-                           int8send(v_part_head[p_batch_part[first]] + p_batch_before[first])
-                      FROM unnest(p_run_first) AS first) AS run
-             GROUP BY file ORDER BY file);
+        IF cardinality(p_run_first) = 1 AND cardinality(p_file_id) = 1 THEN  -- one run of one file and partition
+            v_answer := ARRAY['\x00'::bytea || int8send(v_part_head[1])];
+        ELSE
+            v_answer := array(
+                SELECT string_agg(base, '' ORDER BY first)
+                  FROM (SELECT file, 0 AS first, '\x00'::bytea AS base FROM generate_subscripts(p_file_id, 1) AS file
+                        UNION ALL
+                        SELECT p_batch_file[first], first,
+                               int8send(v_part_head[p_batch_part[first]] + p_batch_before[first])
+                          FROM unnest(p_run_first) AS first) AS run
+                 GROUP BY file ORDER BY file);
+        END IF;
     ELSE
-        v_judged := true;
         v_states := array(SELECT state FROM partitions WHERE partition_key = ANY (p_part_key));
         IF v_states && ARRAY[state_splits(), state_is_child()] THEN
             PERFORM lock_splits(p_part_key);
@@ -161,6 +175,12 @@ BEGIN
                                 p_batch_alias, v_split,
                                 accepted_batches(p_batch_prod, p_batch_epoch, p_prod_last, p_recent));
         END IF;
+        SELECT l.* INTO p_part_records, p_part_extents, p_part_bytes, p_part_time
+          FROM lay_out_partitions(p_part_key, p_run_first, p_run_last, p_run_time, p_batch_part,
+                                  p_batch_before, p_batch_records, p_batch_position, p_batch_length) AS l;
+        SELECT l.* INTO p_prod_first, p_prod_recent, p_recent, p_ring
+          FROM lay_out_producers(p_prod_id, p_recent, p_batch_prod, p_batch_records, p_batch_sequence,
+                                 p_batch_time) AS l;
         UPDATE segment_files f SET live_bytes = run.bytes, dead_at = CASE WHEN run.bytes = 0 THEN wall_time() END
           FROM (SELECT file, sum(bytes) AS bytes
                   FROM (SELECT file, 0 AS bytes FROM generate_subscripts(p_file_id, 1) AS file
@@ -210,16 +230,15 @@ BEGIN
           FROM numbered
     ), moved AS (
         UPDATE partition_heads h
-           SET high_watermark = r.last + 1,
-               max_timestamp = greatest(h.max_timestamp, r.time),
-               open_extents = h.open_extents + r.extents,
-               open_max_timestamp = greatest(h.open_max_timestamp, r.time),
-               appended_bytes = h.appended_bytes + r.bytes,
+           SET high_watermark = h.high_watermark + p_part_records[part],
+               max_timestamp = greatest(h.max_timestamp, p_part_time[part]),
+               open_extents = h.open_extents + p_part_extents[part],
+               open_max_timestamp = greatest(h.open_max_timestamp, p_part_time[part]),
+               appended_bytes = h.appended_bytes + p_part_bytes[part],
                first_open_offset = v_part_open[part],
                updates = h.updates + 1, update_block = update_block(h.updates + 1)
-          FROM (SELECT part, max(last) AS last, max(time) AS time, count(*) AS extents, sum(length) AS bytes
-                  FROM run GROUP BY part) AS r
-         WHERE h.ctid = v_part_row[part]
+          FROM generate_subscripts(p_part_extents, 1) AS part
+         WHERE h.ctid = v_part_row[part] AND p_part_extents[part] > 0
         RETURNING h.partition_key, h.open_extents
     )
     SELECT array_agg(partition_key) INTO v_full FROM moved
@@ -229,43 +248,48 @@ BEGIN
     END IF;
 
     -- What the next commit judges by.
-    v_hour := wall_ms() / 3600000;
-    WITH entry AS MATERIALIZED (
-        SELECT prod, p_prod_last[prod] AS last, v_prod_row[prod] AS row, string_agg(packed, '') AS entries,
-               p_batch_sequence[CASE WHEN v_judged THEN min(i) ELSE p_prod_first[prod] END] AS start,  -- of this epoch
-               next_sequence(p_batch_sequence[p_prod_last[prod]], p_batch_records[p_prod_last[prod]]) AS next
-          FROM (SELECT p_batch_prod[i] AS prod, i,
-                       pack_ring_entry(p_batch_sequence[i], p_batch_records[i],
-                                       v_part_head[p_batch_part[i]] + p_batch_before[i], p_batch_time[i]) AS packed
-                  FROM unnest(p_recent) AS i
-                 ORDER BY p_batch_prod[i], i DESC) AS newest_first
-         GROUP BY prod
-    ), gone_on AS (
+    IF cardinality(p_prod_id) > 0 THEN
+        v_hour := wall_ms() / 3600000;
         UPDATE producer_state s
            SET epoch = p_batch_epoch[last],
                next_sequence = next,
-               ring = substring(entries || CASE WHEN s.epoch = p_batch_epoch[last] THEN s.ring ELSE '' END
-                                FROM 1 FOR 120),
+               ring = substring(recent_entries(p_ring, p_recent, p_batch_before, v_part_head[p_batch_part[last]],
+                                               p_prod_recent[prod - 1], p_prod_recent[prod])
+                                || CASE WHEN s.epoch = p_batch_epoch[last] THEN s.ring ELSE '' END FROM 1 FOR 120),
                touched_hour = v_hour, updates = s.updates + 1, update_block = update_block(s.updates + 1),
                contiguous_life = CASE WHEN s.epoch = p_batch_epoch[last] THEN s.contiguous_life
                                       WHEN start = 0 THEN v_life ELSE -1 END,
                wrapped = CASE WHEN s.epoch = p_batch_epoch[last] THEN s.wrapped OR next < s.next_sequence
                               ELSE next < start END
-          FROM entry
-         WHERE s.ctid = entry.row
-    )
-    INSERT INTO producer_state (partition_key, producer_id, epoch, next_sequence, ring, touched_hour,
-                                contiguous_life, wrapped)
-    SELECT coalesce(v_prod_key[prod], p_part_key[p_batch_part[last]]), p_prod_id[prod], p_batch_epoch[last], next,
-           substring(entries FROM 1 FOR 120), v_hour, CASE WHEN start = 0 THEN v_life ELSE -1 END, next < start
-      FROM entry
-     WHERE row IS NULL;
+          FROM (SELECT prod, p_prod_last[prod] AS last,
+                       p_batch_sequence[p_prod_first[prod]] AS start,  -- of this epoch
+                       next_sequence(p_batch_sequence[p_prod_last[prod]], p_batch_records[p_prod_last[prod]]) AS next
+                  FROM generate_subscripts(p_prod_id, 1) AS prod) AS p
+         WHERE s.ctid = v_prod_row[prod] AND last IS NOT NULL;
+        IF array_position(v_prod_row, NULL) IS NOT NULL THEN
+            INSERT INTO producer_state (partition_key, producer_id, epoch, next_sequence, ring, touched_hour,
+                                        contiguous_life, wrapped)
+            SELECT coalesce(v_prod_key[prod], p_part_key[p_batch_part[last]]), p_prod_id[prod], p_batch_epoch[last], next,
+                   substring(recent_entries(p_ring, p_recent, p_batch_before, v_part_head[p_batch_part[last]],
+                                            p_prod_recent[prod - 1], p_prod_recent[prod]) FROM 1 FOR 120),
+                   v_hour, CASE WHEN start = 0 THEN v_life ELSE -1 END, next < start
+              FROM (SELECT prod, p_prod_last[prod] AS last,
+                           p_batch_sequence[p_prod_first[prod]] AS start,
+                           next_sequence(p_batch_sequence[p_prod_last[prod]], p_batch_records[p_prod_last[prod]]) AS next
+                      FROM generate_subscripts(p_prod_id, 1) AS prod) AS p
+             WHERE v_prod_row[prod] IS NULL AND last IS NOT NULL;
+        END IF;
+    END IF;
 
     -- The answer to the caller, now and if it asks again.
     INSERT INTO commit_answers (slot, file_id, answer)
     SELECT answer_slot(born_ms), id, answer
       FROM unnest(p_file_id, p_file_born_ms, v_ours, v_answer) AS f (id, born_ms, ours, answer)
      WHERE ours;
+    IF true = ALL (v_ours) THEN
+        RETURN QUERY SELECT commit_committed(), given FROM unnest(v_answer) AS given;
+        RETURN;
+    END IF;
     RETURN QUERY
         SELECT s.status, s.answer
           FROM unnest(p_file_id, p_file_born_ms, v_ours, v_answer)

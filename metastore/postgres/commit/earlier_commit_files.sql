@@ -1,9 +1,10 @@
--- commit_files as agents of the release before call it: some numbers carry more than one value. Its only task is to
--- take them apart. It goes in the next release, which does not run together with those agents.
+-- commit_files as agents of the release before call it: some numbers carry more than one value, and nothing is laid out
+-- by partition or for rings. Its only tasks are to take the numbers apart and to add those columns. It goes in the
+-- next release, which does not run together with those agents.
 -- -2 - epoch: the batch is transactional. Then ~sequence: it may add its partition to the transaction.
 -- In place of a batch's partition count: -3, its keys stay; -4, some key moved; -16 - index, it came for this alias.
 -- In place of a partition's leader epoch or count: -2, its batches differ.
--- Locks, idempotence, answer: commit_files. Cost: O(batches) more if a batch has such a number, else one more call.
+-- Locks, idempotence, answer: commit_files. Cost: O(batches) more.
 CREATE OR REPLACE FUNCTION commit_files(
     p_node_id int, p_broker_epoch bigint, p_producer_expiration_ms bigint,
     p_file_id uuid[], p_file_born_ms bigint[], p_file_size bigint[], p_file_bytes bigint[],
@@ -20,6 +21,8 @@ DECLARE
     v_transaction int[] := '{}';
     v_keys        int[] := '{}';
     v_alias       int[] := '{}';
+    v_part        record;
+    v_prod        record;
 BEGIN
     IF -2 >= ANY (p_batch_epoch) THEN
         SELECT t.kind, t.epoch, t.sequence INTO v_transaction, p_batch_epoch, p_batch_sequence
@@ -37,6 +40,12 @@ BEGIN
         p_batch_count := array(SELECT greatest(count, -1)
                                  FROM unnest(p_batch_count) WITH ORDINALITY AS b (count, i) ORDER BY i);
     END IF;
+    SELECT * INTO v_part
+      FROM lay_out_partitions(p_part_key, p_run_first, p_run_last, p_run_time, p_batch_part, p_batch_before,
+                              p_batch_records, p_batch_position, p_batch_length);
+    SELECT * INTO v_prod
+      FROM lay_out_producers(p_prod_id, p_recent, p_batch_prod, p_batch_records, p_batch_sequence,
+                             p_batch_time);
     RETURN QUERY
         SELECT * FROM commit_files(
             p_node_id => p_node_id, p_broker_epoch => p_broker_epoch,
@@ -52,8 +61,11 @@ BEGIN
             p_batch_transaction => v_transaction, p_batch_keys => v_keys, p_batch_alias => v_alias,
             p_batch_before => p_batch_before, p_batch_run => p_batch_run,
             p_run_first => p_run_first, p_run_last => p_run_last, p_run_time => p_run_time,
+            p_part_records => v_part.part_records, p_part_extents => v_part.part_extents,
+            p_part_bytes => v_part.part_bytes, p_part_time => v_part.part_time,
             p_prod_id => p_prod_id, p_prod_first => p_prod_first, p_prod_last => p_prod_last,
-            p_prod_chained => p_prod_chained, p_recent => p_recent);
+            p_prod_chained => p_prod_chained,
+            p_recent => v_prod.recent, p_prod_recent => v_prod.prod_recent, p_ring => v_prod.ring);
 END $$;
 
 -- The transactional batches among epochs and sequences, and what those are.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,8 @@ from headrace.metastore.postgres.packing import Column
 FEW_BATCHES = 32
 RING_BATCHES = 5
 SEQUENCE_MAX = (1 << 31) - 1
+_RING = struct.Struct(">iiq")
+_RING_LAYOUT = np.dtype([("first", ">i4"), ("last", ">i4"), ("time", ">i8")])
 
 Values = Any
 """A Column, or a list of integers: all columns of a call are the one or the other."""
@@ -48,6 +50,11 @@ class Columns(NamedTuple):
     run_first: Values
     run_last: Values
     run_time: Values
+    part_records: Values
+    """By partition, as `part_extents` (its runs), `part_bytes` of these, and `part_time`: the highest timestamp."""
+    part_extents: Values
+    part_bytes: Values
+    part_time: Values
     prod: Values
     """By batch."""
     prod_id: Values
@@ -55,6 +62,11 @@ class Columns(NamedTuple):
     prod_last: Values
     prod_chained: Values
     recent: Values
+    """The newest batches of each producer, by producer, then in order: those that its ring will hold."""
+    prod_recent: Values
+    """By producer: how many of `recent` are up to its last one."""
+    ring: bytes
+    """Of each of `recent` the first and last sequence (int4) and the timestamp (int8): lay_out.sql."""
 
     def places(self, number: int) -> list[int]:
         """The places of file `number`'s batches, in order of commit."""
@@ -128,8 +140,24 @@ def group_many(files: Sequence[FileCommit], file: Column, table: Column) -> Colu
         run_first=run_first + 1,
         run_last=_lasts(run_first, len(file)) + 1,
         run_time=_reduce(np.maximum, batch.max_timestamp, run_first),
+        **_sum_partitions(batch, part_first, ~joined, len(part_key)),
         **_group_producers(batch, part),
     )
+
+
+def _sum_partitions(batch: Any, part_first: Column, opens_run: Column, parts: int) -> dict[str, Any]:
+    """Sum the batches of each partition, of which the first begins at `part_first`; 0 for those without batches."""
+    nothing = np.zeros(parts - len(part_first), dtype=np.int64)
+
+    def each(function: np.ufunc, column: Column) -> Column:
+        return np.append(_reduce(function, column, part_first), nothing)
+
+    return {
+        "part_records": each(np.add, batch.record_count),
+        "part_extents": each(np.add, opens_run.astype(np.int64)),
+        "part_bytes": each(np.add, batch.length),
+        "part_time": each(np.maximum, batch.max_timestamp),
+    }
 
 
 def _aliases(batch: Any) -> Column:
@@ -138,7 +166,7 @@ def _aliases(batch: Any) -> Column:
     return np.unique((batch.partition_key[via] >> PARTITION_BITS << PARTITION_BITS) + batch.alias[via])
 
 
-def _group_producers(batch: Any, part: Column) -> dict[str, Column]:
+def _group_producers(batch: Any, part: Column) -> dict[str, Any]:
     """The distinct (partition, alias, producer id), and each batch's; 0 without a producer id."""
     idempotent = np.flatnonzero(batch.producer_id >= 0)
     keys = batch.producer_id[idempotent], batch.alias[idempotent], part[idempotent]
@@ -153,13 +181,20 @@ def _group_producers(batch: Any, part: Column) -> dict[str, Column]:
     sequence = batch.base_sequence[rows]
     next_sequence = (sequence + batch.record_count[rows]) & SEQUENCE_MAX
     continues = _same_as_before(batch.producer_epoch[rows]) & (sequence == _before(next_sequence))
+    recent = rows[last[prod - 1] - np.arange(len(rows)) < RING_BATCHES]
+    ring = np.empty(len(recent), dtype=_RING_LAYOUT)
+    ring["first"] = batch.base_sequence[recent]
+    ring["last"] = (batch.base_sequence[recent] + batch.record_count[recent] - 1) & SEQUENCE_MAX
+    ring["time"] = batch.max_timestamp[recent]
     return {
         "prod": batch_prod,
         "prod_id": batch.producer_id[rows[first]],
         "prod_first": rows[first] + 1,
         "prod_last": rows[last] + 1,
         "prod_chained": _reduce(np.logical_and, opens | continues, first),
-        "recent": rows[last[prod - 1] - np.arange(len(rows)) < RING_BATCHES] + 1,
+        "recent": recent + 1,
+        "prod_recent": np.cumsum(np.minimum(last - first + 1, RING_BATCHES)),
+        "ring": ring.tobytes(),
     }
 
 
@@ -198,6 +233,7 @@ def group_few(files: Sequence[FileCommit]) -> Columns:
         for row in own:
             prod_of[row] = number
     columns: Any = StagedBatch._make(map(list, zip(*batches, strict=True)))
+    recent = [own[-RING_BATCHES:] for _, own in in_order]
     return Columns(
         batch=columns._replace(transaction=(), keys=(), alias=()),
         file=[file for _, file, _ in rows],
@@ -213,13 +249,24 @@ def group_few(files: Sequence[FileCommit]) -> Columns:
         run_first=[own[0] + 1 for own in runs],
         run_last=[own[-1] + 1 for own in runs],
         run_time=[max(batches[row].max_timestamp for row in own) for own in runs],
+        part_records=[sum(batches[row].record_count for row in own) for own in parts],
+        part_extents=[run_of[own[-1]] - run_of[own[0]] + 1 for own in parts],
+        part_bytes=[sum(batches[row].length for row in own) for own in parts],
+        part_time=[max(batches[row].max_timestamp for row in own) for own in parts],
         prod=prod_of,
         prod_id=[producer_id for (_, producer_id), _ in in_order],
         prod_first=[own[0] + 1 for _, own in in_order],
         prod_last=[own[-1] + 1 for _, own in in_order],
         prod_chained=[_are_chained([batches[row] for row in own]) for _, own in in_order],
-        recent=[row + 1 for _, own in in_order for row in own[-RING_BATCHES:]],
+        recent=[row + 1 for own in recent for row in own],
+        prod_recent=list(accumulate(map(len, recent))),
+        ring=b"".join(_ring_bytes(batches[row]) for own in recent for row in own),
     )
+
+
+def _ring_bytes(batch: StagedBatch) -> bytes:
+    last = (batch.base_sequence + batch.record_count - 1) & SEQUENCE_MAX
+    return _RING.pack(batch.base_sequence, last, batch.max_timestamp)
 
 
 def _agree(batches: Iterable[StagedBatch]) -> bool:

@@ -5,10 +5,8 @@
 -- after metadata_head. Idempotent: a lock that is held already is taken again. Cost: no I/O.
 CREATE OR REPLACE FUNCTION lock_shards(p_shards smallint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    v_shard smallint;
 BEGIN
-    FOR v_shard IN SELECT DISTINCT s FROM unnest(p_shards) AS s ORDER BY s LOOP
-        PERFORM pg_advisory_xact_lock(shard_lock(), v_shard);
-    END LOOP;
+    -- the sorted sub-query is read row by row: each lock is taken before the next one is asked for
+    PERFORM pg_advisory_xact_lock(shard_lock(), s)
+       FROM (SELECT DISTINCT s FROM unnest(p_shards) AS s ORDER BY s OFFSET 0) AS ascending;
 END $$;

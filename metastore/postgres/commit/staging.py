@@ -96,7 +96,7 @@ class Staged:
             raise InvalidError("commit refused: a file id is named twice in one call")
         self._columns = group_few(files) if _are_few(files) else _checked(files)
 
-    def parameters(self) -> dict[str, PackedArray | bool]:
+    def parameters(self) -> dict[str, PackedArray | bytes | bool]:
         """Return what commit_files.sql takes."""
         c = self._columns
         return {
@@ -127,11 +127,17 @@ class Staged:
             "run_first": pack_int4(c.run_first),
             "run_last": pack_int4(c.run_last),
             "run_time": pack_int8(c.run_time),
+            "part_records": pack_int8(c.part_records),
+            "part_extents": pack_int4(c.part_extents),
+            "part_bytes": pack_int8(c.part_bytes),
+            "part_time": pack_int8(c.part_time),
             "prod_id": pack_int8(c.prod_id),
             "prod_first": pack_int4(c.prod_first),
             "prod_last": pack_int4(c.prod_last),
             "prod_chained": pack_bools(c.prod_chained),
             "recent": pack_int4(c.recent),
+            "prod_recent": pack_int4(c.prod_recent),
+            "ring": c.ring,
         }
 
     def answers(self, number: int, packed: bytes) -> list[BatchAnswer]:

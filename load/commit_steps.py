@@ -1,0 +1,84 @@
+"""Where the time of a commit goes: reads of the clock between the steps of commit_files.sql.
+
+Place: `python -m load.bench_commit --steps`. It replaces the function of the benchmark's own database.
+Invariant: a step begins at a text of the file; a text that is not there once is an error.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+import psycopg
+
+from headrace.metastore.postgres.sql_files import function_files
+from load.bench_commit import CommitBench, CommitWorkload
+
+STEPS = {
+    "cluster, locks of shards": "    SELECT commit_shards, life INTO",
+    "agent, file's row": "    -- Which files are ours",
+    "look-up of partitions and heads": "    -- Are the partitions",
+    "look-up of producers": "    -- Do the producers continue",
+    "layout of the answer": "    IF v_is_txn OR cardinality",
+    "extents, feed, heads": "    -- What readers see",
+    "producers": "    -- What the next commit judges by",
+    "answer": "    -- The answer to the caller",
+}
+"""Each step and the text that it begins with."""
+WITHOUT = {
+    "inserting extents": ("    ), appended AS (", "    ), numbered AS ("),
+    "the feed": ("    ), numbered AS (", "    ), moved AS ("),
+}
+"""Parts of a step, found by leaving them out: from the first text up to the second."""
+WARM = 20
+
+
+def timed(source: str) -> str:
+    """Return the function with a clock; `commit_files.us` has the microseconds of each step of the last call."""
+    for number, text in enumerate(STEPS.values()):
+        if source.count(text) != 1:
+            raise ValueError(f"the step begins elsewhere: text={text!r}")
+        source = source.replace(text, f"    v_at_{number} := clock_timestamp();\n{text}")
+    ends = len(STEPS)
+    clocks = "".join(f"    v_at_{number} timestamptz;\n" for number in range(ends + 1))
+    source = source.replace("DECLARE\n", f"DECLARE\n{clocks}", 1)
+    told = ", ".join(f"extract(epoch FROM v_at_{number + 1} - v_at_{number}) * 1e6" for number in range(ends))
+    told = f"PERFORM set_config('commit_files.us', concat_ws(',', {told}), false);\n"
+    told = f"    v_at_{ends} := clock_timestamp();\n    {told}"
+    head, returned, tail = source.rpartition("        RETURN;\n")
+    last = tail.rindex("END $$;")
+    return f"{head}{told}{returned}{tail[:last]}{told}{tail[last:]}"
+
+
+async def print_steps(bench: CommitBench, workload: CommitWorkload, commits: int) -> None:
+    """Print the least and the middle time of each step, and of the parts in WITHOUT."""
+    (source,) = [file.text for file in function_files() if file.name == "commit_files"]
+    whole = await _measured(bench, workload, commits, source)
+    print(f"{workload.name}, {commits} commits, us (least, median):", flush=True)
+    for name, (least, middle) in zip(STEPS, whole, strict=True):
+        print(f"  {name:34}{least:8.0f}{middle:8.0f}")
+    print(f"  {'all':34}{sum(least for least, _ in whole):8.0f}{sum(middle for _, middle in whole):8.0f}")
+    step = list(STEPS).index("extents, feed, heads")
+    for name, (first, until) in WITHOUT.items():
+        begins = source.index(first)
+        fewer = source[:begins] + source[source.index(until, begins) :]
+        part = await _measured(bench, workload, commits, fewer)
+        print(f"  of these {name:25}{whole[step][0] - part[step][0]:8.0f}", flush=True)
+    _install(bench, source)
+
+
+async def _measured(
+    bench: CommitBench, workload: CommitWorkload, commits: int, source: str
+) -> list[tuple[float, float]]:
+    _install(bench, timed(source))
+    (committer,) = await bench.committers(workload, 1)
+    rows = []
+    for _ in range(WARM + commits):
+        await bench.commit(committer.next_file())
+        ((told,),) = await bench.query("SELECT current_setting('commit_files.us')")
+        rows.append([float(us) for us in told.split(",")])
+    return [(min(column), statistics.median(column)) for column in zip(*rows[WARM:], strict=True)]
+
+
+def _install(bench: CommitBench, source: str) -> None:
+    with psycopg.connect(bench.url, autocommit=True) as connection:
+        connection.execute(source.encode())
