@@ -9,13 +9,40 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Awaitable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _TURNS = 50
 """Turns of the loop that let a chain of callbacks and tasks come to rest."""
+
+
+class CountedThreads(ThreadPoolExecutor):
+    """The threads of a loop's `to_thread`, which knows how many calls are at work."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self.at_work = 0
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> CountedThreads:
+        """Return those of the loop; it gets them with the first call, in place of threads that it has already."""
+        if not isinstance(found := getattr(loop, "_default_executor", None), cls):
+            loop.set_default_executor(found := cls(loop))
+        return found
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        self.at_work += 1
+        future = super().submit(fn, *args, **kwargs)
+        future.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._ended))
+        return future
+
+    def _ended(self) -> None:
+        """Run by the loop just before what waits for the call."""
+        self.at_work -= 1
 
 
 class ManualClock:
@@ -56,13 +83,17 @@ class ManualClock:
     async def run(self, work: Awaitable[T], limit_seconds: float = 3600.0) -> T:
         """The result of `work`, with time moving on by itself whenever all tasks sleep.
 
-        Real I/O (a server, a thread) is waited for in real time. TimeoutError past the limit of virtual time.
+        Real I/O (a server, a thread) is waited for in real time; while a thread works, no time passes. TimeoutError
+        past the limit of virtual time.
         """
+        threads = CountedThreads.of(asyncio.get_running_loop())
         task = asyncio.ensure_future(work)
         end = self._now + limit_seconds
         while not task.done():
             await self.settle()
-            if not task.done() and not self._wake_next(end):
+            if threads.at_work:
+                await asyncio.wait({task}, timeout=0.001)
+            elif not task.done() and not self._wake_next(end):
                 if self._sleepers_left():
                     task.cancel()
                     raise TimeoutError(f"not done after {limit_seconds} s of virtual time")
