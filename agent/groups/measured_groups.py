@@ -16,7 +16,7 @@ from headrace.agent.groups.group_memory import GroupMemory
 MEASURED_AT_ONCE = 500
 """Groups in one turn of the event loop; the next turn measures the next ones."""
 HEARD_AT_ONCE = 1
-"""Of these, groups of which only heartbeats came."""
+"""How many of these may be groups of which only heartbeats came."""
 
 
 class MeasuredGroups:
@@ -25,7 +25,7 @@ class MeasuredGroups:
     def __init__(self, memory: GroupMemory) -> None:
         self._memory = memory
         self.changed: dict[str, None] = {}
-        """In the order in which they changed."""
+        """The groups that changed, in that order."""
         self._heard: dict[str, None] = {}
 
     def note(self, group_id: str, *, is_same: bool) -> None:

@@ -1,6 +1,6 @@
-"""Ports of 127.0.0.1 for servers that do not say which one they got.
+"""Finds out whether a server has begun to listen on 127.0.0.1.
 
-Place: under kafka_target.py and s3_rig.py.
+Place: under s3_rig.py, and the torture that kills Kafka's servers. Ports come from config/free_ports.py.
 """
 
 from __future__ import annotations
@@ -9,6 +9,6 @@ import socket
 
 
 def accepts(port: int) -> bool:
-    """Say whether a server listens there."""
+    """Return whether a server listens there."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
