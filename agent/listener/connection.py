@@ -49,7 +49,7 @@ _LINK_INFLIGHT_MAX = 100_000
 """Requests in progress of a link from another agent, which has the requests of many clients; they are limited by the
 memory for requests."""
 _OTHERS_INFLIGHT_MAX = 64
-"""Requests that are not Produce and whose replies are not sent: each is a task, which may be a long one, and then a
+"""Requests that are not Produce, until their replies are sent: each is a task, which may be a long one, and then a
 reply that waits for earlier ones. A Produce request costs no more than its counted memory, and producers that do not
 wait for answers send one for each few records.
 """

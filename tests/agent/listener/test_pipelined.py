@@ -74,7 +74,7 @@ async def _in_order(client: Client, count: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_answers_come_in_order_whatever_their_api_and_limit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_of_apis_with_different_limits_come_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Produce requests and others have different limits, and end in any order."""
     monkeypatch.setattr(connection_module, "_OTHERS_INFLIGHT_MAX", 4)
     rng, gate, count, most = random.Random(seed), Gate(), 60, 12
