@@ -16,7 +16,7 @@ from tests.agent.produce.produce_world import ProduceWorld
 pytestmark = pytest.mark.requirement("X7")
 BATCH = encode_batch([Record(0, 1_700_000_000_000, None, b"")], base_offset=0)
 TOPIC, PARTITIONS = "t", 300
-CASES = {"one batch each": (300, 1, 0), "a batch for many partitions": (8, 300, 0), "nothing": (8, 1, 3_000)}
+CASES = {"one batch each": (300, 1, 0), "a batch for many partitions": (8, 300, 0), "nothing": (3, 1, 2_000)}
 """(requests, batches of each, partitions of each without a batch)."""
 
 
