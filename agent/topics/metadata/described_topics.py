@@ -65,9 +65,7 @@ class DescribedTopics:
             await slices.did(len(some) * BLOCK // block)
         return topics
 
-    async def named(
-        self, request: Request, entity: Any, access: Access
-    ) -> tuple[Routes, list[TopicImage | TopicError]]:
+    async def named(self, request: Request, entity: Any) -> tuple[Routes, list[TopicImage | TopicError]]:
         """Return each topic that the request names, and the routes of the newest image, which they are from."""
         if request.api_version < _FIRST_VERSION_WITH_TOPIC_IDS and any(_asks_by_id(topic) for topic in entity.topics):
             return self._cluster.routes, [_malformed(topic) for topic in entity.topics]
@@ -84,7 +82,7 @@ class DescribedTopics:
                 reachable = False
         if reachable and self._auto_create_topics() and getattr(entity, "allow_auto_topic_creation", True):
             missing = _missing(self._cluster.image, wanted)
-            if not access.allows(AclOperation.CREATE, AclResource.CLUSTER):
+            if not self._may_create_all(request):
                 names = [each for each in missing if isinstance(each, str)]
                 refused = {name: _DENIED for name in names if not self._may(request, AclOperation.CREATE, name)}
                 missing = [each for each in missing if each not in refused]
@@ -101,6 +99,12 @@ class DescribedTopics:
         if isinstance(topic, TopicError) or self._may(request, AclOperation.DESCRIBE, topic.name):
             return topic
         return TopicError(None, topic.topic_id, _DENIED)
+
+    def _may_create_all(self, request: Request) -> bool:
+        """Return whether the client may create topics of any name; a denial is not reported, each name is asked next."""
+        if self._authorizer is None:
+            return True
+        return self._authorizer.access(request.connection).allows(AclOperation.CREATE, AclResource.CLUSTER)
 
     def _may(self, request: Request, operation: AclOperation, name: str) -> bool:
         return self._authorizer is None or self._authorizer.require(request, operation, _TOPIC, name)

@@ -5,15 +5,16 @@ Invariant: answered from one image, without a query; the agent catches up first 
 name or id, or may have an old count (newest_counts.py). An answer without unknown topics is encoded once per (image,
 version, client zone, listener, request body, what the client may do) and reused. Agents are shown with their addresses
 of the listener on which the request came in (KIP-103). Partition counts go only to clients that ask for them. A topic
-that a client may not describe is not said to exist. A long answer is computed in slices (work_slices.py), one at a time
-in the agent: clients that wait for the same one share it. At its end, a topic that may have another count by now is
-shown as LEADER_NOT_AVAILABLE.
+that a client may not describe is not said to exist: it may what the ACLs said when the image was taken, so a topic that
+was created later than a right ended is not shown. A long answer is computed in slices (work_slices.py), one at a time
+in the agent (long_answers.py): clients that wait for the same one share it. It begins only when there is room for
+replies, and is not computed for a client that has gone. At its end, a topic that may have another count by now is shown
+as LEADER_NOT_AVAILABLE.
 Source: KIP-4, KIP-253 (counts), KIP-204/430 (authorized operations), KIP-516 (topic ids), KIP-1102 (top-level error).
 """
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,14 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.agent.limits.refusal_log import OnRefused, unheard
 from headrace.agent.topics.metadata.described_topics import DescribedTopics
-from headrace.agent.topics.metadata.encoded_answers import AnswerKey, EncodedAnswers, ShownAgents, answer_key
+from headrace.agent.topics.metadata.encoded_answers import (
+    AnswerKey,
+    EncodedAnswer,
+    EncodedAnswers,
+    ShownAgents,
+    answer_key,
+)
+from headrace.agent.topics.metadata.long_answers import LongAnswers
 from headrace.agent.topics.metadata.metadata_counts import CountsOfTopics
 from headrace.agent.topics.metadata.metadata_response import MetadataRendering, TopicError
 from headrace.agent.topics.metadata.work_slices import TOPIC_UNITS, UNITS_MAX, WorkSlices
@@ -52,8 +60,8 @@ class _Asked:
     schema: Schema
     entity: Any
     zone: str | None
-    access: Access
     key: AnswerKey | None
+    """With what the client may do when the request arrived."""
     number: int
     """The number of the newest image when the request arrived."""
     unknown: frozenset[uuid.UUID]
@@ -66,6 +74,8 @@ class _Found(NamedTuple):
 
     number: int
     routes: Routes
+    access: Access
+    """What the client may do, by this image."""
     topics: list[TopicImage | TopicError]
 
 
@@ -95,7 +105,7 @@ class Metadata:
         self._topics = DescribedTopics(cluster, creation, auto_create_topics, authorizer)
         self._agents = ShownAgents()
         self._kept = EncodedAnswers()
-        self._long_answer = asyncio.Lock()
+        self._long = LongAnswers()
 
     @property
     def in_use_bytes(self) -> int:
@@ -105,42 +115,75 @@ class Metadata:
     async def __call__(self, request: Request) -> Response:
         zone = zone_of(request.client_id)
         zone = zone if self._cluster.routes.has_zone(zone) else None
-        access = FULL_ACCESS if self._authorizer is None else self._authorizer.access(request.connection)
-        key = answer_key(request, zone, access)
+        key = answer_key(request, zone, self._access(request))
         unknown = NONE if self._newest is None or self._newest.are_known() else await self._newest.find()
         number = self._kept.number(self._cluster.image)
         if not unknown and (kept := self._kept.get(key, number)):
-            return _with_correlation(request, kept)
+            return _with_correlation(request, kept.response)
         schema, entity = decode(request)
-        asked = _Asked(request, schema, entity, zone, access, key, number, unknown, self._slices())
+        asked = _Asked(request, schema, entity, zone, key, number, unknown, self._slices())
         if entity.topics is None or (request.api_version == 0 and not entity.topics):
             return await self._one_at_a_time(asked, None)
-        routes, topics = await self._topics.named(request, entity, access)
-        found = _Found(self._kept.number(routes.image), routes, topics)
+        routes, topics = await self._topics.named(request, entity)
+        found = _Found(self._kept.number(routes.image), routes, self._access(request), topics)
         if _units(topics) > UNITS_MAX:
             return await self._one_at_a_time(asked, found)
-        return await self._answer(asked, found)
+        if found.number != number:
+            asked.slices.has_paused = True
+        return (await self._answer(asked, found)).response
+
+    def _access(self, request: Request) -> Access:
+        """Return what the client may do now."""
+        return FULL_ACCESS if self._authorizer is None else self._authorizer.access(request.connection)
 
     async def _one_at_a_time(self, asked: _Asked, found: _Found | None) -> Response:
-        """Return a long answer, or what was encoded since the request arrived. `found`: None for all topics."""
-        if self._long_answer.locked():
-            asked.slices.has_paused = True
-        async with self._long_answer:
-            if not asked.unknown and (kept := self._kept.get(asked.key, asked.number)):
-                image = self._kept.image
-                if not await self._changed(image, image.topics_by_id.values()):
-                    return _with_correlation(asked.request, kept)
+        """Return a long answer, or what was encoded since the request arrived: nothing, if the client has gone.
+        `found`: None for all topics.
+        """
+        asked.slices.has_paused = True
+        key = None if asked.unknown else asked.key
+        while (turn := self._long.joined(key)) is not None:
+            answer = await turn.wait()
+            if asked.request.connection.closed:
+                return Response()
+            if answer is not None and (response := await self._reused(asked, answer)) is not None:
+                return response
+        async with self._long.turn(key) as own:
+            if await self._has_gone(asked.request):
+                return Response()
+            kept = None if asked.unknown else self._kept.get(asked.key, asked.number)
+            if kept is not None and (response := await self._reused(asked, kept)) is not None:
+                own.answer = kept
+                return response
             if found is None:
-                routes = self._cluster.routes
+                routes, access = self._cluster.routes, self._access(asked.request)
                 number = self._kept.number(routes.image)
-                found = _Found(number, routes, await self._topics.every(routes.image, asked.access, asked.slices))
-            return await self._answer(asked, found)
+                topics = await self._topics.every(routes.image, access, asked.slices)
+                found = _Found(number, routes, access, topics)
+            answer = await self._answer(asked, found)
+            own.answer = answer if answer.is_whole else None
+            return answer.response
 
-    async def _answer(self, asked: _Asked, found: _Found) -> Response:
+    async def _reused(self, asked: _Asked, answer: EncodedAnswer) -> Response | None:
+        """Return what was encoded for another request; None if this one needs a newer answer."""
+        if answer.number < asked.number:
+            return None
+        if await self._has_gone(asked.request):
+            return Response()
+        if await self._changed(answer.image, answer.image.topics_by_id.values()):
+            return None
+        return _with_correlation(asked.request, answer.response)
+
+    async def _has_gone(self, request: Request) -> bool:
+        """Wait until there is room for one more reply, then return whether the client has disconnected."""
+        await request.connection.replies.reserve(0)
+        return request.connection.closed
+
+    async def _answer(self, asked: _Asked, found: _Found) -> EncodedAnswer:
         """Encode the topics, and keep the answer if it describes all of them."""
         request, slices = asked.request, asked.slices
         topics = [_unless_unknown(topic, asked.unknown) for topic in found.topics] if asked.unknown else found.topics
-        rendering = self._rendering(asked, found.routes)
+        rendering = self._rendering(asked, found)
         with_counts = self._counts if asked.schema.flexible and asks_for_counts(request.body) else None
         shown = [await _encoded(rendering, topic, with_counts, slices) for topic in topics]
         if slices.has_paused:
@@ -166,18 +209,19 @@ class Metadata:
         if with_counts is not None:
             body = with_counts_tag(body, [counts for _, counts in shown if counts])
         response = Response([response_header(request.correlation_id, asked.schema.flexible), body])
-        if asked.key is not None and not errors:
-            self._kept.keep(asked.key, found.number, found.routes.image, response)
-        return response
+        answer = EncodedAnswer(found.number, found.routes.image, response, is_whole=not errors)
+        if asked.key is not None and answer.is_whole:
+            self._kept.keep((*asked.key[:-1], found.access), answer)
+        return answer
 
     async def _changed(self, image: MetadataImage, topics: Iterable[TopicImage]) -> frozenset[uuid.UUID]:
         """Ids of the image's topics that must not be described from it any more."""
         return NONE if self._newest is None else await self._newest.changed_since(image, topics)
 
-    def _rendering(self, asked: _Asked, routes: Routes) -> MetadataRendering:
+    def _rendering(self, asked: _Asked, found: _Found) -> MetadataRendering:
         listener = asked.request.connection.listener
         return MetadataRendering(
-            routes,
+            found.routes,
             asked.schema,
             self._cluster.cluster_id,
             asked.zone,
@@ -185,7 +229,7 @@ class Metadata:
             virtual_node(self._shared, listener),
             topic_operations=getattr(asked.entity, "include_topic_authorized_operations", False),
             cluster_operations=getattr(asked.entity, "include_cluster_authorized_operations", False),
-            access=asked.access,
+            access=found.access,
         )
 
     def _first_part(self, rendering: MetadataRendering) -> bytes:
