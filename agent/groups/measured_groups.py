@@ -36,7 +36,7 @@ class MeasuredGroups:
         (self._heard if is_same else self.changed)[group_id] = None
 
     def forget(self, group_id: str) -> None:
-        """The group was released, and uses nothing. Clients can make new groups faster than HEARD_AT_ONCE are measured."""
+        """The group was released, and uses nothing. New groups may come faster than HEARD_AT_ONCE are measured."""
         self.changed.pop(group_id, None)
         self._heard.pop(group_id, None)
         self._memory.measured(group_id, {})

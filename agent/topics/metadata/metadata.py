@@ -5,11 +5,11 @@ Invariant: answered from one image, without a query; the agent catches up first 
 name or id, or may have an old count (newest_counts.py). An answer without unknown topics is encoded once per (image,
 version, client zone, listener, request body, what the client may do) and reused. Agents are shown with their addresses
 of the listener on which the request came in (KIP-103). Partition counts go only to clients that ask for them. A topic
-that a client may not describe is not said to exist: it may what the ACLs said when the image was taken, so a topic that
-was created later than a right ended is not shown. A long answer is computed in slices (work_slices.py), one at a time
-in the agent (long_answers.py): clients that wait for the same one share it. It begins only when there is room for
-replies, and is not computed for a client that has gone. At its end, a topic that may have another count by now is shown
-as LEADER_NOT_AVAILABLE.
+that a client may not describe is not said to exist. The ACLs are those of the answer's image: a topic that was created
+after a right had ended is not shown. A long answer is computed in slices (work_slices.py), one at a time in the agent
+(long_answers.py): clients that wait for the same one share it. It begins only when there is room for replies, and is
+not computed for a client that has gone. At its end, a topic that may have another count by now is shown as
+LEADER_NOT_AVAILABLE.
 Source: KIP-4, KIP-253 (counts), KIP-204/430 (authorized operations), KIP-516 (topic ids), KIP-1102 (top-level error).
 """
 
@@ -78,6 +78,11 @@ class _Found(NamedTuple):
     """What the client may do, by this image."""
     topics: list[TopicImage | TopicError]
 
+    @property
+    def image(self) -> MetadataImage:
+        """The image of all of it."""
+        return self.routes.image
+
 
 class Metadata:
     """Answer Metadata with topics, partitions and agents."""
@@ -124,9 +129,10 @@ class Metadata:
         asked = _Asked(request, schema, entity, zone, key, number, unknown, self._slices())
         if entity.topics is None or (request.api_version == 0 and not entity.topics):
             return await self._one_at_a_time(asked, None)
-        routes, topics = await self._topics.named(request, entity)
-        found = _Found(self._kept.number(routes.image), routes, self._access(request), topics)
-        if _units(topics) > UNITS_MAX:
+        named = await self._topics.asked_for(request, entity, asked.slices)
+        found = self._found_now(request)
+        found.topics.extend(await self._topics.named(found.image, found.access, request, named, asked.slices))
+        if _units(found.topics) > UNITS_MAX:
             return await self._one_at_a_time(asked, found)
         if found.number != number:
             asked.slices.has_paused = True
@@ -135,6 +141,11 @@ class Metadata:
     def _access(self, request: Request) -> Access:
         """Return what the client may do now."""
         return FULL_ACCESS if self._authorizer is None else self._authorizer.access(request.connection)
+
+    def _found_now(self, request: Request) -> _Found:
+        """Return no topics yet, of the newest image."""
+        routes = self._cluster.routes
+        return _Found(self._kept.number(routes.image), routes, self._access(request), [])
 
     async def _one_at_a_time(self, asked: _Asked, found: _Found | None) -> Response:
         """Return a long answer, or what was encoded since the request arrived: nothing, if the client has gone.
@@ -156,10 +167,8 @@ class Metadata:
                 own.answer = kept
                 return response
             if found is None:
-                routes, access = self._cluster.routes, self._access(asked.request)
-                number = self._kept.number(routes.image)
-                topics = await self._topics.every(routes.image, access, asked.slices)
-                found = _Found(number, routes, access, topics)
+                found = self._found_now(asked.request)
+                found.topics.extend(await self._topics.every(found.image, found.access, asked.slices))
             answer = await self._answer(asked, found)
             own.answer = answer if answer.is_whole else None
             return answer.response
@@ -185,31 +194,27 @@ class Metadata:
         topics = [_unless_unknown(topic, asked.unknown) for topic in found.topics] if asked.unknown else found.topics
         rendering = self._rendering(asked, found)
         with_counts = self._counts if asked.schema.flexible and asks_for_counts(request.body) else None
-        shown = [await _encoded(rendering, topic, with_counts, slices) for topic in topics]
+        encoded, counts = list[bytes](), list[bytes]()
+        for topic in topics:
+            encoded.append(await _encoded(rendering, topic, slices))
+            counts.append(b"" if with_counts is None else _counts(with_counts, found.image, topic))
+        await slices.did(len(topics))  # what follows takes some 20 ms for 100,000 topics
         if slices.has_paused:
-            changed = await self._changed(
-                found.routes.image, [topic for topic in topics if isinstance(topic, TopicImage)]
-            )
+            changed = await self._changed(found.image, [topic for topic in topics if isinstance(topic, TopicImage)])
             for place, topic in enumerate(topics) if changed else ():
                 topics[place] = _unless_unknown(topic, changed)
                 if topics[place] is not topic:
-                    shown[place] = await _encoded(rendering, topics[place], None, slices)
+                    encoded[place], counts[place] = await _encoded(rendering, topics[place], slices), b""
         errors = [topic for topic in topics if isinstance(topic, TopicError)]
         for error in errors:
             if error.name in INTERNAL_TOPICS:
                 self._on_refused(request, f"no topic {error.name}: {INTERNAL_TOPICS[error.name]}")
-        body = b"".join(
-            (
-                self._first_part(rendering),
-                size_prefix(len(topics), asked.schema.flexible),
-                *(encoded for encoded, _ in shown),
-                rendering.end(),
-            )
-        )
+        begin = self._first_part(rendering), size_prefix(len(topics), asked.schema.flexible)
+        body = b"".join((*begin, *encoded, rendering.end()))
         if with_counts is not None:
-            body = with_counts_tag(body, [counts for _, counts in shown if counts])
+            body = with_counts_tag(body, list(filter(None, counts)))
         response = Response([response_header(request.correlation_id, asked.schema.flexible), body])
-        answer = EncodedAnswer(found.number, found.routes.image, response, is_whole=not errors)
+        answer = EncodedAnswer(found.number, found.image, response, is_whole=not errors)
         if asked.key is not None and answer.is_whole:
             self._kept.keep((*asked.key[:-1], found.access), answer)
         return answer
@@ -239,15 +244,16 @@ class Metadata:
         return self._agents.encoded(rendering.image, version, listener, rendering.agents)
 
 
-async def _encoded(
-    rendering: MetadataRendering, topic: TopicImage | TopicError, counts: CountsOfTopics | None, slices: WorkSlices
-) -> tuple[bytes, bytes]:
-    """Return the bytes of a topic, and those of its counts: none if they are not asked for, or it is not described."""
+async def _encoded(rendering: MetadataRendering, topic: TopicImage | TopicError, slices: WorkSlices) -> bytes:
     if isinstance(topic, TopicError):
         await slices.did(TOPIC_UNITS)
-        return rendering.error(topic), b""
-    encoded = await rendering.topic(topic, slices)
-    return encoded, b"" if counts is None else counts_of_topic(counts(rendering.image, topic))
+        return rendering.error(topic)
+    return await rendering.topic(topic, slices)
+
+
+def _counts(counts: CountsOfTopics, image: MetadataImage, topic: TopicImage | TopicError) -> bytes:
+    """Return the bytes of the topic's counts; none if it is not described."""
+    return b"" if isinstance(topic, TopicError) else counts_of_topic(counts(image, topic))
 
 
 def _units(topics: Sequence[TopicImage | TopicError]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 from kafka.protocol.producer import AddOffsetsToTxnRequest
 from kio.schema.errors import ErrorCode
