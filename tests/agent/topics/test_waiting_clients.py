@@ -100,7 +100,7 @@ async def test_those_that_joined_one_that_was_cancelled_are_answered(computed: l
 
 async def most_in_use() -> tuple[int, int]:
     """Return the most bytes of replies, and the largest reply, when clients ask for many topics and read nothing for a
-    while. Each has an answer of its own.
+    while. No two ask for the same.
     """
     view = view_of(image([topic(number, 12) for number in range(20)], agents(3)))
     handler = handler_of(view)

@@ -66,7 +66,7 @@ async def test_a_group_that_was_released_is_not_measured_any_more(world: GroupsW
     assert held.memory.in_use_bytes == 0
 
 
-async def test_only_agents_that_change_make_an_agent_look_whose_all_groups_are(
+async def test_only_a_change_of_agents_makes_an_agent_judge_all_of_its_groups(
     world: GroupsWorld, fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = world.home.requests.groups
