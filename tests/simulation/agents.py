@@ -23,6 +23,7 @@ from headrace.agent.fetch.service import FetchService
 from headrace.agent.listener.produce_bytes import ProduceBytes
 from headrace.agent.peers.channel import ZONE_CACHE_KEY
 from headrace.agent.produce.pipeline import Callbacks, ProduceMetastore, ProducePipeline
+from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
 from headrace.agent.produce.trace import FileTrace
 from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.transactions.init_producer_id import InitProducerId
@@ -214,6 +215,11 @@ class Process:
         while self.in_progress[ApiKey.PRODUCE]:
             await self.clock.sleep(RETRY_SECONDS)
         await self.produce.drain()
+
+    def waits_at_a_gap(self) -> bool:
+        """Return whether it lets a producer wait for an earlier batch that another agent may have (decision 82)."""
+        since = [notes.gap[1] for notes in self.produce._refused._producers.values() if notes.gap]
+        return any(self.clock.monotonic() - seen < ELSEWHERE_SECONDS for seen in since)
 
     async def _watch_life(self) -> None:
         """Do the same as metastore/life/watch.py does it, with the position noted each time."""

@@ -16,13 +16,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
 from tests.simulation.agents import Process, SimulatedAgent
 from tests.simulation.alarm import alarm
 from tests.simulation.bucket import Bucket
 from tests.simulation.check import find_problems
 from tests.simulation.check_flushes import Flush
 from tests.simulation.cleaner import SimulatedCleaner
-from tests.simulation.clocks import EPOCH_MS, SimulatedClock
+from tests.simulation.clocks import CLOCK_RATES, EPOCH_MS, SimulatedClock
 from tests.simulation.compactor import SimulatedCompactor
 from tests.simulation.consumers import Consumer, OffsetAsker, Reader
 from tests.simulation.database import Database
@@ -49,6 +50,8 @@ from tests.simulation.sweeper import Sweeper
 
 CALM_SECONDS_MAX = 60.0
 """After the last fault, all clients must finish within this time."""
+GAP_SECONDS_MAX = ELSEWHERE_SECONDS / CLOCK_RATES[0] + 5.0
+"""An agent's wait at a gap by the slowest clock, and what clients need after it."""
 FINAL_POLLS_MAX = 40
 LOOK_SECONDS = 0.1
 
@@ -293,9 +296,16 @@ class World:
     async def _finish(
         self, producing: list[asyncio.Task[None]], producers: list[IdempotentProducer | PlainProducer]
     ) -> None:
-        if producing and (await asyncio.wait(producing, timeout=CALM_SECONDS_MAX))[1]:
-            left = [str(batch) for producer in producers for batch in producer.unresolved()]
-            self.report(Kind.STUCK, f"producers do not come to an end: {left}")
+        """Let producers end. Each agent may wait at a gap once more in the calm (decision 82)."""
+        if not producing:
+            return
+        for limit in (CALM_SECONDS_MAX, *[GAP_SECONDS_MAX] * len(self.agents)):
+            if not (await asyncio.wait(producing, timeout=limit))[1]:
+                return
+            if not any(agent.process and agent.process.waits_at_a_gap() for agent in self.agents):
+                break
+        left = [str(batch) for producer in producers for batch in producer.unresolved()]
+        self.report(Kind.STUCK, f"producers do not come to an end: {left}")
 
     async def wait_for_the_late(self) -> None:
         """Messages under way arrive, even without a receiver."""

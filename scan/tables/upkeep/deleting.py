@@ -106,10 +106,13 @@ class RowDeletion:
     is_stopped: Callable[[], bool] = lambda: False
     _seen: set[str] = field(default_factory=set)
     """Files without such a row."""
+    _replaced: set[str] = field(default_factory=set)
+    """Files that a commit of this deletion took out."""
 
     def delete(self, replacer: Replacer) -> DeletedRows:
         """Delete, commit after commit. UnavailableError: the table changed again and again, or the catalog does not
-        answer: what was committed stays. TableError: the table cannot be changed here.
+        answer: what was committed stays. TableError: the table cannot be changed here, or a file that a commit took out
+        is in it again (rolled back by another engine).
         """
         total, lost = DeletedRows(), 0
         while not self.is_stopped():
@@ -125,6 +128,7 @@ class RowDeletion:
             if outcome is CommitOutcome.COMMITTED:
                 total = DeletedRows(*(have + more for have, more in zip(total, done, strict=True)))
                 self._seen |= {each.file_path for each in what.added}
+                self._replaced |= {each.file_path for each in what.replaced}
             elif outcome is CommitOutcome.UNKNOWN:
                 raise UnavailableError(f"the catalog did not answer: {name_of(table)}: try again")
             elif (lost := lost + 1) == ATTEMPTS:
@@ -138,6 +142,8 @@ class RowDeletion:
         rows = rewritten = size = 0
         try:
             for file in self._files(table):
+                if file.file_path in self._replaced:
+                    raise TableError(f"{name_of(table)} has a file again that was taken out of it: {file.file_path}")
                 judge = _all_older if self.whole_files else _kept_of
                 kept, deleted = judge(table, self.condition, file)
                 if not deleted:

@@ -18,6 +18,7 @@ from headrace.cli.topic_tables.work import OpenTables
 from headrace.scan.cluster import ScannedCluster
 from headrace.scan.errors import ForeignTableError, OptionError, TableError
 from headrace.scan.tables.catalog import CatalogAddress
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.live_files import KnownManifests
 from headrace.scan.tables.upkeep.deleting import RowDeletion, condition_of, count_rows, with_key
 from headrace.scan.tables.upkeep.replacing import Replacer
@@ -84,6 +85,18 @@ async def test_a_condition_takes_what_is_true_and_keeps_what_is_null(
     assert count_rows(table, Or(EqualTo("offset", 1), with_key(table, b"key-1"))).rows == 3, "true with a null in it"
     RowDeletion(~with_key(table, b"key-1")).delete(Replacer(tables.load, KnownManifests()))
     assert [row.key for row in tables.rows()] == [None, b"key-1", None, b"key-1"]
+
+
+async def test_a_deletion_ends_when_a_file_comes_back(world: ScanWorld, tables: Tables) -> None:
+    """Another engine may roll the table back after each commit."""
+    await written(world, tables, 1)
+    deletion = RowDeletion(with_key(tables.load(), b"key-0"))
+    with (
+        mock.patch.object(Replacer, "replace", return_value=CommitOutcome.COMMITTED) as replace,
+        pytest.raises(TableError, match="has a file again"),
+    ):
+        deletion.delete(Replacer(tables.load, KnownManifests()))
+    assert replace.call_count == 1
 
 
 async def test_bad_conditions_are_named(world: ScanWorld, tables: Tables, command: OpenTables) -> None:
