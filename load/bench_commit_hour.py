@@ -219,8 +219,8 @@ def main() -> None:
         with EmbeddedPostgres(Path(place), max_connections=CONNECTIONS) as url:
             samples = run(url, args)
     args.out.mkdir(parents=True, exist_ok=True)
-    told = {name: value for name, value in vars(args).items() if name != "out"}
-    (args.out / "commits.json").write_text(json.dumps({"machine": state} | told | {"samples": samples}) + "\n")
+    asked = {name: value for name, value in vars(args).items() if name != "out"}
+    (args.out / "commits.json").write_text(json.dumps({"machine": state} | asked | {"samples": samples}) + "\n")
     title = f"{args.committers} committers, files of {args.extents} x {args.batches} batches, {args.shards} shards"
     draw(samples, title, args.out / "commits.png")
 

@@ -24,13 +24,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from headrace.agent.cluster.routing import Routes
 from headrace.agent.fetch.index.assigned_followers import assigned_shards
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.metastore.api.agents import LEADER_SPREAD
-from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import (
     BrokerEndpoint,
     FeatureLevelRecord,
@@ -48,11 +47,13 @@ from headrace.protocol.request import ClientConnection, Request
 from headrace.protocol.wire import uvarint
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
+from load.image_view import ImageView
 from load.machine_state import machine_state
 
 T = TypeVar("T")
 ROUNDS = 3
 ANSWER_PARTITIONS = 10_000
+ANSWER_SHARDS = 8
 CLUSTER_PARTITIONS = 100_000
 METADATA_KEY, METADATA_VERSION = 3, 12
 ALL_TOPICS = bytes(4)
@@ -131,38 +132,12 @@ def measure_image(topics: int, partitions: int) -> None:
     )
 
 
-class View:
-    """Implements agent.cluster.view.ClusterView on one image, which the benchmark replaces."""
-
-    cluster_id = "bench"
-    node_id = 1
-    broker_epoch = 0
-
-    def __init__(self, image: MetadataImage, commit_shards: int = 8) -> None:
-        self.image, self.commit_shards = image, commit_shards
-        self._routes = Routes(image, commit_shards)
-
-    @property
-    def routes(self) -> Routes:
-        if self._routes.image is not self.image:
-            self._routes = Routes(self.image, self.commit_shards, self._routes)
-        return self._routes
-
-    async def catch_up(self) -> MetadataImage:
-        return self.image
-
-    def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        return self.routes.leader(partition_key, zone)
-
-    def coordinator(self, group_id: str) -> AgentImage | None:
-        return self.routes.coordinator(group_id)
-
-    def handler(self) -> Metadata:
-        """Return the handler of Metadata, which has no answer yet."""
-        creation = TopicCreation(
-            self, object.__new__(PostgresMetastore), SystemClock(), random.Random(1), lambda: TopicDefaults(1, 1)
-        )
-        return Metadata(self, creation, lambda: False, shared=None, counts=None)
+def metadata_handler(view: ImageView) -> Metadata:
+    """Return the handler of Metadata, which has no answer yet."""
+    creation = TopicCreation(
+        view, object.__new__(PostgresMetastore), SystemClock(), random.Random(1), lambda: TopicDefaults(1, 1)
+    )
+    return Metadata(view, creation, lambda: False, shared=None, counts=None)
 
 
 def a_request(body: bytes, zone: str | None = None) -> Request:
@@ -186,7 +161,7 @@ def one_topic(name: str) -> bytes:
 async def measure_answer() -> None:
     """Metadata of 10,000 partitions: the first time for an image, and again."""
     log = topic_log(100, ANSWER_PARTITIONS // 100)
-    cluster = View(apply(MetadataImage(), log + agent_log(len(log), 3)))
+    cluster = ImageView(apply(MetadataImage(), log + agent_log(len(log), 3)), ANSWER_SHARDS)
     request = a_request(ALL_TOPICS)
 
     async def cost(answer: Callable[[], Awaitable[object]]) -> float:
@@ -197,8 +172,8 @@ async def measure_answer() -> None:
             figures.append(time.process_time() - began)
         return min(figures)
 
-    warm = cluster.handler()
-    cold_s = await cost(lambda: cluster.handler()(request))
+    warm = metadata_handler(cluster)
+    cold_s = await cost(lambda: metadata_handler(cluster)(request))
     response = await warm(request)
     cached_s = await cost(lambda: warm(request))
     size = sum(len(part) for part in response.buffers or ())
@@ -248,9 +223,9 @@ async def measure_cluster(title: str, shape: tuple[int, int], agents: int, shard
     image = apply(MetadataImage(), log)
     tune_collector()  # as an agent does
     print(f"\n{title}: {topics:,} topics x {partitions}, {agents:,} agents, {shards:,} shards, leader.spread {level}")
-    view = View(image, shards)
-    await _answers(view, "first after the start", view.handler())
-    handler = view.handler()
+    view = ImageView(image, shards)
+    await _answers("first after the start", metadata_handler(view))
+    handler = metadata_handler(view)
     await handler(a_request(one_topic("topic-000007"), "a"))
     await handler(a_request(ALL_TOPICS, "a"))
     newcomer = agent_log(image.offset, 1, first_node_id=agents + 1)
@@ -264,13 +239,13 @@ async def measure_cluster(title: str, shape: tuple[int, int], agents: int, shard
         step_s, view.image = timed(partial(apply, view.image, records))
         routes_s, _ = timed(lambda: view.routes)
         print(f"  {what}: image {step_s * 1e3:.2f} ms, routes {routes_s * 1e3:.2f} ms", flush=True)
-        await _answers(view, "  then", handler)
+        await _answers("  then", handler)
     zones = {agent.node_id: agent.rack for agent in view.image.live_agents()}
     assigned_s = least(lambda: assigned_shards(1, zones, shards))
     print(f"  shards of the feed that an agent is assigned: {assigned_s * 1e3:.1f} ms", flush=True)
 
 
-async def _answers(view: View, title: str, handler: Metadata) -> None:
+async def _answers(title: str, handler: Metadata) -> None:
     """Metadata of one topic, and of all."""
     one_s = await _timed_answer(handler, a_request(one_topic("topic-000007"), "a"))
     other_s = await _timed_answer(handler, a_request(one_topic("topic-000008"), "a"))

@@ -78,16 +78,16 @@ def main() -> None:
         size = produce(server.bootstrap, args.megabytes * 1_000_000, args.record_bytes, "none")
         ways = [way for number in range(args.rounds) for way in one_round(server, Path(place), number)]
     for each in ways:
-        print(told(each, size))
+        print(line_about(each, size))
     for name in dict.fromkeys(each.name for each in ways):
         mine = [each for each in ways if each.name == name]
         middle = Way(f"median {name}", *(statistics.median(part) for part in zip(*(e[1:] for e in mine), strict=True)))
-        print(told(middle, size))
+        print(line_about(middle, size))
     print(machine_state())
 
 
-def told(way: Way, size: int) -> str:
-    """A line about one way."""
+def line_about(way: Way, size: int) -> str:
+    """Return the line that is printed about one way."""
     return (
         f"{way.name}: {size / way.seconds / 1e6:.1f} MB/s, {way.cpu / size * 1e9:.2f} CPU s/GB,"
         f" agent {way.agent_cpu / size * 1e9:.2f} CPU s/GB"

@@ -41,12 +41,12 @@ def timed(source: str) -> str:
     ends = len(STEPS)
     clocks = "".join(f"    v_at_{number} timestamptz;\n" for number in range(ends + 1))
     source = source.replace("DECLARE\n", f"DECLARE\n{clocks}", 1)
-    told = ", ".join(f"extract(epoch FROM v_at_{number + 1} - v_at_{number}) * 1e6" for number in range(ends))
-    told = f"PERFORM set_config('commit_files.us', concat_ws(',', {told}), false);\n"
-    told = f"    v_at_{ends} := clock_timestamp();\n    {told}"
+    durations = ", ".join(f"extract(epoch FROM v_at_{number + 1} - v_at_{number}) * 1e6" for number in range(ends))
+    report = f"PERFORM set_config('commit_files.us', concat_ws(',', {durations}), false);\n"
+    report = f"    v_at_{ends} := clock_timestamp();\n    {report}"
     head, returned, tail = source.rpartition("        RETURN;\n")
     last = tail.rindex("END $$;")
-    return f"{head}{told}{returned}{tail[:last]}{told}{tail[last:]}"
+    return f"{head}{report}{returned}{tail[:last]}{report}{tail[last:]}"
 
 
 async def print_steps(bench: CommitBench, workload: CommitWorkload, commits: int) -> None:
@@ -74,8 +74,8 @@ async def _measured(
     rows = []
     for _ in range(WARM + commits):
         await bench.commit(committer.next_file())
-        ((told,),) = await bench.query("SELECT current_setting('commit_files.us')")
-        rows.append([float(us) for us in told.split(",")])
+        ((reported,),) = await bench.query("SELECT current_setting('commit_files.us')")
+        rows.append([float(us) for us in reported.split(",")])
     return [(min(column), statistics.median(column)) for column in zip(*rows[WARM:], strict=True)]
 
 

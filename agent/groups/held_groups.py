@@ -139,11 +139,11 @@ class HeldGroups:
             return ErrorCode.coordinator_not_available
         return ErrorCode.none if coordinator.node_id == self._cluster.node_id else ErrorCode.not_coordinator
 
-    def perform(self, held: Held, effects: Iterable[GroupEffect], *, is_heartbeat: bool = False) -> None:
-        """Do what the group asks for. Tokens are the futures of requests that wait. `is_heartbeat`: if nothing is to be
-        stored, the group uses as much memory as before, about.
+    def perform(self, held: Held, effects: Iterable[GroupEffect], *, is_quiet: bool = False) -> None:
+        """Do what the group asks for. Tokens are the futures of requests that wait. `is_quiet`, of a heartbeat or a new
+        image: if nothing is to be stored, the group uses as much memory as before, about.
         """
-        is_same = is_heartbeat
+        is_same = is_quiet
         for effect in effects:
             is_same = is_same and isinstance(effect, Reply)
             if isinstance(effect, Save):
@@ -174,7 +174,7 @@ class HeldGroups:
         if self.is_current(held):
             group_id = held.group.group_id
             del self._held[group_id]
-            self.memory.measured(group_id, {})
+            self.measured.forget(group_id)
             logger.info("group released: group=%s coordinator_epoch=%d", group_id, held.epoch)
             self._metrics.let_go.inc()
             self.perform(held, held.group.close(ErrorCode.not_coordinator))
@@ -370,20 +370,20 @@ class HeldGroups:
             self._image = image
             for held in self:
                 if held.group.kind is not GroupKind.CLASSIC:  # members of classic groups watch their topics themselves
-                    self._guarded(held, functools.partial(held.group.metadata_changed, now, image))
+                    self._guarded(held, functools.partial(held.group.metadata_changed, now, image), is_quiet=True)
 
-    def _guarded(self, held: Held, step: Callable[[], list[GroupEffect]]) -> None:
+    def _guarded(self, held: Held, step: Callable[[], list[GroupEffect]], *, is_quiet: bool = False) -> None:
         try:
-            self.perform(held, step())
+            self.perform(held, step(), is_quiet=is_quiet)
         except Exception:
             logger.exception("group dropped: group=%s", held.group.group_id)
             self.drop(held)  # its members find a coordinator that restores it; the other groups continue
 
     def _let_go_of_others_groups(self) -> None:
         """Release groups that other agents coordinate, when agents came or went or the own lease ran out."""
-        image = self._cluster.image
-        sample = next(iter(self._held), None)
-        if sample is None or (image is self._image and self.refusal(sample) is ErrorCode.none):
+        oldest = next(iter(self._held.values()), None)
+        have_changed = self._cluster.image.agents is not self._image.agents
+        if oldest is None or (not have_changed and self.lost(oldest) is ErrorCode.none):
             return
         for group_id, held in list(self._held.items()):
             if self.refusal(group_id) is not ErrorCode.none or held.broker_epoch != self._cluster.broker_epoch:

@@ -20,7 +20,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -137,7 +137,7 @@ def interpreter(version: str) -> Path:
 
 def _build_backend() -> Path:
     """Return a folder with the build requirements of pyproject.toml, which is kept with the tools."""
-    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    wanted = _pyproject()["build-system"]["requires"]
     place = TOOLS / "build-backend" / hashlib.sha256(repr((wanted, sys.version)).encode()).hexdigest()[:16]
     if place.exists():
         return place
@@ -158,6 +158,16 @@ def _build_backend() -> Path:
         if not place.exists():  # else another process was first
             raise
     return place
+
+
+def project() -> dict[str, Any]:
+    """Return the table `project` of pyproject.toml."""
+    found: dict[str, Any] = _pyproject()["project"]
+    return found
+
+
+def _pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def tracked() -> list[str]:

@@ -17,6 +17,7 @@ from tests.package.distribution import (
     data_files,
     empty_environment,
     interpreter,
+    project,
 )
 
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -68,7 +69,7 @@ def _check_files(environment: Environment, folder: Path) -> None:
     assert Path(found["place"]).is_relative_to(environment.place), "the repository's own was imported"
     assert found["version"] == found["metadata_version"]
     folders = {Path(name).parts[0] for name in found["files"]}
-    scripts = ["../../../bin/headrace", "../../../bin/headrace-spark-compaction"]
+    scripts = [f"../../../bin/{name}" for name in sorted(project()["scripts"])]
     assert folders == {"headrace", f"headrace-{found['version']}.dist-info", ".."}
     assert sorted(name for name in found["files"] if name.startswith("..")) == scripts
     assert "headrace/py.typed" in found["files"]

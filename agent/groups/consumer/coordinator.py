@@ -186,7 +186,7 @@ class ConsumerGroups:
         except Exception:
             groups.drop(held)  # half changed: the next request finds it as it was stored
             raise
-        groups.perform(held, effects, is_heartbeat=True)
+        groups.perform(held, effects, is_quiet=True)
         return await answer
 
     def _convert(

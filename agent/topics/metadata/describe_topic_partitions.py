@@ -2,7 +2,8 @@
 
 Place: answered from the image, after catching up with the end of the log.
 Invariant: topics are ordered by name, partitions by index, so a cursor is valid in any image; changes between two
-pages may be visible or not.
+pages may be visible or not. A page is of one image, and of the ACLs of that time: it may skip 100,000 topics that the
+client may not describe, in slices.
 Source: KIP-966. No partition has eligible leader replicas: Java fails on null, so the lists are empty.
 """
 
@@ -23,7 +24,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.agent.topics.metadata.metadata_response import MetadataRendering
 from headrace.agent.topics.metadata.sorted_topics import SortedTopics
-from headrace.agent.topics.metadata.work_slices import WorkSlices
+from headrace.agent.topics.metadata.work_slices import TOPIC_UNITS, WorkSlices
 from headrace.agent.topics.topic_names import why_illegal
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic
@@ -56,16 +57,19 @@ class DescribeTopicPartitions:
             topics = tuple(_refused(schema, name, ErrorCode.invalid_request) for name in sorted(asked or {cursor[0]}))
             return reply(request, schema.response(topics=topics, next_cursor=None))
         routes, is_reachable = await self._newest()
-        slices = WorkSlices()
+        slices, access = WorkSlices(), self._access(request)
         page = _Page(
-            self._rendering(request, schema, routes), min(max(entity.response_partition_limit, 1), PARTITIONS_MAX)
+            self._rendering(request, schema, routes, access),
+            min(max(entity.response_partition_limit, 1), PARTITIONS_MAX),
         )
         names = sorted(asked) if asked else await self._order.names(routes.image, slices)
         begin = 0 if cursor is None else bisect.bisect_left(names, cursor[0])
         for name in itertools.islice(names, begin, None):
-            if not self._may_describe(request, name, is_named=bool(asked)):
+            await slices.did(TOPIC_UNITS)
+            if not access.allows(AclOperation.DESCRIBE, AclResource.TOPIC, name):
                 if asked:
                     page.refuse(name)
+                    self._report_denial(request, name)
                 continue
             first = cursor[1] if cursor is not None and name == cursor[0] else 0
             topic = _find(routes.image, name)
@@ -76,13 +80,9 @@ class DescribeTopicPartitions:
                 break
         return reply(request, page.response())
 
-    def _may_describe(self, request: Request, name: str, *, is_named: bool) -> bool:
-        """A denial is reported if the client named the topic."""
-        if self._authorizer is None:
-            return True
-        if is_named:
-            return self._authorizer.require(request, AclOperation.DESCRIBE, AclResource.TOPIC, name)
-        return self._access(request).allows(AclOperation.DESCRIBE, AclResource.TOPIC, name)
+    def _report_denial(self, request: Request, name: str) -> None:
+        if self._authorizer is not None:
+            self._authorizer.denied(request, AclOperation.DESCRIBE, AclResource.TOPIC, name)
 
     def _access(self, request: Request) -> Access:
         return FULL_ACCESS if self._authorizer is None else self._authorizer.access(request.connection)
@@ -95,7 +95,7 @@ class DescribeTopicPartitions:
             return self._cluster.routes, False
         return self._cluster.routes, True
 
-    def _rendering(self, request: Request, schema: Schema, routes: Routes) -> MetadataRendering:
+    def _rendering(self, request: Request, schema: Schema, routes: Routes, access: Access) -> MetadataRendering:
         return MetadataRendering(
             routes,
             schema,
@@ -105,7 +105,7 @@ class DescribeTopicPartitions:
             virtual_node(self._shared, request.connection.listener),
             topic_operations=True,
             cluster_operations=False,
-            access=self._access(request),
+            access=access,
         )
 
 

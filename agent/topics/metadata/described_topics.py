@@ -9,15 +9,15 @@ Source: KIP-4 (creation), KIP-516 (topic ids).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import Access
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.cluster.routing import Routes
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.topics.metadata.metadata_response import TopicError
 from headrace.agent.topics.metadata.sorted_topics import SortedTopics
@@ -36,6 +36,19 @@ _FIRST_VERSION_WITH_TOPIC_IDS = 12
 
 _Wanted = list[str | uuid.UUID]
 _TOPIC = AclResource.TOPIC
+
+
+class AskedTopics(NamedTuple):
+    """The topics that a request names, before an image is chosen."""
+
+    asked: Sequence[str | uuid.UUID] = ()
+    wanted: frozenset[str | uuid.UUID] = frozenset()
+    """Those that the client might describe when it asked; all that it named by id."""
+    refused: Mapping[str, ErrorCode] = MappingProxyType({})
+    """Why topics were not created."""
+    reachable: bool = True
+    """Whether a topic that the image lacks certainly does not exist."""
+    malformed: Sequence[TopicError] = ()
 
 
 class DescribedTopics:
@@ -65,12 +78,11 @@ class DescribedTopics:
             await slices.did(len(some) * BLOCK // block)
         return topics
 
-    async def named(
-        self, request: Request, entity: Any, access: Access
-    ) -> tuple[Routes, list[TopicImage | TopicError]]:
-        """Return each topic that the request names, and the routes of the newest image, which they are from."""
+    async def asked_for(self, request: Request, entity: Any, slices: WorkSlices) -> AskedTopics:
+        """Return what the request names, after creating what it lets the agent create."""
         if request.api_version < _FIRST_VERSION_WITH_TOPIC_IDS and any(_asks_by_id(topic) for topic in entity.topics):
-            return self._cluster.routes, [_malformed(topic) for topic in entity.topics]
+            return AskedTopics(malformed=[_malformed(topic) for topic in entity.topics])
+        await slices.did(TOPIC_UNITS * len(entity.topics))  # to decode 10,000 took some 30 ms
         asked: _Wanted = list(dict.fromkeys(_name_or_id(topic) for topic in entity.topics))
         wanted = [
             each for each in asked if not isinstance(each, str) or self._may(request, AclOperation.DESCRIBE, each)
@@ -84,23 +96,36 @@ class DescribedTopics:
                 reachable = False
         if reachable and self._auto_create_topics() and getattr(entity, "allow_auto_topic_creation", True):
             missing = _missing(self._cluster.image, wanted)
-            if not access.allows(AclOperation.CREATE, AclResource.CLUSTER):
+            if not self._may_create_all(request):
                 names = [each for each in missing if isinstance(each, str)]
                 refused = {name: _DENIED for name in names if not self._may(request, AclOperation.CREATE, name)}
                 missing = [each for each in missing if each not in refused]
             refused |= await self._create(missing)
-        routes, seen = self._cluster.routes, set(wanted)
-        found = [
-            _find(routes.image, each, refused, reachable) if each in seen else TopicError(str(each), None, _DENIED)
-            for each in asked
-        ]
-        return routes, [self._shown(request, topic) for topic in found]
+        return AskedTopics(asked, frozenset(wanted), refused, reachable)
 
-    def _shown(self, request: Request, topic: TopicImage | TopicError) -> TopicImage | TopicError:
-        """Judged once more: it may have been requested by id."""
-        if isinstance(topic, TopicError) or self._may(request, AclOperation.DESCRIBE, topic.name):
-            return topic
-        return TopicError(None, topic.topic_id, _DENIED)
+    async def named(
+        self, image: MetadataImage, access: Access, request: Request, named: AskedTopics, slices: WorkSlices
+    ) -> list[TopicImage | TopicError]:
+        """Return each topic that the request names, as it is in the image."""
+        topics: list[TopicImage | TopicError] = [*named.malformed]
+        for each in named.asked:
+            await slices.did(TOPIC_UNITS)
+            found = _find(image, each, named.refused, named.reachable) if each in named.wanted else None
+            if isinstance(found, TopicImage) and not access.allows(AclOperation.DESCRIBE, _TOPIC, found.name):
+                self._report_denial(request, found.name)
+                found = None
+            topics.append(_denied(each) if found is None else found)
+        return topics
+
+    def _report_denial(self, request: Request, name: str) -> None:
+        if self._authorizer is not None:
+            self._authorizer.denied(request, AclOperation.DESCRIBE, _TOPIC, name)
+
+    def _may_create_all(self, request: Request) -> bool:
+        """Return whether the client may create topics of any name. Denials are reported by name, not here."""
+        if self._authorizer is None:
+            return True
+        return self._authorizer.access(request.connection).allows(AclOperation.CREATE, AclResource.CLUSTER)
 
     def _may(self, request: Request, operation: AclOperation, name: str) -> bool:
         return self._authorizer is None or self._authorizer.require(request, operation, _TOPIC, name)
@@ -132,6 +157,13 @@ def _malformed(topic: Any) -> TopicError:
     return TopicError(topic.name, topic.topic_id, ErrorCode.invalid_request)
 
 
+def _denied(name_or_id: str | uuid.UUID) -> TopicError:
+    """Return no more than what the request said."""
+    if isinstance(name_or_id, str):
+        return TopicError(name_or_id, None, _DENIED)
+    return TopicError(None, name_or_id, _DENIED)
+
+
 def _lookup(image: MetadataImage, name_or_id: str | uuid.UUID) -> TopicImage | None:
     """A rendered topic is found only by name or id; as in Kafka, the list of all topics does not show it."""
     if (rendered := rendered_topic(name_or_id)) is not None:
@@ -146,7 +178,7 @@ def _missing(image: MetadataImage, wanted: _Wanted) -> _Wanted:
 
 
 def _find(
-    image: MetadataImage, name_or_id: str | uuid.UUID, refused: dict[str, ErrorCode], reachable: bool
+    image: MetadataImage, name_or_id: str | uuid.UUID, refused: Mapping[str, ErrorCode], reachable: bool
 ) -> TopicImage | TopicError:
     topic = _lookup(image, name_or_id)
     if topic is not None:

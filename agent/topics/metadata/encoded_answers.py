@@ -9,6 +9,7 @@ here. Answers of earlier images are forgotten when the first of a later one come
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from headrace.agent.access.authorization.access import Access
 from headrace.agent.limits.client_memory import ClientMemory
@@ -30,6 +31,17 @@ def answer_key(request: Request, zone: str | None, access: Access) -> AnswerKey 
     return request.api_version, zone, request.connection.listener, bytes(request.body), access
 
 
+class EncodedAnswer(NamedTuple):
+    """An answer, and the image that it shows."""
+
+    number: int
+    """The image's number."""
+    image: MetadataImage
+    response: Response
+    is_whole: bool = True
+    """Whether all of its topics are described: then other requests can have it, too."""
+
+
 class EncodedAnswers:
     """Those of one agent."""
 
@@ -37,7 +49,7 @@ class EncodedAnswers:
         self._newest: MetadataImage | None = None
         self._number = 0
         self._kept_number = 0
-        self.image = MetadataImage()
+        self._image = MetadataImage()
         """The image of the answers that are kept."""
         self._kept: ClientMemory[AnswerKey, Response] = ClientMemory(
             _ANSWERS_BYTES, _answer_bytes, largest_bytes=_ANSWERS_BYTES, count_max=CACHED_ANSWERS_MAX
@@ -55,18 +67,19 @@ class EncodedAnswers:
             self._number += 1
         return self._number
 
-    def get(self, key: AnswerKey | None, number: int) -> Response | None:
+    def get(self, key: AnswerKey | None, number: int) -> EncodedAnswer | None:
         """Return the answer from the image of this number or of a later one, if there is one."""
-        return self._kept.get(key) if key is not None and self._kept_number >= number else None
+        response = self._kept.get(key) if key is not None and self._kept_number >= number else None
+        return None if response is None else EncodedAnswer(self._kept_number, self._image, response)
 
-    def keep(self, key: AnswerKey, number: int, image: MetadataImage, response: Response) -> None:
-        """Remember an answer from this image, which has this number, unless there are answers from a later one."""
-        if number < self._kept_number:
+    def keep(self, key: AnswerKey, answer: EncodedAnswer) -> None:
+        """Remember the answer, unless there are answers from a later image."""
+        if answer.number < self._kept_number:
             return
-        if number > self._kept_number:
-            self._kept_number, self.image = number, image
+        if answer.number > self._kept_number:
+            self._kept_number, self._image = answer.number, answer.image
             self._kept.clear()
-        self._kept.put(key, response)
+        self._kept.put(key, answer.response)
 
 
 class ShownAgents:

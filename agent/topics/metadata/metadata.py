@@ -5,15 +5,16 @@ Invariant: answered from one image, without a query; the agent catches up first 
 name or id, or may have an old count (newest_counts.py). An answer without unknown topics is encoded once per (image,
 version, client zone, listener, request body, what the client may do) and reused. Agents are shown with their addresses
 of the listener on which the request came in (KIP-103). Partition counts go only to clients that ask for them. A topic
-that a client may not describe is not said to exist. A long answer is computed in slices (work_slices.py), one at a time
-in the agent: clients that wait for the same one share it. At its end, a topic that may have another count by now is
-shown as LEADER_NOT_AVAILABLE.
+that a client may not describe is not said to exist. The ACLs are those of the answer's image: a topic that was created
+after a right had ended is not shown. A long answer is computed in slices (work_slices.py), one at a time in the agent
+(long_answers.py): clients that wait for the same one share it. It begins only when there is room for replies, and is
+not computed for a client that has gone. At its end, a topic that may have another count by now is shown as
+LEADER_NOT_AVAILABLE.
 Source: KIP-4, KIP-253 (counts), KIP-204/430 (authorized operations), KIP-516 (topic ids), KIP-1102 (top-level error).
 """
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,14 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.agent.limits.refusal_log import OnRefused, unheard
 from headrace.agent.topics.metadata.described_topics import DescribedTopics
-from headrace.agent.topics.metadata.encoded_answers import AnswerKey, EncodedAnswers, ShownAgents, answer_key
+from headrace.agent.topics.metadata.encoded_answers import (
+    AnswerKey,
+    EncodedAnswer,
+    EncodedAnswers,
+    ShownAgents,
+    answer_key,
+)
+from headrace.agent.topics.metadata.long_answers import LongAnswers
 from headrace.agent.topics.metadata.metadata_counts import CountsOfTopics
 from headrace.agent.topics.metadata.metadata_response import MetadataRendering, TopicError
 from headrace.agent.topics.metadata.work_slices import TOPIC_UNITS, UNITS_MAX, WorkSlices
@@ -52,8 +60,8 @@ class _Asked:
     schema: Schema
     entity: Any
     zone: str | None
-    access: Access
     key: AnswerKey | None
+    """With what the client may do when the request arrived."""
     number: int
     """The number of the newest image when the request arrived."""
     unknown: frozenset[uuid.UUID]
@@ -66,7 +74,14 @@ class _Found(NamedTuple):
 
     number: int
     routes: Routes
+    access: Access
+    """What the client may do, by this image."""
     topics: list[TopicImage | TopicError]
+
+    @property
+    def image(self) -> MetadataImage:
+        """The image of all of it."""
+        return self.routes.image
 
 
 class Metadata:
@@ -95,7 +110,7 @@ class Metadata:
         self._topics = DescribedTopics(cluster, creation, auto_create_topics, authorizer)
         self._agents = ShownAgents()
         self._kept = EncodedAnswers()
-        self._long_answer = asyncio.Lock()
+        self._long = LongAnswers()
 
     @property
     def in_use_bytes(self) -> int:
@@ -105,79 +120,113 @@ class Metadata:
     async def __call__(self, request: Request) -> Response:
         zone = zone_of(request.client_id)
         zone = zone if self._cluster.routes.has_zone(zone) else None
-        access = FULL_ACCESS if self._authorizer is None else self._authorizer.access(request.connection)
-        key = answer_key(request, zone, access)
+        key = answer_key(request, zone, self._access(request))
         unknown = NONE if self._newest is None or self._newest.are_known() else await self._newest.find()
         number = self._kept.number(self._cluster.image)
         if not unknown and (kept := self._kept.get(key, number)):
-            return _with_correlation(request, kept)
+            return _with_correlation(request, kept.response)
         schema, entity = decode(request)
-        asked = _Asked(request, schema, entity, zone, access, key, number, unknown, self._slices())
+        asked = _Asked(request, schema, entity, zone, key, number, unknown, self._slices())
         if entity.topics is None or (request.api_version == 0 and not entity.topics):
             return await self._one_at_a_time(asked, None)
-        routes, topics = await self._topics.named(request, entity, access)
-        found = _Found(self._kept.number(routes.image), routes, topics)
-        if _units(topics) > UNITS_MAX:
+        named = await self._topics.asked_for(request, entity, asked.slices)
+        found = self._found_now(request)
+        found.topics.extend(await self._topics.named(found.image, found.access, request, named, asked.slices))
+        if _units(found.topics) > UNITS_MAX:
             return await self._one_at_a_time(asked, found)
-        return await self._answer(asked, found)
+        if found.number != number:
+            asked.slices.has_paused = True
+        return (await self._answer(asked, found)).response
+
+    def _access(self, request: Request) -> Access:
+        """Return what the client may do now."""
+        return FULL_ACCESS if self._authorizer is None else self._authorizer.access(request.connection)
+
+    def _found_now(self, request: Request) -> _Found:
+        """Return no topics yet, of the newest image."""
+        routes = self._cluster.routes
+        return _Found(self._kept.number(routes.image), routes, self._access(request), [])
 
     async def _one_at_a_time(self, asked: _Asked, found: _Found | None) -> Response:
-        """Return a long answer, or what was encoded since the request arrived. `found`: None for all topics."""
-        if self._long_answer.locked():
-            asked.slices.has_paused = True
-        async with self._long_answer:
-            if not asked.unknown and (kept := self._kept.get(asked.key, asked.number)):
-                image = self._kept.image
-                if not await self._changed(image, image.topics_by_id.values()):
-                    return _with_correlation(asked.request, kept)
+        """Return a long answer, or what was encoded since the request arrived: nothing, if the client has gone.
+        `found`: None for all topics.
+        """
+        asked.slices.has_paused = True
+        key = None if asked.unknown else asked.key
+        while (turn := self._long.joined(key)) is not None:
+            answer = await turn.wait()
+            if asked.request.connection.closed:
+                return Response()
+            if answer is not None and (response := await self._reused(asked, answer)) is not None:
+                return response
+        async with self._long.turn(key) as own:
+            if await self._has_gone(asked.request):
+                return Response()
+            kept = None if asked.unknown else self._kept.get(asked.key, asked.number)
+            if kept is not None and (response := await self._reused(asked, kept)) is not None:
+                own.answer = kept
+                return response
             if found is None:
-                routes = self._cluster.routes
-                number = self._kept.number(routes.image)
-                found = _Found(number, routes, await self._topics.every(routes.image, asked.access, asked.slices))
-            return await self._answer(asked, found)
+                found = self._found_now(asked.request)
+                found.topics.extend(await self._topics.every(found.image, found.access, asked.slices))
+            answer = await self._answer(asked, found)
+            own.answer = answer if answer.is_whole else None
+            return answer.response
 
-    async def _answer(self, asked: _Asked, found: _Found) -> Response:
+    async def _reused(self, asked: _Asked, answer: EncodedAnswer) -> Response | None:
+        """Return what was encoded for another request; None if this one needs a newer answer."""
+        if answer.number < asked.number:
+            return None
+        if await self._has_gone(asked.request):
+            return Response()
+        if await self._changed(answer.image, answer.image.topics_by_id.values()):
+            return None
+        return _with_correlation(asked.request, answer.response)
+
+    async def _has_gone(self, request: Request) -> bool:
+        """Wait until there is room for one more reply, then return whether the client has disconnected."""
+        await request.connection.replies.reserve(0)
+        return request.connection.closed
+
+    async def _answer(self, asked: _Asked, found: _Found) -> EncodedAnswer:
         """Encode the topics, and keep the answer if it describes all of them."""
         request, slices = asked.request, asked.slices
         topics = [_unless_unknown(topic, asked.unknown) for topic in found.topics] if asked.unknown else found.topics
-        rendering = self._rendering(asked, found.routes)
+        rendering = self._rendering(asked, found)
         with_counts = self._counts if asked.schema.flexible and asks_for_counts(request.body) else None
-        shown = [await _encoded(rendering, topic, with_counts, slices) for topic in topics]
+        encoded, counts = list[bytes](), list[bytes]()
+        for topic in topics:
+            encoded.append(await _encoded(rendering, topic, slices))
+            counts.append(b"" if with_counts is None else _counts(with_counts, found.image, topic))
+        await slices.did(len(topics))  # what follows takes some 20 ms for 100,000 topics
         if slices.has_paused:
-            changed = await self._changed(
-                found.routes.image, [topic for topic in topics if isinstance(topic, TopicImage)]
-            )
+            changed = await self._changed(found.image, [topic for topic in topics if isinstance(topic, TopicImage)])
             for place, topic in enumerate(topics) if changed else ():
                 topics[place] = _unless_unknown(topic, changed)
                 if topics[place] is not topic:
-                    shown[place] = await _encoded(rendering, topics[place], None, slices)
+                    encoded[place], counts[place] = await _encoded(rendering, topics[place], slices), b""
         errors = [topic for topic in topics if isinstance(topic, TopicError)]
         for error in errors:
             if error.name in INTERNAL_TOPICS:
                 self._on_refused(request, f"no topic {error.name}: {INTERNAL_TOPICS[error.name]}")
-        body = b"".join(
-            (
-                self._first_part(rendering),
-                size_prefix(len(topics), asked.schema.flexible),
-                *(encoded for encoded, _ in shown),
-                rendering.end(),
-            )
-        )
+        begin = self._first_part(rendering), size_prefix(len(topics), asked.schema.flexible)
+        body = b"".join((*begin, *encoded, rendering.end()))
         if with_counts is not None:
-            body = with_counts_tag(body, [counts for _, counts in shown if counts])
+            body = with_counts_tag(body, list(filter(None, counts)))
         response = Response([response_header(request.correlation_id, asked.schema.flexible), body])
-        if asked.key is not None and not errors:
-            self._kept.keep(asked.key, found.number, found.routes.image, response)
-        return response
+        answer = EncodedAnswer(found.number, found.image, response, is_whole=not errors)
+        if asked.key is not None and answer.is_whole:
+            self._kept.keep((*asked.key[:-1], found.access), answer)
+        return answer
 
     async def _changed(self, image: MetadataImage, topics: Iterable[TopicImage]) -> frozenset[uuid.UUID]:
         """Ids of the image's topics that must not be described from it any more."""
         return NONE if self._newest is None else await self._newest.changed_since(image, topics)
 
-    def _rendering(self, asked: _Asked, routes: Routes) -> MetadataRendering:
+    def _rendering(self, asked: _Asked, found: _Found) -> MetadataRendering:
         listener = asked.request.connection.listener
         return MetadataRendering(
-            routes,
+            found.routes,
             asked.schema,
             self._cluster.cluster_id,
             asked.zone,
@@ -185,7 +234,7 @@ class Metadata:
             virtual_node(self._shared, listener),
             topic_operations=getattr(asked.entity, "include_topic_authorized_operations", False),
             cluster_operations=getattr(asked.entity, "include_cluster_authorized_operations", False),
-            access=asked.access,
+            access=found.access,
         )
 
     def _first_part(self, rendering: MetadataRendering) -> bytes:
@@ -195,15 +244,16 @@ class Metadata:
         return self._agents.encoded(rendering.image, version, listener, rendering.agents)
 
 
-async def _encoded(
-    rendering: MetadataRendering, topic: TopicImage | TopicError, counts: CountsOfTopics | None, slices: WorkSlices
-) -> tuple[bytes, bytes]:
-    """Return the bytes of a topic, and those of its counts: none if they are not asked for, or it is not described."""
+async def _encoded(rendering: MetadataRendering, topic: TopicImage | TopicError, slices: WorkSlices) -> bytes:
     if isinstance(topic, TopicError):
         await slices.did(TOPIC_UNITS)
-        return rendering.error(topic), b""
-    encoded = await rendering.topic(topic, slices)
-    return encoded, b"" if counts is None else counts_of_topic(counts(rendering.image, topic))
+        return rendering.error(topic)
+    return await rendering.topic(topic, slices)
+
+
+def _counts(counts: CountsOfTopics, image: MetadataImage, topic: TopicImage | TopicError) -> bytes:
+    """Return the bytes of the topic's counts; none if it is not described."""
+    return b"" if isinstance(topic, TopicError) else counts_of_topic(counts(image, topic))
 
 
 def _units(topics: Sequence[TopicImage | TopicError]) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.authorization.access import FULL_ACCESS, Access
-from headrace.agent.access.authorization.operations import NOT_ASKED, AclOperation, AclResource
+from headrace.agent.access.authorization.operations import NOT_ASKED, SUPPORTED, AclOperation, AclResource
 from headrace.agent.cluster.routing import Routes
 from headrace.agent.topics.metadata.describe_cluster import controller_id
 from headrace.agent.topics.metadata.shown_replicas import shown_replicas
@@ -114,7 +114,7 @@ class MetadataRendering:
             block = listed[first : first + BLOCK]
             parts.append(self._partitions(topic, leaders, block))
             await slices.did(len(block))
-        await slices.did(TOPIC_UNITS)
+        await slices.did(TOPIC_UNITS * (1 + self._decisions()))
         return codec.topic(
             self.schema.version,
             0,
@@ -125,6 +125,10 @@ class MetadataRendering:
             is_internal=rendered_topic(topic.name) is not None,
             operations=self.operations(topic) if self.topic_operations else NOT_ASKED,
         )
+
+    def _decisions(self) -> int:
+        """Return how many decisions of ACLs a topic needs."""
+        return len(SUPPORTED[AclResource.TOPIC]) if self.topic_operations and not self.access.is_full else 0
 
     def _partitions(self, topic: TopicImage, leaders: Sequence[AgentImage | None], indexes: Sequence[int]) -> bytes:
         shown = []

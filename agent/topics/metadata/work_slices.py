@@ -16,7 +16,7 @@ UNITS_MAX = 4_096
 BLOCK = 1_024
 """Partitions or names that are handled at once: one unit each."""
 TOPIC_UNITS = 8
-"""What a topic costs besides its partitions; each operation that ACLs decide is one."""
+"""What a topic costs besides its partitions, and what each decision of ACLs costs."""
 
 
 async def let_others_run() -> None:

@@ -194,6 +194,33 @@ async def test_a_topic_is_not_described_without_an_answer_of_the_metastore(fake_
     await doubling.stop()
 
 
+async def test_what_is_announced_while_an_answer_waits_for_the_log_counts(
+    fake_clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer also names a topic that the image lacks: the agent catches up, learns of the announcement, and then
+    the metastore does not answer. So the topic may have doubled.
+    """
+    doubling = Doubling(fake_clock, 1)
+    agent = doubling.agents[0]
+    await fake_clock.run(agent.cluster.start())
+    (topic,) = agent.cluster.image.topics_by_id.values()
+    real = Cluster.catch_up
+
+    async def catch_up(self: Cluster) -> Any:
+        monkeypatch.undo()
+        doubling.api.append(DoubleTopicRecord(topic_id=topic.topic_id, partition_count=2 * COUNT))
+        await real(self)
+        agent.wire.is_cut = True
+        raise UnavailableError("cut off")
+
+    monkeypatch.setattr(Cluster, "catch_up", catch_up)
+    topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in ("t", "unknown")]
+    message = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+    answer = await fake_clock.run(call(agent.metadata, message, 12))
+    assert [each.error_code for each in answer.topics] == [ErrorCode.leader_not_available] * 2
+    await doubling.stop()
+
+
 async def test_without_a_lease_the_metastore_is_not_waited_for_long(fake_clock: ManualClock) -> None:
     doubling = Doubling(fake_clock, 1)
     agent = doubling.agents[0]

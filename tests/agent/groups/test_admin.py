@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,21 +15,10 @@ from headrace.agent.groups.classic.subscriptions import subscribed_topics
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import call, captured_requests, read_reply, versions_of
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
-from tests.manual_clock import ManualClock
 
+WORLD_TOPICS = {"orders": 3, "logs": 1}
 LISTED = dict[str, tuple[str, str, str]]
 """Group id -> (protocol type, state, type)."""
-
-
-@pytest.fixture
-async def world(fake_clock: ManualClock) -> AsyncIterator[GroupsWorld]:
-    world = GroupsWorld(fake_clock)
-    await world.start()
-    world.cluster_api.add_topic("orders", 3)
-    world.cluster_api.add_topic("logs", 1)
-    await world.catch_up()
-    yield world
-    await world.stop()
 
 
 def subscription(*topics: str) -> bytes:

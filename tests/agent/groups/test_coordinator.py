@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import random
 import uuid
-from collections.abc import AsyncIterator
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -23,17 +22,8 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import CorruptError, InvalidError, UnavailableError
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
-from tests.manual_clock import ManualClock
 
 NOT_COORDINATOR = ErrorCode.not_coordinator
-
-
-@pytest.fixture
-async def world(fake_clock: ManualClock) -> AsyncIterator[GroupsWorld]:
-    world = GroupsWorld(fake_clock)
-    await world.start()
-    yield world
-    await world.stop()
 
 
 async def a_member(agent: Coordinating, instance_id: str | None = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from itertools import pairwise
 
 import pytest
@@ -36,14 +35,6 @@ KIB, MIB = 1024, 1024 * 1024
 
 def _memory(total: int = 100 * KIB, member: int = 20 * KIB) -> GroupMemory:
     return GroupMemory(total, member, limits_reached(CollectorRegistry()))
-
-
-@pytest.fixture
-async def world(fake_clock: ManualClock) -> AsyncIterator[GroupsWorld]:
-    world = GroupsWorld(fake_clock)
-    await world.start()
-    yield world
-    await world.stop()
 
 
 def test_one_address_uses_at_most_half() -> None:

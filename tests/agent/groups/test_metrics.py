@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
-import pytest
 from prometheus_client import generate_latest
 
 from headrace.storage.errors import UnavailableError
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
-from tests.manual_clock import ManualClock
 
-
-@pytest.fixture
-async def world(fake_clock: ManualClock) -> AsyncIterator[GroupsWorld]:
-    world = GroupsWorld(fake_clock)
-    await world.start()
-    world.cluster_api.add_topic("orders", 2)
-    await world.catch_up()
-    yield world
-    await world.stop()
+WORLD_TOPICS = {"orders": 2}
 
 
 def sample(agent: Coordinating, name: str, **labels: str) -> float | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from kafka.protocol.producer import AddOffsetsToTxnRequest
 from kio.schema.errors import ErrorCode
@@ -19,6 +17,7 @@ from tests.agent.groups.groups_world import Coordinating, GroupsWorld
 from tests.agent.transactions.memory_transactions import MemoryTransactions
 from tests.manual_clock import ManualClock
 
+WORLD_TOPICS = {"t": 4}
 pytestmark = pytest.mark.requirement("X7")
 INVALID, FULL = ErrorCode.invalid_group_id, ErrorCode.policy_violation
 MIB = 1024 * 1024
@@ -38,17 +37,6 @@ class RowLimits:
 
     def refused(self, limit: str) -> None:
         self.refusals += limit == COMMITTED_OFFSETS
-
-
-@pytest.fixture
-async def world(fake_clock: ManualClock) -> AsyncIterator[GroupsWorld]:
-    """A topic `t` with four partitions."""
-    world = GroupsWorld(fake_clock)
-    await world.start()
-    world.cluster_api.add_topic("t", 4)
-    await world.catch_up()
-    yield world
-    await world.stop()
 
 
 def a_name(world: GroupsWorld, length: int) -> str:

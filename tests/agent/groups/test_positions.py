@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -20,8 +18,8 @@ from headrace.protocol.ordered_requests import (
 from headrace.protocol.request import CloseConnection
 from tests.agent.client_calls import a_request
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
-from tests.manual_clock import ManualClock
 
+WORLD_TOPICS = {"t": 4}
 FIRST, SECOND = (1, 1), (1, 2)
 
 
@@ -71,16 +69,6 @@ def test_the_memory_is_bounded_and_forgets_the_group_that_asked_least_recently()
     assert exchanged(memory, "old", FIRST, "b", asks(1)) == {("t", 1): NO_POSITION}
     exchanged(memory, "large", FIRST, "a", reports(p1=1, p2=1, p3=1, p4=1, p5=1))
     assert exchanged(memory, "large", FIRST, "b", asks(1)) == {("t", 1): NO_POSITION}
-
-
-@pytest.fixture
-async def world(fake_clock: ManualClock) -> AsyncIterator[GroupsWorld]:
-    world = GroupsWorld(fake_clock)
-    await world.start()
-    world.cluster_api.add_topic("t", 4)
-    await world.catch_up()
-    yield world
-    await world.stop()
 
 
 async def exchange(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from headrace.metastore.api.groups import GroupKind
-from tests.agent.groups.consumer.test_requests import assigned, describe, heartbeat, topic_id, world
+from tests.agent.groups.consumer.test_requests import assigned, describe, heartbeat, topic_id
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
 from tests.protocol.embedded_bytes import assignment_bytes, subscription_bytes
 
-__all__ = ["world"]
+WORLD_TOPICS = {"t": 4}
 
 
 async def a_classic_group(home: Coordinating) -> str:

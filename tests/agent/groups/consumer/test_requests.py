@@ -6,7 +6,6 @@ import asyncio
 import base64
 import datetime
 import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,23 +20,12 @@ from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from tests.agent.client_calls import captured_requests
 from tests.agent.groups.groups_world import Coordinating, Front, GroupsWorld
 from tests.agent.topics.membership_world import ask, exchange
-from tests.manual_clock import ManualClock
 from tests.protocol.embedded_bytes import subscription_bytes
 from tests.protocol.kio_entities import kio_read
 
+WORLD_TOPICS = {"t": 4}
 HEARTBEAT, DESCRIBE, DESCRIBE_CLASSIC, LIST = 68, 69, 15, 16
 REBALANCE = datetime.timedelta(seconds=60)
-
-
-@pytest.fixture
-async def world(fake_clock: ManualClock) -> AsyncIterator[GroupsWorld]:
-    """A topic `t` with four partitions."""
-    world = GroupsWorld(fake_clock)
-    await world.start()
-    world.cluster_api.add_topic("t", 4)
-    await world.catch_up()
-    yield world
-    await world.stop()
 
 
 async def heartbeat(agent: Coordinating, member_id: str, epoch: int, *, version: int = 1, **fields: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +24,6 @@ from headrace.protocol.request import ClientConnection, Request
 from headrace.protocol.typed import schema
 from headrace.storage.errors import CorruptError, InvalidError
 from tests.agent.groups.groups_world import Coordinating, GroupsWorld
-from tests.manual_clock import ManualClock
 
 LIMITS = AcquireLimits(30.0, 5, 2000)
 CONFIGS = ShareGroupConfigs(10.0, 1.0, LIMITS, "latest", False)
@@ -162,14 +160,6 @@ def test_durations(reset: str, expected: int | None) -> None:
 
 
 # -- through the handlers
-
-
-@pytest.fixture
-async def world(fake_clock: ManualClock) -> AsyncIterator[GroupsWorld]:
-    world = GroupsWorld(fake_clock)
-    await world.start()
-    yield world
-    await world.stop()
 
 
 async def _beat(agent: Coordinating, epoch: int, group: str = "g", names: tuple[str, ...] | None = ("t",)) -> Any:
