@@ -341,8 +341,8 @@ class Settings(SecuritySettings, frozen=True, kw_only=True, forbid_unknown_field
     max_inflight_requests: Annotated[
         PositiveInt,
         Meta(
-            description="Requests in progress per connection, at most 64 of them other than Produce; above this the"
-            " agent stops reading from it."
+            description="Requests of one connection with an answer that was not sent, at most 64 of them other than"
+            " Produce; above this the agent stops reading from it."
         ),
     ] = field(default=512, name="connection.max.inflight.requests")
 

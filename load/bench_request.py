@@ -61,6 +61,12 @@ class NoTransport(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def pause_reading(self) -> None:
+        """See KafkaConnection.is_paused."""
+
+    def resume_reading(self) -> None:
+        """See KafkaConnection.is_paused."""
+
 
 class YesStore:
     """Stores nothing and says that it did."""
@@ -142,6 +148,8 @@ async def one_round(connection: KafkaConnection, load: bytes) -> tuple[float, fl
         buffer[:size] = load[position : position + size]
         connection.buffer_updated(size)
         position += size
+        while connection.is_paused:  # noqa: ASYNC110 - the turns that start the rest of what was read
+            await asyncio.sleep(0)
     taken = time.process_time()
     while connection.in_progress:  # noqa: ASYNC110 - every turn of the loop is work that is measured
         await asyncio.sleep(0)

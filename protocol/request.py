@@ -139,6 +139,8 @@ class Request:
     """Clock.monotonic() when the last byte arrived."""
     entity: Any = None
     """The decoded body, once protocol/typed.py has decoded it."""
+    kept_bytes: int = 0
+    """What it takes besides its frame until it is answered; its handler says so before it returns."""
 
 
 Buffers = list[bytes | memoryview]

@@ -32,7 +32,7 @@ from headrace.protocol.api_versions import ALONE, APIS, WIDE
 from headrace.protocol.frames import TOKEN_HEADER, FrameHead, FrameReader, RequestHeader, read_request_header
 from headrace.protocol.refusal import refusal
 from headrace.protocol.request import ClientConnection, CloseConnection, Promise, Request, Response
-from headrace.storage.client_text import shown
+from headrace.storage.client_text import SHOWN_CHARACTERS, shown
 from headrace.storage.errors import InvalidError, TooManyElementsError
 
 logger = logging.getLogger(__name__)
@@ -49,8 +49,14 @@ _LINK_INFLIGHT_MAX = 100_000
 """Requests in progress of a link from another agent, which has the requests of many clients; they are limited by the
 memory for requests."""
 _OTHERS_INFLIGHT_MAX = 64
-"""Requests in progress that are not Produce: each is a task, and may be a long one. A Produce request costs no more
-than its counted memory, and producers that do not wait for answers send one for each few records.
+"""Requests that are not Produce, until their replies are sent: each is a task, which may be a long one, and then a
+reply that waits for earlier ones. A Produce request costs no more than its counted memory, and producers that do not
+wait for answers send one for each few records.
+"""
+_TURN_REQUESTS = 64
+_TURN_SECONDS = 0.01
+"""One turn of the event loop starts no further request of a connection after so many, or after this time: those of
+other connections come in between. A read may bring hundreds of requests, of which each may take 20 ms.
 """
 _NEVER = float("inf")
 _NO_BYTES = memoryview(b"")
@@ -75,8 +81,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._memory = FrameMemory(host, self._open_admitted)
         self._inflight_max = host.limits.max_inflight_requests
         self._others_max = min(self._inflight_max, _OTHERS_INFLIGHT_MAX)
-        self._others = 0
-        """Requests in progress that are not Produce."""
         self._alone: Slot | None = None
         """The request in progress that must be answered before the next one starts."""
         self._frame_deadline = _NEVER
@@ -84,6 +88,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._paused = False
         self._deaf = False
         """No more bytes are read: the connection ends after its replies."""
+        self._continues = False
+        """Whether the next turn of the event loop starts requests that were read in this one."""
         self._flush_scheduled = False
         self._muting = Muting(host, self._read_on)
 
@@ -91,6 +97,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def in_progress(self) -> int:
         """Requests that were read and not answered."""
         return len(self._replies)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is read for now."""
+        return self._paused
 
     # -- asyncio's callbacks
 
@@ -186,8 +197,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _cut(self, data: memoryview) -> None:
         """Start a request for every complete frame in `data`, until it is used up or reading has to pause."""
+        began, left = self._host.clock.monotonic(), _TURN_REQUESTS
         try:
-            while not self._full():
+            while not self._full() and left and self._active_at - began < _TURN_SECONDS:
                 if self._frames.opened:
                     data = self._frames.fill(data)
                 else:
@@ -201,15 +213,19 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     self._set_deadline()
                     break
                 self._start(frame)
+                left -= 1
         except InvalidError as error:
             self._host.log_end("connection refused", self._client.peer, self._client.listener, str(error))
             self._end("malformed")
             return
         if self._held or len(data):
             self._hold(bytes(data))
-        if self._full() and not self._paused:
+        if (self._held or self._full()) and not self._paused:
             self._paused = True
             self._transport.pause_reading()
+        if self._held and not self._full() and not self._continues:
+            self._continues = True
+            asyncio.get_running_loop().call_soon(self._continue)
 
     def _full(self) -> bool:
         """Return whether no further request may be read for now."""
@@ -219,19 +235,25 @@ class KafkaConnection(asyncio.BufferedProtocol):
             or self._alone is not None
             or self._writer.blocked
             or len(self._replies) >= self._inflight_max
-            or self._others >= self._others_max
+            or self._replies.others >= self._others_max
+            or (self._replies.held_bytes > 0 and self._host.replies.is_full)
             or (self._muting.is_on and not self._frames.opened)
         )
 
+    def _continue(self) -> None:
+        """Start what one turn of the event loop left to the next."""
+        self._continues = False
+        self._read_on()
+
     def _read_on(self) -> None:
         """Continue after a pause, if its reason is gone."""
-        if not self._paused or self._full():
+        if not self._paused or self._continues or self._full():
             return
         self._frame_deadline = _NEVER
         held = self._held
         self._hold(b"")
         self._cut(memoryview(held))
-        if not self._full():
+        if not self._held and not self._full():
             self._paused = False
             self._transport.resume_reading()
 
@@ -270,9 +292,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._frame_deadline = _NEVER
         header = TOKEN_HEADER if self._client.sends_tokens else read_request_header(frame)
         api_key, version, correlation_id, client_id, body_start = header
+        if client_id is not None and len(client_id) > SHOWN_CHARACTERS:
+            header = header._replace(client_id=shown(client_id))
         slot = Slot(header, now, *self._memory.take())
         self._replies.append(slot)
-        self._others += api_key != ApiKey.PRODUCE
         if api_key == ApiKey.FETCH:
             self._memory.fetch_started()
             slot.asked_wait_seconds = asked_wait_seconds(version, frame[body_start:])
@@ -288,6 +311,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._fail(slot, error)
             self._finish(slot)
             return
+        if request.kept_bytes:
+            slot.keep(request.kept_bytes)
         if isinstance(answer, Promise):
             self._host.promised.add(slot)
             answer.when_answered(partial(self._collect, slot, answer))
@@ -344,12 +369,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _finish(self, slot: Slot) -> None:
         """The request has its answer: release its frame's memory, and reply when its turn comes."""
         slot.done = True
-        self._others -= slot.header.api_key != ApiKey.PRODUCE
         if self._accepted.is_new:
             self._settle()
         if self._alone is slot:
             self._alone = None
-        slot.budget.release(slot.reserved_bytes)
+        slot.release()
         if slot.use is not None or slot.throttle_seconds:
             self._muting.settle(slot)
         self._replies.made(slot, self._host.clock.monotonic())
@@ -428,5 +452,5 @@ class KafkaConnection(asyncio.BufferedProtocol):
         api = APIS.get(header.api_key)
         return (
             f"api={api.name if api else header.api_key} version={header.api_version}"
-            f" client_id={shown(header.client_id)!r} peer={self._client.peer} connection={self._client.connection_id}"
+            f" client_id={header.client_id!r} peer={self._client.peer} connection={self._client.connection_id}"
         )

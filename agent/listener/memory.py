@@ -2,7 +2,7 @@
 
 Place: between the length of a frame and the allocation of its memory; between the size of a reply and its making.
 Three shares, each with a separate total, so that none can use up another:
-    produce    frames of Produce requests, until they are answered
+    produce    frames of Produce requests, and what these take once they are decoded, until they are answered
     requests   frames of all other requests, and bytes that paused connections hold
     replies    replies (reply_memory.py), until the kernel has accepted them
 Invariant of a MemoryBudget: the reserved bytes stay within the total, except for one large frame that is admitted
@@ -99,18 +99,18 @@ class MemoryBudget:
         waiting.add(client, granted, size)
         return False
 
-    def charge(self, size: int) -> None:
-        """Count `size` bytes that are in use in any case."""
-        self._add(size)
+    def charge(self, size: int, of: int | None = None) -> None:
+        """Count `size` bytes that are in use in any case. `of`: they belong to a frame of this size."""
+        self._add(size, of)
 
     def withdraw(self, granted: Granted) -> None:
         """Cancel a reservation that is still waiting."""
         (self._small if granted in self._small else self._large).remove(granted)
         self._grant()
 
-    def release(self, size: int) -> None:
-        """Release `size` bytes that were reserved or charged at once."""
-        self._add(-size, of=size)
+    def release(self, size: int, of: int | None = None) -> None:
+        """Release `size` bytes that were reserved or charged at once, or for a frame of size `of`."""
+        self._add(-size, size if of is None else of)
         if self._small or self._large:
             self._grant()
 

@@ -40,7 +40,7 @@ class ListenerMetrics:
             registry=registry,
         )
         self._budget = Gauge(
-            "headrace_kafka_budget_bytes", "Bytes reserved by produce frames in progress.", registry=registry
+            "headrace_kafka_budget_bytes", "Bytes reserved by Produce requests in progress.", registry=registry
         )
         self._memory = Gauge(
             "headrace_kafka_memory_bytes", "Bytes reserved, by share of the memory.", ["share"], registry=registry

@@ -19,11 +19,13 @@ from headrace.agent.listener.memory import MemoryBudget
 from headrace.agent.listener.metrics import ListenerMetrics
 from headrace.agent.listener.reply_memory import ReplyMemory
 from headrace.agent.listener.writer import ReplyWriter
+from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.frames import RequestHeader
 from headrace.protocol.request import Response
 from headrace.protocol.throttle_time import with_throttle_time
 
 _LONGEST_THROTTLE_MS = 2**31 - 1
+_PRODUCE = int(ApiKey.PRODUCE)
 _SMALL_BYTES = 64 * 1024
 """Unread replies of this size are harmless."""
 
@@ -33,10 +35,13 @@ class Slot:
     """One request's place in the order. Compared by identity."""
 
     header: RequestHeader
+    """With a client id as log lines show it: the slot may wait long for earlier replies."""
     received_at: float
     reserved_bytes: int
     budget: MemoryBudget
     """The budget of which the request's frame holds `reserved_bytes`, until the request is answered."""
+    kept_bytes: int = 0
+    """What the request holds of the budget besides its frame."""
     done: bool = False
     buffers: list[bytes | memoryview] | None = None
     """The reply once done; None sends nothing."""
@@ -51,6 +56,15 @@ class Slot:
     """When the reply was made; until it is sent it waits for earlier ones and for the client."""
     asked_wait_seconds: float = 0.0
     """How long the client asked to wait for records."""
+
+    def keep(self, size_bytes: int) -> None:
+        """Count what the request takes besides its frame. The next frames wait if that is too much."""
+        self.kept_bytes = size_bytes
+        self.budget.charge(size_bytes, of=self.reserved_bytes)
+
+    def release(self) -> None:
+        """The request is answered: its memory is free."""
+        self.budget.release(self.reserved_bytes + self.kept_bytes, of=self.reserved_bytes)
 
     def take(self, response: Response) -> None:
         """Keep the reply, with the memory that its handler reserved for it."""
@@ -86,11 +100,13 @@ class ReplyQueue:
         self._closed = False
         self._written_bytes = 0
         """Of replies that the writer has and the reply memory counts."""
-        self._held_bytes = 0
+        self.held_bytes = 0
         """All that the reply memory counts for this connection."""
         self._held_since = 0.0
         """When some of it was last released, or it became more than 0."""
         self._slots: deque[Slot] = deque()
+        self.others = 0
+        """How many of the slots are not of Produce."""
         self.fatal = ""
         """Set after the order reached a fatal slot: the replies before it are with the writer, nothing follows."""
 
@@ -106,6 +122,7 @@ class ReplyQueue:
     def append(self, slot: Slot) -> None:
         """Take the next place."""
         self._slots.append(slot)
+        self.others += slot.header.api_key != _PRODUCE
 
     def made(self, slot: Slot, now: float) -> None:
         """The slot is done: count what its reply takes, instead of what was reserved for it."""
@@ -116,21 +133,22 @@ class ReplyQueue:
         elif size < slot.reply_bytes:
             self._memory.release(slot.reply_bytes - size)
         slot.reply_bytes = size
-        if not self._held_bytes:
+        if not self.held_bytes:
             self._held_since = now
-        self._held_bytes += size
+        self.held_bytes += size
 
     def unread_seconds(self, now: float) -> float:
         """Return for how many seconds replies of some size were not sent: the client does not read, or
         asked for something slow before.
         """
-        return now - self._held_since if self._held_bytes > _SMALL_BYTES else 0.0
+        return now - self._held_since if self.held_bytes > _SMALL_BYTES else 0.0
 
     def flush(self, now: float) -> None:
         """Send the next replies in order, as far as they are done and the client reads."""
         sent_bytes = 0
         while self._slots and self._slots[0].done and not self.fatal and not self._writer.blocked:
             slot = self._slots.popleft()
+            self.others -= slot.header.api_key != _PRODUCE
             self.fatal = slot.fatal
             if slot.fatal:
                 self._metrics.requests.left_unanswered(slot.header.api_key)
@@ -151,6 +169,7 @@ class ReplyQueue:
             if not slot.done or self.fatal or self._writer.blocked:
                 left.append(slot)
                 continue
+            self.others -= slot.header.api_key != _PRODUCE
             self.fatal = slot.fatal
             if slot.fatal:
                 self._metrics.requests.left_unanswered(slot.header.api_key)
@@ -171,16 +190,17 @@ class ReplyQueue:
         sent = self._written_bytes - self._writer.pending_bytes
         if sent > 0:  # lengths before replies are not counted, so the writer may hold a little more
             self._written_bytes -= sent
-            self._held_bytes -= sent
+            self.held_bytes -= sent
             self._held_since = now
             self._memory.release(sent)
 
     def clear(self) -> None:
         """Drop everything: the client has disconnected."""
         self._closed = True
-        left, self._held_bytes, self._written_bytes = self._held_bytes, 0, 0
+        left, self.held_bytes, self._written_bytes = self.held_bytes, 0, 0
         for slot in self._slots:
             self._metrics.requests.left_unanswered(slot.header.api_key)
         self._slots.clear()
+        self.others = 0
         self._writer.clear()
         self._memory.release(left)

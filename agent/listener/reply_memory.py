@@ -1,7 +1,8 @@
 """Limits the memory of replies that were made and not yet accepted by the kernel.
 
 Place: a handler that may make a large reply reserves its size before it makes it (Fetch), or waits until there is room
-(Metadata, descriptions, lists); the listener charges what every reply really takes, and releases what it sent.
+(Metadata, descriptions, lists); the listener charges what every reply really takes, and releases what it sent. While
+there is no room, it reads no further request of a connection with replies that are not sent.
 Invariant: reservations are granted in order and only while they fit; a reply that is larger than the total is
 made alone. What is charged may exceed the total by the replies that were being made at that moment.
 A client that does not read its replies while others wait is closed (connection.py), so that none waits without end.
@@ -25,6 +26,11 @@ class ReplyMemory:
     def waiting(self) -> int:
         """Number of replies that wait for room."""
         return len(self._waiting)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room."""
+        return self.in_use_bytes >= self._total
 
     async def reserve(self, size: int) -> None:
         """Return when `size` bytes are reserved; 0 waits for its turn only."""

@@ -15,7 +15,6 @@ from headrace.agent.listener.replies import Slot
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.api_names import api_name
 from headrace.protocol.request import ANONYMOUS, ClientConnection
-from headrace.storage.client_text import shown
 from headrace.storage.repetition import LIMITED, Repetitions
 
 logger = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class SlowRequests:
             now - slot.received_at,
             slot.made_at - slot.received_at,
             now - slot.made_at,
-            shown(header.client_id),
+            header.client_id,
             client.principal or ANONYMOUS,
             client.peer,
             client.listener,

@@ -39,6 +39,7 @@ from headrace.agent.produce.trace import FileTrace, FlushReason
 from headrace.agent.produce.transactional import ProducerNames
 from headrace.agent.produce.upload import Uploader
 from headrace.agent.produce.validate import RuleBook
+from headrace.config.memory_budget import PRODUCED_BATCH_BYTES
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import CommitApi, FileAnswer, FileCommit
 from headrace.metastore.api.transaction_state import Transaction
@@ -229,11 +230,13 @@ class ProducePipeline:
         if self.stopped:
             raise CloseConnection(f"produce is stopped: {self.stopped}")
         produce = decode_produce(request.body, request.api_version, request.connection.request_elements_max)
+        partitions = sum([len(topic.partitions) for topic in produce.topics])
+        request.kept_bytes = PRODUCED_BATCH_BYTES * (1 + partitions)
         refusal = refusal_of(produce)
         if produce.transactional_id is not None:
             refusal = self._receiver.refusal_of_transaction(request, produce.transactional_id) or refusal
         if refusal:
-            self._metrics.count_refused(refusal, sum(len(topic.partitions) for topic in produce.topics))
+            self._metrics.count_refused(refusal, partitions)
             return self._receiver.refuse(request, produce, refusal)
         connection = request.connection
         received = None if connection.produce_queue else self._receiver.receive(request, produce)

@@ -28,6 +28,7 @@ from load.hostile.attacks import (
     many_ids,
     membership,
     patterns,
+    pipelined_produce,
     unknown_users,
 )
 from load.hostile.attacks.this_machine import snapshot_bomb
@@ -62,6 +63,8 @@ def test_each_attack_is_a_program(name: str) -> None:
         long_group_ids.heartbeat("g", 1, "rack"),
         long_renewers.token("renewer"),
         many_ids.init_producer("id"),
+        pipelined_produce.small(1),
+        pipelined_produce.wide(1, 0),
         *(field.frame(1, 100) for field in grown_fields()),
         leave_reasons.leave(200, b"reason"),
     ],

@@ -25,7 +25,7 @@ from headrace.protocol.request import Request, RequestHandler, Response
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.repetition import SECONDS
 from tests.agent.access.certificates import Authority
-from tests.agent.listener.listener_client import Client, answer, echo, frame, limits, until
+from tests.agent.listener.listener_client import Client, answer, echo, frame, limits, produce_frame, until
 from tests.manual_clock import ManualClock
 
 MARK = b"what-nobody-may-read-on-the-way"
@@ -52,9 +52,15 @@ class World:
 
 @contextlib.asynccontextmanager
 async def serving(
-    directory: Path, handler: RequestHandler = echo, clock: Clock | None = None, *, proxied: bool = False, **own: str
+    directory: Path,
+    handler: RequestHandler = echo,
+    clock: Clock | None = None,
+    *,
+    proxied: bool = False,
+    inflight: int = 64,
+    **own: str,
 ) -> AsyncIterator[World]:
-    """`own`: settings of the listener, with _ for dots."""
+    """`inflight`: most requests in progress of a connection. `own`: settings of the listener, with _ for dots."""
     authority = Authority(directory)
     key = authority.issue("broker", "broker.pem")
     flags: dict[str, object] = {"listeners": "EXT://127.0.0.1:0", "listener.security.protocol.map": "EXT:SSL"}
@@ -64,7 +70,7 @@ async def serving(
     settings, registry = load(flags=flags), CollectorRegistry()
     (endpoint,) = listeners(settings).serving
     security = ListenerSecurity(settings, endpoint, clock or SystemClock())
-    listener = KafkaListener(handler, limits(), SystemClock(), registry)
+    listener = KafkaListener(handler, limits(inflight=inflight), SystemClock(), registry)
     port = await listener.start(endpoint.host, 0, "EXT", proxy_protocol=proxied, security=security)
     try:
         yield World(authority, port, registry)
@@ -314,3 +320,30 @@ async def test_a_tls_client_of_a_plain_listener_is_named_once_per_minute(caplog:
     assert caplog.text.count("the client speaks TLS") == 2
     assert "left_out=4" in caplog.text
     await listener.drain(1.0)
+
+
+@pytest.mark.requirement("X7")
+async def test_a_producer_that_reads_no_answers_is_not_read_either(tmp_path: Path) -> None:
+    """512 Produce requests may be in progress; answers that it does not take stop the next ones."""
+    started: list[int] = []
+    body = bytes(50_000)
+
+    async def handle(request: Request) -> Response:
+        started.append(request.correlation_id)
+        return answer(request, body)
+
+    async with serving(tmp_path, handle, inflight=512) as world:
+        client, other = await world.connect(), await world.connect()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await client.send(*(produce_frame(number, 100) for number in range(800)))
+        await until(lambda: len(started) >= 64)
+        for number in range(10_000, 10_010):
+            await other.send(frame(number))
+            assert (await other.reply())[0] == number
+        unread = sum(number < 10_000 for number in started)
+        assert unread < 500, "those that its socket holds, and some"
+        client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        assert [(await client.reply())[0] for _ in range(800)] == list(range(800))
+        assert [number for number in started if number < 10_000] == list(range(800))
+        for each in (client, other):
+            await each.close()
