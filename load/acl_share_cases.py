@@ -1,6 +1,6 @@
-"""Rows about share groups: a group with a member, and one without members whose offsets are described and changed.
+"""Rows about share groups: a group with a member; and offsets of a group without members.
 
-Place: under acl_cases.py. acl_matrix.py sends `share_groups_in_use` before the rows, so that there is something to hide.
+Place: under acl_cases.py. acl_matrix.py sends `share_groups_in_use` first, so that there is something to hide.
 Source: KIP-932, and Kafka's KafkaApis.
 """
 
@@ -31,7 +31,7 @@ def _alter() -> dict[str, Any]:
 
 
 def share_groups_in_use() -> list[tuple[ApiKey, Mapping[str, Any]]]:
-    """Return the requests that make both groups: a member that stays, and offsets of a group whose member left."""
+    """Return the requests that make both groups: a member that stays, and offsets of a group that its member left."""
     return [
         (ApiKey.SHARE_GROUP_HEARTBEAT, _heartbeat(SHARE_GROUP, _JOIN_EPOCH)),
         (ApiKey.SHARE_GROUP_HEARTBEAT, _heartbeat(SHARE_OFFSETS, _JOIN_EPOCH)),
