@@ -3,9 +3,9 @@
 Place: in the job loop (runner.py), every log.cleaner.backoff.ms, in one worker at a time; policy.py decides.
 Invariant: what decides is in the metadata log, never in a process's file: cleaning removes records. Partitions of
 topics that are not compacted cost nothing. A partition is in one job at most. Merges and passes are not planned at the
-same time where they could meet: below the end of a pass. A pass that meets unfinished merges waits RESERVED_MS, and
-meanwhile no merge is planned there (../planner.py); then it runs, and if a merge is still there, swaps let one of them
-win, extent by extent. Partitions with more keys than a worker may hold are reserved for Spark for a limited time.
+same time where they could meet: below the end of a pass. A pass that meets unfinished merges waits until they have
+ended, and meanwhile no merge is planned there (../planner.py); after RESERVED_MS it runs in any case, and if a merge is
+still there, swaps let one of them win, extent by extent. Partitions with more keys than a worker may hold are reserved for Spark for a limited time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ UNFINISHED_MAX = 64
 RESERVED_KIND = "clean-next"
 """Passes that wait for merges; no worker runs this kind."""
 RESERVED_MS = 120_000
-"""How long a pass waits for merges that were planned before it."""
+"""How long a pass waits for merges that were planned before it, at most."""
 SPARK_ATTEMPTS = 3
 """A job that Spark claimed this often without finishing it is moved to the workers."""
 
@@ -85,9 +85,7 @@ class CleaningPlanner:
 
     async def handle(self, job: Job, lease: Lease) -> None:
         """Plan once. FencedError if the lease was lost."""
-        await self._metastore.hand_over_jobs(
-            RESERVED_KIND, CLEAN, after_ms=RESERVED_MS, attempts=SPARK_ATTEMPTS, by=lease.token
-        )
+        await self._let_reserved_go(lease)
         if not self.is_enabled:
             return
         rules = compacted_partitions(await load_image(self._metastore))
@@ -110,6 +108,18 @@ class CleaningPlanner:
             }
             if tasks:
                 await self._enqueue(tasks, states, now_ms, lease)
+
+    async def _let_reserved_go(self, lease: Lease) -> None:
+        """Give passes that waited for merges to the workers: all once no merge is left that any of them met."""
+        (payloads,) = await self._metastore.unfinished_payloads(RESERVED_KIND)
+        if not payloads:
+            return
+        ends = [(task.partition_key, task.end) for payload in payloads for task in decode_cleaning(payload).tasks]
+        merged = await self._in_merges()
+        meets = merged and await self._metastore.parts_in_files(ends, sorted(merged))
+        await self._metastore.hand_over_jobs(
+            RESERVED_KIND, CLEAN, after_ms=RESERVED_MS if meets else 0, attempts=SPARK_ATTEMPTS, by=lease.token
+        )
 
     async def _unfinished(self) -> list[list[CleaningJob]]:
         """The workers' jobs, Spark's, and those that wait for merges."""

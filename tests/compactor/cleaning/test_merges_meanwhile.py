@@ -115,6 +115,24 @@ async def test_a_pass_that_meets_a_merge_is_next(world: CleaningWorld) -> None:
     assert not await unfinished(world, RESERVED_KIND)
 
 
+@pytest.mark.requirement("L7")
+async def test_a_pass_that_waits_runs_once_its_merge_has_ended(world: CleaningWorld) -> None:
+    """Merges take seconds, and RESERVED_MS is two minutes."""
+    (key,) = await world.topic("t", 1, **EAGER)
+    for value in "12":
+        await world.send(key, ("a", value))
+    await world.compact(1)
+    await rolled(world, key)
+    (file_id,) = {extent.file_id for extent in await world.extents(key)}
+    await world.postgres.enqueue_jobs([NewJob(COMPACT, "slow", encode(CompactionJob((file_id,), 2)))])
+    for _ in range(2):
+        await world.plan()
+        assert (len(await unfinished(world, CLEAN)), len(await unfinished(world, RESERVED_KIND))) == (0, 1)
+    await end_jobs(world, COMPACT)
+    await world.plan()
+    assert (len(await unfinished(world, CLEAN)), len(await unfinished(world, RESERVED_KIND))) == (1, 0)
+
+
 class BusyDays:
     """Virtual time in steps of ten minutes: flushes continue, each job takes two steps, planners look at each step."""
 
