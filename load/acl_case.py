@@ -28,8 +28,8 @@ class Need(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One request. `values` may have fields of several versions; `counted` names arrays of the answer that have fewer
-    elements without a grant. `version_min`: the first version that can say it."""
+    """One request. `values` may have fields of several versions; `counted` is the path of an array of the answer that
+    has fewer elements without a grant. `version_min`: the first version that can say it."""
 
     label: str
     api_key: int
@@ -40,6 +40,8 @@ class Case(NamedTuple):
     version_min: int = 0
     version_max: int = 1_000
     """The last version that asks for the same."""
+    opening: tuple[int, Mapping[str, Any]] | None = None
+    """API and values of a request that is sent before it on the same connection; its answer is not judged."""
 
 
 def build(entity_type: Any, values: Mapping[str, Any]) -> Any:

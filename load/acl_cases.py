@@ -27,7 +27,23 @@ from load.acl_case import (
     on_topic,
 )
 from load.acl_data_cases import data_cases, group_cases, metadata_cases, offset_cases, producer_cases
+from load.acl_share_cases import share_cases
 from load.acl_transaction_cases import transaction_cases
+
+WITHOUT_GRANTS = frozenset(
+    {
+        ApiKey.API_VERSIONS,
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.FETCH_SNAPSHOT,
+    }
+)
+"""APIs without a row: nothing is asked, or only a controller's listener serves them
+(tests/agent/access/authorization/test_gate.py)."""
 
 
 def cases(topic_id: uuid.UUID) -> list[Case]:
@@ -39,6 +55,7 @@ def cases(topic_id: uuid.UUID) -> list[Case]:
         *transaction_cases(),
         *group_cases(),
         *offset_cases(topic_id),
+        *share_cases(topic_id),
         *_cluster(),
         *_access(),
         *_configs(),

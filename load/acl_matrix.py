@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import itertools
 import tempfile
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -30,12 +31,15 @@ from headrace.protocol.typed import schema
 from headrace.storage.errors import CorruptError
 from load.acl_case import CONSUMER_GROUP, GROUP, OLD_TOPIC, TOPIC, TRANSACTION, Case, Need, build
 from load.acl_cases import cases
-from load.acl_servers import MECHANISM, PASSWORD, SUPER, headrace_with_acls, kafka_with_acls
+from load.acl_servers import MECHANISM, PASSWORD, START_SECONDS, SUPER, headrace_with_acls, kafka_with_acls
+from load.acl_share_cases import share_groups_in_use
 
 COLUMNS = ("none", "all-but-last", "deny", "allow", "prefixed", "super")
 ITERATIONS = 4096
 TIMEOUT_MS = 10_000
+PAUSE_SECONDS = 0.02
 SALT = b"salt of the matrix"
+_NAMES = ("name", "topic_name", "group_id")
 _AUTHORIZATION = frozenset(code.name for code in ErrorCode if code.name.endswith("authorization_failed"))
 
 
@@ -82,7 +86,12 @@ class Client:
     def said(self, case: Case, version: int | None = None) -> Answered | None:
         """Return what the answer says, in the newest version unless it is given; None if the API is not served."""
         used = min(self.newest(case.api_key), case.version_max) if version is None else version
-        return None if used < 0 else _said(case, self.ask(case.api_key, used, case.values))
+        if used < 0:
+            return None
+        if case.opening is not None:
+            api_key, values = case.opening
+            self.ask(api_key, self.newest(api_key), values)
+        return _said(case, self.ask(case.api_key, used, case.values))
 
     def newest(self, api_key: int) -> int:
         """The newest version of both sides; -1 if the server does not serve the API."""
@@ -135,19 +144,28 @@ def _batches(every: list[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _use_groups(admin: Client, topic_id: uuid.UUID) -> None:
-    """A group with a committed offset, a group of KIP-848 with a member, a token, and a transactional id: so that
-    there is something to hide."""
+    """Make a group with a committed offset, a group of KIP-848 with a member, a token, a transactional id, and share
+    groups: so that there is something to hide. RuntimeError if the server refuses."""
     by_label = {case.label: case for case in cases(topic_id)}
-    for label in ("OffsetCommit", "ConsumerGroupHeartbeat", "CreateDelegationToken", "InitProducerId-transaction"):
-        case = by_label[label]
-        for _ in range(200):  # Kafka makes the topics of its coordinators when they are first used
-            answer = admin.ask(case.api_key, admin.newest(case.api_key), case.values)
-            codes = {code for code in _codes(answer) if code is not ErrorCode.none}
-            if not codes:
-                break
-            for group in (GROUP, CONSUMER_GROUP):
-                admin.ask(ApiKey.FIND_COORDINATOR, 3, {"key": group})
-            admin.ask(ApiKey.FIND_COORDINATOR, 3, {"key": TRANSACTION, "key_type": 1})
+    labels = ("OffsetCommit", "ConsumerGroupHeartbeat", "CreateDelegationToken", "InitProducerId-transaction")
+    named = [(by_label[label].api_key, by_label[label].values) for label in labels]
+    for api_key, values in (*named, *share_groups_in_use()):
+        _until_served(admin, api_key, values)
+
+
+def _until_served(admin: Client, api_key: int, values: Mapping[str, Any]) -> None:
+    """Ask until nothing is refused: Kafka makes the topics of its coordinators when they are first used."""
+    version = admin.newest(api_key)
+    if version < 0:
+        return
+    until = time.monotonic() + START_SECONDS
+    while codes := {code for code in _codes(admin.ask(api_key, version, values)) if code is not ErrorCode.none}:
+        if time.monotonic() > until:
+            raise RuntimeError(f"the rows cannot be prepared: api_key={api_key} codes={codes}")
+        for group in (GROUP, CONSUMER_GROUP):
+            admin.ask(ApiKey.FIND_COORDINATOR, 3, {"key": group})
+        admin.ask(ApiKey.FIND_COORDINATOR, 3, {"key": TRANSACTION, "key_type": 1})
+        time.sleep(PAUSE_SECONDS)
 
 
 def _user(case: Case, column: str) -> str:
@@ -194,11 +212,17 @@ def outcome(address: tuple[str, int], case: Case, column: str, version: int | No
 
 
 def _said(case: Case, answer: Any) -> Answered:
-    elements = getattr(answer, case.counted) if case.counted else ()
-    names = {getattr(each, "name", getattr(each, "group_id", "acl-token")) for each in elements}
-    listed = sum(name.startswith("acl-") for name in names) if case.counted else -1
+    listed = sum(name.startswith("acl-") for name in _names(answer, case.counted)) if case.counted else -1
     codes = frozenset(code.name for code in _codes(answer)) & _AUTHORIZATION
     return Answered(codes, listed, tuple(sorted(set(_operations(answer)))))
+
+
+def _names(answer: Any, counted: str) -> set[str]:
+    """Return the names of the elements of the array; a token has none."""
+    elements = [answer]
+    for array in counted.split("."):
+        elements = [each for element in elements for each in getattr(element, array)]
+    return {next((getattr(each, name) for name in _NAMES if hasattr(each, name)), "acl-token") for each in elements}
 
 
 def _codes(entity: Any) -> Iterator[ErrorCode]:

@@ -25,6 +25,7 @@ _BY_NAME = {"user": "name"}
 """Fields that have another name in the request."""
 _UNKNOWN: dict[str, Any] = {
     "committed_offset": -1,
+    "start_offset": -1,
     "low_watermark": -1,
     "node_id": -1,
     "port": -1,
@@ -82,7 +83,7 @@ def _blank(name: str, element_type: type | None, *, is_nullable: bool) -> Any:
     return None if is_nullable else _EMPTY.get(name, "")
 
 
-_EMPTY: dict[str, Any] = {"group_epoch": 0, "assignment_epoch": 0, "resource_type": 0}
+_EMPTY: dict[str, Any] = {"group_epoch": 0, "assignment_epoch": 0, "leader_epoch": 0, "resource_type": 0}
 """Required fields that are no text."""
 
 

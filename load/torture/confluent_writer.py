@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -115,11 +116,15 @@ def _let_go(producer: confluent_kafka.Producer, pacer: Pacer) -> None:
 
 
 def _finish(producer: confluent_kafka.Producer, pacer: Pacer, timeout_s: float, *, had_fatal: bool) -> None:
-    """Every record gets its answer, if there was no fatal error."""
-    try:
-        held = producer.flush(timeout_s)
-    except FATAL:
-        held, had_fatal = 0, True
+    """Every record gets its answer, if there was no fatal error. What poll would raise, `flush` raises when it ends,
+    also after an hour: so it is asked again and again.
+    """
+    until, held = time.monotonic() + timeout_s, 1
+    while held and time.monotonic() < until:
+        try:
+            held = producer.flush(1)
+        except FATAL:
+            held, had_fatal = 0, True
     if had_fatal and held == 0:
         _let_go(producer, pacer)
 

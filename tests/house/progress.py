@@ -129,6 +129,6 @@ class ProgressReporter:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Report where the run is printed: not in workers, and not where names of tests are wanted (-v)."""
-    if not hasattr(config, "workerinput") and config.get_verbosity() < 1:
+    """Report where the run is printed: not in workers, and not where names of tests are wanted (-v) or none runs."""
+    if not hasattr(config, "workerinput") and config.get_verbosity() < 1 and not config.option.collectonly:
         config.pluginmanager.register(ProgressReporter(config), "progress reporter")

@@ -79,7 +79,8 @@ class CommitMachine(RuleBasedStateMachine):
             self.model.producer_id_blocks.append((range(first, first + 10), self.model.clock.wall_ms() - age_ms))
             self.sql(
                 "INSERT INTO producer_id_blocks SELECT %(first)s, %(first)s + 9,"
-                " clock_timestamp() - %(age)s * interval '1 ms' ON CONFLICT DO NOTHING",
+                " clock_timestamp() - %(age)s * interval '1 ms'"
+                " ON CONFLICT (first_id) DO UPDATE SET leased_at = EXCLUDED.leased_at",
                 first=first,
                 age=age_ms,
             )

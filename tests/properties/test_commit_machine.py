@@ -18,4 +18,4 @@ def test_commit_answers_as_the_model_does(metastore_url: str) -> None:
 @pytest.mark.slow
 def test_commit_answers_as_the_model_does_over_long_histories(metastore_url: str) -> None:
     with machine_on(metastore_url) as machine:
-        run_state_machine_as_test(machine, settings=settings(max_examples=400, stateful_step_count=60))
+        run_state_machine_as_test(machine, settings=settings(max_examples=150, stateful_step_count=60))

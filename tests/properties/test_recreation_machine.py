@@ -41,7 +41,7 @@ def test_producers_go_on_as_the_model_says(metastore_url: str) -> None:
 @pytest.mark.slow
 def test_producers_go_on_over_long_histories(metastore_url: str) -> None:
     with machine_on(metastore_url, RecreationMachine) as machine:
-        run_state_machine_as_test(machine, settings=settings(max_examples=300, stateful_step_count=60))
+        run_state_machine_as_test(machine, settings=settings(max_examples=100, stateful_step_count=60))
 
 
 @PLANTED.cases(BUGS)

@@ -20,7 +20,7 @@ from tests.simulation.summary import SIMULATED
 
 EVERYDAY = 16
 EVERYDAY_PER_TEST = 16
-SLOW = 1_500
+SLOW = 1_000
 SLOW_PER_TEST = 100
 
 

@@ -28,7 +28,7 @@ from tests.planted import PlantedBugs, Report, Trial
 from tests.simulation.shares.cluster import Logs, View
 from tests.simulation.shares.world import simulate
 
-SEEDS, MANY_SEEDS = 28, 1_000
+SEEDS, MANY_SEEDS = 28, 600
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 

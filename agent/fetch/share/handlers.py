@@ -170,10 +170,7 @@ class ShareHandlers:
     async def _resolve(self, request: Request, refs: list[ShareRef]) -> list[Resolved]:
         resolved = await resolve(self._view, [RequestedPartition(topic, index, -1) for topic, index in refs])
         codes = {} if self._allowed is None else self._allowed.codes(request, (topic for topic, _ in refs))
-        return [
-            Resolved(-1, code) if (code := codes.get(ref[0], ErrorCode.none)) and not each.error else each
-            for ref, each in zip(refs, resolved, strict=True)
-        ]
+        return [_judged(each, codes.get(ref[0], ErrorCode.none)) for ref, each in zip(refs, resolved, strict=True)]
 
     async def _read(
         self,
@@ -216,6 +213,15 @@ class ShareHandlers:
 
     async def _tell(self, turn: ShareTurn, client: ClientConnection, received_at: float) -> None:
         await self._ask(turn, client, received_at)
+
+
+def _judged(resolved: Resolved, code: int) -> Resolved:
+    """Return the partition, or the topic's code: a denial even for a partition that does not exist, so that the answer
+    does not say how many a hidden topic has.
+    """
+    if code == ErrorCode.topic_authorization_failed or (code and not resolved.error):
+        return Resolved(-1, code)
+    return resolved
 
 
 def _key(entity: Any) -> tuple[str, str]:

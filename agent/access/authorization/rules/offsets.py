@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -104,39 +105,34 @@ def _of_share_group(operation: AclOperation) -> Callable[[GatedRequest], Awaitab
 
 
 def _describe_share_offsets(ask: GatedRequest) -> Awaitable[Response]:
-    """Groups without DESCRIBE get the error; of the others, topics without it do, or are left out."""
+    """Groups without DESCRIBE get the error; of the others, topics without it do, or are left out.
 
-    def change(entity: Any) -> Any:
-        return dataclasses.replace(entity, groups=tuple(map(shown, entity.groups)))
+    The handler never sees a topic that the client may not describe: the order and the number of the partitions of its
+    answer would say which of them exist.
+    """
+    allowed, refused, denied = [], list[Any](), defaultdict[str, list[Any]](list)
+    for group in ask.entity.groups:
+        if not ask.allows(AclOperation.DESCRIBE, _GROUP, group.group_id):
+            refused.append(dataclasses.replace(ask.refused("groups", group, FAILED[_GROUP]), topics=()))
+            continue
+        if group.topics is not None:
+            verdicts = [(topic, ask.allows(AclOperation.DESCRIBE, _TOPIC, topic.topic_name)) for topic in group.topics]
+            denied[group.group_id] += [_refused_topic(ask, topic, _DENIED) for topic, good in verdicts if not good]
+            group = dataclasses.replace(group, topics=tuple(topic for topic, good in verdicts if good))
+        allowed.append(group)
 
     def shown(group: Any) -> Any:
-        topics = tuple(
-            topic if ask.access.allows(AclOperation.DESCRIBE, _TOPIC, topic.topic_name) else _hidden(topic)
-            for topic in group.topics
-            if topic.topic_name in named.get(group.group_id, ())
-            or ask.access.allows(AclOperation.DESCRIBE, _TOPIC, topic.topic_name)
-        )
-        return dataclasses.replace(group, topics=topics)
+        if group.error_code:
+            return group
+        seen = (topic for topic in group.topics if ask.access.allows(AclOperation.DESCRIBE, _TOPIC, topic.topic_name))
+        return dataclasses.replace(group, topics=(*seen, *denied.get(group.group_id, ())))
 
-    named = {group.group_id: {t.topic_name for t in group.topics or ()} for group in ask.entity.groups}
-    return split(
-        ask,
-        "groups",
-        "groups",
-        lambda group: ask.allows(AclOperation.DESCRIBE, _GROUP, group.group_id),
-        lambda group: dataclasses.replace(ask.refused("groups", group, FAILED[_GROUP]), topics=()),
-        change,
-    )
+    def change(entity: Any) -> Any:
+        return dataclasses.replace(entity, groups=(*map(shown, entity.groups), *refused))
 
-
-def _hidden(topic: Any) -> Any:
-    """A topic's part of an answer as for a client that may not describe it."""
-    nothing: dict[str, Any] = {"start_offset": -1, "lag": -1, "leader_epoch": 0, "error_code": _DENIED}
-    partitions = tuple(
-        dataclasses.replace(each, **{name: value for name, value in nothing.items() if hasattr(each, name)})
-        for each in topic.partitions
-    )
-    return dataclasses.replace(topic, topic_id=None, partitions=partitions)
+    if not allowed:
+        return ask.answer(groups=tuple(refused))
+    return ask.pass_on_changed(change, groups=tuple(allowed))
 
 
 def _described(ask: GatedRequest, answer: Any) -> Any:
@@ -211,7 +207,8 @@ DESCRIBE_SHARE_GROUP_OFFSETS = Rule(
     _describe_share_offsets,
     (
         Check(AclOperation.DESCRIBE, _GROUP, FAILED[_GROUP], "each group"),
-        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, "each topic"),
+        Check(AclOperation.DESCRIBE, _TOPIC, _DENIED, _EACH_TOPIC),
+        Check(AclOperation.DESCRIBE, _TOPIC, None, "all topics of a group"),
     ),
 )
 ALTER_SHARE_GROUP_OFFSETS = Rule(

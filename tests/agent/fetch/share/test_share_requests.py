@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.access.authorization.authorizer import Authorizer
+from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.share.deliver import AcquiredRange, ShareDelivery, ShareReader
 from headrace.agent.fetch.share.handlers import ShareHandlers
 from headrace.agent.fetch.share.sessions import ShareSessions
 from headrace.agent.peers.share_turns import PartitionTurn, ShareTurn, TurnAnswer, decode_answer, decode_turn, encode
+from headrace.config.settings import Settings
 from headrace.metastore.api.agents import SHARE_VERSION, FeatureRange
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol.request import ClientConnection, Request
@@ -35,9 +38,12 @@ class _Reader:
 
 
 class Sharing:
-    """One agent's handlers, in front of an owner that gives the first record of each partition that is wanted."""
+    """One agent's handlers, in front of an owner that gives the first record of each partition that is wanted.
+    `on_turn` is called while it is asked.
+    """
 
-    def __init__(self, most: int = 4) -> None:
+    def __init__(self, most: int = 4, settings: Settings | None = None) -> None:
+        """`settings`: whether ACLs are enforced; they are not by default."""
         self.view = StandingView(1, node_id=1, broker_epoch=1)
         topic = TopicImage(TOPIC_ID, 9, "t", 2, 2, (0, 0))
         self.view.head = self.view.image = replace(
@@ -48,13 +54,17 @@ class Sharing:
         self.turns: list[ShareTurn] = []
         self.answer: TurnAnswer | None = None
         self.is_lost = False
+        self.on_turn: Callable[[], None] = lambda: None
+        authorizer = Authorizer(settings or Settings(), self.view)
+        allowed = AllowedTopics(authorizer, self.view) if authorizer.is_on else None
         reader: Any = _Reader()
         assert isinstance(reader, _Reader | ShareReader)
-        self.handlers = ShareHandlers(self.view, ShareSessions(lambda: most), reader, self._ask, None)  # type: ignore[arg-type]
+        self.handlers = ShareHandlers(self.view, ShareSessions(lambda: most), reader, self._ask, allowed)  # type: ignore[arg-type]
         self.connection = ClientConnection(1, "10.0.0.1:5")
 
     async def _ask(self, turn: ShareTurn, client: ClientConnection, received_at: float) -> TurnAnswer | None:
         self.turns.append(decode_turn(encode(turn)))
+        self.on_turn()
         if self.is_lost:
             return None
         parts = [
