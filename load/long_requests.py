@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from headrace.agent.access.admin.acls import DescribeAcls
 from headrace.agent.access.admin.client_quotas import DescribeClientQuotas
@@ -128,7 +128,7 @@ def with_access(image: MetadataImage, counts: Counts) -> MetadataImage:
         for number in range(counts.acls)
     )
     users = ((EntityData(entity_type="user", entity_name=f"u{number}"),) for number in range(counts.quotas))
-    quotas = {user: MappingProxyType({"producer_byte_rate": 1.0}) for user in users}
+    quotas: dict[tuple[EntityData, ...], Mapping[str, float]] = {user: {"producer_byte_rate": 1.0} for user in users}
     return replace(image, access_controls=acls, quotas=MappingProxyType(quotas))
 
 
@@ -233,7 +233,9 @@ class LongRequests:
         return LongRequest(FindCoordinator(self._view, None), request)
 
     def _administration(self) -> GroupAdministration:
-        metrics, memory = GroupMetrics(CollectorRegistry()), GroupMemory(1 << 40, 1 << 40, lambda setting: None)
+        registry = CollectorRegistry()
+        memory = GroupMemory(1 << 40, 1 << 40, Counter("limits", "Not read.", registry=registry))
+        metrics = GroupMetrics(registry)
         held = HeldGroups(self._store, self._view, SystemClock(), {}, metrics, memory, None, None)
         return GroupAdministration(self._store, held)
 

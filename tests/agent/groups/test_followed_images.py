@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from headrace.agent.groups.coordinated import CoordinatedGroup
 from headrace.agent.groups.group_memory import GroupMemory
@@ -46,8 +46,9 @@ def held_groups(runs: Runs) -> tuple[HeldGroups, list[Following]]:
     """Return an agent's groups, which have not heard of the newest image."""
     api: Any = None
     view = view_of(image([], agents(1)))
-    memory = GroupMemory(1 << 40, 1 << 40, lambda setting: None)
-    held = HeldGroups(api, view, ManualClock(), {}, GroupMetrics(CollectorRegistry()), memory, None, None)
+    registry = CollectorRegistry()
+    memory = GroupMemory(1 << 40, 1 << 40, Counter("limits", "Not read.", registry=registry))
+    held = HeldGroups(api, view, ManualClock(), {}, GroupMetrics(registry), memory, None, None)
     groups = [Following(number, runs) for number in range(GROUPS)]
     for group in groups:
         coordinated: CoordinatedGroup = group  # type: ignore[assignment]
