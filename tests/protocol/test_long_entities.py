@@ -40,7 +40,7 @@ async def nothing(units: int) -> None:
     """Count nothing."""
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(data=st.data(), block=st.integers(1, 4))
 def test_the_bytes_are_kios_however_few_elements_a_step_has(data: st.DataObject, block: int) -> None:
     api = APIS[data.draw(st.sampled_from(LISTS))]
