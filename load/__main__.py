@@ -22,6 +22,7 @@ BENCHES = {
     "load.bench_life": "the life of the metastore: its check, and how long a new one takes to begin",
     "load.bench_new_life": "how long 100 consumers of 4,000 partitions wait after Postgres is promoted",
     "load.bench_metadata": "a million partitions: image, snapshot, Metadata answers",
+    "load.bench_turns": "how long requests for what a cluster has occupy the event loop",
     "load.bench_groups": "a consumer group's coordinator",
     "load.bench_request": "a Produce request's own Python",
     "load.bench_tracing": "the same with spans: off, sampled, all",

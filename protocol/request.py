@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from headrace.protocol.long_entities import Did
+
 ANONYMOUS = "User:ANONYMOUS"
 """The principal of a client on TLS without a certificate; also what answers name for one without a principal."""
 REQUEST_ELEMENTS_MAX = 10_000
@@ -154,7 +156,7 @@ class Response:
     replace it.
     """
 
-    __slots__ = ("_buffers", "_write", "entity", "reserved_bytes", "throttle_seconds")
+    __slots__ = ("_buffers", "_write", "_write_in_steps", "entity", "reserved_bytes", "throttle_seconds")
 
     def __init__(
         self,
@@ -163,9 +165,11 @@ class Response:
         *,
         entity: Any = None,
         write: Callable[[Any], Buffers] | None = None,
+        write_in_steps: Callable[[Any, Did], Awaitable[Buffers]] | None = None,
     ) -> None:
-        """`buffers`: None sends nothing (acks=0), unless `write` makes them of `entity`."""
-        self._buffers, self._write = buffers, write
+        """`buffers`: None sends nothing (acks=0), unless `write` makes them of `entity`. `write_in_steps` makes the
+        same, and lets other tasks run."""
+        self._buffers, self._write, self._write_in_steps = buffers, write, write_in_steps
         self.entity = entity
         """What the answer says; None if only its bytes are known."""
         self.reserved_bytes = reserved_bytes
@@ -179,6 +183,12 @@ class Response:
         if self._buffers is None and self._write is not None:
             self._buffers = self._write(self.entity)
         return self._buffers
+
+    async def encoded(self, did: Did) -> Buffers | None:
+        """Return `buffers`, after encoding a long answer in steps: `did` gets the units of each."""
+        if self._buffers is None and self._write_in_steps is not None:
+            self._buffers = await self._write_in_steps(self.entity, did)
+        return self.buffers
 
 
 class CloseConnection(Exception):

@@ -24,6 +24,7 @@ from kio.serial import entity_reader as response_reader
 from kio.serial import entity_writer
 
 from headrace.protocol.entity_reader import entity_reader
+from headrace.protocol.long_entities import Did, write_long
 from headrace.protocol.request import REQUEST_ELEMENTS_MAX, Request, Response
 from headrace.protocol.wire import MALFORMED, allow_elements
 from headrace.storage.errors import InvalidError, TooManyElementsError
@@ -98,7 +99,16 @@ class Schema:
         """Response header and body as buffers for the listener."""
         body = io.BytesIO()
         self._write(body, entity)
-        return [response_header(correlation_id, self.flexible and self.api_key != API_VERSIONS_KEY), body.getvalue()]
+        return [self._header(correlation_id), body.getvalue()]
+
+    async def encode_in_steps(self, correlation_id: int, entity: Any, did: Did) -> list[bytes | memoryview]:
+        """Return the same; `did` is awaited after each step, of an entity with many elements."""
+        body = io.BytesIO()
+        await write_long(body, entity, did)
+        return [self._header(correlation_id), body.getvalue()]
+
+    def _header(self, correlation_id: int) -> bytes:
+        return response_header(correlation_id, self.flexible and self.api_key != API_VERSIONS_KEY)
 
 
 def response_header(correlation_id: int, flexible: bool) -> bytes:
@@ -133,7 +143,11 @@ def decode(request: Request) -> tuple[Schema, Any]:
 def reply(request: Request, entity: Any) -> Response:
     """The Response with an entity of this request's version."""
     found = schema(request.api_key, request.api_version)
-    return Response(entity=entity, write=partial(found.encode, request.correlation_id))
+    return Response(
+        entity=entity,
+        write=partial(found.encode, request.correlation_id),
+        write_in_steps=partial(found.encode_in_steps, request.correlation_id),
+    )
 
 
 def entity_of(request: Request, response: Response) -> Any:

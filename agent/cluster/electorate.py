@@ -59,10 +59,17 @@ class Electorate:
 
     def coordinator(self, group_id: str) -> AgentImage | None:
         """Return the agent for the group, of all that hold a lease."""
+        return self.agent(self._coordinators().winner(group_id))
+
+    def coordinator_scores(self, group_id: str) -> int:
+        """Return how many scores `coordinator` would compute."""
+        return self._coordinators().scores_needed(group_id)
+
+    def _coordinators(self) -> Elections[str]:
         if self._groups is None:
             members = (agent.node_id for agent in self.agents.values() if agent.member)
             self._groups = Elections(members, group_role, self._groups_before)
-        return self.agent(self._groups.winner(group_id))
+        return self._groups
 
     def controller(self) -> AgentImage | None:
         """Return the live agent that clients see as the controller."""

@@ -32,9 +32,11 @@ def preferred(role: str, agents: Iterable[AgentImage]) -> AgentImage | None:
     return max(agents, key=lambda agent: (score(agent.node_id, role), agent.node_id), default=None)
 
 
-def transaction_coordinator(image: MetadataImage, transactional_id: str) -> AgentImage | None:
-    """The live agent that clients are sent to with requests about this transactional id: any other would do as well."""
-    return preferred(f"transaction:{transactional_id}", image.live_agents())
+def transaction_coordinator(routes: Routes, transactional_id: str) -> AgentImage | None:
+    """The live agent that clients are sent to with requests about this transactional id: any other would do as well.
+    One score of each live agent.
+    """
+    return preferred(f"transaction:{transactional_id}", routes.live_agents)
 
 
 class _Dealt(NamedTuple):
@@ -122,6 +124,10 @@ class Routes:
         """The agent for the group, hidden or not: its claim bars others until it is fenced (decisions/0019). Zones are
         ignored, so that all members use the same agent."""
         return self._electorate.coordinator(group_id)
+
+    def coordinator_scores(self, group_id: str) -> int:
+        """Return how many scores of agents `coordinator` would compute: none, if it remembers the group's."""
+        return self._electorate.coordinator_scores(group_id)
 
     def controller(self) -> AgentImage | None:
         """Return the live agent that clients see as the controller; any agent does what they ask of it."""

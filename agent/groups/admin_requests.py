@@ -19,6 +19,7 @@ from headrace.agent.groups.administration import GroupAdministration
 from headrace.agent.groups.group_values import GroupDescription
 from headrace.agent.groups.names import is_legal_group_id, storable
 from headrace.agent.groups.offsets.topics import resolve
+from headrace.agent.limits.work_slices import WorkSlices
 from headrace.metastore.api.groups import GroupListing
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
@@ -55,9 +56,13 @@ class DescribeGroups:
         schema, entity = decode(request)
         operations = GROUP_OPERATIONS if getattr(entity, "include_authorized_operations", False) else NOT_ASKED
         names = list(dict.fromkeys(entity.groups))  # each once: an answer is much longer than a name
-        unknown = await self._administration.unknown([name for name in names if is_legal_group_id(name)])
-        groups = tuple([await self._describe(schema, name, operations, name in unknown) for name in names])
-        return reply(request, schema.response(groups=groups))
+        slices = WorkSlices()
+        unknown = await self._administration.unknown([name for name in names if is_legal_group_id(name)], slices)
+        groups = []
+        for name in names:
+            await self._administration.elect(name, slices)
+            groups.append(await self._describe(schema, name, operations, name in unknown))
+        return reply(request, schema.response(groups=tuple(groups)))
 
     async def _describe(self, schema: Schema, group_id: str, operations: int, is_unknown: bool) -> Any:
         found: GroupDescription | ErrorCode = ErrorCode.invalid_group_id
@@ -106,20 +111,26 @@ class ListGroups:
         schema, entity = decode(request)
         states = {state.strip().lower() for state in getattr(entity, "states_filter", ())}
         types = {kind.strip().lower() for kind in getattr(entity, "types_filter", ())}
-        found = await self._administration.list()
+        slices = WorkSlices()
+        found = await self._administration.list(slices)
         code = found if isinstance(found, ErrorCode) else ErrorCode.none
         listed: list[GroupListing] = [] if isinstance(found, ErrorCode) else found
-        groups = tuple(
-            schema.make(
+
+        def shown(each: GroupListing) -> Any:
+            return schema.make(
                 "ListedGroup",
                 group_id=each.group_id,
                 protocol_type=each.protocol_type,
                 group_state=each.state,
                 group_type=each.kind.value,
             )
+
+        wanted = (
+            each
             for each in listed
             if (not states or each.state.lower() in states) and (not types or each.kind.value in types)
         )
+        groups = await slices.each(shown, wanted)
         return reply(request, schema.response(error_code=code, groups=groups))
 
 
@@ -131,14 +142,13 @@ class DeleteGroups:
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
-        unknown = await self._administration.unknown([name for name in entity.groups_names if storable(name)])
-        results = tuple(
-            [
-                schema.make("DeletableGroupResult", group_id=group_id, error_code=await self._delete(group_id, unknown))
-                for group_id in entity.groups_names
-            ]
-        )
-        return reply(request, schema.response(results=results))
+        slices, results = WorkSlices(), []
+        unknown = await self._administration.unknown([name for name in entity.groups_names if storable(name)], slices)
+        for group_id in entity.groups_names:
+            await self._administration.elect(group_id, slices)
+            code = await self._delete(group_id, unknown)
+            results.append(schema.make("DeletableGroupResult", group_id=group_id, error_code=code))
+        return reply(request, schema.response(results=tuple(results)))
 
     async def _delete(self, group_id: str, unknown: frozenset[str]) -> ErrorCode:
         if not storable(group_id):

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.classic.group import ClassicGroup
 from headrace.agent.groups.classic.subscriptions import CONSUMER
+from headrace.agent.groups.coordinators import elect
+from headrace.agent.groups.coordinators import refusals as refusals_of
 from headrace.agent.groups.group_values import GroupDescription
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.share.group import ShareGroup
+from headrace.agent.limits.work_slices import WorkSlices
 from headrace.metastore.api.groups import GroupApi, GroupKind, GroupListing
 from headrace.protocol.errors import coordinator_error
 from headrace.storage.errors import FencedError, HeadraceError, OutcomeUnknownError
@@ -36,34 +40,36 @@ class GroupAdministration:
         self._api = api
         self._groups = groups
 
-    async def list(self) -> list[GroupListing] | ErrorCode:
-        """This agent's groups, as they are in memory, else as they were saved."""
+    async def list(self, slices: WorkSlices) -> list[GroupListing] | ErrorCode:
+        """This agent's groups, as they are in memory, else as they were saved; by id."""
         try:
-            listed = {each.group_id: each for each in await self._api.list_groups()}
+            stored = await self._api.list_groups()
         except HeadraceError as error:
             return _failed("*", error)
+        await slices.did(len(stored))
+        listed = {each.group_id: each for each in stored}
         for held in self._groups:
             group = held.group
             if group.group_id in listed or group.state_name != EMPTY:
                 listed[group.group_id] = GroupListing(
                     group.group_id, group.kind, group.state_name, group.protocol_type or ""
                 )
-        refusals = {group_id: self._groups.refusal(group_id) for group_id in listed}
+        await slices.did(len(listed))
+        refusals = await refusals_of(self._groups, listed, slices)
         if ErrorCode.coordinator_not_available in refusals.values():
             return ErrorCode.coordinator_not_available
-        return [each for group_id, each in sorted(listed.items()) if refusals[group_id] is ErrorCode.none]
+        own = [each for group_id, each in listed.items() if refusals[group_id] is ErrorCode.none]
+        return await slices.in_order(own, attrgetter("group_id"))
 
-    async def unknown(self, group_ids: Sequence[str]) -> frozenset[str]:
+    async def unknown(self, group_ids: Sequence[str], slices: WorkSlices) -> frozenset[str]:
         """Return, of the groups that this agent coordinates, those of which nothing is in memory or stored.
         One query for all.
 
         A request may name thousands of them, and to claim each costs a statement.
         """
-        absent = [
-            group_id
-            for group_id in group_ids
-            if self._groups.get(group_id) is None and self._groups.refusal(group_id) is ErrorCode.none
-        ]
+        not_here = [group_id for group_id in group_ids if self._groups.get(group_id) is None]
+        refusals = await refusals_of(self._groups, not_here, slices)
+        absent = [group_id for group_id, code in refusals.items() if code is ErrorCode.none]
         if len(absent) < _WORTH_A_QUERY:
             return frozenset()
         try:
@@ -72,6 +78,10 @@ class GroupAdministration:
             logger.warning("groups not looked up: groups=%d error=%s", len(absent), error)
             return frozenset()
         return frozenset(absent) - stored
+
+    async def elect(self, group_id: str, slices: WorkSlices) -> None:
+        """Find the group's coordinator before a request about it."""
+        await elect(self._groups.cluster.routes, group_id, slices)
 
     async def describe(self, group_id: str) -> GroupDescription | ErrorCode:
         """A classic group's members; GROUP_ID_NOT_FOUND for a group that is not there or of another kind."""

@@ -32,6 +32,7 @@ from headrace.agent.groups.measured_groups import MeasuredGroups
 from headrace.agent.groups.metrics import GroupMetrics
 from headrace.agent.groups.new_groups import NewGroups
 from headrace.agent.limits.client_rows import RowLimits
+from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
 from headrace.config.memory_budget import IDLE_GROUPS_BYTES
 from headrace.metastore.api.groups import GroupApi, GroupClaim, GroupKind
 from headrace.metastore.life.numbers import epoch_floor, life_of_number
@@ -85,7 +86,7 @@ class HeldGroups:
         None: a separate one. `rows`: limits on what is stored; None: there are none."""
         self._api = api
         self._new_groups = NewGroups(api, rows)
-        self._cluster = cluster
+        self.cluster = cluster
         self._clock = clock
         self._restore = restore
         self._metrics = metrics
@@ -115,7 +116,7 @@ class HeldGroups:
         """The group, claimed and restored if it was not here yet; a code when it is not this agent's."""
         code = self.refusal(group_id)
         held = self._held.get(group_id)
-        if held is not None and (code is not ErrorCode.none or held.broker_epoch != self._cluster.broker_epoch):
+        if held is not None and (code is not ErrorCode.none or held.broker_epoch != self.cluster.broker_epoch):
             self.drop(held)
             held = None
         if code is not ErrorCode.none:
@@ -128,16 +129,16 @@ class HeldGroups:
 
     def lost(self, held: Held) -> ErrorCode:
         """Return NONE while this agent still coordinates the group; ask again after every wait."""
-        if not self.is_current(held) or held.broker_epoch != self._cluster.broker_epoch:
+        if not self.is_current(held) or held.broker_epoch != self.cluster.broker_epoch:
             return ErrorCode.not_coordinator
         return self.refusal(held.group.group_id)
 
     def refusal(self, group_id: str) -> ErrorCode:
         """NONE where this agent coordinates the group, by routing and by its own lease."""
-        coordinator = self._cluster.coordinator(group_id)
+        coordinator = self.cluster.coordinator(group_id)
         if coordinator is None:
             return ErrorCode.coordinator_not_available
-        return ErrorCode.none if coordinator.node_id == self._cluster.node_id else ErrorCode.not_coordinator
+        return ErrorCode.none if coordinator.node_id == self.cluster.node_id else ErrorCode.not_coordinator
 
     def perform(self, held: Held, effects: Iterable[GroupEffect], *, is_quiet: bool = False) -> None:
         """Do what the group asks for. Tokens are the futures of requests that wait. `is_quiet`, of a heartbeat or a new
@@ -212,7 +213,7 @@ class HeldGroups:
         return held if code is ErrorCode.none else code
 
     async def _load(self, group_id: str) -> Held | ErrorCode:
-        broker_epoch = self._cluster.broker_epoch
+        broker_epoch = self.cluster.broker_epoch
         try:
             if (code := await self._new_groups.refusal(group_id)) is not ErrorCode.none:
                 return code
@@ -220,7 +221,7 @@ class HeldGroups:
             if isinstance(claim, ErrorCode):
                 return claim
             code = self.refusal(group_id)
-            if code is not ErrorCode.none or broker_epoch != self._cluster.broker_epoch:
+            if code is not ErrorCode.none or broker_epoch != self.cluster.broker_epoch:
                 self._give_back(group_id, claim.coordinator_epoch, broker_epoch)
                 return code if code is not ErrorCode.none else ErrorCode.not_coordinator
             return self._take(group_id, claim, broker_epoch)
@@ -240,7 +241,7 @@ class HeldGroups:
 
     async def _look_at(self, group_id: str) -> ErrorCode:
         """Give back what a late claim took, of a group that is not here. Requests for the group wait meanwhile."""
-        broker_epoch = self._cluster.broker_epoch
+        broker_epoch = self.cluster.broker_epoch
         try:
             claim = await self._claims.look(group_id, broker_epoch)
             if claim is not None:
@@ -287,7 +288,7 @@ class HeldGroups:
             claims = {
                 group_id: epoch
                 for group_id, (epoch, broker_epoch) in self._to_release.items()
-                if broker_epoch == self._cluster.broker_epoch
+                if broker_epoch == self.cluster.broker_epoch
             }
             given = dict(self._to_release)
             try:
@@ -350,7 +351,7 @@ class HeldGroups:
             self.measured.measure(self._sizes)
             now = self._clock.monotonic()
             self._look_for_late_claims(now)
-            self._follow_metadata(now)
+            await self._follow_metadata(now)
             while self._deadlines and self._deadlines[0][0] <= now:
                 deadline, _, held = heapq.heappop(self._deadlines)
                 if self.is_current(held) and deadline == held.wake_at:
@@ -364,13 +365,16 @@ class HeldGroups:
         else:
             self._guarded(held, functools.partial(held.group.tick, now))
 
-    def _follow_metadata(self, now: float) -> None:
-        image = self._cluster.image
+    async def _follow_metadata(self, now: float) -> None:
+        image = self.cluster.image
         if image is not self._image:
             self._image = image
+            slices = WorkSlices()
             for held in self:
-                if held.group.kind is not GroupKind.CLASSIC:  # members of classic groups watch their topics themselves
-                    self._guarded(held, functools.partial(held.group.metadata_changed, now, image), is_quiet=True)
+                if held.group.kind is GroupKind.CLASSIC or not self.is_current(held):
+                    continue  # members of classic groups watch their topics themselves
+                self._guarded(held, functools.partial(held.group.metadata_changed, now, image), is_quiet=True)
+                await slices.did(ELEMENT_UNITS)
 
     def _guarded(self, held: Held, step: Callable[[], list[GroupEffect]], *, is_quiet: bool = False) -> None:
         try:
@@ -382,9 +386,9 @@ class HeldGroups:
     def _let_go_of_others_groups(self) -> None:
         """Release groups that other agents coordinate, when agents came or went or the own lease ran out."""
         oldest = next(iter(self._held.values()), None)
-        have_changed = self._cluster.image.agents is not self._image.agents
+        have_changed = self.cluster.image.agents is not self._image.agents
         if oldest is None or (not have_changed and self.lost(oldest) is ErrorCode.none):
             return
         for group_id, held in list(self._held.items()):
-            if self.refusal(group_id) is not ErrorCode.none or held.broker_epoch != self._cluster.broker_epoch:
+            if self.refusal(group_id) is not ErrorCode.none or held.broker_epoch != self.cluster.broker_epoch:
                 self.drop(held)

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Awaitable
 from functools import partial
 
+from headrace.agent.limits.work_slices import WorkSlices
 from headrace.agent.listener.accepted import AcceptedSocket
 from headrace.agent.listener.frame_memory import FrameMemory
 from headrace.agent.listener.host import ConnectionHost, Entrance
@@ -335,7 +336,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         try:
             if slot.header.api_key in WIDE:
                 await self._host.replies.reserve(0)
-            slot.take(await (answer if slot.use is None else slot.use.run(answer)))
+            response = await (answer if slot.use is None else slot.use.run(answer))
+            await response.encoded(WorkSlices().did)
+            slot.take(response)
         except asyncio.CancelledError:
             slot.fatal = "cancelled"
             raise

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
+from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
 from headrace.metastore.api.reports import PartitionReports, ProducerStatus
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
@@ -48,15 +49,16 @@ class DescribeProducers:
             asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
         requested = [RequestedPartition(name, index, -1) for name, indexes in asked.items() for index in indexes]
         found = iter(await self._find(await resolve(self._cluster, requested)))
-        topics = tuple(
-            schema.make(
-                "TopicResponse",
-                name=name,
-                partitions=tuple(_partition(schema, index, next(found)) for index in indexes),
-            )
-            for name, indexes in asked.items()
-        )
-        return reply(request, schema.response(topics=topics))
+        slices, topics = WorkSlices(), []
+        for name, indexes in asked.items():
+            partitions = []
+            for index in indexes:
+                one = next(found)
+                partitions.append(_partition(schema, index, one))
+                await slices.did(ELEMENT_UNITS * (1 + len(one.producers)))
+            topics.append(schema.make("TopicResponse", name=name, partitions=tuple(partitions)))
+            await slices.did(ELEMENT_UNITS)
+        return reply(request, schema.response(topics=tuple(topics)))
 
     async def _find(self, resolved: Sequence[Resolved]) -> list[_Found]:
         """One answer per partition, in order."""

@@ -1,6 +1,6 @@
 """ElectLeaders (key 43, versions 0-2): leadership follows from the set of live agents, so no election is ever needed.
 
-Place: answered from the image.
+Place: answered from one image, in slices: leaders are found for 10,000 partitions of one request.
 Invariant: with a live agent, every partition has its leader: ELECTION_NOT_NEEDED. As in Kafka, an answer for
 all partitions leaves those out.
 Source: KIP-460.
@@ -8,14 +8,19 @@ Source: KIP-460.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import Verdict
+from headrace.agent.cluster.routing import Routes
 from headrace.agent.cluster.view import ClusterView
-from headrace.metastore.log.image import MetadataImage
+from headrace.agent.limits.work_slices import TOPIC_UNITS, WorkSlices
+from headrace.metastore.log.image import TopicImage
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
-from headrace.protocol.typed import decode, reply
+from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import HeadraceError
 
 PREFERRED, UNCLEAN = 0, 1
@@ -29,44 +34,48 @@ class ElectLeaders:
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
-        code, results = ErrorCode.none, {}
+        code, results, slices = ErrorCode.none, list[Any](), WorkSlices()
         try:
-            image = await self._cluster.catch_up()
+            await self._cluster.catch_up()
+            routes = self._cluster.routes
             if getattr(entity, "election_type", PREFERRED) not in (PREFERRED, UNCLEAN):
                 code = ErrorCode.invalid_request
-            elif entity.topic_partitions is not None:
-                results = {
-                    topic.topic: {index: self._verdict(image, topic.topic, index) for index in topic.partitions}
-                    for topic in entity.topic_partitions
-                }
+            else:
+                for name, indexes in _by_topic(entity.topic_partitions or ()).items():
+                    partitions = await _partitions(schema, routes, name, indexes, slices)
+                    results.append(schema.make("ReplicaElectionResult", topic=name, partition_result=partitions))
         except HeadraceError as error:
             code = ErrorCode(admin_error(error))
-        response = schema.response(
-            error_code=code,
-            replica_election_results=tuple(
-                schema.make(
-                    "ReplicaElectionResult",
-                    topic=name,
-                    partition_result=tuple(
-                        schema.make(
-                            "PartitionResult",
-                            partition_id=index,
-                            error_code=verdict.code,
-                            error_message=verdict.message,
-                        )
-                        for index, verdict in partitions.items()
-                    ),
-                )
-                for name, partitions in results.items()
-            ),
-        )
+        response = schema.response(error_code=code, replica_election_results=tuple(results))
         return reply(request, response)
 
-    def _verdict(self, image: MetadataImage, name: str, index: int) -> Verdict:
-        topic = image.topics_by_name.get(name)
-        key = None if topic is None else topic.key(index)
-        if key is None:
-            return Verdict(ErrorCode.unknown_topic_or_partition, "partition does not exist")
-        if self._cluster.leader(key) is None:
-            return Verdict(ErrorCode.preferred_leader_not_available, "no live agent")
-        return Verdict(ErrorCode.election_not_needed, "the leader follows from the live agents")
+
+def _by_topic(asked: Iterable[Any]) -> dict[str, dict[int, None]]:
+    """Return the indexes of each topic, without duplicates; the last list of a topic counts."""
+    return {topic.topic: dict.fromkeys(topic.partitions) for topic in asked}
+
+
+async def _partitions(
+    schema: Schema, routes: Routes, name: str, indexes: Iterable[int], slices: WorkSlices
+) -> tuple[Any, ...]:
+    """Return the answer for each partition of a topic."""
+    topic = routes.image.topics_by_name.get(name)
+    for cost in () if topic is None else routes.steps(topic):
+        await slices.did(cost)
+
+    def shown(index: int) -> Any:
+        verdict = _verdict(routes, topic, index)
+        return schema.make(
+            "PartitionResult", partition_id=index, error_code=verdict.code, error_message=verdict.message
+        )
+
+    return await slices.each(shown, indexes, TOPIC_UNITS)
+
+
+def _verdict(routes: Routes, topic: TopicImage | None, index: int) -> Verdict:
+    key = None if topic is None else topic.key(index)
+    if key is None:
+        return Verdict(ErrorCode.unknown_topic_or_partition, "partition does not exist")
+    if routes.leader(key) is None:
+        return Verdict(ErrorCode.preferred_leader_not_available, "no live agent")
+    return Verdict(ErrorCode.election_not_needed, "the leader follows from the live agents")

@@ -10,22 +10,25 @@ from __future__ import annotations
 
 import datetime
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import re2
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.access.authorization.access import FULL_ACCESS, Access
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
-from headrace.agent.cluster.routing import transaction_coordinator
+from headrace.agent.cluster.routing import Routes, transaction_coordinator
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.names import storable
 from headrace.agent.limits.client_pattern import compile_pattern
+from headrace.agent.limits.work_slices import ELEMENT_UNITS, TOPIC_UNITS, WorkSlices
 from headrace.metastore.api.transaction_state import Transaction, TransactionState
 from headrace.metastore.api.transactions import TransactionApi
 from headrace.metastore.keys import split_partition_key
+from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.errors import transaction_failure
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import UNIX_EPOCH, Schema, decode, reply
@@ -64,22 +67,24 @@ class ListTransactions:
         schema, entity = decode(request)
         known = {*STATE_NAMES.values(), *_KAFKAS_OTHERS}
         unknown = tuple(name for name in entity.state_filters if name not in known)
-        code, found = await self._find(request, entity)
-        states = tuple(
-            schema.make(
+        slices = WorkSlices()
+        code, found = await self._find(request, entity, slices)
+
+        def shown(each: Transaction) -> Any:
+            return schema.make(
                 "TransactionState",
                 transactional_id=each.transactional_id,
                 producer_id=each.producer.producer_id,
                 transaction_state=STATE_NAMES[each.state],
             )
-            for each in found
-        )
+
+        states = await slices.each(shown, found)
         return reply(
             request,
             schema.response(error_code=code, unknown_state_filters=unknown, transaction_states=states),
         )
 
-    async def _find(self, request: Request, entity: Any) -> tuple[ErrorCode, list[Transaction]]:
+    async def _find(self, request: Request, entity: Any, slices: WorkSlices) -> tuple[ErrorCode, list[Transaction]]:
         """Those that pass the request's filters, and are this agent's to list."""
         try:
             pattern = compile_pattern(getattr(entity, "transactional_id_pattern", None) or "")
@@ -91,13 +96,18 @@ class ListTransactions:
         except HeadraceError as error:
             logger.warning("cannot list transactions: error=%s", error)
             return ErrorCode(transaction_failure(error)), []
-        listed = [each for each in stored if self._is_listed_here(request, each)]
-        return ErrorCode.none, [each for each in listed if _passes(each, entity, pattern, now_ms)]
+        routes = self._cluster.routes
+        is_one = virtual_node(self._shared, request.connection.listener) is not None
+        listed = []
+        for each in stored:
+            passes = _passes(each, entity, pattern, now_ms)
+            await slices.did(ELEMENT_UNITS + (0 if is_one or not passes else len(routes.live_agents)))
+            if passes and (is_one or self._is_listed_here(routes, each)):
+                listed.append(each)
+        return ErrorCode.none, listed
 
-    def _is_listed_here(self, request: Request, found: Transaction) -> bool:
-        if virtual_node(self._shared, request.connection.listener) is not None:
-            return True
-        agent = transaction_coordinator(self._cluster.image, found.transactional_id)
+    def _is_listed_here(self, routes: Routes, found: Transaction) -> bool:
+        agent = transaction_coordinator(routes, found.transactional_id)
         return agent is None or agent.node_id == self._cluster.node_id
 
 
@@ -133,11 +143,14 @@ class DescribeTransactions:
         except HeadraceError as error:
             logger.warning("cannot describe transactions: error=%s", error)
             failed = transaction_failure(error)
-        states = tuple(
-            self._described(request, schema, name, found.get(name), DENIED if name in denied else failed)
-            for name in asked
-        )
-        return reply(request, schema.response(transaction_states=states))
+        slices, states, image = WorkSlices(), list[Any](), self._cluster.image
+        access = FULL_ACCESS if self._authorizer is None else self._authorizer.access(request.connection)
+        for name in asked:
+            one = found.get(name)
+            topics = await _by_topic(image, access, () if one is None else one.partition_keys, slices)
+            states.append(_described(schema, name, one, topics, DENIED if name in denied else failed))
+            await slices.did(TOPIC_UNITS)
+        return reply(request, schema.response(transaction_states=tuple(states)))
 
     def _allows(self, request: Request, name: str) -> bool:
         authorizer = self._authorizer
@@ -145,45 +158,48 @@ class DescribeTransactions:
             request, AclOperation.DESCRIBE, AclResource.TRANSACTIONAL_ID, name
         )
 
-    def _described(self, request: Request, schema: Schema, name: str, found: Transaction | None, failed: int) -> Any:
-        if found is None:
-            return schema.make(
-                "TransactionState",
-                error_code=ErrorCode(failed if name else int(ErrorCode.invalid_request)),
-                transactional_id=name,
-                transaction_state="",
-                transaction_timeout=datetime.timedelta(0),
-                transaction_start_time=UNIX_EPOCH,
-                producer_id=-1,
-                producer_epoch=-1,
-                topics=(),
-            )
+
+def _described(
+    schema: Schema, name: str, found: Transaction | None, topics: Mapping[str, Sequence[int]], failed: int
+) -> Any:
+    if found is None:
         return schema.make(
             "TransactionState",
-            error_code=ErrorCode.none,
+            error_code=ErrorCode(failed if name else int(ErrorCode.invalid_request)),
             transactional_id=name,
-            transaction_state=STATE_NAMES[found.state],
-            transaction_timeout=datetime.timedelta(milliseconds=found.timeout_ms),
-            transaction_start_time=UNIX_EPOCH + datetime.timedelta(milliseconds=found.begun_ms),
-            producer_id=found.producer.producer_id,
-            producer_epoch=found.producer.epoch,
-            topics=tuple(
-                schema.make("TopicData", topic=topic, partitions=tuple(indexes))
-                for topic, indexes in self._by_topic(request, found.partition_keys).items()
-            ),
+            transaction_state="",
+            transaction_timeout=datetime.timedelta(0),
+            transaction_start_time=UNIX_EPOCH,
+            producer_id=-1,
+            producer_epoch=-1,
+            topics=(),
         )
+    return schema.make(
+        "TransactionState",
+        error_code=ErrorCode.none,
+        transactional_id=name,
+        transaction_state=STATE_NAMES[found.state],
+        transaction_timeout=datetime.timedelta(milliseconds=found.timeout_ms),
+        transaction_start_time=UNIX_EPOCH + datetime.timedelta(milliseconds=found.begun_ms),
+        producer_id=found.producer.producer_id,
+        producer_epoch=found.producer.epoch,
+        topics=tuple(
+            schema.make("TopicData", topic=topic, partitions=tuple(indexes)) for topic, indexes in topics.items()
+        ),
+    )
 
-    def _by_topic(self, request: Request, keys: Iterable[int]) -> dict[str, list[int]]:
-        """Return partitions by topic, without those of deleted topics, and of topics that the client may not
-        describe.
-        """
-        by_topic: dict[str, list[int]] = {}
-        access = None if self._authorizer is None else self._authorizer.access(request.connection)
-        for key in sorted(keys):
-            number, index = split_partition_key(key)
-            topic = self._cluster.image.topics_by_number.get(number)
-            if topic is not None and (
-                access is None or access.allows(AclOperation.DESCRIBE, AclResource.TOPIC, topic.name)
-            ):
-                by_topic.setdefault(topic.name, []).append(index)
-        return by_topic
+
+async def _by_topic(
+    image: MetadataImage, access: Access, keys: Collection[int], slices: WorkSlices
+) -> dict[str, list[int]]:
+    """Return partitions by topic, without those of deleted topics, and of topics that the client may not
+    describe.
+    """
+    by_topic: dict[str, list[int]] = {}
+    for key in sorted(keys):
+        number, index = split_partition_key(key)
+        topic = image.topics_by_number.get(number)
+        if topic is not None and access.allows(AclOperation.DESCRIBE, AclResource.TOPIC, topic.name):
+            by_topic.setdefault(topic.name, []).append(index)
+        await slices.did(1 if access.is_full else TOPIC_UNITS)
+    return by_topic

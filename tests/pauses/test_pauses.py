@@ -40,6 +40,8 @@ NEVER_MET = {
     "agent/produce/receive.py:Receiver.receive_later#2": "no producer is transactional",
     "agent/produce/receive.py:Receiver._check_producers#1": "likewise",
     "agent/fetch/handler.py:FetchHandler._locate#3": "after a catch-up the index answers at once",
+    "agent/groups/held_groups.py:HeldGroups._follow_metadata#1": "there are few groups",
+    "agent/groups/held_groups.py:HeldGroups._keep_time#2": "there are few groups",
     "agent/groups/held_groups.py:HeldGroups._look_at#1": "no claim is without an answer",
     "agent/groups/held_groups.py:HeldGroups._load#1": "no id is long, and rows of the metastore have no limit",
     "agent/groups/offsets/group_offsets.py:GroupOffsets.commit#1": "likewise",
@@ -107,6 +109,7 @@ NEVER_MET = {
     "agent/peers/forwarding/forwarding.py:Forwarding._finish#2": "a stopped agent goes on before links are given up",
     "agent/peers/forwarding/forwarding.py:Forwarding._join#1": "no request is for groups of both agents",
     "agent/peers/forwarding/serving.py:ForwardServer._outcome#1": "memory for answers is free",
+    "agent/peers/forwarding/serving.py:ForwardServer._outcome#3": "answers are short",
 }
 """Awaits at which these schedules never wait, and what would take them there."""
 

@@ -21,6 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import PATIENCE_SECONDS, LogChange
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import AccessControlRecord
 from headrace.metastore.log.own_records import RemoveAccessControlRecord
@@ -33,6 +34,8 @@ FILTERS_MAX = 100
 """Limit on different filters of one deletion: each is compared with every ACL, on the listener's loop."""
 _PATTERN = attrgetter("resource_type", "resource_name", "pattern_type")
 _ENTRY = attrgetter("principal", "host", "operation", "permission_type")
+_MATCH_UNITS = 1
+"""What it costs to compare a filter with an ACL."""
 UNKNOWN = 0
 ANY = 1
 CLUSTER = 4
@@ -47,6 +50,10 @@ LITERAL = 3
 PREFIXED = 4
 WILDCARD = "*"
 CLUSTER_NAME = "kafka-cluster"
+
+
+def _order_of(acl: AccessControlRecord) -> tuple[Any, Any]:
+    return _PATTERN(acl), _ENTRY(acl)
 
 
 class AclFilter(NamedTuple):
@@ -122,15 +129,20 @@ class DescribeAcls:
         schema, entity = decode(request)
         wanted = _filter(entity)
         code, message, found = ErrorCode.none, wanted.why_refused(), list[AccessControlRecord]()
+        slices = WorkSlices()
         if message is not None:
             code = ErrorCode.invalid_request
         else:
             try:
-                found = _matching(await self._cluster.catch_up(), wanted)
+                found = await _found(await self._cluster.catch_up(), wanted, slices)
             except HeadraceError as error:
                 code, message = ErrorCode(admin_error(error)), str(error)
-        resources = tuple(_resource(schema, list(acls)) for _, acls in groupby(found, _PATTERN))
-        response = schema.response(error_code=code, error_message=message, resources=resources)
+        resources = []
+        for _, same in groupby(found, _PATTERN):
+            acls = list(same)
+            resources.append(await _resource(schema, acls, slices))
+            await slices.did(ELEMENT_UNITS)
+        response = schema.response(error_code=code, error_message=message, resources=tuple(resources))
         return reply(request, response)
 
 
@@ -221,31 +233,42 @@ def _record(creation: Any) -> AccessControlRecord:
 
 def _in_order(acls: Iterable[AccessControlRecord]) -> list[AccessControlRecord]:
     """ACLs of one pattern are next to each other."""
-    return sorted(acls, key=lambda acl: (_PATTERN(acl), _ENTRY(acl)))
+    return sorted(acls, key=_order_of)
 
 
 def _matching(image: MetadataImage, wanted: AclFilter) -> list[AccessControlRecord]:
     return _in_order(acl for acl in image.access_controls if wanted.matches(acl))
 
 
-def _resource(schema: Schema, acls: list[AccessControlRecord]) -> Any:
+async def _found(image: MetadataImage, wanted: AclFilter, slices: WorkSlices) -> list[AccessControlRecord]:
+    """The same in slices: a cluster may have 100,000 ACLs."""
+    found = []
+    for acl in image.access_controls:
+        if wanted.matches(acl):
+            found.append(acl)
+        await slices.did(_MATCH_UNITS)
+    return await slices.in_order(found, _order_of, ELEMENT_UNITS)
+
+
+async def _resource(schema: Schema, acls: list[AccessControlRecord], slices: WorkSlices) -> Any:
     """All ACLs of one pattern."""
+
+    def shown(acl: AccessControlRecord) -> Any:
+        return schema.make(
+            "AclDescription",
+            principal=acl.principal,
+            host=acl.host,
+            operation=acl.operation,
+            permission_type=acl.permission_type,
+        )
+
     resource_type, resource_name, pattern_type = _PATTERN(acls[0])
     return schema.make(
         "DescribeAclsResource",
         resource_type=resource_type,
         resource_name=resource_name,
         pattern_type=pattern_type,
-        acls=tuple(
-            schema.make(
-                "AclDescription",
-                principal=acl.principal,
-                host=acl.host,
-                operation=acl.operation,
-                permission_type=acl.permission_type,
-            )
-            for acl in acls
-        ),
+        acls=await slices.each(shown, acls),
     )
 
 

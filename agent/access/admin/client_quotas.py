@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.log_change import PATIENCE_SECONDS, LogChange, Verdict
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.kip631_records import EntityData, QuotaRecord
 from headrace.protocol.errors import admin_error
@@ -28,6 +29,8 @@ from headrace.storage.errors import HeadraceError
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
+_ENTRY_UNITS = 4 * ELEMENT_UNITS
+"""What it costs to show the quotas of one entity."""
 FRACTION_MAX = 1e-6
 """Tolerance for a whole number, because it is sent as a double."""
 
@@ -53,6 +56,7 @@ class DescribeClientQuotas:
         schema, entity = decode(request)
         components = [Component(asked.entity_type, asked.match_type, asked.match) for asked in entity.components]
         code, message, entries = ErrorCode.none, why_no_filter(components), None
+        slices = WorkSlices()
         if message is not None:
             code = ErrorCode.invalid_request
         else:
@@ -61,8 +65,11 @@ class DescribeClientQuotas:
             except HeadraceError as error:
                 code, message = ErrorCode(admin_error(error)), str(error)
             else:
-                found = (whose for whose in quotas if is_meant(components, whose, strict=entity.strict))
-                entries = tuple(_described(schema, whose, quotas[whose]) for whose in sorted(found, key=_sort_key))
+                judged = await slices.each(
+                    lambda whose: (whose, is_meant(components, whose, strict=entity.strict)), quotas, 1
+                )
+                found = await slices.in_order([whose for whose, meant in judged if meant], _sort_key, ELEMENT_UNITS)
+                entries = await slices.each(lambda whose: _described(schema, whose, quotas[whose]), found, _ENTRY_UNITS)
         response = schema.response(error_code=code, error_message=message, entries=entries)
         return reply(request, response)
 

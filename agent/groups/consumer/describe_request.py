@@ -22,6 +22,7 @@ from headrace.agent.groups.consumer.member import ConsumerMember
 from headrace.agent.groups.consumer.saved import by_topic
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.names import is_legal_group_id
+from headrace.agent.limits.work_slices import WorkSlices
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 
@@ -42,16 +43,17 @@ class ConsumerGroupDescribe:
         schema, entity = decode(request)
         operations = GROUP_OPERATIONS if entity.include_authorized_operations else NOT_ASKED
         names = list(dict.fromkeys(entity.group_ids))  # each once: an answer is much longer than a name
-        unknown = await self._administration.unknown([name for name in names if is_legal_group_id(name)])
-        groups = tuple(
-            [
+        slices = WorkSlices()
+        unknown = await self._administration.unknown([name for name in names if is_legal_group_id(name)], slices)
+        groups = []
+        for name in names:
+            await self._administration.elect(name, slices)
+            groups.append(
                 undescribed(schema, name, ErrorCode.group_id_not_found, f"Group {name} not found.")
                 if name in unknown
                 else await self._describe(schema, name, operations)
-                for name in names
-            ]
-        )
-        return reply(request, schema.response(groups=groups))
+            )
+        return reply(request, schema.response(groups=tuple(groups)))
 
     async def _describe(self, schema: Schema, group_id: str, operations: int) -> Any:
         if not is_legal_group_id(group_id):

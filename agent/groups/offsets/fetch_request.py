@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.coordinators import elect
 from headrace.agent.groups.group_values import MemberRef
 from headrace.agent.groups.names import storable
 from headrace.agent.groups.offsets.group_offsets import GroupOffsets
 from headrace.agent.groups.offsets.topics import name_or_id, resolve, topic_by_number
+from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
 from headrace.metastore.api.groups import CommittedOffset
 from headrace.metastore.keys import split_partition_key
+from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 from headrace.storage.errors import UnavailableError
@@ -56,39 +60,46 @@ class OffsetFetch:
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
-        stable = getattr(entity, "require_stable", False)
+        stable, slices = getattr(entity, "require_stable", False), WorkSlices()
         if request.api_version >= _FIRST_OF_SEVERAL_GROUPS:
-            groups = tuple([await self._group(schema, group, stable=stable) for group in entity.groups])
-            return reply(request, schema.response(groups=groups))
-        code, topics = await self._fetch(entity.group_id, entity.topics, None, by_id=False, stable=stable)
+            groups = []
+            for group in entity.groups:
+                await elect(self._cluster.routes, group.group_id, slices)
+                groups.append(await self._group(schema, group, slices, stable=stable))
+            return reply(request, schema.response(groups=tuple(groups)))
+        code, topics = await self._fetch(entity.group_id, entity.topics, None, slices, by_id=False, stable=stable)
         if code is not ErrorCode.none and request.api_version < _FIRST_WITH_GROUP_ERROR:
             topics = [
                 _Topic(t.name, None, [_PartitionAnswer(i, None, code) for i in t.partition_indexes])
                 for t in entity.topics
             ]
         response = schema.response(
-            topics=_rendered(schema, topics, "OffsetFetchResponseTopic", "OffsetFetchResponsePartition"),
+            topics=await _rendered(schema, topics, "OffsetFetchResponseTopic", "OffsetFetchResponsePartition", slices),
             error_code=code,
         )
         return reply(request, response)
 
-    async def _group(self, schema: Schema, group: Any, *, stable: bool) -> Any:
+    async def _group(self, schema: Schema, group: Any, slices: WorkSlices, *, stable: bool) -> Any:
         by_id = schema.version >= _FIRST_BY_ID
-        code, topics = await self._fetch(group.group_id, group.topics, _member(group), by_id=by_id, stable=stable)
+        code, topics = await self._fetch(
+            group.group_id, group.topics, _member(group), slices, by_id=by_id, stable=stable
+        )
         return schema.make(
             "OffsetFetchResponseGroup",
             group_id=group.group_id,
-            topics=_rendered(schema, topics, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions"),
+            topics=await _rendered(
+                schema, topics, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions", slices
+            ),
             error_code=code,
         )
 
     async def _fetch(
-        self, group_id: str, asked: Any, member: MemberRef | None, *, by_id: bool, stable: bool
+        self, group_id: str, asked: Any, member: MemberRef | None, slices: WorkSlices, *, by_id: bool, stable: bool
     ) -> tuple[ErrorCode, list[_Topic]]:
         if not storable(group_id):
             return ErrorCode.invalid_group_id, []
         if asked is None:
-            return await self._fetch_all(group_id, member, stable=stable)
+            return await self._fetch_all(group_id, member, slices, stable=stable)
         return await self._fetch_some(group_id, asked, member, by_id=by_id, stable=stable)
 
     async def _fetch_some(
@@ -120,25 +131,38 @@ class OffsetFetch:
         ]
 
     async def _fetch_all(
-        self, group_id: str, member: MemberRef | None, *, stable: bool
+        self, group_id: str, member: MemberRef | None, slices: WorkSlices, *, stable: bool
     ) -> tuple[ErrorCode, list[_Topic]]:
         stored = await self._offsets.fetch(group_id, None, member)
         if isinstance(stored, ErrorCode):
             return stored, []
         by_topic: defaultdict[int, list[_PartitionAnswer]] = defaultdict(list)
         for offset in stored:
+            await slices.did(ELEMENT_UNITS)
             if offset.offset < 0 and not stable:
                 continue
             topic_number, index = split_partition_key(offset.partition_key)
             by_topic[topic_number].append(_answer(index, offset, ErrorCode.none, stable=stable))
-        image = self._cluster.image
-        if any(topic_by_number(image, number) is None for number in by_topic):
+        topics = await _named(self._cluster.image, by_topic, slices)
+        if len(topics) < len(by_topic):
             try:
-                image = await self._cluster.catch_up()
+                topics = await _named(await self._cluster.catch_up(), by_topic, slices)
             except UnavailableError:
                 return ErrorCode.coordinator_load_in_progress, []
-        known = [(topic_by_number(image, number), partitions) for number, partitions in by_topic.items()]
-        return ErrorCode.none, [_Topic(topic.name, topic.topic_id, each) for topic, each in known if topic is not None]
+        return ErrorCode.none, topics
+
+
+async def _named(
+    image: MetadataImage, by_topic: Mapping[int, list[_PartitionAnswer]], slices: WorkSlices
+) -> list[_Topic]:
+    """Return the topics that are in the image."""
+    topics = []
+    for number, partitions in by_topic.items():
+        topic = topic_by_number(image, number)
+        if topic is not None:
+            topics.append(_Topic(topic.name, topic.topic_id, partitions))
+        await slices.did(ELEMENT_UNITS)
+    return topics
 
 
 def _answer(index: int, stored: CommittedOffset | None, code: ErrorCode, *, stable: bool) -> _PartitionAnswer:
@@ -154,24 +178,25 @@ def _member(group: Any) -> MemberRef | None:
     return MemberRef(member_id or "", None, member_epoch) if member_id or member_epoch >= 0 else None
 
 
-def _rendered(schema: Schema, topics: list[_Topic], topic_class: str, partition_class: str) -> tuple[Any, ...]:
+async def _rendered(
+    schema: Schema, topics: list[_Topic], topic_class: str, partition_class: str, slices: WorkSlices
+) -> tuple[Any, ...]:
     """The classes' names differ between versions."""
-    return tuple(
-        schema.make(
-            topic_class,
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partitions=tuple(
-                schema.make(
-                    partition_class,
-                    partition_index=partition.partition_index,
-                    committed_offset=-1 if partition.stored is None else partition.stored.offset,
-                    committed_leader_epoch=-1 if partition.stored is None else partition.stored.leader_epoch,
-                    metadata="" if partition.stored is None else partition.stored.metadata,
-                    error_code=partition.code,
-                )
-                for partition in topic.partitions
-            ),
+
+    def shown(partition: _PartitionAnswer) -> Any:
+        stored = partition.stored
+        return schema.make(
+            partition_class,
+            partition_index=partition.partition_index,
+            committed_offset=-1 if stored is None else stored.offset,
+            committed_leader_epoch=-1 if stored is None else stored.leader_epoch,
+            metadata="" if stored is None else stored.metadata,
+            error_code=partition.code,
         )
-        for topic in topics
-    )
+
+    made = []
+    for topic in topics:
+        partitions = await slices.each(shown, topic.partitions)
+        made.append(schema.make(topic_class, name=topic.name, topic_id=topic.topic_id, partitions=partitions))
+        await slices.did(ELEMENT_UNITS)
+    return tuple(made)

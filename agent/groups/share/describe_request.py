@@ -22,6 +22,7 @@ from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.heartbeat_request import topic_partitions
 from headrace.agent.groups.share.rules import ShareGroupRules
 from headrace.agent.groups.share.share_values import ShareMember
+from headrace.agent.limits.work_slices import WorkSlices
 from headrace.protocol.request import Request, Response
 from headrace.protocol.typed import Schema, decode, reply
 
@@ -40,13 +41,16 @@ class ShareGroupDescribe:
         if not self._rules.is_offered:
             refused = tuple(undescribed(schema, name, ErrorCode.unsupported_version) for name in names)
             return reply(request, schema.response(groups=refused))
-        unknown = await self._administration.unknown([name for name in names if is_legal_group_id(name)])
-        groups = [
-            undescribed(schema, name, ErrorCode.group_id_not_found, f"Group {name} not found.")
-            if name in unknown
-            else await self._describe(schema, name, operations)
-            for name in names
-        ]
+        slices = WorkSlices()
+        unknown = await self._administration.unknown([name for name in names if is_legal_group_id(name)], slices)
+        groups = []
+        for name in names:
+            await self._administration.elect(name, slices)
+            groups.append(
+                undescribed(schema, name, ErrorCode.group_id_not_found, f"Group {name} not found.")
+                if name in unknown
+                else await self._describe(schema, name, operations)
+            )
         return reply(request, schema.response(groups=tuple(groups)))
 
     async def _describe(self, schema: Schema, group_id: str, operations: int) -> Any:

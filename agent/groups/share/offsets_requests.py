@@ -14,10 +14,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.coordinators import elect
 from headrace.agent.groups.names import is_legal_group_id
 from headrace.agent.groups.offsets.topics import ResolvedTopics, resolve
 from headrace.agent.groups.share.rules import ShareGroupRules
 from headrace.agent.groups.share.share_offsets import ShareOffset, ShareOffsets
+from headrace.agent.limits.work_slices import WorkSlices
 from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import TopicImage
 from headrace.protocol.request import Request, Response
@@ -53,8 +55,11 @@ class DescribeShareGroupOffsets(_ByTopic):
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
-        groups = tuple([await self._describe(schema, group) for group in entity.groups])
-        return reply(request, schema.response(groups=groups))
+        slices, groups = WorkSlices(), []
+        for group in entity.groups:
+            await elect(self._cluster.routes, group.group_id, slices)
+            groups.append(await self._describe(schema, group))
+        return reply(request, schema.response(groups=tuple(groups)))
 
     async def _describe(self, schema: Schema, group: Any) -> Any:
         found: dict[int, ShareOffset] | ErrorCode = self._refusal(group.group_id)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from headrace.agent.limits.work_slices import WorkSlices
 from headrace.agent.peers.channel import FORWARDING
 from headrace.agent.peers.forwarding.metrics import ForwardMetrics
 from headrace.agent.peers.forwarding.wire import (
@@ -150,7 +151,7 @@ class ForwardServer:
             if envelope.api_key in WIDE:
                 await client.replies.reserve(0)
             response = await self._handle(inner)
-            buffers = response.buffers
+            buffers = await response.encoded(WorkSlices().did)
         except TooManyElementsError as error:
             return ForwardOutcome.TOO_MANY_ELEMENTS, [str(error).encode()], 0
         except (CloseConnection, InvalidError) as error:

@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.log_change import LogChange, Verdict
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
 from headrace.metastore.log.image import Assignment, MetadataImage
 from headrace.metastore.log.kip631_records import PartitionChangeRecord
 from headrace.metastore.log.reassignment import cancel_reassignment, reassign, reassignments
@@ -106,30 +107,29 @@ class ListPartitionReassignments:
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
-        code, message = ErrorCode.none, None
+        code, message, slices = ErrorCode.none, None, WorkSlices()
         found: dict[str, list[tuple[int, Assignment]]] = {}
         try:
-            found = _under_way(await self._cluster.catch_up(), entity.topics)
+            found = await _under_way(await self._cluster.catch_up(), entity.topics, slices)
         except HeadraceError as error:
             code, message = ErrorCode(error_code(error)), str(error)
-        topics = tuple(
-            schema.make(
-                "OngoingTopicReassignment",
-                name=name,
-                partitions=tuple(
-                    schema.make(
-                        "OngoingPartitionReassignment",
-                        partition_index=index,
-                        replicas=assignment.replicas,
-                        adding_replicas=assignment.adding,
-                        removing_replicas=assignment.removing,
-                    )
-                    for index, assignment in partitions
-                ),
+
+        def shown(partition: tuple[int, Assignment]) -> Any:
+            index, assignment = partition
+            return schema.make(
+                "OngoingPartitionReassignment",
+                partition_index=index,
+                replicas=assignment.replicas,
+                adding_replicas=assignment.adding,
+                removing_replicas=assignment.removing,
             )
-            for name, partitions in found.items()
-        )
-        response = schema.response(error_code=code, error_message=message, topics=topics)
+
+        topics = []
+        for name, partitions in found.items():
+            made = await slices.each(shown, partitions)
+            topics.append(schema.make("OngoingTopicReassignment", name=name, partitions=made))
+            await slices.did(ELEMENT_UNITS)
+        response = schema.response(error_code=code, error_message=message, topics=tuple(topics))
         return reply(request, response)
 
 
@@ -164,11 +164,12 @@ def _change(image: MetadataImage, wish: _Wish, rules: _Rules) -> PartitionChange
     return reassign(image, topic.topic_id, wish.index, wish.target, shows_virtual=rules.shows_virtual)
 
 
-def _under_way(image: MetadataImage, asked: Any) -> dict[str, list[tuple[int, Assignment]]]:
+async def _under_way(image: MetadataImage, asked: Any, slices: WorkSlices) -> dict[str, list[tuple[int, Assignment]]]:
     """Reassignments in progress by topic name; `asked` None means all."""
     wanted = None if asked is None else {(topic.name, index) for topic in asked for index in topic.partition_indexes}
     found: dict[str, list[tuple[int, Assignment]]] = {}
     for topic, index, assignment in reassignments(image):
+        await slices.did(1)
         if wanted is None or (topic.name, index) in wanted:
             found.setdefault(topic.name, []).append((index, assignment))
     return found

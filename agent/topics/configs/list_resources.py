@@ -1,18 +1,21 @@
 """ListConfigResources (key 74, versions 0-1): the resources that can be described.
 
-Place: answered from the image.
+Place: answered from one image, in slices: a cluster may have 100,000 topics.
 Invariant: version 0 asks only for subscriptions to client metrics.
 Source: KIP-714 (version 0), KIP-1142 (resource types).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.limits.work_slices import WorkSlices
 from headrace.agent.topics.configs.rules import ConfigResource, ResourceType
+from headrace.agent.topics.metadata.sorted_topics import SortedTopics
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.errors import admin_error
 from headrace.protocol.request import Request, Response
@@ -28,34 +31,42 @@ class ListConfigResources:
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
+        self._order = SortedTopics()
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
         wanted = getattr(entity, "resource_types", (ResourceType.CLIENT_METRICS,)) or (*ResourceType,)
-        code = ErrorCode.none
-        found: list[ConfigResource] = []
+        code, slices = ErrorCode.none, WorkSlices()
+        found: Sequence[ConfigResource] = ()
         if any(kind not in (*ResourceType,) for kind in wanted):
             code = ErrorCode.unsupported_version  # Kafka's answer for an unknown type
         else:
             try:
                 image = await self._cluster.catch_up()
-                found = [resource for resource in _resources(image) if resource.type in wanted]
+                found = await self._resources(image, frozenset(wanted), slices)
             except HeadraceError as error:
                 code = ErrorCode(admin_error(error))
-        resources = tuple(
-            schema.make("ConfigResource", resource_name=resource.name, resource_type=resource.type)
-            for resource in found
-        )
+
+        def made(resource: ConfigResource) -> Any:
+            return schema.make("ConfigResource", resource_name=resource.name, resource_type=resource.type)
+
+        resources = await slices.each(made, found)
         return reply(request, schema.response(error_code=code, config_resources=resources))
 
-
-def _resources(image: MetadataImage) -> Iterator[ConfigResource]:
-    """All topics and brokers; groups and subscriptions only if configs were set for them."""
-    for name in sorted(image.topics_by_name):
-        yield ConfigResource(ResourceType.TOPIC, name)
-    for node_id in sorted(image.agents):
-        yield ConfigResource(ResourceType.BROKER, str(node_id))
-        yield ConfigResource(ResourceType.BROKER_LOGGER, str(node_id))
-    for resource_type, name in sorted(image.configs):
-        if resource_type in HAVE_CONFIGS:
-            yield ConfigResource(resource_type, name)
+    async def _resources(
+        self, image: MetadataImage, wanted: frozenset[int], slices: WorkSlices
+    ) -> Sequence[ConfigResource]:
+        """All topics and brokers; groups and subscriptions only if configs were set for them."""
+        found: list[ConfigResource] = []
+        if ResourceType.TOPIC in wanted:
+            names = await self._order.names(image, slices)
+            found += await slices.each(lambda name: ConfigResource(ResourceType.TOPIC, name), names, 1)
+        agents = (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
+        found += [
+            ConfigResource(kind, str(node_id)) for node_id in sorted(image.agents) for kind in agents if kind in wanted
+        ]
+        configured = [key for key in image.configs if key[0] in HAVE_CONFIGS and key[0] in wanted]
+        await slices.did(len(image.configs) // 8)  # those of topics were only passed over
+        for resource_type, name in await slices.in_order(configured):
+            found.append(ConfigResource(resource_type, name))
+        return found

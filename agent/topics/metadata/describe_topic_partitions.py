@@ -22,9 +22,9 @@ from headrace.agent.cluster.routing import Routes
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
+from headrace.agent.limits.work_slices import TOPIC_UNITS, WorkSlices
 from headrace.agent.topics.metadata.metadata_response import MetadataRendering
 from headrace.agent.topics.metadata.sorted_topics import SortedTopics
-from headrace.agent.topics.metadata.work_slices import TOPIC_UNITS, WorkSlices
 from headrace.agent.topics.topic_names import why_illegal
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.metastore.segment_logs.rendered_topics import rendered_topic

@@ -19,9 +19,9 @@ from headrace.agent.access.authorization.access import Access
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import AclOperation, AclResource
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.limits.work_slices import BLOCK, TOPIC_UNITS, WorkSlices
 from headrace.agent.topics.metadata.metadata_response import TopicError
 from headrace.agent.topics.metadata.sorted_topics import SortedTopics
-from headrace.agent.topics.metadata.work_slices import BLOCK, TOPIC_UNITS, WorkSlices
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_names import why_illegal
 from headrace.agent.topics.topic_rules import TopicRefusal, WantedTopic

@@ -2,7 +2,8 @@
 
 Place: before a consumer's first group request, and after every NOT_COORDINATOR; before a transactional producer's first
 request.
-Invariant: all agents with the same image give the same answer.
+Invariant: all agents with the same image give the same answer. One with several keys is of one image, and computed in
+slices: with 1,000 agents each key costs a millisecond.
 Source: KIP-699 (several keys, version 4).
 """
 
@@ -12,10 +13,11 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.cluster.routing import transaction_coordinator
+from headrace.agent.cluster.routing import Routes, transaction_coordinator
 from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.limits.refusal_log import OnRefused, unheard
+from headrace.agent.limits.work_slices import ELEMENT_UNITS, WorkSlices
 from headrace.agent.transactions.init_producer_id import NO_TRANSACTIONS
 from headrace.metastore.log.image import AgentImage
 from headrace.protocol.request import Request, Response
@@ -38,28 +40,33 @@ class FindCoordinator:
         key_type = getattr(entity, "key_type", GROUP)
         if key_type == TRANSACTION and not self._cluster.image.transaction_version:
             self._on_refused(request, NO_TRANSACTIONS)
+        listener, routes = request.connection.listener, self._cluster.routes
         if request.api_version < 4:
-            found = self._find(schema, "FindCoordinatorResponse", key_type, entity.key, request.connection.listener)
+            found = self._find(schema, "FindCoordinatorResponse", routes, key_type, entity.key, listener)
             return reply(request, found)
-        listener = request.connection.listener
-        coordinators = tuple(
-            self._find(schema, "Coordinator", key_type, key, listener) for key in entity.coordinator_keys
-        )
-        return reply(request, schema.response(coordinators=coordinators))
+        slices = WorkSlices()
+        coordinators = []
+        for key in entity.coordinator_keys:
+            await slices.did(ELEMENT_UNITS + _scores(routes, key_type, key))
+            coordinators.append(self._find(schema, "Coordinator", routes, key_type, key, listener))
+        return reply(request, schema.response(coordinators=tuple(coordinators)))
 
-    def _coordinator(self, key_type: int, key: str) -> AgentImage | None:
-        if key_type == GROUP:
-            return self._cluster.coordinator(key)
-        return transaction_coordinator(self._cluster.image, key)
+    def _coordinator(self, routes: Routes, key_type: int, key: str) -> AgentImage | None:
+        if key_type == TRANSACTION:
+            return transaction_coordinator(routes, key)
+        found = routes.coordinator(key)
+        if found is not None and found.node_id == self._cluster.node_id and self._cluster.coordinator(key) is None:
+            return None  # this agent's lease has expired
+        return found
 
-    def _find(self, schema: Schema, cls: str, key_type: int, key: str, listener: str) -> Any:
+    def _find(self, schema: Schema, cls: str, routes: Routes, key_type: int, key: str, listener: str) -> Any:
         agent, code, message = None, ErrorCode.none, None
-        if key_type == TRANSACTION and not self._cluster.image.transaction_version:
+        if key_type == TRANSACTION and not routes.image.transaction_version:
             # The only code that every client library treats as final at once; others are retried.
             code, message = ErrorCode.transactional_id_authorization_failed, NO_TRANSACTIONS
         elif key_type not in (GROUP, TRANSACTION):
             code, message = ErrorCode.invalid_request, f"unsupported coordinator key type: {key_type}"
-        elif (agent := self._coordinator(key_type, key)) is None:
+        elif (agent := self._coordinator(routes, key_type, key)) is None:
             code, message = ErrorCode.coordinator_not_available, "no live agent"
         if agent is not None:
             agent = virtual_node(self._shared, listener) or agent
@@ -73,3 +80,8 @@ class FindCoordinator:
             error_code=code,
             error_message=message,
         )
+
+
+def _scores(routes: Routes, key_type: int, key: str) -> int:
+    """Return how many scores of agents are computed for the key."""
+    return len(routes.live_agents) if key_type == TRANSACTION else routes.coordinator_scores(key)

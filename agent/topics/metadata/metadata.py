@@ -30,6 +30,7 @@ from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone import zone_of
 from headrace.agent.limits.refusal_log import OnRefused, unheard
+from headrace.agent.limits.work_slices import TOPIC_UNITS, UNITS_MAX, WorkSlices
 from headrace.agent.topics.metadata.described_topics import DescribedTopics
 from headrace.agent.topics.metadata.encoded_answers import (
     AnswerKey,
@@ -41,7 +42,6 @@ from headrace.agent.topics.metadata.encoded_answers import (
 from headrace.agent.topics.metadata.long_answers import LongAnswers
 from headrace.agent.topics.metadata.metadata_counts import CountsOfTopics
 from headrace.agent.topics.metadata.metadata_response import MetadataRendering, TopicError
-from headrace.agent.topics.metadata.work_slices import TOPIC_UNITS, UNITS_MAX, WorkSlices
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol.internal_topics import INTERNAL_TOPICS

@@ -18,9 +18,9 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.access.authorization.access import FULL_ACCESS, Access
 from headrace.agent.access.authorization.operations import NOT_ASKED, SUPPORTED, AclOperation, AclResource
 from headrace.agent.cluster.routing import Routes
+from headrace.agent.limits.work_slices import BLOCK, TOPIC_UNITS, WorkSlices
 from headrace.agent.topics.metadata.describe_cluster import controller_id
 from headrace.agent.topics.metadata.shown_replicas import shown_replicas
-from headrace.agent.topics.metadata.work_slices import BLOCK, TOPIC_UNITS, WorkSlices
 from headrace.config.node_ids import STORE_REPLICAS, VIRTUAL_NODE_ID
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.replica_counts import is_agent

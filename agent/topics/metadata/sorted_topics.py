@@ -6,10 +6,9 @@ Invariant: sorted once for each set of topics, in slices: 100,000 names take 50 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 
-from headrace.agent.topics.metadata.work_slices import BLOCK, WorkSlices
+from headrace.agent.limits.work_slices import WorkSlices
 from headrace.metastore.log.image import MetadataImage, TopicImage
 
 
@@ -25,23 +24,6 @@ class SortedTopics:
         topics = image.topics_by_name
         if topics is self._topics:
             return self._names
-        if len(topics) <= BLOCK:
-            names: Sequence[str] = sorted(topics)
-            await slices.did(len(topics))
-        else:
-            names = await _sorted(list(topics), slices)
+        names = await slices.in_order(list(topics))
         self._topics, self._names = topics, names
         return names
-
-
-async def _sorted(names: list[str], slices: WorkSlices) -> list[str]:
-    blocks = []
-    for first in range(0, len(names), BLOCK):
-        blocks.append(sorted(names[first : first + BLOCK]))
-        await slices.did(BLOCK)
-    found: list[str] = []
-    for name in heapq.merge(*blocks):
-        found.append(name)
-        if not len(found) % BLOCK:
-            await slices.did(BLOCK)
-    return found

@@ -21,10 +21,10 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster import elections, spread
 from headrace.agent.cluster.newest_counts import NONE, NewestCounts
 from headrace.agent.cluster.routing import Routes
-from headrace.agent.topics.metadata import sorted_topics
+from headrace.agent.limits import work_slices
+from headrace.agent.limits.work_slices import BLOCK, UNITS_MAX, WorkSlices, let_others_run
 from headrace.agent.topics.metadata.metadata import Metadata
 from headrace.agent.topics.metadata.metadata_response import MetadataRendering
-from headrace.agent.topics.metadata.work_slices import BLOCK, UNITS_MAX, WorkSlices, let_others_run
 from headrace.agent.topics.topic_creation import TopicCreation
 from headrace.agent.topics.topic_rules import TopicDefaults
 from headrace.metastore.api.agents import LEADER_SPREAD, FeatureRange
@@ -103,8 +103,11 @@ class Runs:
         self.total += units
         self.longest = max(self.longest, self._units)
 
-    async def pause(self) -> None:
+    def end(self) -> None:
         self._units = 0
+
+    async def pause(self) -> None:
+        self.end()
         await asyncio.sleep(0)
 
 
@@ -113,9 +116,9 @@ def counted(runs: Runs) -> Iterator[None]:
     """Count scores, pairs that are dealt, partitions that are encoded and names that are sorted."""
 
     def counting(real: Callable[..., Any], units: Callable[..., int]) -> Callable[..., Any]:
-        def called(*given: Any) -> Any:
+        def called(*given: Any, **named: Any) -> Any:
             runs.did(units(*given))
-            return real(*given)
+            return real(*given, **named)
 
         return called
 
@@ -125,7 +128,7 @@ def counted(runs: Runs) -> Iterator[None]:
         patch.setattr(spread, "_dealt_block", pairs)
         rendered = counting(MetadataRendering._partitions, lambda _, __, ___, indexes: len(indexes))
         patch.setattr(MetadataRendering, "_partitions", rendered)
-        patch.setattr(sorted_topics, "sorted", counting(sorted, len), raising=False)
+        patch.setattr(work_slices, "sorted", counting(sorted, len), raising=False)
         yield
 
 

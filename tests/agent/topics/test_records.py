@@ -20,7 +20,7 @@ from headrace.metastore.api.commit import FileCommit, StagedBatch
 from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget
 from headrace.metastore.log.effective_configs import EffectiveConfigs
-from headrace.metastore.log.image import AgentImage
+from headrace.metastore.log.image import AgentImage, Assignment
 from headrace.metastore.log.kip631_records import TOPIC_RESOURCE
 from headrace.storage.errors import OutcomeUnknownError, UnavailableError
 from headrace.storage.file_id import new_file_id
@@ -179,6 +179,27 @@ async def test_a_lagging_agent_asks_the_primary_before_it_tells_a_consumer_that_
     assert (await world.fetch({key: 5})).code(key) == ErrorCode.offset_out_of_range
 
 
+def lead_by_this_agent(world: World, other: dict[str, int]) -> None:
+    """Two agents, of which the second one is preferred for one partition of each topic in `other`."""
+    nodes = (NODE_ID, NODE_ID + 1)
+    agents = {n: AgentImage(n, 1, world.model.incarnation_id, "h", 1, None, False) for n in nodes}
+    topics = {
+        name: dataclasses.replace(
+            topic,
+            assignments=MappingProxyType(
+                {index: Assignment((NODE_ID + (other.get(name) == index),)) for index in topic.indexes}
+            ),
+        )
+        for name, topic in world.view.image.topics_by_name.items()
+    }
+    world.view.image = world.view.head = dataclasses.replace(
+        world.view.image,
+        agents=MappingProxyType(agents),
+        topics_by_name=MappingProxyType(topics),
+        topics_by_number=MappingProxyType({topic.topic_number: topic for topic in topics.values()}),
+    )
+
+
 @pytest.mark.parametrize("version", versions_of(35))
 async def test_log_dirs_are_the_bucket_with_the_bytes_of_the_partitions_led_here(world: World, version: int) -> None:
     a, b = world.create_topic("t", 2)
@@ -186,8 +207,7 @@ async def test_log_dirs_are_the_bucket_with_the_bytes_of_the_partitions_led_here
     for key in (a, b, c):
         await world.append(key, b"x" * 100)
     await world.append(a, b"y" * 1000)
-    agents = {n: AgentImage(n, 1, world.model.incarnation_id, "h", 1, None, False) for n in (NODE_ID, NODE_ID + 1)}
-    world.view.leader = lambda key, zone=None: agents[NODE_ID if key != b else NODE_ID + 1]  # type: ignore
+    lead_by_this_agent(world, other={"t": 1})
     handler = DescribeLogDirs(world.view, world.model, BUCKET, shared=None)
 
     async def sizes(topics: Any) -> dict[tuple[str, int], int]:

@@ -21,10 +21,10 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.access.authorization.access import Access
 from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.access.authorization.operations import ALLOW, LITERAL, PREFIXED, AclOperation, AclResource
+from headrace.agent.limits.work_slices import WorkSlices, let_others_run
 from headrace.agent.topics.metadata import metadata as metadata_module
 from headrace.agent.topics.metadata.encoded_answers import AnswerKey, EncodedAnswers, ShownAgents
 from headrace.agent.topics.metadata.metadata import Metadata
-from headrace.agent.topics.metadata.work_slices import WorkSlices, let_others_run
 from headrace.config.settings import STANDARD_AUTHORIZER, Settings
 from headrace.metastore.api.agents import Listener
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage

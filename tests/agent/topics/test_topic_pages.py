@@ -9,9 +9,9 @@ import pytest
 
 from headrace.agent.access.authorization.access import AclAccess
 from headrace.agent.access.authorization.authorizer import Authorizer
+from headrace.agent.limits.work_slices import TOPIC_UNITS, UNITS_MAX
 from headrace.agent.topics.metadata import describe_topic_partitions
 from headrace.agent.topics.metadata.describe_topic_partitions import DescribeTopicPartitions
-from headrace.agent.topics.metadata.work_slices import TOPIC_UNITS, UNITS_MAX
 from headrace.config.settings import STANDARD_AUTHORIZER, Settings
 from headrace.protocol.request import RequestHandler
 from tests.agent.client_calls import a_request

@@ -15,6 +15,7 @@ from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.rules import ShareGroupConfigs
 from headrace.agent.groups.share.share_partition import AcquireLimits, SharePartition
 from headrace.agent.groups.share.share_values import ShareHeartbeatAnswer, ShareHeartbeatRequest, ShareTopics
+from headrace.agent.limits.work_slices import WorkSlices
 from headrace.config.group_configs import duration_ms
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import SHARE_VERSION, FeatureRange
@@ -186,7 +187,7 @@ async def test_a_share_group_and_groups_of_other_types_do_not_share_an_id(world:
     assert (await clock.run(world.home.join("g"))).error_code == ErrorCode.inconsistent_group_protocol
     codes = await clock.run(world.home.commit("g", {"t": {0: 1}}))
     assert set(codes["t"].values()) <= {int(ErrorCode.group_id_not_found), int(ErrorCode.unknown_topic_or_partition)}
-    (listed,) = await clock.run(world.home.requests.administration.list())  # type: ignore[arg-type]
+    (listed,) = await clock.run(world.home.requests.administration.list(WorkSlices()))  # type: ignore[arg-type]
     assert (listed.kind, listed.state, listed.protocol_type) == (GroupKind.SHARE, "Stable", "share")
 
     home = world.coordinator("classic")

@@ -1,0 +1,79 @@
+"""How long one request occupies an agent's event loop: `python -m load.bench_turns [--only NAME]`.
+
+Builds the image of a cluster with 100,000 partitions and 1,000 agents in memory, and one whose leaders are dealt by
+topic, and asks the handlers whose work grows with the cluster, or with the longest request that is allowed (10,000
+elements). The metastore answers from memory at once. Prints CPU in total, and the longest CPU time between two turns of
+the event loop, with reading the request and writing the answer as the listener does. CPU of this process here, so other
+programs on the machine do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+
+from headrace.agent.limits.work_slices import WorkSlices
+from headrace.metastore.api.agents import LEADER_SPREAD
+from headrace.metastore.log.image import MetadataImage
+from headrace.metastore.log.kip631_records import FeatureLevelRecord
+from headrace.metastore.log.records import encode_record
+from headrace.metastore.log.replay import apply
+from headrace.storage.collector_tuning import tune_collector
+from load.bench_metadata import Stalls, agent_log, topic_log
+from load.image_view import ImageView
+from load.long_requests import Counts, LongRequest, LongRequests, with_access
+from load.machine_state import machine_state
+
+SHARDS = 1_024
+COUNTS = Counts(acls=50_000, quotas=10_000, groups=10_000, transactions=10_000, named=9_990)
+CLUSTERS = ((10_000, 10, 1_000, 0), (100_000, 1, 1_000, 0), (10_000, 10, 15, 10))
+"""Topics, partitions of each, agents, level of leader.spread."""
+
+
+def a_cluster(topics: int, partitions: int, agents: int, level: int) -> ImageView:
+    """Return the view of an agent of the cluster."""
+    log = topic_log(topics, partitions)
+    log += agent_log(len(log), agents)
+    if level:
+        log.append(encode_record(FeatureLevelRecord(name=LEADER_SPREAD, min_feature_level=1, max_feature_level=level)))
+    return ImageView(with_access(apply(MetadataImage(), log), COUNTS), SHARDS)
+
+
+async def measure(name: str, asked: LongRequest) -> None:
+    """Print one row."""
+    await asyncio.sleep(0)
+    began = time.process_time()
+    with Stalls() as stalls:
+        await asyncio.sleep(0)
+        buffers = await (await asked.handler(asked.request)).encoded(WorkSlices().did)
+        await asyncio.sleep(0)
+    total_s = time.process_time() - began
+    size = sum(map(len, buffers or ()))
+    print(f"  {name:<32} {total_s * 1e3:9.1f} {stalls.longest_s * 1e3:9.1f} {size:>10,}", flush=True)
+
+
+async def run(only: str) -> None:
+    """Measure every request on each cluster."""
+    for topics, partitions, agents, level in CLUSTERS:
+        view = a_cluster(topics, partitions, agents, level)
+        requests = LongRequests(view, COUNTS)
+        tune_collector()  # as an agent does
+        print(f"\n{topics:,} topics x {partitions}, {agents:,} agents, {SHARDS:,} shards, leader.spread {level}")
+        print(f"  {'ms of CPU, longest turn, bytes':<32}")
+        for name, make in (requests.all() | requests.short()).items():
+            if only.lower() in name.lower():
+                await measure(name, make())
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="measure only requests with this in their name")
+    options = parser.parse_args()
+    print(machine_state())
+    asyncio.run(run(options.only))
+
+
+if __name__ == "__main__":
+    main()
