@@ -1,7 +1,7 @@
 """How long one request occupies an agent's event loop: `python -m load.bench_turns [--only NAME]`.
 
-Builds the image of a cluster with 100,000 partitions and 1,000 agents in memory, and one whose leaders are dealt by
-topic, and asks the handlers whose work grows with the cluster, or with the longest request that is allowed (10,000
+Builds the image of a cluster with 100,000 partitions and 1,000 agents in memory, and one with leaders dealt by topic,
+and asks the handlers that have more work in a larger cluster, or with the longest request that is allowed (10,000
 elements). The metastore answers from memory at once. Prints CPU in total, and the longest CPU time between two turns of
 the event loop, with reading the request and writing the answer as the listener does. CPU of this process here, so other
 programs on the machine do not count.

@@ -1,5 +1,5 @@
-"""The requests whose answers grow with the cluster, or that may name thousands of groups and partitions, with handlers
-that answer them from memory.
+"""The requests with an answer that grows with the cluster, or that may name thousands of groups and partitions, with
+handlers that answer them from memory.
 
 Place: under load/bench_turns.py, and tests/agent/limits, which count the work between two turns of the event loop.
 """
@@ -188,7 +188,7 @@ class LongRequests:
         }
 
     def short(self) -> dict[str, Callable[[], LongRequest]]:
-        """Return the same for answers whose work needed no slices; long ones are only written in steps."""
+        """Return the same for answers that are made at once; long ones are only written in steps."""
         return {"DescribeCluster": self._cluster, "DescribeConfigs": self._configs}
 
     def _partitions(self) -> dict[str, tuple[int, ...]]:

@@ -65,7 +65,7 @@ async def _write_elements(body: io.BytesIO, elements: Sequence[Any], did: Did) -
 
 
 class _Gap:
-    """Stands for an array: kio writes its length, and no elements."""
+    """In place of an array: kio writes its length, and no elements."""
 
     def __init__(self, length: int, body: io.BytesIO) -> None:
         self._length, self._body = length, body

@@ -1,7 +1,7 @@
 """Divides the work for a long answer into slices, between which the event loop runs other tasks.
 
-Place: under the handlers whose answers list what a cluster has, or which elect many agents; a cluster may have 100,000
-partitions and 1,000 agents, so that an answer takes seconds. The listener writes long answers in slices, too.
+Place: under the handlers that list what a cluster has, or that elect many agents; a cluster may have 100,000 partitions
+and 1,000 agents, so that an answer takes seconds. The listener writes long answers in slices, too.
 Invariant: work is counted, not timed. A caller reports at least after each topic, each block of partitions and each
 election of a leader, so a slice is at most UNITS_MAX units and one such step.
 """

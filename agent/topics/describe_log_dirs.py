@@ -38,7 +38,7 @@ SIZES_AT_ONCE = 2_000
 
 
 class _Led(NamedTuple):
-    """A partition whose size this agent tells."""
+    """A partition, with the size that this agent shows."""
 
     topic: str
     partition: int

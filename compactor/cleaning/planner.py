@@ -5,7 +5,8 @@ Invariant: what decides is in the metadata log, never in a process's file: clean
 topics that are not compacted cost nothing. A partition is in one job at most. Merges and passes are not planned at the
 same time where they could meet: below the end of a pass. A pass that meets unfinished merges waits until they have
 ended, and meanwhile no merge is planned there (../planner.py); after RESERVED_MS it runs in any case, and if a merge is
-still there, swaps let one of them win, extent by extent. Partitions with more keys than a worker may hold are reserved for Spark for a limited time.
+still there, swaps let one of them win, extent by extent. Partitions with more keys than a worker may hold are reserved
+for Spark for a limited time.
 """
 
 from __future__ import annotations
