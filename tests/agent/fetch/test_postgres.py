@@ -32,6 +32,7 @@ class PostgresWorld(World):
         super().__init__()
         self.postgres = metastore
         self.clock = SystemClock()  # type: ignore[assignment]
+        self._born_ms = 0
         self.metastore = metastore  # type: ignore[assignment]
         self.view = StandingView(metastore.commit_shards, node_id=NODE_ID, broker_epoch=BROKER_EPOCH)
         self.service = self.new_service()
@@ -70,7 +71,8 @@ class PostgresWorld(World):
             staged.append(plain._replace(transaction=BatchTransaction.ANY_PARTITION) if begins else plain)
         data = writer.finish()
         now_ms = await self.postgres.database_ms()  # the service learns late of a clock that a test moved
-        file_id = new_file_id(now_ms, self.rng)
+        self._born_ms = max(now_ms, self._born_ms + 1)  # commits are fast: files of one millisecond have no order
+        file_id = new_file_id(self._born_ms, self.rng)
         await self.store.put(object_key(file_id), data)
         self.service.on_flushed(file_id, data)
         commit = FileCommit(file_id, len(data), staged)
