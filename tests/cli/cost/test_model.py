@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.agent.produce.flush_price import PUT_1000_DOLLARS, dollars_per_month
@@ -118,6 +118,7 @@ def test_kafkas_bill_by_hand() -> None:
     batch=st.floats(1, 1024),
     days=st.floats(0.1, 365),
 )
+@example(write=2870.5520217819408, more=1.25, fanout=1.0, batch=17.0, days=1.0)
 def test_a_larger_load_never_needs_or_costs_less(
     write: float, more: float, fanout: float, batch: float, days: float
 ) -> None:
@@ -125,7 +126,8 @@ def test_a_larger_load_never_needs_or_costs_less(
     large = Workload(write_mib_s=write * more, fanout=fanout, batch_kib=batch, retention_days=days)
     constants, listed = measured(), prices()
     least, most = needs(small, constants), needs(large, constants)
-    for name in ("agents", "agent_cores", "compactor_cores", "stored_bytes", "puts_s", "gets_s"):
+    assert least.gets_s > 0  # more agents write smaller files, and may read these by fewer whole chunks
+    for name in ("agents", "agent_cores", "compactor_cores", "stored_bytes", "puts_s"):
         assert getattr(most, name) >= getattr(least, name) * (1 - 1e-9), name
         assert getattr(least, name) > 0
     for cheap, dear in zip(bills(small, constants, listed), bills(large, constants, listed), strict=True):
