@@ -65,7 +65,7 @@ async def _write_elements(body: io.BytesIO, elements: Sequence[Any], did: Did) -
 
 
 class _Gap:
-    """In place of an array: kio writes its length, and no elements."""
+    """An array without its elements: kio writes the length."""
 
     def __init__(self, length: int, body: io.BytesIO) -> None:
         self._length, self._body = length, body

@@ -35,7 +35,7 @@ class Slot:
     """One request's place in the order. Compared by identity."""
 
     header: RequestHeader
-    """With a client id as log lines show it: the slot may wait long for earlier replies."""
+    """The request's header. The client id is as log lines show it: the slot may wait long for earlier replies."""
     received_at: float
     reserved_bytes: int
     budget: MemoryBudget

@@ -7,10 +7,13 @@ import time
 
 import aiokafka
 import confluent_kafka
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from load.torture.checker import Read
 
-READ_SECONDS = 120
+READ_SECONDS = 120.0
+CALL_SECONDS, RETRY_SECONDS = 10.0, 0.2
 
 
 def read_with_confluent(bootstrap: str, topic: str, partitions: int) -> list[Read]:
@@ -20,11 +23,8 @@ def read_with_confluent(bootstrap: str, topic: str, partitions: int) -> list[Rea
     )
     until = time.monotonic() + READ_SECONDS
     try:
-        ends = {
-            partition: consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, partition), 30)[1]
-            for partition in range(partitions)
-        }
-        consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in ends])
+        ends = ends_of(bootstrap, topic, partitions)
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
         found: list[Read] = []
         left = {partition for partition, end in ends.items() if end}
         while left:
@@ -39,6 +39,24 @@ def read_with_confluent(bootstrap: str, topic: str, partitions: int) -> list[Rea
         return found
     finally:
         consumer.close()
+
+
+def ends_of(bootstrap: str, topic: str, partitions: int, *, committed: bool = False) -> dict[int, int]:
+    """Partition -> high watermark, or last stable offset. KafkaException if no agent answers in time:
+    right after faults librdkafka may find a connection closed, and says so for the whole call.
+    """
+    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    asked = {TopicPartition(topic, index): OffsetSpec.latest() for index in range(partitions)}  # type: ignore[no-untyped-call]
+    until = time.monotonic() + READ_SECONDS
+    while True:
+        try:
+            answers = admin.list_offsets(asked, isolation_level=level, request_timeout=CALL_SECONDS)
+            return {place.partition: answer.result().offset for place, answer in answers.items()}
+        except KafkaException:
+            if time.monotonic() > until:
+                raise
+            time.sleep(RETRY_SECONDS)
 
 
 def _read_of(message: confluent_kafka.Message) -> Read:

@@ -9,8 +9,7 @@ import threading
 import time
 
 import confluent_kafka
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.errors import BrokerResponseError
 
@@ -83,21 +82,6 @@ def positions_of(bootstrap: str, group: str, topic: str, partitions: int) -> dic
         return {}
     finally:
         consumer.close()
-
-
-def ends_of(bootstrap: str, topic: str, partitions: int, *, committed: bool = False) -> dict[int, int]:
-    """Partition -> high watermark, or last stable offset. KafkaException if no agent answers in time."""
-    level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    asked = {TopicPartition(topic, index): OffsetSpec.latest() for index in range(partitions)}  # type: ignore[no-untyped-call]
-    until = time.monotonic() + READ_SECONDS
-    while True:
-        try:
-            answers = admin.list_offsets(asked, isolation_level=level, request_timeout=CALL_SECONDS)
-            return {place.partition: answer.result().offset for place, answer in answers.items()}
-        except KafkaException:
-            if time.monotonic() > until:
-                raise
 
 
 def open_transactions(bootstrap: str, names: list[str]) -> list[str]:

@@ -29,6 +29,7 @@ from load.torture.cluster import TortureCluster
 from load.torture.commands import LostReport
 from load.torture.drills import LOSES
 from load.torture.faults import schedule
+from load.torture.reading import ends_of
 from load.torture.settled import unsettled
 from load.torture.tracebacks import find_tracebacks
 from load.torture.writers import Report, Writer, installed
@@ -40,7 +41,7 @@ from load.transactional_copy.copiers import (
     copier_commands,
     copier_schedule,
 )
-from load.transactional_copy.reading import LiveReader, ends_of, open_transactions, positions_of, read_log
+from load.transactional_copy.reading import LiveReader, open_transactions, positions_of, read_log
 from load.transactional_copy.verdict import CopyEvidence, CopyTransaction, CopyVerdict, check_copy
 
 PROGRAM = Path(__file__).parent / "TransactionalCopier.java"

@@ -9,7 +9,7 @@ from tests.manual_clock import ManualClock
 
 
 async def test_no_time_passes_while_a_thread_works() -> None:
-    """On a busy machine an hour passed before the thread had its turn, and the test failed."""
+    """Wait in a thread: on a busy machine an hour passed before the thread had its turn, and the test failed."""
     clock, go_on = ManualClock(), threading.Event()
 
     async def ticks() -> None:

@@ -66,10 +66,10 @@ class DescribeClientQuotas:
                 code, message = ErrorCode(admin_error(error)), str(error)
             else:
                 judged = await slices.each(
-                    lambda whose: (whose, is_meant(components, whose, strict=entity.strict)), quotas, 1
+                    lambda owner: (owner, is_meant(components, owner, strict=entity.strict)), quotas, 1
                 )
-                found = await slices.in_order([whose for whose, meant in judged if meant], _sort_key, ELEMENT_UNITS)
-                entries = await slices.each(lambda whose: _described(schema, whose, quotas[whose]), found, _ENTRY_UNITS)
+                found = await slices.in_order([owner for owner, meant in judged if meant], _sort_key, ELEMENT_UNITS)
+                entries = await slices.each(lambda owner: _described(schema, owner, quotas[owner]), found, _ENTRY_UNITS)
         response = schema.response(error_code=code, error_message=message, entries=entries)
         return reply(request, response)
 
@@ -82,11 +82,11 @@ class AlterClientQuotas:
 
     async def __call__(self, request: Request) -> Response:
         schema, entity = decode(request)
-        whose = [_entity(entry.entity) for entry in entity.entries]
-        times = Counter(whose)
-        refused = [_refusal(own, entry.ops, times[own]) for own, entry in zip(whose, entity.entries, strict=True)]
+        owners = [_entity(entry.entity) for entry in entity.entries]
+        times = Counter(owners)
+        refused = [_refusal(own, entry.ops, times[own]) for own, entry in zip(owners, entity.entries, strict=True)]
         accepted = [
-            (own, entry.ops) for own, entry, no in zip(whose, entity.entries, refused, strict=True) if no is None
+            (own, entry.ops) for own, entry, no in zip(owners, entity.entries, refused, strict=True) if no is None
         ]
         verdict = Verdict()
         if not entity.validate_only:

@@ -61,7 +61,7 @@ class _Asked:
     entity: Any
     zone: str | None
     key: AnswerKey | None
-    """With what the client may do when the request arrived."""
+    """The key of the answer, with what the client might do when the request arrived."""
     number: int
     """The number of the newest image when the request arrived."""
     unknown: frozenset[uuid.UUID]

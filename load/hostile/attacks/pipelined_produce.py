@@ -41,7 +41,7 @@ def _produce(number: int, partitions: list[tuple[int, bytes | None]]) -> bytes:
 async def attack(target: AttackedAgent) -> str:
     """One kind after the other, each on other connections."""
     await ask(*target.kafka, request(METADATA, 1, struct.pack(">i", 1) + text(_TOPIC)))
-    told = []
+    lines = []
     kinds = {"small": small(1), "wide": wide(1, 0), "of unknown partitions": wide(1, 5_000)}
     for name, frame in kinds.items():
         opened = [await asyncio.open_connection(*target.kafka, limit=1) for _ in range(CONNECTIONS)]
@@ -49,7 +49,7 @@ async def attack(target: AttackedAgent) -> str:
             writer.write(frame * REQUESTS)
         await asyncio.sleep(_HOLD_SECONDS)
         left = sum(writer.transport.get_write_buffer_size() for _, writer in opened)
-        told.append(f"{name}: {left / len(frame) / CONNECTIONS:.0f} of {REQUESTS} each were not sent yet")
+        lines.append(f"{name}: {left / len(frame) / CONNECTIONS:.0f} of {REQUESTS} each were not sent yet")
         for _, writer in opened:
             writer.transport.abort()
-    return "; ".join(told)
+    return "; ".join(lines)

@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 
@@ -51,21 +50,14 @@ OF_PARTITIONS = ("DescribeLogDirs of one address", "DescribeLogDirs", "ElectLead
 def counted(runs: Runs) -> Iterator[None]:
     """Count the work that makes answers."""
 
-    def counting(real: Callable[..., Any], units: Callable[..., int]) -> Callable[..., Any]:
-        def called(*given: Any, **named: Any) -> Any:
-            runs.did(units(*given))
-            return real(*given, **named)
-
-        return called
-
     with pytest.MonkeyPatch.context() as patch:
-        score = counting(elections.score, lambda *_: 1)
+        score = runs.counting(elections.score, lambda *_: 1)
         for module in (elections, routing):
             patch.setattr(module, "score", score)
-        patch.setattr(Schema, "make", counting(Schema.make, lambda *_: ELEMENT_UNITS))
-        patch.setattr(AclFilter, "matches", counting(AclFilter.matches, lambda *_: 1))
-        patch.setattr(TopicImage, "key", counting(TopicImage.key, lambda *_: 1))
-        patch.setattr(work_slices, "sorted", counting(sorted, len), raising=False)
+        patch.setattr(Schema, "make", runs.counting(Schema.make, lambda *_: ELEMENT_UNITS))
+        patch.setattr(AclFilter, "matches", runs.counting(AclFilter.matches, lambda *_: 1))
+        patch.setattr(TopicImage, "key", runs.counting(TopicImage.key, lambda *_: 1))
+        patch.setattr(work_slices, "sorted", runs.counting(sorted, len), raising=False)
         yield
 
 

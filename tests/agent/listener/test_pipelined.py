@@ -37,7 +37,7 @@ from tests.agent.listener.listener_client import (
 pytestmark = pytest.mark.requirement("X7")
 Handle = Callable[[Request], Awaitable[Response]]
 OTHERS_MAX = 64
-"""Of one connection, those that are not Produce."""
+"""Requests of one connection that are not Produce."""
 
 
 class FirstWaits:

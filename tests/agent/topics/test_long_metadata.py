@@ -103,6 +103,15 @@ class Runs:
         self.total += units
         self.longest = max(self.longest, self._units)
 
+    def counting(self, real: Callable[..., Any], units: Callable[..., int]) -> Callable[..., Any]:
+        """Return `real`, which counts the units of its arguments."""
+
+        def called(*given: Any, **named: Any) -> Any:
+            self.did(units(*given))
+            return real(*given, **named)
+
+        return called
+
     def end(self) -> None:
         self._units = 0
 
@@ -115,20 +124,13 @@ class Runs:
 def counted(runs: Runs) -> Iterator[None]:
     """Count scores, pairs that are dealt, partitions that are encoded and names that are sorted."""
 
-    def counting(real: Callable[..., Any], units: Callable[..., int]) -> Callable[..., Any]:
-        def called(*given: Any, **named: Any) -> Any:
-            runs.did(units(*given))
-            return real(*given, **named)
-
-        return called
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(elections, "score", counting(elections.score, lambda *_: 1))
-        pairs = counting(spread._dealt_block, lambda first, last, quotas, _: (last - first) * len(quotas))
+        patch.setattr(elections, "score", runs.counting(elections.score, lambda *_: 1))
+        pairs = runs.counting(spread._dealt_block, lambda first, last, quotas, _: (last - first) * len(quotas))
         patch.setattr(spread, "_dealt_block", pairs)
-        rendered = counting(MetadataRendering._partitions, lambda _, __, ___, indexes: len(indexes))
+        rendered = runs.counting(MetadataRendering._partitions, lambda _, __, ___, indexes: len(indexes))
         patch.setattr(MetadataRendering, "_partitions", rendered)
-        patch.setattr(work_slices, "sorted", counting(sorted, len), raising=False)
+        patch.setattr(work_slices, "sorted", runs.counting(sorted, len), raising=False)
         yield
 
 

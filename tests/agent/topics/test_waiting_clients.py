@@ -109,7 +109,7 @@ async def most_in_use() -> tuple[int, int]:
     unread: list[int] = []
 
     async def serve(request: Request) -> None:
-        """As agent/listener/connection.py does."""
+        """Do the same as agent/listener/connection.py."""
         nonlocal largest, most
         request.connection.replies = memory
         await memory.reserve(0)

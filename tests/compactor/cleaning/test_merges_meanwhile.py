@@ -95,8 +95,8 @@ async def test_a_cleaning_that_waits_does_not_stop_merges(
     assert planned >= set(in_hot[:9]), "they have waited for an hour"
 
 
-@pytest.mark.requirement("L7")
-async def test_a_pass_that_meets_a_merge_is_next(world: CleaningWorld) -> None:
+async def in_a_merge(world: CleaningWorld) -> int:
+    """Return the key of a partition to clean, with records in a file that an unfinished job merges."""
     (key,) = await world.topic("t", 1, **EAGER)
     for value in "12":
         await world.send(key, ("a", value))
@@ -104,6 +104,12 @@ async def test_a_pass_that_meets_a_merge_is_next(world: CleaningWorld) -> None:
     await rolled(world, key)
     (file_id,) = {extent.file_id for extent in await world.extents(key)}
     await world.postgres.enqueue_jobs([NewJob(COMPACT, "slow", encode(CompactionJob((file_id,), 2)))])
+    return int(key)
+
+
+@pytest.mark.requirement("L7")
+async def test_a_pass_that_meets_a_merge_is_next(world: CleaningWorld) -> None:
+    key = await in_a_merge(world)
     await world.plan()
     assert (len(await unfinished(world, CLEAN)), len(await unfinished(world, RESERVED_KIND))) == (0, 1)
     await plan_merges(world, max_age_ms=60_000)
@@ -118,13 +124,7 @@ async def test_a_pass_that_meets_a_merge_is_next(world: CleaningWorld) -> None:
 @pytest.mark.requirement("L7")
 async def test_a_pass_that_waits_runs_once_its_merge_has_ended(world: CleaningWorld) -> None:
     """Merges take seconds, and RESERVED_MS is two minutes."""
-    (key,) = await world.topic("t", 1, **EAGER)
-    for value in "12":
-        await world.send(key, ("a", value))
-    await world.compact(1)
-    await rolled(world, key)
-    (file_id,) = {extent.file_id for extent in await world.extents(key)}
-    await world.postgres.enqueue_jobs([NewJob(COMPACT, "slow", encode(CompactionJob((file_id,), 2)))])
+    await in_a_merge(world)
     for _ in range(2):
         await world.plan()
         assert (len(await unfinished(world, CLEAN)), len(await unfinished(world, RESERVED_KIND))) == (0, 1)
