@@ -54,6 +54,12 @@ def _check_sequences(world: World, place: Place, entries: Sequence[Entry]) -> It
         first = world.first_sequences.get((producer_id, place.key), (0, 0))
         if producer_id not in state and (epoch, sequence) in _after_deletion(world, place, producer_id, first):
             first = epoch, sequence
+        elif (
+            producer_id not in state
+            and (epoch, sequence) == (first[0], 0)
+            and _is_all_else_given_up(world, place, producer_id, first)
+        ):
+            first = epoch, sequence
         last_epoch, expected = state.get(producer_id, first)
         if epoch > last_epoch:
             expected = 0
@@ -90,6 +96,20 @@ def _after_deletion(world: World, place: Place, producer_id: int, first: tuple[i
         sequence = (sequence + count) % SEQUENCES
         after.add((epoch, sequence))
     return after
+
+
+def _is_all_else_given_up(world: World, place: Place, producer_id: int, first: tuple[int, int]) -> bool:
+    """Return whether a producer whose sequences went over their end never sent one from before that to this topic.
+
+    It was to send the batches from `first` on again here, and gave up those before sequence 0, because they were too
+    old: the partition does not know the producer, and 0 begins its batches, as on Kafka.
+    """
+    return not any(
+        attempt.producer_id == producer_id and attempt.epoch == first[0] and attempt.sequence >= first[1]
+        for batch in world.messages.batches
+        if batch.place == place
+        for attempt in batch.attempts
+    )
 
 
 def _may_stand_twice(batch: Batch) -> bool:
