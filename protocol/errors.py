@@ -8,6 +8,8 @@ NOT_LEADER_OR_FOLLOWER and KAFKA_STORAGE_ERROR as "not stored", and so does this
 
 from __future__ import annotations
 
+import functools
+
 from kio.schema.errors import ErrorCode
 
 from headrace.metastore.api.commit import BatchOutcome, FileStatus
@@ -169,7 +171,13 @@ def file_error(status: FileStatus) -> int:
 
 def error_code(error: BaseException) -> int:
     """The code for an exception of storage/errors.py; UNKNOWN_SERVER_ERROR for any other exception."""
-    return int(_first_match(_ERROR_CODES, error, ErrorCode.unknown_server_error))
+    return _code_of(type(error))
+
+
+@functools.cache
+def _code_of(kind: type[BaseException]) -> int:
+    """Return the code for exceptions of a class, of which there are few; a request may have 10,000 exceptions."""
+    return int(next((code for known, code in _ERROR_CODES if issubclass(kind, known)), ErrorCode.unknown_server_error))
 
 
 def coordinator_error(error: BaseException) -> int:
