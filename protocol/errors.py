@@ -8,8 +8,6 @@ NOT_LEADER_OR_FOLLOWER and KAFKA_STORAGE_ERROR as "not stored", and so does this
 
 from __future__ import annotations
 
-import functools
-
 from kio.schema.errors import ErrorCode
 
 from headrace.metastore.api.commit import BatchOutcome, FileStatus
@@ -169,15 +167,16 @@ def file_error(status: FileStatus) -> int:
     return int(_FILE_CODES[status])
 
 
+_CODE_BY_CLASS: dict[type[BaseException], int] = {}
+
+
 def error_code(error: BaseException) -> int:
     """The code for an exception of storage/errors.py; UNKNOWN_SERVER_ERROR for any other exception."""
-    return _code_of(type(error))
-
-
-@functools.cache
-def _code_of(kind: type[BaseException]) -> int:
-    """Return the code for exceptions of a class, of which there are few; a request may have 10,000 exceptions."""
-    return int(next((code for known, code in _ERROR_CODES if issubclass(kind, known)), ErrorCode.unknown_server_error))
+    kind = type(error)
+    code = _CODE_BY_CLASS.get(kind)
+    if code is None:  # a request may have 10,000 exceptions, of a few classes
+        code = _CODE_BY_CLASS[kind] = int(_first_match(_ERROR_CODES, error, ErrorCode.unknown_server_error))
+    return code
 
 
 def coordinator_error(error: BaseException) -> int:

@@ -54,12 +54,6 @@ def _check_sequences(world: World, place: Place, entries: Sequence[Entry]) -> It
         first = world.first_sequences.get((producer_id, place.key), (0, 0))
         if producer_id not in state and (epoch, sequence) in _after_deletion(world, place, producer_id, first):
             first = epoch, sequence
-        elif (
-            producer_id not in state
-            and (epoch, sequence) == (first[0], 0)
-            and _is_all_else_given_up(world, place, producer_id, first)
-        ):
-            first = epoch, sequence
         last_epoch, expected = state.get(producer_id, first)
         if epoch > last_epoch:
             expected = 0
@@ -95,6 +89,8 @@ def _after_deletion(world: World, place: Place, producer_id: int, first: tuple[i
     while (count := stored.pop((producer_id, epoch, sequence), None)) is not None:
         sequence = (sequence + count) % SEQUENCES
         after.add((epoch, sequence))
+    if _is_all_else_given_up(world, place, producer_id, first):
+        after.add((first[0], 0))
     return after
 
 
