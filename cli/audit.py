@@ -34,6 +34,7 @@ from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.api.files import FileApi
 from headrace.metastore.life.bucket import newest_life
+from headrace.metastore.life.following import FollowedLife
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.settings_in_force import read_settings
@@ -101,6 +102,8 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
     bar = ProgressBar()
     try:
         await require_formatted(store, metastore.cluster_id)
+        if args.lost or args.resume_janitor:  # an old primary that stays up knows every file that was lost
+            await FollowedLife(metastore, store, SystemClock(), random.Random()).require_current()
         if args.rebuild_index:
             keeper = LifeKeeper(metastore, store, SystemClock(), random.Random())
             rebuilt = await rebuild_index(metastore, store, keeper, bar)

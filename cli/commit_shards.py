@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
+from headrace.cli.current_metastore import open_current
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import COMMIT_SHARDS, COMMIT_SHARDS_MAX
 from headrace.metastore.log.features import change_feature
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import InvalidError, UnavailableError
 
 ATTEMPTS = 20
@@ -26,8 +26,7 @@ async def grow_commit_shards(settings: Settings, shards: int) -> str:
     """Return what was done, as a line. InvalidError for a count that is no doubling, or if an agent does not
     follow growth; UnavailableError if the metastore was too busy each time.
     """
-    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
-    try:
+    async with open_current(settings) as metastore:
         reason = "the metadata log keeps changing"
         for _ in range(ATTEMPTS):
             image = await load_image(metastore)
@@ -45,5 +44,3 @@ async def grow_commit_shards(settings: Settings, shards: int) -> str:
                 reason = str(error)
                 await asyncio.sleep(PAUSE_SECONDS)
         raise UnavailableError(f"{reason}: repeat the command")
-    finally:
-        await metastore.close()

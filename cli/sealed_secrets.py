@@ -7,6 +7,7 @@ each secret is in clear or sealed, and agents with the key read both. Decision 5
 
 from __future__ import annotations
 
+from headrace.cli.current_metastore import open_current
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import SEALED_SECRETS
@@ -26,12 +27,9 @@ async def seal_secrets(settings: Settings) -> list[str]:
     sealing = Sealing(settings.metadata_secret_keys)
     if not sealing:
         raise ConfigError("metadata.secret.keys is not set")
-    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
-    try:
+    async with open_current(settings) as metastore:
         users, is_new = await _seal_users(metastore, SealedKeys(sealing, metastore.cluster_id))
         zone = await metastore.seal_zone_secret(renew=is_new)
-    finally:
-        await metastore.close()
     return [
         f"{SEALED_SECRETS}=1: agents without metadata.secret.keys cannot start",
         f"users: {users} sealed now",

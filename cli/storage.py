@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.cli.commit_shards import grow_commit_shards
+from headrace.cli.current_metastore import open_current
 from headrace.cli.first_users import add_users, parse_user
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.sealed_secrets import seal_secrets
@@ -27,7 +28,6 @@ from headrace.metastore.api.zone_secret import Rotation
 from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.password import url_with_password
-from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import check_cluster_id, random_cluster_id, read_cluster_id, write_cluster_id
 from headrace.storage.errors import AlreadyExistsError, InvalidError
@@ -156,11 +156,8 @@ def run_grow(args: argparse.Namespace) -> int:
 
 
 async def _rotate(settings: Settings) -> Rotation:
-    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
-    try:
+    async with open_current(settings) as metastore:
         return await metastore.rotate_zone_secret()
-    finally:
-        await metastore.close()
 
 
 def run_random_uuid(args: argparse.Namespace) -> int:

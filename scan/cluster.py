@@ -1,7 +1,9 @@
 """The connections of a scan: metastore and bucket of one cluster.
 
 Place: composes a process: Spark's driver opens both to plan, its executors only the bucket; so does `headrace export`.
-Invariant: bucket and metastore belong to the same cluster, or nothing is read.
+Invariant: bucket and metastore belong to the same cluster, and the bucket says that this server is the metastore, or
+nothing is read or written. It is asked again every 2 seconds: no call that writes, a read pin included, is made to a
+server whose life is over (metastore/life/following.py).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import msgspec
 
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.life.following import FollowedLife, follow_life
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.cluster_properties import require_formatted
@@ -46,11 +49,13 @@ class ScannedCluster:
     store: ObjectStore
     clock: Clock
     rng: random.Random
+    life: FollowedLife | None = None
+    """None: the process compares the life for all of its connections (the role `tables`)."""
 
 
 @asynccontextmanager
 async def open_cluster(settings: Settings) -> AsyncIterator[ScannedCluster]:
-    """Both connections, checked. Errors as PostgresMetastore.open and require_formatted."""
+    """Both connections, checked. Errors as PostgresMetastore.open, require_formatted and follow_life."""
     clock, rng = SystemClock(), random.Random()
     small = msgspec.structs.replace(settings, metastore_pool_size=1)
     metastore = await PostgresMetastore.open(settings.metastore_url, small)
@@ -58,7 +63,8 @@ async def open_cluster(settings: Settings) -> AsyncIterator[ScannedCluster]:
         store = BucketAddress.of(settings).open(clock, rng)
         try:
             await require_formatted(store, metastore.cluster_id)
-            yield ScannedCluster(metastore, store, clock, rng)
+            async with follow_life(metastore, store, clock, rng) as life:
+                yield ScannedCluster(metastore, store, clock, rng, life)
         finally:
             await store.close()
     finally:

@@ -112,6 +112,7 @@ class _Writer:
                 topics=topics,
                 is_named=is_named,
                 bucket=cluster.store,
+                life=cluster.life,
             )
             if not await commit.commit(files):
                 logger.warning(

@@ -6,7 +6,8 @@ Place: run by the chart's CronJob (deploy/helm/) or manually; see docs/operate/C
     HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... headrace-spark-compaction
     HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... spark-submit "$(headrace-spark-compaction --application)"
 Settings come from HEADRACE_* variables, on the driver and on executors (driver.py).
-Invariant: as source.py. SIGTERM returns the job to the queue.
+Invariant: as source.py. SIGTERM returns the job to the queue. No job is taken from a server whose life is over; the
+driver's workers need not compare: what they do with a job of an old server is in that server's index only.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from headrace.config.cluster_values import in_force
 from headrace.config.load import load
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import Job, JobApi
+from headrace.metastore.life.following import follow_life
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.setting_reporter import SPARK, SettingReporter
@@ -120,7 +122,9 @@ def _run(args: argparse.Namespace) -> int:
 
 
 async def work(settings: Settings, *, part_bytes: int, lease_ms: int, spark_log_level: str) -> SparkRunSummary:
-    """Run every job that is due, one after another. InvalidError if the bucket is not of the metastore's cluster."""
+    """Run every job that is due, one after another. InvalidError if the bucket is not of the metastore's cluster;
+    UnavailableError if the bucket names another server as the metastore.
+    """
     summary = SparkRunSummary()
     clock, rng = SystemClock(), random.Random()
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
@@ -128,48 +132,62 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int, spark_log_
         store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
         try:
             await require_formatted(store, metastore.cluster_id)
+            async with follow_life(metastore, store, clock, rng):
+                await _run_due(metastore, settings, summary, clock, rng, part_bytes, lease_ms, spark_log_level)
+            return summary
         finally:
             await store.close()
-        reporter = SettingReporter(metastore, settings, [SPARK], clock, rng, CollectorRegistry())
-        if not any(jobs.kind in KINDS and jobs.overdue_ms for jobs in await metastore.count_jobs()):
-            logger.info("no large job is due: spark is not started")
-            return summary
-        cluster = await metastore.cluster_configs()
-        wanted = pace(EffectiveConfigs(settings), cluster)
-        await reporter.start()
-        spark = open_session("headrace-compaction", spark_log_level)
-        try:
-            limits = MergeLimits.of(in_force(settings, cluster))
-            compactor = SparkCompactor(
-                spark,
-                part_bytes=part_bytes,
-                limits=limits,
-                bytes_per_s=wanted.bytes_per_s,
-                requests_per_s=REQUESTS_PER_S,
-            )
-            cleaner = SparkCleaner(
-                spark,
-                metastore,
-                metastore.commit_shards,
-                part_bytes=part_bytes,
-                limits=limits,
-                bytes_per_s=min(wanted.bytes_per_s, wanted.cleaning_bytes_per_s),
-                requests_per_s=REQUESTS_PER_S,
-                clock=clock,
-                rng=rng,
-                metrics=CleaningMetrics(CollectorRegistry()),
-            )
-            handlers = {
-                LARGE_KIND: summary.counting(compactor.handle, clock),
-                CLEAN_LARGE: summary.counting(cleaner.handle, clock),
-            }
-            await drain(metastore, handlers, clock, rng, lease_ms=lease_ms)
-            return summary
-        finally:
-            spark.stop()
-            await reporter.stop()
     finally:
         await metastore.close()
+
+
+async def _run_due(
+    metastore: PostgresMetastore,
+    settings: Settings,
+    summary: SparkRunSummary,
+    clock: Clock,
+    rng: random.Random,
+    part_bytes: int,
+    lease_ms: int,
+    spark_log_level: str,
+) -> None:
+    reporter = SettingReporter(metastore, settings, [SPARK], clock, rng, CollectorRegistry())
+    if not any(jobs.kind in KINDS and jobs.overdue_ms for jobs in await metastore.count_jobs()):
+        logger.info("no large job is due: spark is not started")
+        return
+    cluster = await metastore.cluster_configs()
+    wanted = pace(EffectiveConfigs(settings), cluster)
+    await reporter.start()
+    spark = open_session("headrace-compaction", spark_log_level)
+    try:
+        limits = MergeLimits.of(in_force(settings, cluster))
+        compactor = SparkCompactor(
+            spark,
+            part_bytes=part_bytes,
+            limits=limits,
+            bytes_per_s=wanted.bytes_per_s,
+            requests_per_s=REQUESTS_PER_S,
+        )
+        cleaner = SparkCleaner(
+            spark,
+            metastore,
+            metastore.commit_shards,
+            part_bytes=part_bytes,
+            limits=limits,
+            bytes_per_s=min(wanted.bytes_per_s, wanted.cleaning_bytes_per_s),
+            requests_per_s=REQUESTS_PER_S,
+            clock=clock,
+            rng=rng,
+            metrics=CleaningMetrics(CollectorRegistry()),
+        )
+        handlers = {
+            LARGE_KIND: summary.counting(compactor.handle, clock),
+            CLEAN_LARGE: summary.counting(cleaner.handle, clock),
+        }
+        await drain(metastore, handlers, clock, rng, lease_ms=lease_ms)
+    finally:
+        spark.stop()
+        await reporter.stop()
 
 
 async def drain(

@@ -1,6 +1,7 @@
 """Keeps this process in the life of its metastore: compares server and bucket, and begins a new life if it must.
 
-Place: asked by watch.py every few seconds in every process that writes, and by `headrace migrate --restored`.
+Place: asked by watch.py every few seconds in every process with a role, by following.py in the others, and by
+`headrace migrate --restored`.
 Invariant: this process names a life in its writing calls only after the bucket confirmed that it is the newest, and
 that the server has at least what it once had. The bucket names a life before Postgres begins it. If the process
 crashes between the two, the next check of any process finishes it. A process that is not connected to the metastore,
@@ -42,7 +43,11 @@ JITTER = 0.5
 class LifeKeeper:
     """One per process: by `name_for` it keeps all connections of the process in one life."""
 
-    def __init__(self, api: LifeApi, store: ObjectStore, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self, api: LifeApi, store: ObjectStore, clock: Clock, rng: random.Random, *, begins: bool = True
+    ) -> None:
+        """`begins`: False for a process that compares only: it writes nothing to the bucket and begins no life."""
+        self._begins = begins
         self.verdict = LifeVerdict.CURRENT
         """Of the newest check."""
         self._api = api
@@ -72,6 +77,10 @@ class LifeKeeper:
         """
         for _ in range(ATTEMPTS):
             found, verdict = await self._judge()
+            if not self._begins:
+                verdict = LifeVerdict.CURRENT if verdict is LifeVerdict.RECORD else verdict
+                self._take(verdict, found)
+                return verdict
             if verdict is LifeVerdict.RECORD:
                 await self._record(found, found.life, found.incarnation_id, "first")
             elif verdict is LifeVerdict.BEGIN:

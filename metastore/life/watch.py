@@ -1,6 +1,6 @@
 """Checks the life of the metastore every few seconds, from the start of a process to its end.
 
-Place: one per process, started by cli/process/shell.py before anything writes.
+Place: one per process, started before anything writes: by cli/process/shell.py, and by following.py.
 Invariant: a check that fails changes nothing; the next one comes after CHECK_SECONDS. An old primary that is cut off
 from its successor stays writable: processes that reach it learn from the bucket, at their next check, that its life
 is over, and acknowledge nothing from then on.
@@ -27,6 +27,7 @@ POSITION_CHECKS = 3
 """The position is written with every third check."""
 
 REASONS = {
+    LifeVerdict.BEGIN: "this server was promoted, and no agent has begun its life yet",
     LifeVerdict.SUPERSEDED: "another server is the metastore by now",
     LifeVerdict.RESTORED: "the metastore went back or was moved: run `headrace migrate --restored`",
     LifeVerdict.WRONG_BUCKET: "the bucket does not know this metastore's life: metastore.url or bucket is wrong",

@@ -5,7 +5,8 @@ Invariant: a batch of a writer is in the topics once, whole, from one attempt, a
 or one after another. A driver that is killed before the decision leaves chunks that are forgotten, and files for the
 sweeper; one that is killed later leaves a decided write: the rerun of the batch, the writer's next batch or an agent's
 housekeeping commits the remaining chunks. The bucket has the record of the decision before the driver's first chunk
-(metastore/bulk_records.py).
+(metastore/bulk_records.py). A batch is reported as written only if the bucket says, after its last chunk, that the
+metastore is in the life in which the batch was staged: an old primary that stays up accepts every call.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TypeVar
 from headrace.metastore.api.bulk import BulkFile, BulkOutcome, BulkWriteApi
 from headrace.metastore.bulk_records import FILES_PER_OBJECT, PREFIX
 from headrace.metastore.keys import split_partition_key
+from headrace.metastore.life.following import FollowedLife
 from headrace.metastore.recorded_objects import write_entries
 from headrace.scan.bulk.topics import WritableTopic
 from headrace.scan.errors import BulkWriteError
@@ -51,11 +53,14 @@ class BulkCommit:
         topics: Iterable[WritableTopic] = (),
         is_named: bool = False,
         bucket: ObjectStore | None = None,
+        life: FollowedLife | None = None,
         chunk_runs: int = CHUNK_RUNS,
     ) -> None:
         """`topics`: as the files were laid out; they also give errors their names. `is_named`: by a writeId. `bucket`:
-        gets the record of the decision; None: a job of the compactors writes it some seconds later.
+        gets the record of the decision; None: a job of the compactors writes it some seconds later. `life`: the
+        process's; None only if something else makes sure that `metastore` stays in one life.
         """
+        self._life = life
         self._bucket, self._rng = bucket, rng
         self._is_named = is_named
         topics = list(topics)
@@ -69,12 +74,15 @@ class BulkCommit:
         """Make `files` the batch; False if an earlier attempt is: then these files are orphans.
 
         BulkWriteError if nothing was written, and never will be under this attempt. RetryableError if the partitions of
-        a topic change; this or OutcomeUnknownError if the metastore is away for too long: run the batch again.
+        a topic change; this or OutcomeUnknownError if the metastore is away for too long, or is in another life: run
+        the batch again.
         """
+        begun_in = self._metastore_life()
         counts = self._counts_of(files)
         chunks = list(_chunks(files, self._chunk_runs))
         for number, chunk in enumerate(chunks):
             await self._repeated(lambda n=number, c=chunk: self._metastore.stage_bulk_chunk(self.attempt, n, c))  # type: ignore[misc]
+        await self._require(begun_in)
         while True:
             decision = await self._repeated(
                 lambda: self._metastore.decide_bulk_write(
@@ -89,7 +97,26 @@ class BulkCommit:
                 await self._record(files)
             await self._complete(decision.attempt, decision.next_chunk, decision.chunks)
             if decision.outcome is BulkOutcome.DECIDED:
+                await self._confirm(begun_in)
                 return decision.attempt == self.attempt
+
+    def _metastore_life(self) -> int | None:
+        return None if self._life is None else self._life.keeper.life
+
+    async def _require(self, begun_in: int | None) -> None:
+        """UnavailableError if the metastore is in another life than `begun_in`, or this server is not the metastore."""
+        if (life := self._life) is not None and await self._repeated(life.require_current) != begun_in:
+            raise UnavailableError(
+                f"another life of the metastore has begun, run the batch again: writer={self._writer}"
+                f" batch_id={self._batch_id} begun_in={begun_in} life={life.keeper.life}"
+            )
+
+    async def _confirm(self, begun_in: int | None) -> None:
+        """As `_require`, after the decision: OutcomeUnknownError, because a synchronous standby has it, too."""
+        try:
+            await self._require(begun_in)
+        except UnavailableError as error:
+            raise OutcomeUnknownError(f"written to a server that may not be the metastore any more: {error}") from error
 
     def _counts_of(self, files: Sequence[BulkFile]) -> dict[int, int]:
         """Return how many partitions the topics in these files have, or the only topic of the write; nothing if one is
