@@ -48,7 +48,7 @@ TRIES, PAUSE_SECONDS = 60, 1.0
 """Number of tries of one batch, and the pause between them, while its leader is away or moves."""
 WARNING = (
     "they are appended at the end: their offsets, and their order among records that came after them, differ from"
-    " before; records without a producer id that a client sent again are there twice"
+    " before; records that a client sent again without a producer id, or by a new producer, are there twice"
 )
 
 

@@ -5,17 +5,19 @@ Invariant: only flushed files with recorded extents are used, and of these only 
 as those extents: then every batch was appended, and acknowledged or about to be. If a file has more records of a
 partition, the commit dropped a batch, as a duplicate or because it refused it, and what is recorded does not say which:
 this partition's part is left out. So are batches of transactions: each of these was aborted by the life that lost it.
-Merged files are copies and are left out. If the log has the producer id, epoch and
-sequence of a batch after the loss, its client sent it again, and it is left out; so is its second copy among the lost
-files. The plan of a life, and the producer that carries it out, are one object in the bucket, written before the first
-batch is sent: a run that was interrupted continues with the same sequences, and a finished one is never repeated.
+Merged files are copies and are left out. A batch that its client sent again is left out (SentAgain): the log after the
+loss, or the plan, has its producer id, epoch and sequence, or the same records of that producer under another epoch,
+which is how Java sends what was lost. The plan of a life, and the producer that carries it out, are one object in the
+bucket, written before the first batch is sent: a run that was interrupted continues with the same sequences, and a
+finished one is never repeated.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -27,13 +29,15 @@ from headrace.metastore.transactions.markers import marker_of
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange, ObjectStore
-from headrace.storage.records.header import BatchHeader
+from headrace.storage.records.header import HEADER_BYTES, BatchHeader
 from headrace.storage.segment.reader import verify_segment, walk_batches
 
 PREFIX = "metastore/put-back/"
 
 Identity = tuple[int, int, int, int]
 """Partition key, producer id, epoch and first sequence."""
+Content = tuple[int, int, bytes]
+"""Partition key, producer id, and a hash of what no epoch changes: the time and the bytes of the records."""
 
 
 class PlannedBatch(msgspec.Struct, frozen=True):
@@ -66,6 +70,40 @@ class Planned(NamedTuple):
     transactional: Counter[tuple[str, int]]
 
 
+class SentAgain:
+    """The idempotent batches that the log has, or will have by the plan. Pure.
+
+    After a batch was lost, its producer's next one gets OUT_OF_ORDER_SEQUENCE_NUMBER. Java then raises its epoch and
+    sends what has no answer again, from sequence 0: the same header but for epoch and sequence, and the same bytes of
+    records. A producer may also send equal records twice, so a batch here stands for one lost batch of each other
+    epoch. Within an epoch the sequence decides. The time of the first record counts: batches of a constant value differ
+    by it.
+    """
+
+    def __init__(self) -> None:
+        self._identities: set[Identity] = set()
+        self._epochs: defaultdict[Content, list[set[int]]] = defaultdict(list)
+        """For each batch, the epochs under which it was sent."""
+
+    def add(self, key: int, header: BatchHeader, batch: memoryview) -> None:
+        """Note a complete batch of the partition; one without a producer id cannot be recognised."""
+        if header.producer_id >= 0:
+            self._identities.add(_identity(key, header))
+            self._epochs[_content(key, header, batch)].append({header.producer_epoch})
+
+    def takes(self, key: int, header: BatchHeader, batch: memoryview) -> bool:
+        """Return whether this lost batch is here; under another epoch, that one stands for it from now on."""
+        if header.producer_id < 0:
+            return False
+        if _identity(key, header) in self._identities:
+            return True
+        for epochs in self._epochs[_content(key, header, batch)]:
+            if header.producer_epoch not in epochs:
+                epochs.add(header.producer_epoch)
+                return True
+        return False
+
+
 class ExtentApi(Protocol):
     """The part of ReadApi that the plan needs."""
 
@@ -83,9 +121,9 @@ async def plan_put_back(
     first_lost: dict[int, int] = {}
     for lost in (lost for ranges in fed.values() for lost in ranges):
         first_lost[lost.partition_key] = min(lost.base_offset, first_lost.get(lost.partition_key, lost.base_offset))
-    known: set[Identity] = set()
+    known = SentAgain()
     for key, offset in first_lost.items():
-        known |= await _identities_from(api, store, key, offset)
+        await _read_log(api, store, key, offset, known)
     planned: list[tuple[int, int, PlannedBatch]] = []
     dropped, transactional = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     in_order = sorted(fed.items(), key=lambda item: min(lost.base_offset for lost in item[1]))
@@ -105,10 +143,10 @@ async def plan_put_back(
                 if header.is_transactional:
                     transactional[topic.name, entry.partition_index] += header.record_count
                     continue
-                if (who := _identity(entry.partition_key, header)) is not None:
-                    if who in known:
-                        continue
-                    known.add(who)
+                batch = memoryview(body)[position : position + header.size]
+                if known.takes(entry.partition_key, header, batch):
+                    continue
+                known.add(entry.partition_key, header, batch)
                 place = (file_id, topic.name, entry.partition_index, position, header.size, header.record_count)
                 planned.append((entry.partition_key, base, PlannedBatch(*place)))
     return Planned([batch for _, _, batch in sorted(planned, key=lambda p: p[:2])], dropped, transactional)
@@ -144,29 +182,33 @@ async def files_put_back(store: ObjectStore) -> set[uuid.UUID]:
     return found
 
 
-async def _identities_from(api: ExtentApi, store: ObjectStore, key: int, offset: int) -> set[Identity]:
-    """Return the identities of the idempotent batches that the partition has now at `offset` and above."""
-    found: set[Identity] = set()
+async def _read_log(api: ExtentApi, store: ObjectStore, key: int, offset: int, known: SentAgain) -> None:
+    """Add the batches that the partition has now at `offset` and above."""
     while True:
         (answer,) = await api.find_extents([ExtentQuery(key, offset, 1 << 40)])
         if not answer.extents:
-            return found
+            return
         for extent in answer.extents:
             if marker_of(extent.file_id) is None:
-                found |= await _identities_in(store, extent)
+                await _read_extent(store, extent, known)
         offset = answer.extents[-1].last_offset + 1
 
 
-async def _identities_in(store: ObjectStore, extent: Extent) -> set[Identity]:
-    body = await store.get(object_key(extent.file_id), ByteRange(extent.position, extent.length))
-    found = (_identity(extent.partition_key, header) for _, header in walk_batches(body))
-    return {who for who in found if who is not None}
+async def _read_extent(store: ObjectStore, extent: Extent, known: SentAgain) -> None:
+    body = memoryview(await store.get(object_key(extent.file_id), ByteRange(extent.position, extent.length)))
+    for position, header in walk_batches(body):
+        known.add(extent.partition_key, header, body[position : position + header.size])
 
 
-def _identity(key: int, header: BatchHeader) -> Identity | None:
-    if header.producer_id < 0:
-        return None
+def _identity(key: int, header: BatchHeader) -> Identity:
     return (key, header.producer_id, header.producer_epoch, header.base_sequence)
+
+
+def _content(key: int, header: BatchHeader, batch: memoryview) -> Content:
+    fixed = (header.codec, header.last_offset_delta, header.record_count, header.base_timestamp)
+    digest = blake2b(repr(fixed).encode(), digest_size=16)
+    digest.update(batch[HEADER_BYTES:])
+    return (key, header.producer_id, digest.digest())
 
 
 def _key(life: int) -> str:
