@@ -23,16 +23,15 @@ from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.progress_bar import ProgressBar
 from headrace.cli.put_back import put_back
 from headrace.cli.record_json import plain
+from headrace.cli.resume_janitor import confirm_loss, deletion_state
 from headrace.cli.tables import add_yes
 from headrace.cli.times import iso_time
 from headrace.compactor.audit import Audit, audit
 from headrace.compactor.lost import Lost, LostEnd, export, find_lost, find_lost_ends
 from headrace.compactor.lost_shares import find_lost_shares
-from headrace.compactor.permit import Mark, read_mark, refusal, write_mark
 from headrace.compactor.rebuild import LOST, Rebuilt, rebuild_index
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
-from headrace.metastore.api.files import FileApi
 from headrace.metastore.life.bucket import newest_life
 from headrace.metastore.life.following import FollowedLife
 from headrace.metastore.life.keeper import LifeKeeper
@@ -64,7 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the findings as one JSON object")
     parser.add_argument("--deep", action="store_true", help="read and verify all bytes of the files")
     does = parser.add_mutually_exclusive_group()
-    does.add_argument("--resume-janitor", action="store_true", help="after the audit, allow deletion of objects again")
+    does.add_argument(
+        "--resume-janitor",
+        action="store_true",
+        help="after the audit, allow deletion of objects again; asks first if lost records would be deleted for good",
+    )
     does.add_argument(
         "--lost",
         action="store_true",
@@ -112,6 +115,8 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
             return 1 if rebuilt.unsound or rebuilt.homeless else 0
         if args.lost:
             return await _lost(metastore, store, args, bar)
+        if args.resume_janitor:
+            await confirm_loss(metastore, store, SystemClock(), args, bar)
         found = await audit(
             metastore,
             store,
@@ -120,7 +125,7 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
             on_progress=bar,
         )
         bar.close()
-        stopped = await _janitor(metastore, store, resume=args.resume_janitor)
+        stopped = await deletion_state(metastore, store, resume=args.resume_janitor)
         _print(_as_dict(found) | {"janitor_stopped": stopped} if args.json else _audit_lines(found, stopped))
         return 1 if found.violation_count else 0
     finally:
@@ -179,16 +184,6 @@ def _lost_lines(found: Lost, names: Mapping[uuid.UUID, str]) -> Iterator[str]:
         f"files that the metastore does not name: {len(found.file_ids)}, committed for certain: {found.certain};"
         " the others were committed, or their agent crashed before"
     )
-
-
-async def _janitor(metastore: FileApi, store: ObjectStore, *, resume: bool) -> str:
-    """Return why no objects are deleted; empty if they are (with `resume`: from now on)."""
-    state, mark = await metastore.janitor_state(), await read_mark(store)
-    if not resume:
-        return refusal(state, mark)
-    generation = await metastore.resume_janitor(mark.generation if mark is not None else 0)
-    await write_mark(store, Mark(state.incarnation_id, generation))
-    return ""
 
 
 def _print(what: dict[str, Any] | Iterator[str]) -> None:

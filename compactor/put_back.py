@@ -173,12 +173,13 @@ async def end_put_back(store: ObjectStore, plan: PutBack) -> None:
     await store.put(_key(plan.life), msgspec.json.encode(plan))
 
 
-async def files_put_back(store: ObjectStore) -> set[uuid.UUID]:
-    """Return the files that were put back, of every life."""
+async def files_put_back(store: ObjectStore, *, finished: bool = False) -> set[uuid.UUID]:
+    """Return the files that were put back, of every life; with `finished` only those of runs that stored all."""
     found: set[uuid.UUID] = set()
     async for info in store.list_objects(PREFIX):
         plan = await read_put_back(store, int(info.key.removeprefix(PREFIX).removesuffix(".json")))
-        found |= {batch.file_id for batch in plan.batches} if plan is not None else set()
+        if plan is not None and (plan.is_done or not finished):
+            found |= {batch.file_id for batch in plan.batches}
     return found
 
 

@@ -54,8 +54,9 @@ class Commands:
         await self._insist("migrate", "--restored", url=url)
 
     async def audit(self, url: str) -> dict[str, Any]:
-        """The findings of the audit after which objects are deleted again."""
-        found: dict[str, Any] = json.loads(await self._insist("audit", "--resume-janitor", "--json", url=url, fine=1))
+        """The findings of the audit after which objects are deleted again, also what was lost for good."""
+        words = ("audit", "--resume-janitor", "--yes", "--json")
+        found: dict[str, Any] = json.loads(await self._insist(*words, url=url, fine=1))
         return found
 
     async def lost(self, url: str) -> LostReport:
