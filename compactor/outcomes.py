@@ -3,9 +3,10 @@ far share groups are (share_recorder.py).
 
 Place: run by the job loop every few seconds; metastore/recorded_objects.py has the objects.
 Invariant: an entry leaves the metastore only after an object has it, and an object goes only after another one has all
-of it that is still in use. So after a crash at any step an entry may be there twice, and none is missing. Objects of an
-earlier life of the metastore are written again without what that life lost: what is not in use any more was undone. An
-object of which half is not in use any more is written again, of any size. An outcome is in use as long as its marker is
+of it that is still in use. So after a crash at any step an entry may be there twice, and none is missing. A new life
+takes over the objects of earlier ones: it writes them again, without what is not in use any more, which was undone.
+They go with the first deletion that permit.py allows, as everything that a restore may want back. An object of which
+half is not in use any more is written again, of any size. An outcome is in use as long as its marker is
 in the log: an end that is not there any more was undone, or nothing of its transaction is left.
 Cost: one PUT per run with new entries; an entry is written again once for each factor of JOIN_AT objects, and read once
 for CHECKS_PER_ENTRY entries that are written. The bucket is listed at the start, in a new life, and once a day: another
@@ -18,23 +19,35 @@ import abc
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from headrace.compactor.lease import Lease
+from headrace.compactor.permit import permit
 from headrace.compactor.share_recorder import ShareRecorder
 from headrace.metastore import bulk_records
 from headrace.metastore.api.bulk import BulkRecordApi
+from headrace.metastore.api.files import FileApi
 from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.outcomes import RECORD_OUTCOMES, EndedTransaction, OutcomeApi, TransactionOutcome
 from headrace.metastore.api.share_groups import ShareStateApi
-from headrace.metastore.recorded_objects import RecordedObject, list_recorded, read_entries, write_entries
+from headrace.metastore.life.numbers import NO_LIFE
+from headrace.metastore.recorded_objects import (
+    RecordedObject,
+    list_recorded,
+    newest_taken_over,
+    note_taken_over,
+    read_entries,
+    write_entries,
+)
 from headrace.metastore.transactions.outcomes import PREFIX
 from headrace.storage.clock import Clock
-from headrace.storage.errors import NotFoundError
+from headrace.storage.errors import NotFoundError, UnavailableError
 from headrace.storage.objects.store import ObjectStore
 
 KIND = RECORD_OUTCOMES.kind
+MayDelete = Callable[[JobToken], Awaitable[bool]]
+"""Return whether objects may be deleted under this lease; FencedError if it is lost."""
 Waiting = TypeVar("Waiting")
 """A row of the metastore."""
 Entry = TypeVar("Entry")
@@ -49,6 +62,8 @@ CHECKS_PER_ENTRY = 4
 CHECKS_PER_RUN = 200
 """Number of entries that are looked up in each run, also if there is no new one."""
 RUNS_PER_LIST = 8_640
+RUNS_PER_ASK = 30
+"""Number of runs after which a worker asks again whether it may delete."""
 
 
 class Recorder(abc.ABC, Generic[Waiting, Entry]):
@@ -59,11 +74,13 @@ class Recorder(abc.ABC, Generic[Waiting, Entry]):
     kind: ClassVar[Any]
     """The type of an entry."""
 
-    def __init__(self, store: ObjectStore, rng: random.Random) -> None:
-        self._store, self._rng = store, rng
-        self._life = -1
+    def __init__(self, store: ObjectStore, rng: random.Random, may_delete: MayDelete) -> None:
+        self._store, self._rng, self._may_delete = store, rng, may_delete
+        self._life: int | None = None
         self._objects: dict[str, RecordedObject] = {}
-        """By key; first those that were not checked for the longest time."""
+        """This life's by key; first those that were not checked for the longest time."""
+        self._older: list[str] = []
+        """The keys of those that this life took over."""
         self._runs = self._checks = 0
         """Since the last list; how many entries may be checked."""
 
@@ -86,18 +103,44 @@ class Recorder(abc.ABC, Generic[Waiting, Entry]):
     async def record(self, life: int, lease: Lease) -> None:
         """Move what waits. FencedError if the lease is lost; else as metastore and store."""
         if life != self._life or self._runs >= RUNS_PER_LIST:
-            self._objects = {found.key: found for found in await list_recorded(self._store, self.prefix)}
-            self._life, self._runs = life, 0
+            await self._begin(life, lease)
         self._runs += 1
         self._checks += CHECKS_PER_RUN
         while waiting := await self.waiting(ENTRIES_PER_OBJECT):
-            await self._write(self.entries(waiting))
+            await self._write(self.entries(waiting), life)
             self._checks += CHECKS_PER_ENTRY * len(waiting)
             await self.forget(lease.token, waiting)
-        for group in joined(list(self._objects.values()), life):
+        if self._older and await self._may_delete(lease.token):
+            await self._store.delete_many(self._older)
+            self._older = []
+        for group in joined(list(self._objects.values())):
+            if not await self._may_delete(lease.token):
+                return
             await self._join(group)
             await lease.save_progress(f"life={life} joined={len(group)}")
         await self._check(lease)
+
+    async def _begin(self, life: int, lease: Lease) -> None:
+        """List, and take over what earlier lives wrote: once in each life, by the first worker.
+
+        UnavailableError if a worker of the old life joins its objects meanwhile: nothing is taken over then.
+        """
+        listed = await list_recorded(self._store, self.prefix)
+        older = [found for found in listed if found.life < life]
+        self._life = None  # until all of it is done
+        self._objects = {found.key: found for found in listed if found.life == life}
+        if older and await newest_taken_over(self._store, self.prefix) < life:
+            entries: set[Entry] = set()
+            for found in older:
+                stored = await self._read(found)
+                if len(stored) < found.entries:
+                    raise UnavailableError(f"an object of an earlier life is gone, to be tried again: key={found.key}")
+                entries.update(stored)
+            await self._write(await self._used(_ordered(entries)), life)
+            await note_taken_over(self._store, self.prefix, life)
+            await lease.save_progress(f"life={life} taken_over={len(older)}")
+        self._older = [found.key for found in older]
+        self._life, self._runs = life, 0
 
     async def _check(self, lease: Lease) -> None:
         """Write objects again of which half is not in use any more, in turn."""
@@ -108,6 +151,8 @@ class Recorder(abc.ABC, Generic[Waiting, Entry]):
             stored = await self._read(found)
             kept = await self._used(_ordered(stored))
             if 2 * len(kept) <= len(stored):
+                if not await self._may_delete(lease.token):
+                    return
                 await self._replace([found], kept)
                 await lease.save_progress(f"life={self._life} checked={len(stored)} kept={len(kept)}")
             else:
@@ -120,15 +165,15 @@ class Recorder(abc.ABC, Generic[Waiting, Entry]):
         await self._replace(group, await self._used(_ordered(entries)))
 
     async def _replace(self, group: Sequence[RecordedObject], kept: Sequence[Entry]) -> None:
-        await self._write(kept)
+        await self._write(kept, self._life)
         await self._store.delete_many([found.key for found in group])
         for found in group:
             self._objects.pop(found.key, None)
 
-    async def _write(self, entries: Sequence[Entry]) -> None:
+    async def _write(self, entries: Sequence[Entry], life: int) -> None:
         for start in range(0, len(entries), ENTRIES_PER_OBJECT):
             some = entries[start : start + ENTRIES_PER_OBJECT]
-            written = await write_entries(self._store, self.prefix, self._life, self._name(), some)
+            written = await write_entries(self._store, self.prefix, life, self._name(), some)
             self._objects[written.key] = written
 
     async def _read(self, found: RecordedObject) -> list[Entry]:
@@ -154,15 +199,13 @@ def _ordered(entries: Iterable[Any]) -> list[Any]:
     return sorted(entries)
 
 
-def joined(objects: Sequence[RecordedObject], life: int) -> list[list[RecordedObject]]:
-    """Return which objects become one: all that an earlier life wrote, and JOIN_AT of one size class. Pure."""
-    older = [found for found in objects if found.life < life]
+def joined(objects: Sequence[RecordedObject]) -> list[list[RecordedObject]]:
+    """Return which objects of one life become one: JOIN_AT of one size class. Pure."""
     classes: dict[int, list[RecordedObject]] = defaultdict(list)
     for found in objects:
-        if found.life == life and found.entries < ENTRIES_PER_OBJECT:
+        if found.entries < ENTRIES_PER_OBJECT:
             classes[found.entries.bit_length() // 4].append(found)
-    full = [some for some in classes.values() if len(some) >= JOIN_AT]
-    return [group for group in (older, *full) if group]
+    return [some for some in classes.values() if len(some) >= JOIN_AT]
 
 
 class OutcomeRecorder(Recorder[EndedTransaction, TransactionOutcome]):
@@ -171,8 +214,8 @@ class OutcomeRecorder(Recorder[EndedTransaction, TransactionOutcome]):
     prefix = PREFIX
     kind = TransactionOutcome
 
-    def __init__(self, api: OutcomeApi, store: ObjectStore, rng: random.Random) -> None:
-        super().__init__(store, rng)
+    def __init__(self, api: OutcomeApi, store: ObjectStore, rng: random.Random, may_delete: MayDelete) -> None:
+        super().__init__(store, rng, may_delete)
         self._api = api
 
     async def waiting(self, most: int) -> Sequence[EndedTransaction]:
@@ -202,8 +245,8 @@ class BulkDecisionRecorder(Recorder[uuid.UUID, uuid.UUID]):
     prefix = bulk_records.PREFIX
     kind = uuid.UUID
 
-    def __init__(self, api: BulkRecordApi, store: ObjectStore, rng: random.Random) -> None:
-        super().__init__(store, rng)
+    def __init__(self, api: BulkRecordApi, store: ObjectStore, rng: random.Random, may_delete: MayDelete) -> None:
+        super().__init__(store, rng, may_delete)
         self._api = api
         self._is_marked = False
 
@@ -232,7 +275,7 @@ class BulkDecisionRecorder(Recorder[uuid.UUID, uuid.UUID]):
         return await self._api.bulk_files_in_index(entries)
 
 
-class RecordedApi(OutcomeApi, BulkRecordApi, ShareStateApi, Protocol):
+class RecordedApi(OutcomeApi, BulkRecordApi, ShareStateApi, FileApi, Protocol):
     """What the job asks of the metastore."""
 
 
@@ -240,13 +283,31 @@ class OutcomeJob:
     """A compactor.runner.JobHandler."""
 
     def __init__(self, api: RecordedApi, store: ObjectStore, rng: random.Random, clock: Clock) -> None:
-        self._api = api
-        self._recorders = OutcomeRecorder(api, store, rng), BulkDecisionRecorder(api, store, rng)
+        self._api, self._store = api, store
+        self._recorders = (
+            OutcomeRecorder(api, store, rng, self._may_delete),
+            BulkDecisionRecorder(api, store, rng, self._may_delete),
+        )
         self._shares = ShareRecorder(api, store, clock)
+        self._runs = self._ask_again = 0
+        self._allowed_in = -1
+        """The run in which deletion was allowed."""
 
     async def __call__(self, job: Job, lease: Lease) -> None:
         """Record all. FencedError if the lease is lost; else as metastore and store."""
+        self._runs += 1
         life = self._api.named_life
+        if life == NO_LIFE:
+            return  # the lease is lost, too
         for recorder in self._recorders:
             await recorder.record(life, lease)
         await self._shares.record(life, lease.token.epoch)
+
+    async def _may_delete(self, token: JobToken) -> bool:
+        """Ask once in a run; after a refusal, which is logged, not again for RUNS_PER_ASK."""
+        if self._allowed_in != self._runs and self._runs >= self._ask_again:
+            if await permit(self._api, self._store, token) is not None:
+                self._allowed_in = self._runs
+            else:
+                self._ask_again = self._runs + RUNS_PER_ASK
+        return self._allowed_in == self._runs

@@ -31,7 +31,7 @@ from headrace.metastore.bulk_records import PREFIX, are_recorded
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
-from headrace.metastore.recorded_objects import list_recorded, read_entries
+from headrace.metastore.recorded_objects import list_in_force, read_entries
 from headrace.metastore.transactions.markers import MARKER_BYTES, Marker, marker_file_id, marker_of
 from headrace.metastore.transactions.outcomes import PartitionOutcomes, list_outcomes, read_outcomes
 from headrace.storage.errors import InvalidError
@@ -220,7 +220,7 @@ async def bulk_files(store: ObjectStore, found: Scan) -> BulkFiles:
     if not await are_recorded(store):
         return BulkFiles((), of_writes.keys())
     decided: set[uuid.UUID] = set()
-    for one in await list_recorded(store, PREFIX):
+    for one in await list_in_force(store, PREFIX):
         decided.update(await read_entries(store, one.key, uuid.UUID))
     return BulkFiles({number for number, file_id in of_writes.items() if file_id not in decided}, ())
 

@@ -2,8 +2,11 @@
 
 Place: written by a job of the compactors (compactor/outcomes.py) while the cluster runs; read by a rebuild, when
 nothing else is left.
-Invariant: an object is written once.
-Layout: a prefix + the life of the metastore + `/` + the number of entries + a random name, JSON: a list of entries.
+Invariant: an object is written once. A life takes over what earlier ones wrote, without what they lost: it writes the
+rest again, then says so. From then on a reader takes its objects and those of later lives only. The earlier ones stay
+until deletion is allowed (compactor/permit.py): if the life turns out to be the wrong restore, they are all there.
+Layout: a prefix + the life of the metastore + `/` + the number of entries + a random name, JSON: a list of entries. The
+prefix without its `/` + `-taken-over/` + a life, empty: that life took over.
 """
 
 from __future__ import annotations
@@ -45,6 +48,27 @@ async def list_recorded(store: ObjectStore, prefix: str) -> list[RecordedObject]
         life, _, name = info.key.removeprefix(prefix).partition("/")
         found.append(RecordedObject(info.key, int(life), int(name[:8])))
     return found
+
+
+async def note_taken_over(store: ObjectStore, prefix: str, life: int) -> None:
+    """All that this life knows of earlier ones is in its objects."""
+    await store.put(f"{_taken_over(prefix)}{life:010}", b"")
+
+
+async def newest_taken_over(store: ObjectStore, prefix: str) -> int:
+    """Return the newest life that took over; -1 if none did, so that the objects of all lives count."""
+    marks = [info.key async for info in store.list_objects(_taken_over(prefix))]
+    return max((int(key.removeprefix(_taken_over(prefix))) for key in marks), default=-1)
+
+
+async def list_in_force(store: ObjectStore, prefix: str) -> list[RecordedObject]:
+    """Return the objects that say what is known: not those that a later life took over."""
+    newest = await newest_taken_over(store, prefix)
+    return [found for found in await list_recorded(store, prefix) if newest < 0 or found.life >= newest]
+
+
+def _taken_over(prefix: str) -> str:
+    return f"{prefix.removesuffix('/')}-taken-over/"
 
 
 async def read_entries(store: ObjectStore, key: str, kind: type[T]) -> list[T]:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from headrace.metastore.api.outcomes import TransactionOutcome
-from headrace.metastore.recorded_objects import RecordedObject, list_recorded, read_entries
+from headrace.metastore.recorded_objects import RecordedObject, list_in_force, read_entries
 from headrace.storage.objects.store import ObjectStore
 
 PREFIX = "metastore/transactions/"
@@ -49,8 +49,8 @@ class PartitionOutcomes:
 
 
 async def list_outcomes(store: ObjectStore) -> list[RecordedObject]:
-    """All objects."""
-    return await list_recorded(store, PREFIX)
+    """Return the objects that no later life took over."""
+    return await list_in_force(store, PREFIX)
 
 
 async def read_outcomes(store: ObjectStore, key: str) -> list[TransactionOutcome]:

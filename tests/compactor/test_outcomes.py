@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ import pytest
 from headrace.compactor import outcomes as recording
 from headrace.compactor.outcomes import OutcomeRecorder
 from headrace.metastore.api.outcomes import EndedTransaction, TransactionOutcome
-from headrace.metastore.recorded_objects import RecordedObject
-from headrace.metastore.transactions.outcomes import list_outcomes, read_outcomes
+from headrace.metastore.recorded_objects import RecordedObject, list_recorded
+from headrace.metastore.transactions.outcomes import PREFIX, list_outcomes, read_outcomes
 from headrace.storage.clock import SystemClock
+from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ObjectInfo
 
@@ -30,6 +32,8 @@ class Log:
         self.named_life = 1
         self.waiting: list[EndedTransaction] = []
         self.start = self.next = self.probes = 0
+        self.restored_to: int | None = None
+        """The end of the log after a restore of a backup that is too old."""
 
     def end(self, count: int) -> None:
         for _ in range(count):
@@ -46,7 +50,8 @@ class Log:
 
     async def markers_in_log(self, outcomes: Sequence[TransactionOutcome]) -> list[bool]:
         self.probes += len(outcomes)
-        return [one.marker_offset >= self.start for one in outcomes]
+        end = self.next if self.restored_to is None else self.restored_to
+        return [self.start <= one.marker_offset < end for one in outcomes]
 
 
 class CountingStore(MemoryStore):
@@ -75,10 +80,14 @@ class Outcomes:
     def __init__(self, workers: int) -> None:
         self.log, self.store = Log(), CountingStore(SystemClock())
         self.rng = random.Random(1)
+        self.is_audited = True
         self.workers = [self.worker() for _ in range(workers)]
 
     def worker(self) -> OutcomeRecorder:
-        return OutcomeRecorder(self.log, self.store, self.rng)
+        return OutcomeRecorder(self.log, self.store, self.rng, self.may_delete)
+
+    async def may_delete(self, token: Any) -> bool:
+        return self.is_audited
 
     async def run(self, ended: int) -> None:
         self.log.end(ended)
@@ -86,7 +95,7 @@ class Outcomes:
         await self.rng.choice(self.workers).record(self.log.named_life, lease)
 
     async def objects(self) -> list[RecordedObject]:
-        self.store.lists -= 1
+        self.store.lists -= 2
         return await list_outcomes(self.store)
 
     async def check(self, most: int) -> None:
@@ -142,9 +151,90 @@ async def test_a_new_life_is_listed_once() -> None:
     world.log.named_life = 2
     await world.run(1)
     await world.run(1)
-    assert world.store.lists == 2
+    assert world.store.lists == 3, "and once the lives that took over"
     assert {found.life for found in await world.objects()} == {2}
     await world.check(LIVE)
+
+
+async def lives(world: Outcomes) -> set[int]:
+    """Return whose objects there are, in force or not."""
+    return {found.life for found in await list_recorded(world.store, PREFIX)}
+
+
+async def a_wrong_restore(world: Outcomes) -> None:
+    """A backup that is too old is restored and runs for some minutes; then the right one is."""
+    for _ in range(40):
+        await world.run(10)
+    world.is_audited = False
+    world.log.named_life, world.log.restored_to = 2, 100
+    for _ in range(40):
+        await world.run(0)
+    stored = [one for found in await world.objects() for one in await read_outcomes(world.store, found.key)]
+    assert {one.marker_offset for one in stored} == set(range(100)), "a rebuild shows nothing that this life undid"
+    world.log.named_life, world.log.restored_to = 3, None
+    for _ in range(40):
+        await world.run(1)
+    await world.check(3 * LIVE)
+    assert await lives(world) == {1, 2, 3}
+    world.is_audited = True
+    await world.run(1)
+    await world.check(3 * LIVE)
+    assert await lives(world) == {3}
+
+
+async def test_a_wrong_restore_loses_no_outcome_before_an_audit() -> None:
+    await a_wrong_restore(Outcomes(1))
+    await a_wrong_restore(Outcomes(3))
+
+
+async def test_objects_that_a_worker_of_the_old_life_joins_meanwhile_are_taken_over_later() -> None:
+    """Its server is not the metastore any more, which it finds at its next check."""
+    world = Outcomes(1)
+    for _ in range(recording.JOIN_AT - 1):
+        await world.run(1)
+    old, lease, read = world.workers[0], Lease(), MemoryStore.get
+    world.log.end(1)
+    world.log.named_life = 2
+    new = world.worker()
+
+    async def get(key: str, *rest: Any) -> bytes:
+        world.store.get = partial(read, world.store)  # type: ignore[method-assign]
+        await old.record(1, lease)  # type: ignore[arg-type]
+        return await world.store.get(key, *rest)
+
+    world.store.get = get  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError, match="an object of an earlier life is gone"):
+        await new.record(2, lease)  # type: ignore[arg-type]
+    await new.record(2, lease)  # type: ignore[arg-type]
+    await world.check(LIVE)
+    assert {found.life for found in await world.objects()} == {2}
+
+
+LIFE_BUGS = ("older objects go at once", "no life takes over", "what a life undid is believed")
+
+
+@pytest.mark.parametrize("bug", LIFE_BUGS)
+async def test_a_planted_bug_of_a_new_life_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Outcomes(1)
+
+    async def yes(token: Any) -> bool:
+        return True
+
+    async def all_lives(store: MemoryStore) -> list[RecordedObject]:
+        return await list_recorded(store, PREFIX)
+
+    async def not_again(*_: Any) -> int:
+        return 2
+
+    match bug:
+        case "older objects go at once":
+            monkeypatch.setattr(world.workers[0], "_may_delete", yes)
+        case "no life takes over":
+            monkeypatch.setattr(recording, "newest_taken_over", not_again)
+        case _:
+            monkeypatch.setitem(globals(), "list_outcomes", all_lives)
+    with pytest.raises(AssertionError):
+        await a_wrong_restore(world)
 
 
 @pytest.mark.parametrize("bug", ["nothing is checked", "what is in the log goes"])

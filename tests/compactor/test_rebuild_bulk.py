@@ -21,7 +21,7 @@ from headrace.metastore.api.bulk import BulkFile, BulkOutcome
 from headrace.metastore.api.read import Extent, ExtentQuery
 from headrace.metastore.bulk_records import PREFIX, RECORDED, are_recorded
 from headrace.metastore.postgres.store import PostgresMetastore
-from headrace.metastore.recorded_objects import list_recorded, read_entries, write_entries
+from headrace.metastore.recorded_objects import list_in_force, list_recorded, read_entries, write_entries
 from headrace.scan.bulk.commit import BulkCommit
 from headrace.scan.bulk.task import Rows
 from headrace.storage.file_id import new_bulk_file_id, term_ms
@@ -104,7 +104,7 @@ async def readable(world: ScanWorld, again: Lost) -> list[bytes]:
 
 
 async def recorded(world: ScanWorld) -> list[uuid.UUID]:
-    return [one for found in await list_recorded(world.store, PREFIX)
+    return [one for found in await list_in_force(world.store, PREFIX)
             for one in await read_entries(world.store, found.key, uuid.UUID)]  # fmt: skip
 
 
