@@ -94,7 +94,7 @@ class BulkCommit:
             if decision.attempt is None:
                 raise BulkWriteError(self._refusal(decision.outcome, decision.partition_key))
             if decision.attempt == self.attempt:
-                await self._record(files)
+                await self._record(files, begun_in)
             await self._complete(decision.attempt, decision.next_chunk, decision.chunks)
             if decision.outcome is BulkOutcome.DECIDED:
                 await self._confirm(begun_in)
@@ -127,12 +127,12 @@ class BulkCommit:
             numbers |= self._counts.keys()
         return {n: self._counts[n] for n in sorted(numbers)} if self._counts.keys() >= numbers else {}
 
-    async def _record(self, files: Sequence[BulkFile]) -> None:
+    async def _record(self, files: Sequence[BulkFile], begun_in: int | None) -> None:
         """A repeated one is an object more, which the job joins with others."""
         ids = [file.file_id for file in files]
         if (bucket := self._bucket) is None:
             return
-        life = self._metastore.named_life
+        life = self._metastore.named_life if begun_in is None else begun_in
         for start in range(0, len(ids), FILES_PER_OBJECT):
             some, name = ids[start : start + FILES_PER_OBJECT], uuid.UUID(int=self._rng.getrandbits(128), version=4)
             await self._repeated(lambda s=some, n=name: write_entries(bucket, PREFIX, life, n, s))  # type: ignore[misc]
