@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     does.add_argument(
         "--resume-janitor",
         action="store_true",
-        help="after the audit, allow deletion of objects again; asks first if lost records would be deleted for good",
+        help="after the audit, allow deletion of objects again; asks first if that deletes lost records",
     )
     does.add_argument(
         "--lost",

@@ -1,4 +1,4 @@
-"""`headrace audit --resume-janitor`: allow deletion again, after a look for records that it would delete for good.
+"""`headrace audit --resume-janitor`: allow deletion again, after a look for lost records that it would delete.
 
 Place: under cli/audit.py; compactor/permit.py says what the mark means.
 Invariant: files without a row are swept from two hours of age on once deletion goes on. Some of them may be the only

@@ -46,6 +46,8 @@ from headrace.storage.errors import NotFoundError, UnavailableError
 from headrace.storage.objects.store import ObjectStore
 
 KIND = RECORD_OUTCOMES.kind
+UNLISTED = -2
+"""No life: the bucket has to be listed first."""
 MayDelete = Callable[[JobToken], Awaitable[bool]]
 """Return whether objects may be deleted under this lease; FencedError if it is lost."""
 Waiting = TypeVar("Waiting")
@@ -76,7 +78,7 @@ class Recorder(abc.ABC, Generic[Waiting, Entry]):
 
     def __init__(self, store: ObjectStore, rng: random.Random, may_delete: MayDelete) -> None:
         self._store, self._rng, self._may_delete = store, rng, may_delete
-        self._life: int | None = None
+        self._life = UNLISTED
         self._objects: dict[str, RecordedObject] = {}
         """This life's by key; first those that were not checked for the longest time."""
         self._older: list[str] = []
@@ -121,13 +123,13 @@ class Recorder(abc.ABC, Generic[Waiting, Entry]):
         await self._check(lease)
 
     async def _begin(self, life: int, lease: Lease) -> None:
-        """List, and take over what earlier lives wrote: once in each life, by the first worker.
+        """List, and take over the objects of earlier ones: once in each life, by the first worker.
 
         UnavailableError if a worker of the old life joins its objects meanwhile: nothing is taken over then.
         """
         listed = await list_recorded(self._store, self.prefix)
         older = [found for found in listed if found.life < life]
-        self._life = None  # until all of it is done
+        self._life = UNLISTED  # until all of it is done
         self._objects = {found.key: found for found in listed if found.life == life}
         if older and await newest_taken_over(self._store, self.prefix) < life:
             entries: set[Entry] = set()

@@ -75,7 +75,7 @@ class SentAgain:
 
     After a batch was lost, its producer's next one gets OUT_OF_ORDER_SEQUENCE_NUMBER. Java then raises its epoch and
     sends what has no answer again, from sequence 0: the same header but for epoch and sequence, and the same bytes of
-    records. A producer may also send equal records twice, so a batch here stands for one lost batch of each other
+    records. A producer may also send equal records twice, so a batch here covers one lost batch of each other
     epoch. Within an epoch the sequence decides. The time of the first record counts: batches of a constant value differ
     by it.
     """
@@ -92,7 +92,7 @@ class SentAgain:
             self._epochs[_content(key, header, batch)].append({header.producer_epoch})
 
     def takes(self, key: int, header: BatchHeader, batch: memoryview) -> bool:
-        """Return whether this lost batch is here; under another epoch, that one stands for it from now on."""
+        """Return whether this lost batch is here; under another epoch, that one covers it from now on."""
         if header.producer_id < 0:
             return False
         if _identity(key, header) in self._identities:

@@ -3,7 +3,7 @@
 Place: written by a job of the compactors (compactor/outcomes.py) while the cluster runs; read by a rebuild, when
 nothing else is left.
 Invariant: an object is written once. A life takes over what earlier ones wrote, without what they lost: it writes the
-rest again, then says so. From then on a reader takes its objects and those of later lives only. The earlier ones stay
+rest again, then says so. From then on a reader takes its objects and later ones only. The earlier ones stay
 until deletion is allowed (compactor/permit.py): if the life turns out to be the wrong restore, they are all there.
 Layout: a prefix + the life of the metastore + `/` + the number of entries + a random name, JSON: a list of entries. The
 prefix without its `/` + `-taken-over/` + a life, empty: that life took over.
@@ -56,7 +56,7 @@ async def note_taken_over(store: ObjectStore, prefix: str, life: int) -> None:
 
 
 async def newest_taken_over(store: ObjectStore, prefix: str) -> int:
-    """Return the newest life that took over; -1 if none did, so that the objects of all lives count."""
+    """Return the newest life that took over; -1 if none did: then all objects count."""
     marks = [info.key async for info in store.list_objects(_taken_over(prefix))]
     return max((int(key.removeprefix(_taken_over(prefix))) for key in marks), default=-1)
 

@@ -2,8 +2,8 @@
 
 Place: composes a process: Spark's driver opens both to plan, its executors only the bucket; so does `headrace export`.
 Invariant: bucket and metastore belong to the same cluster, and the bucket says that this server is the metastore, or
-nothing is read or written. It is asked again every 2 seconds: no call that writes, a read pin included, is made to a
-server whose life is over (metastore/life/following.py).
+nothing is read or written. It is asked again every 2 seconds: no call that writes, a read pin included, is made to an
+old primary (metastore/life/following.py).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Place: run by the chart's CronJob (deploy/helm/) or manually; see docs/operate/C
     HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... headrace-spark-compaction
     HEADRACE_METASTORE_URL=... HEADRACE_BUCKET=... spark-submit "$(headrace-spark-compaction --application)"
 Settings come from HEADRACE_* variables, on the driver and on executors (driver.py).
-Invariant: as source.py. SIGTERM returns the job to the queue. No job is taken from a server whose life is over; the
+Invariant: as source.py. SIGTERM returns the job to the queue. No job is taken from an old primary; the
 driver's workers need not compare: what they do with a job of an old server is in that server's index only.
 """
 

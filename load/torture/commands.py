@@ -54,7 +54,7 @@ class Commands:
         await self._insist("migrate", "--restored", url=url)
 
     async def audit(self, url: str) -> dict[str, Any]:
-        """The findings of the audit after which objects are deleted again, also what was lost for good."""
+        """The findings of the audit after which objects are deleted again, also the only copies of lost records."""
         words = ("audit", "--resume-janitor", "--yes", "--json")
         found: dict[str, Any] = json.loads(await self._insist(*words, url=url, fine=1))
         return found

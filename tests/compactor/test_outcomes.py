@@ -151,13 +151,13 @@ async def test_a_new_life_is_listed_once() -> None:
     world.log.named_life = 2
     await world.run(1)
     await world.run(1)
-    assert world.store.lists == 3, "and once the lives that took over"
+    assert world.store.lists == 3, "and once who took over"
     assert {found.life for found in await world.objects()} == {2}
     await world.check(LIVE)
 
 
-async def lives(world: Outcomes) -> set[int]:
-    """Return whose objects there are, in force or not."""
+async def lives_of_all(world: Outcomes) -> set[int]:
+    """Return the life of each object, in force or not."""
     return {found.life for found in await list_recorded(world.store, PREFIX)}
 
 
@@ -175,11 +175,11 @@ async def a_wrong_restore(world: Outcomes) -> None:
     for _ in range(40):
         await world.run(1)
     await world.check(3 * LIVE)
-    assert await lives(world) == {1, 2, 3}
+    assert await lives_of_all(world) == {1, 2, 3}
     world.is_audited = True
     await world.run(1)
     await world.check(3 * LIVE)
-    assert await lives(world) == {3}
+    assert await lives_of_all(world) == {3}
 
 
 async def test_a_wrong_restore_loses_no_outcome_before_an_audit() -> None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.requirement("W1", "X4")
 
 
 class Restored:
-    """A bucket whose metastore began a new life, which lost a commit."""
+    """A bucket, and a new life of its metastore, which lost a commit."""
 
     def __init__(self, world: CompactionWorld, folder: Path, lost: uuid.UUID) -> None:
         self.world, self.lost = world, lost

@@ -96,7 +96,7 @@ def check_recognition() -> None:
     assert put_back_of([sent(-1, -1, producer=-1)], [sent(-1, -1, producer=-1)]) == [0], "it has no producer id"
 
 
-def test_a_copy_is_told_from_what_looks_like_one() -> None:
+def test_a_copy_is_recognised_and_what_looks_like_one_is_not() -> None:
     check_recognition()
 
 
@@ -131,8 +131,8 @@ def test_a_planted_bug_in_the_recognition_is_caught(bug: str, monkeypatch: pytes
         check_recognition()
 
 
-class _StandsForAll(SentAgain):
-    """Planted bug: one batch of the next epoch stands for any number of equal lost ones."""
+class _CoversAll(SentAgain):
+    """Planted bug: one batch of the next epoch covers any number of equal lost ones."""
 
     def takes(self, key: int, header: BatchHeader, batch: memoryview) -> bool:
         taken = super().takes(key, header, batch)
@@ -141,7 +141,7 @@ class _StandsForAll(SentAgain):
         return taken
 
 
-def test_a_batch_that_stands_for_several_lost_ones_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "SentAgain", _StandsForAll)
+def test_a_batch_that_covers_several_lost_ones_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "SentAgain", _CoversAll)
     with pytest.raises(AssertionError):
         check_recognition()

@@ -1,4 +1,4 @@
-"""Every kind of lease is sorted into those whose holder reads segment files, and pins what it planned, and the others.
+"""Every kind of lease is sorted: its holder reads segment files, so the lease pins what it planned; or it reads none.
 
 A kind that is not sorted here fails, so that a new job neither reads files that the janitor deletes, nor keeps every
 dead file for as long as it hangs.

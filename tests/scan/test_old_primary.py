@@ -95,7 +95,7 @@ class OldPrimary:
 
     async def write(self, number: int, event: Event) -> bool:
         """Two chunks; the event is before the `number`-th call, counted from zero. With the number of all calls: after
-        the last one, before the driver is told.
+        the last one, before the driver reports.
         """
         now_ms = await self.store.database_ms()
         files = [bulk_file(now_ms, self.rng, self.scene.keys) for _ in range(2)]
@@ -165,7 +165,7 @@ async def test_a_driver_is_never_told_that_a_batch_is_on_an_old_primary(old: Old
 
 
 async def test_a_driver_that_reaches_the_next_life_is_not_told_that_its_lost_batch_is_written(old: OldPrimary) -> None:
-    """A chunk of a decision that is gone looks complete: so the lives are compared, too."""
+    """A chunk of a decision that is gone looks complete: so the number of the life is compared, too."""
     await old.never_reports(old.replaced)
 
 
