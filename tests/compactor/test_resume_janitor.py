@@ -81,16 +81,31 @@ async def test_deletion_is_resumed_without_a_question_once_the_records_are_put_b
     assert await restored.may_delete()
 
 
-@pytest.mark.parametrize("words", ["--lost", "--resume-janitor"])
-async def test_an_old_primary_is_not_asked_what_was_lost(
-    restored: Restored, words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It has every row: it would say that nothing was lost."""
-    newest = await newest_life(restored.bucket, None)
+async def supersede(bucket: DirectoryStore) -> None:
+    """A standby was promoted, and an agent has begun its life."""
+    newest = await newest_life(bucket, None)
     assert newest is not None
     fields = {name: getattr(newest, name) for name in newest.__struct_fields__}
-    later = {"life": 2, "timeline": newest.timeline + 1, "incarnation_id": uuid.UUID(int=2), "reason": "promoted"}
-    await record_life(restored.bucket, LifeRecord(**fields | later))
-    assert await restored.audit(words) == 1
+    later = {
+        "life": newest.life + 1,
+        "timeline": newest.timeline + 1,
+        "incarnation_id": uuid.UUID(int=2),
+        "reason": "promoted",
+    }
+    assert await record_life(bucket, LifeRecord(**fields | later))
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["audit --lost", "audit --resume-janitor", "storage rotate-zone-secret", "storage grow-commit-shards --to 16"],
+)
+async def test_a_command_refuses_an_old_primary(
+    restored: Restored, tmp_path: Path, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has every row, so nothing would be missing; and nothing that is changed there counts."""
+    await supersede(restored.bucket)
+    config = tmp_path / "headrace.properties"
+    config.write_text(f"metastore.url={restored.world.url}\nbucket={(tmp_path / 'bucket').as_uri()}\n")
+    assert await asyncio.to_thread(main, [*words.split(), "-c", str(config)]) == 1
     assert "another server is the metastore by now" in capsys.readouterr().err
     assert not await restored.may_delete()

@@ -30,17 +30,21 @@ from headrace.compactor.lease import Lease
 from headrace.compactor.plan import CompactionJob, PartitionPlan, Plan, encode
 from headrace.compactor.runner import JobRunner
 from headrace.compactor.undecided import Undecided
+from headrace.config.settings import Settings
 from headrace.metastore.api.files import FileState
 from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.api.read import Extent
+from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import random_cluster_id, write_cluster_id
+from headrace.storage.errors import UnavailableError
 from headrace.storage.file_id import SEGMENTS, object_key
 from headrace.storage.objects.directory import DirectoryStore
 from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.leftovers import end_leftovers
 from tests.compactor.test_compact import batch
+from tests.compactor.test_resume_janitor import supersede
 from tests.compactor.world import LEASE_MS, CompactionWorld
 from tests.fixtures_s3 import ACCESS_KEY, BUCKET, SECRET_KEY
 from tests.metastore.segment_keys import with_keys
@@ -54,6 +58,7 @@ pytestmark = [
 
 from pyspark.sql.datasource import InputPartition  # noqa: E402
 
+from headrace.compactor.spark.application import work  # noqa: E402
 from headrace.compactor.spark.groups import tasks_at_a_time  # noqa: E402
 from headrace.compactor.spark.parts import split  # noqa: E402
 from headrace.compactor.spark.source import PlanReader, Task  # noqa: E402
@@ -306,3 +311,15 @@ def test_a_plan_of_nothing_is_no_row() -> None:
 def _partition(number: int, size: int) -> PartitionPlan:
     extent = Extent(number, 0, 0, uuid.UUID(int=number), 0, size, 0, 0)
     return PartitionPlan(number, uuid.UUID(int=1), number, None, (extent,))
+
+
+async def test_a_driver_takes_no_job_from_an_old_primary(world: CompactionWorld, tmp_path: Path) -> None:
+    bucket = DirectoryStore(tmp_path / "bucket", SystemClock())
+    await write_cluster_id(bucket, world.postgres.cluster_id)
+    await LifeKeeper(world.postgres, bucket, SystemClock(), random.Random(1)).begin_anew("restored")
+    settings = Settings(metastore_url=world.url, bucket=(tmp_path / "bucket").as_uri())
+    given = {"part_bytes": 1, "lease_ms": LEASE_MS, "spark_log_level": "ERROR"}
+    assert not (await work(settings, **given)).done, "no large job is due"  # type: ignore[arg-type]
+    await supersede(bucket)
+    with pytest.raises(UnavailableError, match="another server is the metastore"):
+        await work(settings, **given)  # type: ignore[arg-type]
