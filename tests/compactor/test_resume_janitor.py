@@ -97,7 +97,7 @@ async def supersede(bucket: DirectoryStore) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["audit --lost", "audit --resume-janitor", "storage rotate-zone-secret", "storage grow-commit-shards --to 16"],
+    ["audit --lost", "audit --resume-janitor", "storage rotate-zone-secret"],
 )
 async def test_a_command_refuses_an_old_primary(
     restored: Restored, tmp_path: Path, words: str, capsys: pytest.CaptureFixture[str]
