@@ -16,6 +16,7 @@ from headrace.metastore.partitions.changes import Expansion, change_count, halve
 from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.partitions.topic_partitions import Split
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.share_states import encode_kept
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError
 from tests.metastore.commit_scenes import appended, batch
 from tests.metastore.halving_scenes import QUIET_MS, TIMES, HalvingScene, open_halving_scene
@@ -98,6 +99,21 @@ async def test_a_child_is_merged_when_every_group_that_counts_has_committed_its_
     assert (topic.aliases, list(topic.listed)) == ({2: 0, 3: 1}, [0, 1, 2, 3])
     assert await scene.states() == [MERGES, MERGES, ALIAS, ALIAS]
     assert not await scene.merge(), "they are"
+
+
+async def test_a_child_is_merged_when_every_share_group_has_done_its_records(scene: HalvingScene) -> None:
+    await scene.outcomes(batch(scene.keys[2]))
+    await scene.store_share("workers", 2, 4)
+    await scene.store_share("elsewhere", 0, 0)
+    await scene.store_share("ended", 2, 0)
+    await scene.begin("ended")
+    assert [(pair.lag, pair.behind) for pair in (await scene.state()).pairs] == [(1, ["workers"]), (0, [])]
+    readers = await scene.store.topic_readers(scene.topic.topic_id)
+    assert [reader.group_id for reader in readers] == ["elsewhere", "ended", "workers"], "so its name is shown"
+    await scene.pause()
+    assert not await scene.merge()
+    await scene.store_share("workers", 2, 5)
+    assert await scene.merge()
 
 
 async def test_a_pause_and_a_merge_wait_for_a_commit_in_progress(scene: HalvingScene, metastore_url: str) -> None:
@@ -215,6 +231,9 @@ async def test_a_halved_topic_doubles_again_with_the_logs_that_its_children_had(
     await scene.commit_offset("old", 2, 5)
     await scene.commit_offset("old", 0, 5)
     await scene.commit_offset("new", 0, 0)
+    for index in (0, 2):
+        await scene.store_share("old workers", index, 5)
+    await scene.store_share("new workers", 0, 0)
     await scene.halve()
     assert await scene.outcomes(scene.aliased(2, 0, 5)) == appended(5)
     with pytest.raises(InvalidError, match="only doubles"):
@@ -228,6 +247,10 @@ async def test_a_halved_topic_doubles_again_with_the_logs_that_its_children_had(
         scene.raw, "SELECT group_id, committed_offset FROM group_offsets WHERE partition_key = %s", scene.keys[2]
     )
     assert sorted(found) == [("new", 5), ("old", 5)], "what the child had is older than what the parent got"
+    loaded = [await scene.store.load_share_partitions(f"{which} workers") for which in ("old", "new")]
+    starts = [{each.partition_key: each.start_offset for each in rows_of_group} for rows_of_group in loaded]
+    assert starts == [{scene.keys[0]: 5, scene.keys[2]: 5}, {scene.keys[0]: 0, scene.keys[2]: 5}]
+    assert loaded[1][-1].kept == encode_kept(())
     assert await rows(scene.raw, "SELECT * FROM partition_merges") == []
     for group, begins in (("old", None), ("later", 5)):
         position, _ = await scene.store.parent_positions(group, scene.keys[:2])
@@ -350,9 +373,15 @@ PLANTED: dict[str, tuple[str, str, str, Check]] = {
         "WHERE false)",
         test_a_child_is_merged_when_every_group_that_counts_has_committed_its_end,
     ),
+    "a merge that asks no share group": (
+        "merge_children",
+        "FROM share_partitions WHERE partition_key = p_child_key",
+        "FROM share_partitions WHERE false",
+        test_a_child_is_merged_when_every_share_group_has_done_its_records,
+    ),
     "a merge that waits for excluded groups": (
         "merge_children",
-        " AND o.group_id <> ALL (p_excluded)",
+        " AND r.group_id <> ALL (p_excluded)",
         "",
         test_a_child_is_merged_when_every_group_that_counts_has_committed_its_end,
     ),
@@ -372,6 +401,12 @@ PLANTED: dict[str, tuple[str, str, str, Check]] = {
         "double_topic",
         "SELECT o.group_id, c.partition_key, h.high_watermark,",
         "SELECT o.group_id, c.partition_key, c.log_start_offset,",
+        test_a_halved_topic_doubles_again_with_the_logs_that_its_children_had,
+    ),
+    "a share group that reads a child's old records": (
+        "double_topic",
+        "SELECT s.group_id, c.partition_key, h.high_watermark,",
+        "SELECT s.group_id, c.partition_key, c.log_start_offset,",
         test_a_halved_topic_doubles_again_with_the_logs_that_its_children_had,
     ),
     "a count that is shown at once": (

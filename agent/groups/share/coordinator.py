@@ -61,11 +61,13 @@ class ShareGroups:
         return group, []
 
     def topics(self) -> ShareTopics:
-        """The newest picture of the topics: with all partitions that exist, also those that take no new records."""
+        """The newest picture of the topics: with all partitions that exist, also those that take no new records, but
+        without aliases: all that is in those was done before.
+        """
         by_name = self._cluster.image.topics_by_name
         if self._newest.source is not by_name:
             keys = {
-                topic.topic_number: [key for index in topic.indexes if (key := topic.key(index)) is not None]
+                topic.topic_number: [key for index in topic.unmerged if (key := topic.key(index)) is not None]
                 for topic in by_name.values()
             }
             self._newest = ShareTopics(by_name, {name: topic.topic_number for name, topic in by_name.items()}, keys)

@@ -106,26 +106,40 @@ class GroupPartitions:
 
     async def _load(self) -> None:
         began = self._clock.monotonic()
+        await self._read_rows()
+        if not self.is_over:
+            self._metrics.load_seconds.observe(self._clock.monotonic() - began)
+            self._is_loaded = True
+
+    async def _read_rows(self) -> None:
+        """Read what is stored of partitions that are not here."""
         rows = await self._api.load_share_partitions(self.group.group_id)
         if self.is_over:
             return
-        self._metrics.load_seconds.observe(self._clock.monotonic() - began)
         for key, start, kept, high_watermark, begun in rows:
+            if key in self.group.partitions:
+                continue
             ranges = decode_kept(kept, high_watermark)
             self.group.partitions[key] = self.new_partition(min(start, high_watermark), ranges)
             self.states[key] = ShareState(self.group.group_id, key, self.held.epoch, 0, begun, start, kept)
-        self._is_loaded = True
 
     async def _begin(self, keys: list[int], logs: ShareLogs) -> dict[int, ErrorCode]:
         """Begin in all partitions of each topic that the group has not read yet; in a partition that a topic got later,
-        begin with its first record."""
+        begin with its first record, or where a doubling of the topic says that the group begins."""
         codes: dict[int, ErrorCode] = {}
         for number in sorted({split_partition_key(key)[0] for key in keys}):
             topic = self._cluster.image.topics_by_number.get(number)
             if topic is None:
                 continue
-            every = [key for index in topic.indexes if (key := topic.key(index)) is not None]
+            every = [key for index in topic.unmerged if (key := topic.key(index)) is not None]
             new = [key for key in every if key not in self.group.partitions]
+            if 0 < len(new) < len(every):
+                await self._read_rows()
+                new = [key for key in new if key not in self.group.partitions]
+            if self.is_over:
+                break
+            if not new:
+                continue
             if self._rows is not None and not await self._rows.has_room(COMMITTED_OFFSETS, len(new)):
                 self._rows.refused(COMMITTED_OFFSETS)
                 codes |= dict.fromkeys(new, ErrorCode.policy_violation)
