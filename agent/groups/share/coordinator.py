@@ -167,5 +167,10 @@ def _is_blank(held: Held) -> bool:
 
 
 def _not_found(group_id: str, request: ShareHeartbeatRequest) -> ShareHeartbeatAnswer:
+    """Return what a member of a group gets that does not exist, or not any more: Java's consumer stops at
+    GROUP_ID_NOT_FOUND, and joins again after UNKNOWN_MEMBER_ID. A member that leaves need not.
+    """
+    if request.member_epoch > JOIN_EPOCH:
+        return ShareHeartbeatAnswer(ErrorCode.unknown_member_id, request.member_id)
     message = f"Group {group_id} not found."
     return ShareHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)
