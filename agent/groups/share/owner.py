@@ -13,6 +13,7 @@ Source: KIP-932.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
@@ -28,6 +29,7 @@ from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.rules import ShareGroupRules
 from headrace.agent.groups.share.share_partition import AckBatch, Acquired, SharePartition
 from headrace.agent.limits.client_rows import RowLimits
+from headrace.agent.limits.work_slices import WorkSlices
 from headrace.agent.peers.share_turns import (
     VERSION,
     PartitionAsk,
@@ -47,6 +49,8 @@ from headrace.storage.errors import HeadraceError
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN = 1 << 40
+RANGE_UNITS = 4
+"""What a range or a type costs that an acknowledgement looks at, in units of WorkSlices."""
 NOT_OWNER = ErrorCode.not_leader_or_follower
 """Members ask again after they looked for the leader, which every agent can be."""
 Ref = tuple[str, str, int]
@@ -105,7 +109,7 @@ class ShareOwner:
             return TurnAnswer(NOT_OWNER)
         codes |= {key: ErrorCode.unknown_topic_or_partition for key in keys if key not in owned.group.partitions}
         self._give_back(owned, turn)
-        ack_codes = self._acknowledge(owned, turn)
+        ack_codes = await self._acknowledge(owned, turn)
         if turn.closes:
             self._end_session(turn, client, keys)
         acknowledged = [key for key, code in ack_codes.items() if code is ErrorCode.none]
@@ -185,9 +189,10 @@ class ShareOwner:
 
     # -- acknowledgements
 
-    def _acknowledge(self, owned: GroupPartitions, turn: ShareTurn) -> dict[int, ErrorCode]:
-        now, limits = self._clock.monotonic(), owned.group.configs().limits
+    async def _acknowledge(self, owned: GroupPartitions, turn: ShareTurn) -> dict[int, ErrorCode]:
+        """Return a code for each partition that has acknowledgements. Between partitions other turns may run."""
         codes: dict[int, ErrorCode] = {}
+        slices, limits = WorkSlices(), owned.group.configs().limits
         for each in turn.partitions:
             partition = owned.group.partitions.get(each.key)
             if not each.acks:
@@ -196,18 +201,23 @@ class ShareOwner:
                 codes[each.key] = ErrorCode.unknown_topic_or_partition
                 continue
             batches = [AckBatch(first, last, types) for first, last, types in each.acks]
-            codes[each.key] = partition.acknowledge(now, turn.member_id, batches, limits)
+            units = len(partition.ranges) + sum(len(batch.types) for batch in batches)
+            codes[each.key] = partition.acknowledge(self._clock.monotonic(), turn.member_id, batches, limits)
             if codes[each.key] is ErrorCode.none:
                 self._metrics.acknowledge(batches)
-        if codes:
+            await slices.did(RANGE_UNITS * units)
+        if codes and not owned.is_over:
             self._changed(owned)
         return codes
 
     def _give_back(self, owned: GroupPartitions, turn: ShareTurn) -> None:
+        returned: defaultdict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
         for each in turn.returned:
-            partition = owned.group.partitions.get(each.key)
+            returned[each.key, each.is_done].append((each.first, each.last))
+        for (key, is_done), ranges in returned.items():
+            partition = owned.group.partitions.get(key)
             if partition is not None:
-                partition.give_back(turn.member_id, [(each.first, each.last)], is_done=each.is_done)
+                partition.give_back(turn.member_id, ranges, is_done=is_done)
         if turn.returned:
             self._changed(owned)
 

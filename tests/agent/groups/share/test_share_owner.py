@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.fetch.waiters import Waiter
 from headrace.agent.groups.share.answered import AnsweredShares
 from headrace.agent.groups.share.owner import ShareOwner
+from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.agent.peers.channel import SHARE_TURN_KEY
 from headrace.agent.peers.share_turns import PartitionAsk, Returned, ShareTurn, TurnAnswer, decode_answer, encode
 from headrace.metastore.api.groups import GroupKind
@@ -273,6 +274,40 @@ async def test_aliases_are_not_assigned_and_a_child_that_returns_begins_where_it
     assert (await owning.turn("m"))[2] == [(5, 8, 1)]
     owning.key = keys[3]
     assert (await owning.turn("m"))[2] == [(0, 3, 1)], "the doubling said nothing: it begins with its first record"
+
+
+async def test_other_turns_run_between_the_partitions_of_a_large_acknowledgement(owning: Owning) -> None:
+    world, count = owning.world, 4
+    head = world.home.cluster.image.offset
+    assert await world.cluster_api.create_topics(head, [NewTopic("u", uuid.UUID(int=10), count, {})])
+    await world.catch_up()
+    owning.logs.end = 2000
+    number, others = world.home.cluster.image.topics_by_name["u"].topic_number, [0]
+    for index in range(count):
+        owning.key = partition_key(number, index)
+        assert (await owning.turn("m", max_records=2000))[2] == [(0, 1999, 1)]
+
+    async def run_others() -> None:
+        while True:
+            others[0] += 1
+            await asyncio.sleep(0)
+
+    ran: list[int] = []
+
+    class Watched(SharePartition):
+        def acknowledge(self, *args: Any) -> ErrorCode:
+            ran.append(others[0])
+            return super().acknowledge(*args)
+
+    asks = [PartitionAsk(partition_key(number, index), [(0, 1999, b"\1\2" * 1000)]) for index in range(count)]
+    owned = next(iter(owning.owner._owned.values()))
+    for partition in owned.group.partitions.values():
+        partition.__class__ = Watched
+    running = asyncio.create_task(run_others())
+    answer = await world.clock.run(owning.owner.turn(ShareTurn("g", "m", asks), owning.client))
+    running.cancel()
+    assert {each.ack_error for each in answer.partitions} == {0}
+    assert ran == sorted(set(ran)), "others ran between each two"
 
 
 def _new_partitions(topic_id: uuid.UUID, epoch: int) -> list[PartitionRecord]:
