@@ -59,6 +59,11 @@ class ShareHandlers:
         self._allowed, self._on_sent = allowed, on_sent
         self._returning: set[asyncio.Task[None]] = set()
 
+    @property
+    def sessions_bytes(self) -> int:
+        """The memory of all sessions, about."""
+        return self._sessions.in_use_bytes
+
     async def fetch(self, request: Request) -> Response:
         """API key 78."""
         schema, entity = decode(request)
