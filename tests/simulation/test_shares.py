@@ -139,12 +139,12 @@ def _nothing_ends(patch: pytest.MonkeyPatch) -> None:
     acquire = SharePartition.acquire
 
     def forever(
-        self: SharePartition, now: float, member_id: str, log_end: int, most: int, limits: AcquireLimits
+        self: SharePartition, now: float, member_id: str, log_end: int, most: int, limits: AcquireLimits, **more: bool
     ) -> list[Acquired]:
-        return acquire(self, now, member_id, log_end, most, limits._replace(lock_seconds=1e6))
+        return acquire(self, now, member_id, log_end, most, limits._replace(lock_seconds=1e6), **more)
 
     patch.setattr(SharePartition, "acquire", forever)
-    patch.setattr(ShareOwner, "_release", lambda self, client, refs: None)
+    patch.setattr(ShareOwner, "_release", lambda self, refs: None)
 
 
 def _attempts_do_not_end(right: Any) -> Any:

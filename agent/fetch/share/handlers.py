@@ -150,9 +150,10 @@ class ShareHandlers:
             if not each.error and not (faults.get(ref) and ref not in wanted)
         }
         answer: TurnAnswer | None = TurnAnswer()
-        if asks:
+        if asks or exchange.closes:
             whole = _with(turn, list(asks.values()), closes=exchange.closes)
-            answer = await self._ask(whole, request.connection, request.received_at)
+            found = await self._ask(whole, request.connection, request.received_at)
+            answer = found if asks else answer  # a session that asked for nothing ends in any case
         if answer is not None and answer.error:
             if answer.error != NOT_KNOWN:
                 return ErrorCode(answer.error), {}

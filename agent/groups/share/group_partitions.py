@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.held_groups import Held, HeldGroups
-from headrace.agent.groups.share.group import ShareGroup
+from headrace.agent.groups.share.group import SHARE_PARTITION_BYTES, ShareGroup
 from headrace.agent.groups.share.logs import ShareLogs
 from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.share_partition import SharePartition
@@ -144,6 +144,9 @@ class GroupPartitions:
                 self._rows.refused(COMMITTED_OFFSETS)
                 codes |= dict.fromkeys(new, ErrorCode.policy_violation)
                 continue
+            if not self._has_memory(len(new)):
+                codes |= dict.fromkeys(new, ErrorCode.kafka_storage_error)
+                continue
             reset = EARLIEST if len(new) < len(every) else self.group.configs().offset_reset
             begins = await logs.beginnings(new, reset)
             rows = [StoredSharePartition(key, at, encode_kept(())) for key, at in sorted(begins.items())]
@@ -155,6 +158,14 @@ class GroupPartitions:
                     self.group.partitions[row.partition_key] = self.new_partition(row.start_offset)
         gone = [key for key in keys if key not in self.group.partitions and key not in codes]
         return codes | dict.fromkeys(gone, ErrorCode.unknown_topic_or_partition)
+
+    def _has_memory(self, count: int) -> bool:
+        """Return whether the group may have so many partitions more. One without members may: it can be released."""
+        group = self.group
+        if not group.members:
+            return True
+        growth = SHARE_PARTITION_BYTES * count
+        return self._groups.memory.add(group.group_id, group.address, growth) is ErrorCode.none
 
     async def _send(self, rows: list[StoredSharePartition]) -> list[bool]:
         self._revision = revision = self._revision + 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -82,6 +82,17 @@ class ChangedRanges:
             self._at += 1
         self._judged += self._ranges[self._at : at]
         self._at = max(self._at, at)
+
+
+def joined(ranges: Iterable[InFlight]) -> list[InFlight]:
+    """Return them with equal neighbours as one."""
+    found: list[InFlight] = []
+    for each in ranges:
+        if found and found[-1][2:] == each[2:]:
+            found[-1] = found[-1]._replace(last=each.last)
+        else:
+            found.append(each)
+    return found
 
 
 def _first(each: InFlight) -> int:

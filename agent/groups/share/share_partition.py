@@ -20,8 +20,11 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.share.in_flight import ChangedRanges, InFlight, Judge, RangeState
+from headrace.agent.groups.share.in_flight import ChangedRanges, InFlight, Judge, RangeState, joined
 from headrace.metastore.share_states import KeptRange
+
+FEW_RANGES = 16
+"""Ranges that a partition may always have."""
 
 
 class AckType(enum.IntEnum):
@@ -126,13 +129,25 @@ class SharePartition:
     # -- what members do
 
     def acquire(
-        self, now: float, member_id: str, log_end: int, max_records: int, limits: AcquireLimits
+        self,
+        now: float,
+        member_id: str,
+        log_end: int,
+        max_records: int,
+        limits: AcquireLimits,
+        *,
+        is_sparing: bool = False,
     ) -> list[Acquired]:
         """Give the member records: the first ones that are available, then new ones before `log_end`.
 
         At most `max_records`, all within as many offsets, because an agent reads all records between them.
+        `is_sparing`: so that there are hardly more ranges than FEW_RANGES.
         """
         self.expire(now, limits.attempts)
+        if is_sparing and len(self._ranges) >= FEW_RANGES:
+            return self._acquire_one_range(now, member_id, max_records, limits)
+        if is_sparing:
+            max_records = min(max_records, FEW_RANGES)
         first = self._first_available
         new_end = min(log_end, self.start + limits.in_flight)
         if max_records <= 0 or (first is None and self.end >= new_end):
@@ -159,10 +174,19 @@ class SharePartition:
         self._settle(ranges)
         return _joined(acquired)
 
-    def acknowledge(self, now: float, member_id: str, batches: Iterable[AckBatch], limits: AcquireLimits) -> ErrorCode:
+    def acknowledge(
+        self,
+        now: float,
+        member_id: str,
+        batches: Iterable[AckBatch],
+        limits: AcquireLimits,
+        *,
+        may_grow: bool = True,
+    ) -> ErrorCode:
         """Apply all batches, or none: INVALID_RECORD_STATE for records that the member has not acquired (any more),
         INVALID_REQUEST for what no acquired record can be, and for batches that do not ascend. Records before the start
-        are done: nothing to do. One pass over the ranges.
+        are done: nothing to do. One pass over the ranges. If it may not grow, KAFKA_STORAGE_ERROR, which clients may
+        repeat, for what makes more ranges, and more than FEW_RANGES.
         """
         self.expire(now, limits.attempts)
         judgement, changed = _Judgement(now, member_id, limits), ChangedRanges(self._ranges)
@@ -175,6 +199,8 @@ class SharePartition:
                 if not changed.judge(first, last, judgement.of(kind)):
                     return ErrorCode.invalid_record_state
         ranges = changed.ranges()
+        if not may_grow and len(joined(ranges)) > max(len(self._ranges), FEW_RANGES):
+            return ErrorCode.kafka_storage_error
         if ranges != self._ranges:
             self.changes += 1
             self._settle(ranges)
@@ -225,6 +251,24 @@ class SharePartition:
 
     # -- insides
 
+    def _acquire_one_range(self, now: float, member_id: str, max_records: int, limits: AcquireLimits) -> list[Acquired]:
+        """Give the member the first range that is available and small enough as a whole. Only if there is none, and no
+        member has any, give a part of one.
+        """
+        available = [each for each in self._ranges if each.state is RangeState.AVAILABLE]
+        whole = next((each for each in available if each.last - each.first < max_records), None)
+        if whole is None and not (self.is_quiet and available and max_records > 0):
+            return []
+        chosen = whole or available[0]
+        last, deadline = min(chosen.last, chosen.first + max_records - 1), now + limits.lock_seconds
+        changed = ChangedRanges(self._ranges)
+        changed.judge(
+            *(chosen.first, last),
+            lambda each: InFlight(*each[:2], RangeState.ACQUIRED, each.tries + 1, member_id, deadline),
+        )
+        self._settle(changed.ranges())
+        return [Acquired(chosen.first, last, chosen.tries + 1)]
+
     def _free(self, is_wanted: Callable[[InFlight], bool], attempts: int) -> bool:
         """Attempts are counted when they end."""
         if not any(each.state is RangeState.ACQUIRED and is_wanted(each) for each in self._ranges):
@@ -242,16 +286,10 @@ class SharePartition:
 
     def _settle(self, ranges: Iterable[InFlight]) -> None:
         """Join equal neighbours, and move the start past those that are done."""
-        settled: list[InFlight] = []
-        end = self.end
-        for each in ranges:
-            if each.state is RangeState.DONE and not settled:
-                self.start = each.last + 1
-            elif settled and settled[-1][2:] == each[2:]:
-                settled[-1] = settled[-1]._replace(last=each.last)
-            else:
-                settled.append(each)
-            end = each.last + 1
+        settled = joined(ranges)
+        end = settled[-1].last + 1 if settled else self.end
+        if settled and settled[0].state is RangeState.DONE:
+            self.start = settled.pop(0).last + 1
         self._ranges = settled
         self.end = max(self.start, end)
         self._first_available = next((each.first for each in settled if each.state is RangeState.AVAILABLE), None)

@@ -249,6 +249,18 @@ def test_turns_that_are_malformed_are_refused() -> None:
             decode_answer(data)
 
 
+async def test_the_owner_hears_of_the_end_of_a_session_without_partitions() -> None:
+    """It remembers the connection of those that the session had before. What it answers is no error of the session."""
+    sharing = Sharing()
+    await sharing.fetch(0, {0: ()})
+    types: Any = schema(FETCH, 2)._request_module
+    forgotten = (types.ForgottenTopic(topic_id=TOPIC_ID, partitions=(0,)),)
+    assert (await sharing.fetch(1, forgotten_topics_data=forgotten)).error_code == 0
+    sharing.answer = TurnAnswer(ErrorCode.group_id_not_found)
+    assert (await sharing.fetch(-1)).error_code == 0
+    assert (sharing.turns[-1].closes, sharing.turns[-1].partitions) == (True, [])
+
+
 def _refs(count: int, first: int = 0) -> list[tuple[uuid.UUID, int]]:
     return [(TOPIC_ID, first + each) for each in range(count)]
 

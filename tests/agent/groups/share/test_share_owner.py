@@ -295,9 +295,9 @@ async def test_other_turns_run_between_the_partitions_of_a_large_acknowledgement
     ran: list[int] = []
 
     class Watched(SharePartition):
-        def acknowledge(self, *args: Any) -> ErrorCode:
+        def acknowledge(self, *args: Any, **more: Any) -> ErrorCode:
             ran.append(others[0])
-            return super().acknowledge(*args)
+            return super().acknowledge(*args, **more)
 
     asks = [PartitionAsk(partition_key(number, index), [(0, 1999, b"\1\2" * 1000)]) for index in range(count)]
     owned = next(iter(owning.owner._owned.values()))

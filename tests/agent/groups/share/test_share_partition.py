@@ -32,7 +32,9 @@ def test_ranges_do_what_the_model_does_for_each_record() -> None:
 class _AnyMember(SharePartition):
     """A member acknowledges what another one has acquired."""
 
-    def acknowledge(self, now: float, member_id: str, batches: Iterable[AckBatch], limits: AcquireLimits) -> ErrorCode:
+    def acknowledge(
+        self, now: float, member_id: str, batches: Iterable[AckBatch], limits: AcquireLimits, **more: bool
+    ) -> ErrorCode:
         batches = list(batches)
         owners = [each.member_id for each in self.ranges for b in batches if each.first <= b.first <= each.last]
         return super().acknowledge(now, owners[0] if owners else member_id, batches, limits)
@@ -62,7 +64,9 @@ class _CountsAreLost(SharePartition):
 class _HalfApplied(SharePartition):
     """A refused acknowledgement leaves its first batch applied."""
 
-    def acknowledge(self, now: float, member_id: str, batches: Iterable[AckBatch], limits: AcquireLimits) -> ErrorCode:
+    def acknowledge(
+        self, now: float, member_id: str, batches: Iterable[AckBatch], limits: AcquireLimits, **more: bool
+    ) -> ErrorCode:
         codes = [super(_HalfApplied, self).acknowledge(now, member_id, [batch], limits) for batch in batches]
         return next((code for code in codes if code is not ErrorCode.none), ErrorCode.none)
 
@@ -107,7 +111,9 @@ class _UnmarkedExpiry(SharePartition):
 class _MoreThanAsked(SharePartition):
     """One record more than may be in flight."""
 
-    def acquire(self, now: float, member_id: str, log_end: int, max_records: int, limits: AcquireLimits) -> Any:
+    def acquire(
+        self, now: float, member_id: str, log_end: int, max_records: int, limits: AcquireLimits, **more: bool
+    ) -> Any:
         return super().acquire(now, member_id, log_end, max_records, limits._replace(in_flight=limits.in_flight + 1))
 
 
