@@ -152,8 +152,8 @@ class ShareHandlers:
         answer: TurnAnswer | None = TurnAnswer()
         if asks or exchange.closes:
             whole = _with(turn, list(asks.values()), closes=exchange.closes)
-            found = await self._ask(whole, request.connection, request.received_at)
-            answer = found if asks else answer  # a session that asked for nothing ends in any case
+            heard = await self._ask(whole, request.connection, request.received_at)
+            answer = heard if asks else answer  # a session that asked for nothing ends in any case
         if answer is not None and answer.error:
             if answer.error != NOT_KNOWN:
                 return ErrorCode(answer.error), {}
