@@ -208,7 +208,7 @@ async def test_heartbeats_that_are_refused(world: GroupsWorld) -> None:
 
 
 async def test_a_member_of_a_group_that_postgres_lost_joins_again(world: GroupsWorld) -> None:
-    """A standby without the group's row was promoted; an error that stops a client would stop all of them for good."""
+    """A standby without the group's row was promoted; an error that stops a client would stop all members."""
     clock = world.clock
     _offer(world)
     joined = await clock.run(_beat(world.home, 0))

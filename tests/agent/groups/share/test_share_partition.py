@@ -167,7 +167,7 @@ def test_equal_neighbours_are_one_range_and_a_thousand_acknowledgements_leave_no
 
 
 def _calls(records: int, work: Callable[[SharePartition], object]) -> int:
-    """Return how many functions run while `work` is done in a partition in which no two neighbours are alike."""
+    """Return how many functions run while `work` is done in a partition of so many records."""
     partition, limits = SharePartition(0), LIMITS._replace(attempts=1, in_flight=records)
     partition.acquire(0.0, "a", records, records, limits)
     count = 0
