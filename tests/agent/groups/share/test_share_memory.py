@@ -153,3 +153,12 @@ async def test_the_memory_of_a_group_and_of_connections_is_free_when_they_end(ow
     assert client.when_closed is not None
     client.when_closed()
     assert owning.owner.memory.in_use_bytes == 0
+
+
+async def test_a_group_begins_no_partitions_that_have_no_room(owning: Owning) -> None:
+    groups = owning.world.home.requests.memory
+    groups._total, total = 1, groups._total
+    assert (await owning.turn("m"))[0] == ErrorCode.kafka_storage_error
+    assert owning.world.groups.shares["g"] == {}
+    groups._total = total
+    assert (await owning.turn("m"))[2] == [(0, 3, 1)]
