@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 AGAIN_SECONDS = 0.2
 """After a write that failed or has an unknown outcome."""
 EARLIEST = "earliest"
+NO_ROOM = ErrorCode.kafka_storage_error
+"""Of a partition that cannot begin: clients ask again. Java's share consumer does not expect POLICY_VIOLATION there."""
 
 
 class GroupPartitions:
@@ -142,10 +144,10 @@ class GroupPartitions:
                 continue
             if self._rows is not None and not await self._rows.has_room(COMMITTED_OFFSETS, len(new)):
                 self._rows.refused(COMMITTED_OFFSETS)
-                codes |= dict.fromkeys(new, ErrorCode.policy_violation)
+                codes |= dict.fromkeys(new, NO_ROOM)
                 continue
             if not self._has_memory(len(new)):
-                codes |= dict.fromkeys(new, ErrorCode.kafka_storage_error)
+                codes |= dict.fromkeys(new, NO_ROOM)
                 continue
             reset = EARLIEST if len(new) < len(every) else self.group.configs().offset_reset
             begins = await logs.beginnings(new, reset)
