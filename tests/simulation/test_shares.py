@@ -172,7 +172,8 @@ def _later_changes_count_as_stored(right: Any) -> Any:
     async def write_once(self: GroupPartitions) -> bool:
         done: bool = await right(self)
         if done:
-            self._stored = {key: partition.changes for key, partition in self.group.partitions.items()}
+            for partition in self.group.partitions.values():
+                partition.stored_changes = partition.changes
         return done
 
     return write_once
@@ -182,8 +183,8 @@ def _acquired_unstored(right: Any) -> Any:
     """Records are given out again before it is stored that an attempt ended."""
 
     async def acquire(self: ShareOwner, owned: GroupPartitions, *rest: Any) -> Any:
-        stored, owned._stored = owned._stored, dict.fromkeys(owned.group.partitions, 1 << 60)
-        del stored
+        for partition in owned.group.partitions.values():
+            partition.stored_changes = 1 << 60
         return await right(self, owned, *rest)
 
     return acquire

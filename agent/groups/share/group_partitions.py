@@ -57,8 +57,6 @@ class GroupPartitions:
         """Partition key -> what is stored for certain: members may have heard of it."""
         self._loading = asyncio.Lock()
         self._is_loaded = False
-        self._stored: dict[int, int] = {}
-        """Partition key -> the changes of it that are stored."""
         self._writing: asyncio.Task[None] | None = None
         self._revision = 0
         """Of the last write. One with an unknown outcome may arrive after a later one."""
@@ -90,13 +88,18 @@ class GroupPartitions:
     def unstored(self, keys: Iterable[int]) -> list[int]:
         """Return those with changes that are not stored."""
         partitions = self.group.partitions
-        return [key for key in keys if key in partitions and partitions[key].changes > self._stored.get(key, 0)]
+        return [key for key in keys if key in partitions and partitions[key].changes > partitions[key].stored_changes]
 
     async def store(self, keys: Iterable[int]) -> bool:
         """Return once what changed in these partitions before the call is stored; False if it never will be."""
         partitions = self.group.partitions
         wanted = {key: partitions[key].changes for key in self.unstored(keys)}
-        while any(key in partitions and self._stored.get(key, 0) < changes for key, changes in wanted.items()):
+
+        def is_waiting(key: int, changes: int) -> bool:
+            now = partitions.get(key)  # maybe another one: altered, or begun again after it was gone
+            return now is not None and now.stored_changes < min(changes, now.changes)
+
+        while any(is_waiting(key, changes) for key, changes in wanted.items()):
             if self.is_over:
                 return False
             if self._writing is None:
@@ -164,12 +167,9 @@ class GroupPartitions:
 
     async def _write_once(self) -> bool:
         """Write all that changed. False if it has to be repeated."""
-        group = self.group
-        changed = {key: group.partitions[key].changes for key in sorted(self.unstored(group.partitions))}
-        rows = [
-            StoredSharePartition(key, group.partitions[key].start, encode_kept(group.partitions[key].kept()))
-            for key in changed
-        ]
+        partitions = self.group.partitions
+        changed = [(key, partitions[key], partitions[key].changes) for key in sorted(self.unstored(partitions))]
+        rows = [StoredSharePartition(key, each.start, encode_kept(each.kept())) for key, each, _ in changed]
         began = self._clock.monotonic()
         try:
             stored = await self._send(rows)
@@ -178,10 +178,11 @@ class GroupPartitions:
             self._groups.drop(self.held)
             return True
         except HeadraceError as error:
-            logger.warning("share group not stored: group=%s partitions=%d error=%s", group.group_id, len(rows), error)
+            group_id = self.group.group_id
+            logger.warning("share group not stored: group=%s partitions=%d error=%s", group_id, len(rows), error)
             return False
-        self._stored |= changed
-        for row, is_there in zip(rows, stored, strict=True):
-            if not is_there:  # it was deleted
-                group.partitions.pop(row.partition_key, None)
+        for (key, each, changes), is_there in zip(changed, stored, strict=True):
+            each.stored_changes = changes
+            if not is_there and partitions.get(key) is each:  # it was deleted; one that has its key now is another
+                del partitions[key]
         return True

@@ -73,9 +73,8 @@ class ShareOffsets:
         if owned.group.state_name != EMPTY:
             return ErrorCode.non_empty_group
         for key, start in starts.items():
-            before = owned.group.partitions.get(key)
             partition = owned.group.partitions[key] = owned.new_partition(start)
-            partition.changes = 1 + (0 if before is None else before.changes)
+            partition.changes = 1
         if not await owned.store(starts):
             return ErrorCode.not_coordinator
         gone = ErrorCode.unknown_topic_or_partition
