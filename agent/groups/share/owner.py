@@ -91,6 +91,7 @@ class ShareOwner:
 
     async def turn(self, turn: ShareTurn, client: ClientConnection) -> TurnAnswer:
         """Take one turn for a client of this agent, or of the agent that forwards it."""
+        asked_at = self._clock.monotonic()
         owned = await self._find(turn.group_id)
         if isinstance(owned, ErrorCode):
             return TurnAnswer(owned)
@@ -104,7 +105,7 @@ class ShareOwner:
         if owned.is_over:
             return TurnAnswer(NOT_OWNER)
         codes |= {key: ErrorCode.unknown_topic_or_partition for key in keys if key not in owned.group.partitions}
-        self._give_back(owned, turn)
+        self._give_back(owned, turn, client)
         ack_codes = self._acknowledge(owned, turn)
         if turn.closes:
             self._end_session(turn, client, keys)
@@ -120,7 +121,7 @@ class ShareOwner:
             self._metrics.acquire(len(wanted), acquired.values(), self._clock.monotonic() - began)
         elif owned.is_over:
             codes = dict.fromkeys(keys, NOT_OWNER)
-        return self._answer(owned, turn, codes, ack_codes, acquired)
+        return self._answer(owned, turn, codes, ack_codes, acquired, self._clock.monotonic() - asked_at)
 
     # -- the group
 
@@ -203,10 +204,12 @@ class ShareOwner:
             self._changed(owned)
         return codes
 
-    def _give_back(self, owned: GroupPartitions, turn: ShareTurn) -> None:
+    def _give_back(self, owned: GroupPartitions, turn: ShareTurn, client: ClientConnection) -> None:
+        """Late returns free nothing: the member has the records again by another connection. Aborted ones are done."""
         for each in turn.returned:
             partition = owned.group.partitions.get(each.key)
-            if partition is not None:
+            is_late = self._connections.get((turn.group_id, turn.member_id, each.key)) is not client
+            if partition is not None and (each.is_done or not is_late):
                 partition.give_back(turn.member_id, [(each.first, each.last)], is_done=each.is_done)
         if turn.returned:
             self._changed(owned)
@@ -353,7 +356,9 @@ class ShareOwner:
         codes: dict[int, ErrorCode],
         ack_codes: dict[int, ErrorCode],
         acquired: dict[int, list[Acquired]],
+        waited: float,
     ) -> TurnAnswer:
+        """Return it with what was acquired just now, after `waited` seconds."""
         configs = owned.group.configs()
 
         def one(ask: PartitionAsk) -> PartitionTurn:
@@ -363,7 +368,7 @@ class ShareOwner:
             )
 
         lock_ms = int(configs.limits.lock_seconds * 1000)
-        return TurnAnswer(0, list(map(one, turn.partitions)), lock_ms, configs.read_committed)
+        return TurnAnswer(0, list(map(one, turn.partitions)), lock_ms, configs.read_committed, int(waited * 1000))
 
 
 def _rotated(keys: Sequence[int], first: int) -> list[int]:

@@ -105,6 +105,7 @@ class Process:
             ShareSessions(lambda: 100),
             cast(ShareReader, _Reader(world)),
             AskShareOwner(self.view, links, owner_of_shares),
+            self.clock,
             None,
         )
         self.handlers: dict[int, RequestHandler] = {
