@@ -147,6 +147,8 @@ class ShareHandlers:
             for ref, each in resolved.items()
             if not each.error and not (faults.get(ref) and ref not in wanted)
         }
+        if exchange.closes:  # what it acquired while it had READ is free, too
+            asks |= {ref: PartitionAsk(each.key) for ref, each in resolved.items() if each.error and each.key >= 0}
         answer: TurnAnswer | None = TurnAnswer()
         asked_at = self._clock.monotonic()
         if asks:
@@ -224,11 +226,11 @@ class ShareHandlers:
 
 
 def _judged(resolved: Resolved, code: int) -> Resolved:
-    """Return the partition, or the topic's code: a denial even for a partition that does not exist, so that the answer
-    does not say how many a hidden topic has.
+    """Return the partition, or the topic's code with the key: a denial even for a partition that does not exist, so
+    that the answer does not say how many a hidden topic has.
     """
     if code == ErrorCode.topic_authorization_failed or (code and not resolved.error):
-        return Resolved(-1, code)
+        return Resolved(-1 if resolved.error else resolved.key, code)
     return resolved
 
 

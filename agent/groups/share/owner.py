@@ -98,7 +98,7 @@ class ShareOwner:
         keys = [each.key for each in turn.partitions]
         assert self.logs is not None
         try:
-            codes = await owned.ready(keys, self.logs)
+            codes = await owned.ready([each.key for each in turn.partitions if each.wants or each.acks], self.logs)
         except HeadraceError as error:
             logger.warning("share group not loaded: group=%s error=%s", turn.group_id, error)
             return TurnAnswer(error_code(error))

@@ -1,8 +1,9 @@
-"""Partitions of a share group that go, come again, or whose offsets are deleted or altered: what is answered is stored."""
+"""Partitions of a share group that go or come again, or whose offsets change on demand: what is answered is stored."""
 
 from __future__ import annotations
 
 from headrace.agent.groups.share.group_partitions import GroupPartitions
+from headrace.agent.peers.share_turns import PartitionAsk, ShareTurn
 from tests.agent.groups.share.test_share_owner import Owning, owning  # noqa: F401 -- the fixture
 
 
@@ -28,3 +29,16 @@ async def test_a_partition_that_comes_again_is_stored_from_its_first_change(owni
     assert groups.shares["g"][owning.key].start_offset == 14
     owning.owner.drop(owned_by(owning))
     assert (await owning.turn("n"))[2] == [(14, 17, 1)], "the next owner knows what was answered"
+
+
+async def test_the_end_of_a_session_begins_no_partition(owning: Owning) -> None:  # noqa: F811
+    """A client without READ may end its session: that frees what it had, and the group reads no further partition."""
+    await owning.world.clock.run(
+        owning.owner.turn(ShareTurn("g", "m", [PartitionAsk(owning.key)], closes=True), owning.client)
+    )
+    assert owning.world.groups.shares["g"] == {}
+    assert (await owning.turn("m"))[2] == [(0, 3, 1)]
+    await owning.world.clock.run(
+        owning.owner.turn(ShareTurn("g", "m", [PartitionAsk(owning.key)], closes=True), owning.client)
+    )
+    assert (await owning.turn("n"))[2] == [(0, 3, 2)]
