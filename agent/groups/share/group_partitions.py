@@ -60,11 +60,20 @@ class GroupPartitions:
         self._writing: asyncio.Task[None] | None = None
         self._revision = 0
         """Of the last write. One with an unknown outcome may arrive after a later one."""
+        self._is_stopped = False
 
     @property
     def is_over(self) -> bool:
-        """Whether another agent, or another group, continues."""
-        return self.group.is_dead or not self._groups.is_current(self.held) or self.held.group is not self.group
+        """Whether another agent, or another group, continues, or the next claim."""
+        is_current = self._groups.is_current(self.held) and self.held.group is self.group
+        return self._is_stopped or self.group.is_dead or not is_current
+
+    def stop(self) -> bool:
+        """Write nothing any more. Return whether nothing was ever written under this claim, so that none is under way:
+        what earlier claims wrote is fenced.
+        """
+        self._is_stopped = True
+        return not self._revision
 
     async def ready(self, keys: Collection[int], logs: ShareLogs) -> dict[int, ErrorCode]:
         """Load or begin what is not here yet. Return why some cannot be used. HeadraceError if it is not known."""
@@ -135,6 +144,8 @@ class GroupPartitions:
                 continue
             reset = EARLIEST if len(new) < len(every) else self.group.configs().offset_reset
             begins = await logs.beginnings(new, reset)
+            if self.is_over:
+                break
             rows = [StoredSharePartition(key, at, encode_kept(())) for key, at in sorted(begins.items())]
             stored = await self._send(rows) if rows else []
             if self.is_over:

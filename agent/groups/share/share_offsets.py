@@ -26,6 +26,10 @@ from headrace.storage.errors import HeadraceError
 logger = logging.getLogger(__name__)
 
 
+CLAIMS = 5
+"""How many claims a deletion tries while clients that are no members any more still write."""
+
+
 class ShareOffset(NamedTuple):
     """An offset in one partition. `lag`: records from the start on that are not done; -1 if it is not known."""
 
@@ -81,12 +85,22 @@ class ShareOffsets:
         return {key: ErrorCode.none if key in owned.group.partitions else gone for key in starts}
 
     async def delete(self, group_id: str, keys: Collection[int]) -> ErrorCode:
-        """Forget what the group has done in these partitions."""
-        owned = await self._loaded(group_id)
-        if isinstance(owned, ErrorCode):
-            return owned
-        if owned.group.state_name != EMPTY:
-            return ErrorCode.non_empty_group
+        """Forget what the group has done in these partitions. A write that is under way would bring it back, and one
+        with an unknown outcome may arrive later: the deletion is the first write of a claim.
+        """
+        for _ in range(CLAIMS):
+            owned = await self._loaded(group_id)
+            if isinstance(owned, ErrorCode):
+                return owned
+            if owned.group.state_name != EMPTY:
+                return ErrorCode.non_empty_group
+            if owned.stop():
+                return await self._delete(owned, keys)
+            self._owner.drop(owned)
+        return ErrorCode.coordinator_load_in_progress
+
+    async def _delete(self, owned: GroupPartitions, keys: Collection[int]) -> ErrorCode:
+        group_id = owned.group.group_id
         try:
             await self._api.delete_offsets(group_id, owned.held.epoch, sorted(keys))
             self._owner.forget(owned, keys)

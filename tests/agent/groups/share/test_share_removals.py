@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+from kio.schema.errors import ErrorCode
+
 from headrace.agent.groups.share.group_partitions import GroupPartitions
+from headrace.agent.groups.share.owner import NOT_OWNER
 from headrace.agent.peers.share_turns import PartitionAsk, ShareTurn
+from tests.agent.groups.share.test_share_groups import _beat
 from tests.agent.groups.share.test_share_owner import Owning, owning  # noqa: F401 -- the fixture
 
 
@@ -42,3 +49,58 @@ async def test_the_end_of_a_session_begins_no_partition(owning: Owning) -> None:
         owning.owner.turn(ShareTurn("g", "m", [PartitionAsk(owning.key)], closes=True), owning.client)
     )
     assert (await owning.turn("n"))[2] == [(0, 3, 2)]
+
+
+class Violation(AssertionError):
+    """What was deleted is there again."""
+
+
+async def deletion_run(owning: Owning) -> None:  # noqa: F811
+    """The offsets are deleted while a write of an acknowledgement is on its way, and another client acknowledges
+    meanwhile; the write arrives last.
+    """
+    world, groups = owning.world, owning.world.groups
+    offsets = world.home.requests.share_offsets
+    assert (await owning.turn("k"))[2] == [(0, 3, 1)]
+    assert (await owning.turn("n"))[2] == [(4, 7, 1)]
+    await world.clock.run(_beat(world.home, -1))
+    late_write, deletion = asyncio.Event(), asyncio.Event()
+    groups.gates["store_share_partitions"].append(late_write)
+    groups.gates["delete_offsets"].append(deletion)
+    acknowledging = asyncio.create_task(owning.turn("k", (0, 3, 1), wants=False))
+    await world.clock.settle()
+    deleting = asyncio.create_task(offsets.delete("g", [owning.key]))
+    await world.clock.settle()
+    other = asyncio.create_task(owning.turn("n", (4, 7, 1), wants=False))
+    await world.clock.settle()
+    deletion.set()
+    assert await world.clock.run(deleting) is ErrorCode.none
+    late_write.set()
+    codes = [(await world.clock.run(each))[1] for each in (acknowledging, other)]
+    if groups.shares["g"] or ErrorCode.none in codes:
+        raise Violation(f"stored again: {dict(groups.shares['g'])} answered: {codes}")
+    assert codes == [NOT_OWNER, NOT_OWNER]
+    assert (await owning.turn("n"))[2] == [(0, 3, 1)], "the group begins again"
+
+
+@pytest.mark.requirement("X12")
+async def test_a_write_that_is_on_its_way_does_not_bring_deleted_offsets_back(owning: Owning) -> None:  # noqa: F811
+    await deletion_run(owning)
+
+
+async def test_the_run_finds_a_deletion_under_a_claim_that_has_written(
+    owning: Owning,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(GroupPartitions, "stop", lambda self: True)
+    with pytest.raises(Violation):
+        await deletion_run(owning)
+
+
+async def test_a_deletion_gives_up_while_others_write(owning: Owning, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    await owning.turn("m")
+    await owning.world.clock.run(_beat(owning.world.home, -1))
+    monkeypatch.setattr(GroupPartitions, "stop", lambda self: False)
+    delete = owning.world.home.requests.share_offsets.delete("g", [owning.key])
+    assert await owning.world.clock.run(delete) is ErrorCode.coordinator_load_in_progress
+    assert owning.key in owning.world.groups.shares["g"]
