@@ -116,6 +116,13 @@ class GroupPartitions:
             await asyncio.wait([self._writing])
         return not self.is_over
 
+    async def not_stored(self, keys: Iterable[int]) -> list[int]:
+        """Return, once what changed in these partitions before the call is stored, those of which it never will be."""
+        before = {key: self.group.partitions.get(key) for key in keys}
+        if not await self.store(before):
+            return list(before)
+        return [key for key, each in before.items() if each is None or self.group.partitions.get(key) is not each]
+
     async def _load(self) -> None:
         began = self._clock.monotonic()
         rows = await self._api.load_share_partitions(self.group.group_id)

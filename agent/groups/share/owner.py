@@ -109,9 +109,8 @@ class ShareOwner:
         ack_codes = self._acknowledge(owned, turn)
         if turn.closes:
             self._end_session(turn, client, keys)
-        acknowledged = [key for key, code in ack_codes.items() if code is ErrorCode.none]
-        if acknowledged and not await owned.store(acknowledged):
-            ack_codes = dict.fromkeys(ack_codes, NOT_OWNER)
+        if applied := [key for key, code in ack_codes.items() if code is ErrorCode.none]:
+            ack_codes |= dict.fromkeys(await owned.not_stored(applied), NOT_OWNER)
         wanted = [each.key for each in turn.partitions if each.wants and each.key not in codes]
         acquired: dict[int, list[Acquired]] = {}
         if wanted and not turn.closes and turn.max_records > 0 and not owned.is_over:
@@ -145,6 +144,7 @@ class ShareOwner:
                 self._metrics,
             )
             group.on_freed, group.on_deleted = partial(self._freed, group), partial(self.forget, owned)
+            group.on_gone = partial(self._gone, owned)
         return owned
 
     def drop(self, owned: GroupPartitions) -> None:
@@ -180,6 +180,12 @@ class ShareOwner:
                 self.answered.note_released(owned.states.values())
         for waiter in list(self._waiting.get(group.group_id, ())):
             waiter.hear(LOOK_AGAIN)
+
+    def _gone(self, owned: GroupPartitions, keys: Iterable[int]) -> None:
+        """Partitions were removed: what the group had done there is of no use, and its memory is free."""
+        for key in keys:
+            owned.states.pop(key, None)
+        self._changed(owned)
 
     def _is_lost(self, owned: GroupPartitions) -> bool:
         return owned.is_over or self._groups.lost(owned.held) is not ErrorCode.none

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import Collection
+from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.group_partitions import GroupPartitions
 from headrace.agent.groups.share.owner import NOT_OWNER
+from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.agent.peers.share_turns import PartitionAsk, ShareTurn
-from tests.agent.groups.share.test_share_groups import _beat
+from headrace.metastore.keys import partition_key
+from headrace.metastore.log.image import MetadataImage, TopicImage
+from tests.agent.groups.share.test_share_groups import CONFIGS, TOPICS, _beat
 from tests.agent.groups.share.test_share_owner import Owning, owning  # noqa: F401 -- the fixture
 
 
@@ -104,3 +112,50 @@ async def test_a_deletion_gives_up_while_others_write(owning: Owning, monkeypatc
     delete = owning.world.home.requests.share_offsets.delete("g", [owning.key])
     assert await owning.world.clock.run(delete) is ErrorCode.coordinator_load_in_progress
     assert owning.key in owning.world.groups.shares["g"]
+
+
+async def test_an_acknowledgement_of_a_partition_that_goes_meanwhile_is_not_confirmed(owning: Owning) -> None:  # noqa: F811
+    groups = owning.world.groups
+    assert (await owning.turn("m"))[2] == [(0, 3, 1)]
+    groups.delete_partitions([owning.key])
+    assert (await owning.turn("m", (0, 3, 1), wants=False))[1] == NOT_OWNER
+
+
+async def test_a_topic_that_is_deleted_is_forgotten_by_its_share_groups(owning: Owning) -> None:  # noqa: F811
+    """With what its members were answered there, and with the memory that it takes in the group."""
+    world = owning.world
+    assert (await owning.turn("m"))[2] == [(0, 3, 1)]
+    assert (await owning.turn("m", (1, 1, 1), wants=False))[1] == 0
+    await world.clock.advance(0.2)
+    owned = owned_by(owning)
+    assert (owned.group.partitions.keys(), owned.states.keys()) == ({owning.key}, {owning.key})
+    before = world.home.requests.groups.memory.in_use_bytes
+    topic_id = world.home.cluster.image.topics_by_name["t"].topic_id
+    await world.cluster_api.delete_topics(world.home.cluster.image.offset, [topic_id])
+    world.groups.delete_partitions([owning.key])
+    await world.catch_up()
+    await world.clock.advance(0.2)
+    assert not owned.group.partitions
+    assert not owned.states
+    assert world.home.requests.groups.memory.in_use_bytes < before
+
+
+def test_partitions_that_neither_image_has_are_newer_than_both() -> None:
+    """An agent takes a group over and loads partitions that its picture of the topics does not have yet."""
+    old, new = _image({7: 2}), _image({7: 2, 8: 1})
+    group = ShareGroup("g", lambda: 3, lambda: CONFIGS, lambda: TOPICS)
+    group.followed = old
+    group.partitions = {partition_key(*each): SharePartition(0) for each in ((7, 1), (8, 0), (9, 0), (7, 2))}
+    gone: list[Collection[int]] = []
+    group.on_gone = gone.append
+    group.metadata_changed(0.0, new)
+    assert (len(group.partitions), gone) == (4, [])
+    group.metadata_changed(0.0, _image({7: 1}))
+    assert gone == [[partition_key(7, 1), partition_key(8, 0)]]
+    assert group.partitions.keys() == {partition_key(9, 0), partition_key(7, 2)}
+
+
+def _image(counts: dict[int, int]) -> MetadataImage:
+    """Topics by number, with so many partitions."""
+    topics = {n: TopicImage(uuid.UUID(int=n), n, f"t{n}", count, count, (0,) * count) for n, count in counts.items()}
+    return replace(MetadataImage(), topics_by_number=MappingProxyType(topics))
