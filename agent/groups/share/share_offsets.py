@@ -70,10 +70,20 @@ class ShareOffsets:
         return found
 
     async def alter(self, group_id: str, starts: Mapping[int, int]) -> dict[int, ErrorCode] | ErrorCode:
-        """Begin at these offsets, also if there is no such group yet, as in Kafka. Each partition's code."""
+        """Begin at these offsets, also if there is no such group yet, as in Kafka. Each partition's code.
+
+        An offset beyond the high watermark counts as that: the next owner would take it so.
+        """
         owned = await self._loaded(group_id, create=bool(starts))
         if isinstance(owned, ErrorCode):
             return owned
+        try:
+            starts = await self._within_the_logs(starts)
+        except HeadraceError as error:
+            logger.warning("share offsets not altered: group=%s error=%s", group_id, error)
+            return ErrorCode(coordinator_error(error))
+        if owned.is_over:
+            return ErrorCode.not_coordinator
         if owned.group.state_name != EMPTY:
             return ErrorCode.non_empty_group
         for key, start in starts.items():
@@ -83,6 +93,13 @@ class ShareOffsets:
             return ErrorCode.not_coordinator
         gone = ErrorCode.unknown_topic_or_partition
         return {key: ErrorCode.none if key in owned.group.partitions else gone for key in starts}
+
+    async def _within_the_logs(self, starts: Mapping[int, int]) -> Mapping[int, int]:
+        """Return them with none beyond its high watermark. HeadraceError if that is not known."""
+        if self._owner.logs is None or not starts:
+            return starts
+        ends = await self._owner.logs.high_watermarks(starts)
+        return {key: min(start, ends.get(key, start)) for key, start in starts.items()}
 
     async def delete(self, group_id: str, keys: Collection[int]) -> ErrorCode:
         """Forget what the group has done in these partitions. A write that is under way would bring it back, and one

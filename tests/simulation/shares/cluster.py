@@ -209,6 +209,10 @@ class Logs:
         logs = self._world.logs
         return {key: logs[key].start if reset == "earliest" else logs[key].end for key in keys}
 
+    async def high_watermarks(self, keys: Collection[int]) -> dict[int, int]:
+        await self._world.pause(LATENCY)
+        return {key: self._world.logs[key].end for key in keys}
+
     @contextmanager
     def watch(self, keys: Collection[int]) -> Iterator[Waiter]:
         waiter = Waiter()

@@ -18,6 +18,7 @@ from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.agent.peers.share_turns import PartitionAsk, ShareTurn
 from headrace.metastore.keys import partition_key
 from headrace.metastore.log.image import MetadataImage, TopicImage
+from headrace.storage.errors import UnavailableError
 from tests.agent.groups.share.test_share_groups import CONFIGS, TOPICS, _beat
 from tests.agent.groups.share.test_share_owner import Owning, owning  # noqa: F401 -- the fixture
 
@@ -159,3 +160,23 @@ def _image(counts: dict[int, int]) -> MetadataImage:
     """Topics by number, with so many partitions."""
     topics = {n: TopicImage(uuid.UUID(int=n), n, f"t{n}", count, count, (0,) * count) for n, count in counts.items()}
     return replace(MetadataImage(), topics_by_number=MappingProxyType(topics))
+
+
+async def test_an_offset_beyond_the_end_counts_as_the_end(owning: Owning, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """This owner and the next one begin with the same record."""
+    world, logs, offsets = owning.world, owning.logs, owning.world.home.requests.share_offsets
+    await world.clock.run(_beat(world.home, -1))
+    assert await world.clock.run(offsets.alter("g", {owning.key: 1_000})) == {owning.key: ErrorCode.none}
+    assert await world.clock.run(offsets.describe("g")) == {owning.key: (10, 0)}
+    logs.end = 14
+    assert (await owning.turn("n", max_records=2))[2] == [(10, 11, 1)]
+    world.groups.high_watermarks[owning.key] = 14
+    owning.owner.drop(owned_by(owning))
+    assert await world.clock.run(offsets.describe("g")) == {owning.key: (10, 4)}
+
+    async def fails(keys: Collection[int]) -> dict[int, int]:
+        raise UnavailableError("no answer")
+
+    monkeypatch.setattr(logs, "high_watermarks", fails)
+    assert await world.clock.run(offsets.alter("g", {owning.key: 3})) is ErrorCode.coordinator_not_available
+    assert world.groups.shares["g"][owning.key].start_offset == 10
