@@ -9,7 +9,8 @@ If the process ends here the data is stored and not acknowledged: the client sen
 producer's sequence numbers make it a duplicate.
 The commit's OUT_OF_ORDER is answered with the retriable error if this agent lately refused an earlier batch of the
 producer, or if that one may be on its way through another agent (refused_sequences.py): the batch is "not stored", too,
-and is accepted once the earlier one is stored.
+and is accepted once the earlier one is stored. So it is if the file with the earlier one has no answer yet: a call whose
+outcome was unknown is repeated, and if the agent was fenced meanwhile, only what the first call committed has its answer.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Acknowledger:
                 appended += outcome is BatchOutcome.APPENDED
                 entry.request.judged()
                 self._end_notes(entry, is_appended=outcome is BatchOutcome.APPENDED)
-            elif outcome is BatchOutcome.OUT_OF_ORDER and (reason := self._explanation(entry)):
+            elif outcome is BatchOutcome.OUT_OF_ORDER and (reason := self._explanation(file, entry)):
                 self._answer((entry,), not_stored(f"{reason}{_producer_of(entry)}"))
             else:
                 if outcome is BatchOutcome.DUPLICATE_SEQUENCE:
@@ -191,11 +192,14 @@ class Acknowledger:
         if self._refused and (numbered := entry.numbered) is not None:
             self._refused.stored(numbered)
 
-    def _explanation(self, entry: PlacedBatch) -> str | None:
+    def _explanation(self, file: FlushedFile, entry: PlacedBatch) -> str | None:
         """Return why the batch is out of order for now only; None if it stays so."""
         if (numbered := entry.numbered) is None:
             return None
         now = self._clock.monotonic()
+        if any(entry.stream in before.streams for before in file.predecessors):
+            self._refused.note(numbered, now)
+            return "an earlier batch of the producer has no answer yet"
         if self._refused.explain(numbered, now):
             return "an earlier batch of the producer was refused"
         is_settled = self._last_stored.is_settled(entry)

@@ -15,7 +15,7 @@ from headrace.agent.produce.refused_sequences import NOTED_SECONDS, Numbered
 from headrace.metastore.api.commit import BatchOutcome, FileAnswer, FileStatus
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from tests.agent.produce.produce_faults import HeldMetastore, HeldStore
-from tests.agent.produce.produce_world import ProduceWorld
+from tests.agent.produce.produce_world import EPOCH, NODE_ID, ProduceWorld
 from tests.storage.batches import plain_batch
 
 PRODUCER = 77
@@ -132,6 +132,39 @@ async def test_what_comes_behind_a_file_that_the_metastore_refused_is_refused_re
         await bench.metastore.commits[-1].finish()
         await bench.world.clock.settle()
         assert [_error(sent), _error(behind)] == ["kafka_storage_error"] * 2
+
+
+@pytest.mark.requirement("W7")
+async def test_what_comes_behind_a_file_without_an_answer_is_refused_retriably() -> None:
+    """Two files in a call whose answer is lost: the first is condemned, the second is committed. When the call is
+    repeated the agent is fenced, so only the second has its answer."""
+    async with Bench(hold_commits=True) as bench:
+        model, commits = bench.world.model, bench.metastore.commits
+        stored, condemned, behind = [await bench.send(sequence) for sequence in (0, 1, 2)]
+        await commits[0].finish()
+        await bench.world.clock.settle()
+        model.condemn(commits[1].files[0].file_id)
+        statuses = [answer.status for answer in await commits[1].happen()]
+        assert statuses == [FileStatus.CONDEMNED, FileStatus.COMMITTED]
+        commits[1].fail(OutcomeUnknownError("cut off"))
+        model.register_agent(NODE_ID, EPOCH + 1)
+        await bench.world.clock.advance(1)
+        statuses = [answer.status for answer in await commits[2].happen()]
+        assert statuses == [FileStatus.AGENT_FENCED, FileStatus.COMMITTED]
+        await commits[2].finish()
+        await bench.world.clock.settle()
+        assert [_error(stored), _error(behind)] == ["none", "kafka_storage_error"]
+        assert not condemned.done()
+        commits[3].epoch = bench.world.view.broker_epoch = EPOCH + 1
+        await bench.world.clock.advance(1)
+        await commits[3].finish()
+        await bench.world.clock.settle()
+        assert _error(condemned) == "kafka_storage_error"
+        again = await bench.send(2)
+        await commits[4].finish()
+        await bench.world.clock.settle()
+        assert _error(again) == "kafka_storage_error"
+        assert bench.stored() == 1
 
 
 @pytest.mark.requirement("W7")
