@@ -23,7 +23,7 @@ FINAL = {AckType.GAP, AckType.ACCEPT, AckType.REJECT}
 KINDS = (*[AckType.ACCEPT] * 6, AckType.RELEASE, AckType.REJECT, AckType.RENEW, None, None)
 """None: it says nothing."""
 MEMBER_SECONDS = 2.5
-"""After a heartbeat it is a member for longer than this, whatever the clocks of the agents say."""
+"""After a heartbeat it is a member for longer than this, by the clock of each agent."""
 
 
 class ShareConsumer:

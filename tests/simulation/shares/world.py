@@ -30,7 +30,7 @@ AGENTS, CONSUMERS = 3, 3
 TROUBLED_SECONDS, CALM_SECONDS = 8.0, 60.0
 TIMEOUT_SECONDS, HASTY_SECONDS = 2.0, 0.25
 LOCK_HOLDS_SECONDS, LOCK_ENDED_SECONDS = 0.9, 1.2
-"""A lock of one second lasts at least and at most so long, whatever the clocks of owner and agent say."""
+"""A lock of one second lasts at least and at most so long, by the clocks of owner and agent."""
 
 
 class Attempt(NamedTuple):

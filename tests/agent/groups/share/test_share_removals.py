@@ -1,4 +1,4 @@
-"""Partitions of a share group that go or come again, or whose offsets change on demand: what is answered is stored."""
+"""Partitions of a share group that go or come again, or get other offsets on demand: what is answered is stored."""
 
 from __future__ import annotations
 
