@@ -47,7 +47,7 @@ class RequestedPartition(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """`key` is the partition's key if `error` is none, else -1; share/handlers.py keeps it where access is denied."""
+    """`key` is the partition's key if `error` is none, else -1."""
 
     key: int
     error: int = ErrorCode.none

@@ -62,6 +62,11 @@ class ShareHandlers:
         self._allowed, self._on_sent = allowed, on_sent
         self._returning: set[asyncio.Task[None]] = set()
 
+    @property
+    def sessions_bytes(self) -> int:
+        """The memory of all sessions, about."""
+        return self._sessions.in_use_bytes
+
     async def fetch(self, request: Request) -> Response:
         """API key 78."""
         schema, entity = decode(request)
@@ -147,13 +152,12 @@ class ShareHandlers:
             for ref, each in resolved.items()
             if not each.error and not (faults.get(ref) and ref not in wanted)
         }
-        if exchange.closes:  # what it acquired while it had READ is free, too
-            asks |= {ref: PartitionAsk(each.key) for ref, each in resolved.items() if each.error and each.key >= 0}
         answer: TurnAnswer | None = TurnAnswer()
         asked_at = self._clock.monotonic()
-        if asks:
+        if asks or exchange.closes:
             whole = _with(turn, list(asks.values()), closes=exchange.closes)
-            answer = await self._ask(whole, request.connection, request.received_at)
+            heard = await self._ask(whole, request.connection, request.received_at)
+            answer = heard if asks else answer  # a session that asked for nothing ends in any case
         if answer is not None and answer.error:
             if answer.error != NOT_KNOWN:
                 return ErrorCode(answer.error), {}
@@ -226,11 +230,11 @@ class ShareHandlers:
 
 
 def _judged(resolved: Resolved, code: int) -> Resolved:
-    """Return the partition, or the topic's code with the key: a denial even for a partition that does not exist, so
-    that the answer does not say how many a hidden topic has.
+    """Return the partition, or the topic's code: a denial even for a partition that does not exist, so that the answer
+    does not say how many a hidden topic has.
     """
     if code == ErrorCode.topic_authorization_failed or (code and not resolved.error):
-        return Resolved(-1 if resolved.error else resolved.key, code)
+        return Resolved(-1, code)
     return resolved
 
 
