@@ -53,12 +53,14 @@ class PartitionTurn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TurnAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """`error` refuses the whole turn: nothing was done."""
+    """`error` refuses the whole turn: nothing was done. `lock_ms`: how long records stay acquired. `waited_ms`: how
+    long the turn took at the owner before they were; 0 from an agent that does not say it."""
 
     error: int = 0
     partitions: list[PartitionTurn] = []
     lock_ms: int = 0
     read_committed: bool = False
+    waited_ms: int = 0
 
 
 _TURN = msgspec.msgpack.Decoder(ShareTurn)

@@ -193,6 +193,7 @@ def _share(of: _BrokerParts) -> ShareHandlers:
         sessions,
         of.parts.fetch.share_reader,
         AskShareOwner(of.cluster, of.parts.forward.links, of.parts.groups.share_owner),
+        of.clock,
         None if of.enforced is None else AllowedTopics(of.enforced, of.cluster),
     )
 

@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 
+from headrace.agent.fetch.share.handlers import ShareHandlers
 from headrace.agent.groups.claims import GroupClaims
 from headrace.agent.groups.share import share_partition
 from headrace.agent.groups.share.group_partitions import GroupPartitions
 from headrace.agent.groups.share.in_flight import InFlight, RangeState
 from headrace.agent.groups.share.owner import ShareOwner
 from headrace.agent.groups.share.share_partition import Acquired, AcquireLimits, SharePartition
+from headrace.agent.peers.share_turns import ShareTurn
 from headrace.metastore.api.read import ReadableEnds
 from headrace.metastore.share_states import KeptRange, encode_kept
+from headrace.protocol.request import ClientConnection
 from headrace.storage.errors import FencedError, HeadraceError
 from tests.agent.groups.fake_group_api import FakeGroupApi
+from tests.manual_clock import ManualClock
 from tests.planted import PlantedBugs, Report, Trial
 from tests.simulation.shares.cluster import Logs, View
 from tests.simulation.shares.world import simulate
@@ -167,7 +171,8 @@ def _later_changes_count_as_stored(right: Any) -> Any:
     async def write_once(self: GroupPartitions) -> bool:
         done: bool = await right(self)
         if done:
-            self._stored = {key: partition.changes for key, partition in self.group.partitions.items()}
+            for partition in self.group.partitions.values():
+                partition.stored_changes = partition.changes
         return done
 
     return write_once
@@ -177,11 +182,43 @@ def _acquired_unstored(right: Any) -> Any:
     """Records are given out again before it is stored that an attempt ended."""
 
     async def acquire(self: ShareOwner, owned: GroupPartitions, *rest: Any) -> Any:
-        stored, owned._stored = owned._stored, dict.fromkeys(owned.group.partitions, 1 << 60)
-        del stored
+        for partition in owned.group.partitions.values():
+            partition.stored_changes = 1 << 60
         return await right(self, owned, *rest)
 
     return acquire
+
+
+def _stored_by_key(right: Any) -> Any:
+    """What was stored of a partition that is gone counts for the one that comes under its key."""
+
+    def unstored(self: GroupPartitions, keys: Iterable[int]) -> list[int]:
+        most: dict[int, int] = self.__dict__.setdefault("most", {})
+        partitions = self.group.partitions
+        for key, each in partitions.items():
+            most[key] = each.stored_changes = max(most.get(key, 0), each.stored_changes)
+        return [key for key in keys if key in partitions and partitions[key].changes > most[key]]
+
+    return unstored
+
+
+def _returned_by_any_connection(right: Any) -> Any:
+    """An attempt that is over gives back what the member has by another connection."""
+
+    def give_back(self: ShareOwner, owned: GroupPartitions, turn: ShareTurn, client: ClientConnection) -> None:
+        for each in turn.returned:
+            client = self._connections.get((turn.group_id, turn.member_id, each.key), client)
+            right(self, owned, ShareTurn(turn.group_id, turn.member_id, returned=[each]), client)
+
+    return give_back
+
+
+def _agents_do_not_look_at_the_time(right: Any) -> Any:
+    def init(self: ShareHandlers, *args: Any) -> None:
+        right(self, *args)
+        self._clock = ManualClock()
+
+    return init
 
 
 _BUGS: dict[str, Plant] = {
@@ -205,6 +242,9 @@ _BUGS: dict[str, Plant] = {
     "the owner is ahead of the log": _replaced(Logs, "ends", _ahead_of_the_log),
     "changes during a write count as stored": _replaced(GroupPartitions, "_write_once", _later_changes_count_as_stored),
     "records are acquired from a state that is not stored": _replaced(ShareOwner, "_acquire", _acquired_unstored),
+    "stored changes are counted by key": _replaced(GroupPartitions, "unstored", _stored_by_key),
+    "a late return frees the next attempt": _replaced(ShareOwner, "_give_back", _returned_by_any_connection),
+    "records are sent after their lock": _replaced(ShareHandlers, "__init__", _agents_do_not_look_at_the_time),
     "late claims are not looked for": _replaced(GroupClaims, "to_look_at", lambda right: lambda self, now: []),
 }
 BUGS = PlantedBugs("share groups", most=2_000)

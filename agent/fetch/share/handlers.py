@@ -1,9 +1,10 @@
 """ShareFetch (78, versions 1-2) and ShareAcknowledge (79, versions 1-2).
 
 Place: between the listener and the owner of the group, which is asked once per request; then the read path.
-Invariant: a client gets records only of topics that it may read by the ACLs of the image at the time of the answer.
-What the owner gave and cannot be sent is given back at once; if that is lost, it is free when its lock expires. If it
-is not known what the owner did, the answer says so: the client asks again, and gets the records of this turn later.
+Invariant: a client gets records only of topics that it may read by the ACLs of the image at the time of the answer, and
+none of which the lock has ended by then: another member may have them. What the owner gave and cannot be sent is given
+back at once; if that is lost, it is free when its lock expires. If it is not known what the owner did, the answer says
+so: the client asks again, and gets the records of this turn later.
 Source: Kafka's message schemas, KIP-932, KIP-1206 (acquire modes), KIP-1222 (renew).
 """
 
@@ -26,6 +27,7 @@ from headrace.agent.fetch.share.sessions import ShareExchange, ShareRef, ShareSe
 from headrace.agent.peers.share_turns import PartitionAsk, PartitionTurn, Returned, ShareTurn, TurnAnswer
 from headrace.protocol.request import ClientConnection, Request, Response
 from headrace.protocol.typed import Schema, decode, reply
+from headrace.storage.clock import Clock
 
 NOT_KNOWN = ErrorCode.not_leader_or_follower
 """What a client gets when the owner's answer is lost: it looks for the leader, and asks again."""
@@ -51,11 +53,12 @@ class ShareHandlers:
         sessions: ShareSessions,
         reader: ShareReader,
         ask: AskOwner,
+        clock: Clock,
         allowed: AllowedTopics | None,
         on_sent: Callable[[str | None, int], None] = lambda zone, size_bytes: None,
     ) -> None:
         """`allowed`: None if ACLs are not enforced. `on_sent`: see FetchHandler."""
-        self._view, self._sessions, self._reader, self._ask = view, sessions, reader, ask
+        self._view, self._sessions, self._reader, self._ask, self._clock = view, sessions, reader, ask, clock
         self._allowed, self._on_sent = allowed, on_sent
         self._returning: set[asyncio.Task[None]] = set()
 
@@ -150,6 +153,7 @@ class ShareHandlers:
             if not each.error and not (faults.get(ref) and ref not in wanted)
         }
         answer: TurnAnswer | None = TurnAnswer()
+        asked_at = self._clock.monotonic()
         if asks or exchange.closes:
             whole = _with(turn, list(asks.values()), closes=exchange.closes)
             heard = await self._ask(whole, request.connection, request.received_at)
@@ -159,7 +163,7 @@ class ShareHandlers:
                 return ErrorCode(answer.error), {}
             answer = None
         turns = {} if answer is None else {each.key: each for each in answer.partitions}
-        deliveries = await self._read(request, turn, turns, max_bytes, memory, answer, resolved)
+        deliveries = await self._read(request, turn, turns, max_bytes, memory, answer, resolved, asked_at)
         parts: dict[ShareRef, tuple[PartitionTurn, ShareDelivery]] = {}
         for ref, each in resolved.items():
             if each.error:
@@ -187,16 +191,20 @@ class ShareHandlers:
         memory: ReplyClaim,
         answer: TurnAnswer | None,
         resolved: Mapping[ShareRef, Resolved],
+        asked_at: float,
     ) -> dict[int, ShareDelivery]:
-        """Read what was acquired; give back the rest."""
+        """Read what was acquired; give back the rest, and all of it if reading took longer than the lock."""
         acquired = {key: each.acquired for key, each in turns.items() if each.acquired}
         if answer is None or not acquired:
             return {}
+        whole = {key: [Returned(key, first, last) for first, last, _ in each] for key, each in acquired.items()}
         try:
             deliveries = await self._reader.read(acquired, max_bytes, memory, committed=answer.read_committed)
         except BaseException:
-            self._return(request, turn, [Returned(k, a, b) for k, each in acquired.items() for a, b, _ in each])
+            self._return(request, turn, [each for one in whole.values() for each in one])
             raise
+        if self._clock.monotonic() >= asked_at + (answer.waited_ms + answer.lock_ms) / 1000:
+            deliveries = {key: ShareDelivery(returned=returned) for key, returned in whole.items()}
         if self._allowed is not None:
             codes = self._allowed.codes(request, (topic for topic, _ in resolved))
             refs = {each.key: ref for ref, each in resolved.items()}

@@ -67,6 +67,10 @@ class LogEndsOfIndex:
             return await self._since(keys, self._feed.database_now_ms() - duration)
         return await self._special(keys, OffsetKind.EARLIEST if reset == "earliest" else OffsetKind.LATEST)
 
+    async def high_watermarks(self, keys: Collection[int]) -> dict[int, int]:
+        """Partition key -> its high watermark; those that are gone are left out. HeadraceError if it is not known."""
+        return await self._special(keys, OffsetKind.LATEST)
+
     @contextmanager
     def watch(self, keys: Collection[int]) -> Iterator[Waiter]:
         """A waiter that hears of new records in these partitions."""

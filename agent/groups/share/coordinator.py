@@ -55,7 +55,7 @@ class ShareGroups:
     def restore(self, group_id: str, now: float, record: GroupRecord | None) -> tuple[ShareGroup, list[GroupEffect]]:
         """A coordinated.Restore."""
         group = ShareGroup(group_id, lambda: self.rules.size_max, lambda: self.rules.of(group_id), self.topics)
-        group.on_rebalance = self._on_rebalance
+        group.on_rebalance, group.followed = self._on_rebalance, self._cluster.image
         if record is not None:
             group.restore(now, record)
         return group, []

@@ -12,7 +12,7 @@ Source: KIP-932, Kafka's GroupMetadataManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
@@ -43,6 +43,7 @@ from headrace.agent.groups.share.share_values import (
     ShareTopics,
 )
 from headrace.metastore.api.groups import GroupKind, GroupRecord
+from headrace.metastore.keys import split_partition_key
 from headrace.metastore.log.image import MetadataImage
 
 SHARE_PARTITION_BYTES = 704
@@ -72,6 +73,10 @@ class ShareGroup:
         """Called when records became available, or the group ended."""
         self.on_deleted: Callable[[], None] = lambda: None
         """Called when the group was deleted on demand, before it ends."""
+        self.on_gone: Callable[[Collection[int]], None] = lambda keys: None
+        """Called with the keys of partitions that were removed."""
+        self.followed = MetadataImage()
+        """The image by which gone partitions were looked for last."""
         self.on_rebalance: Callable[[], None] = lambda: None
         """Called with each new group epoch."""
         self.is_dead = False
@@ -135,7 +140,17 @@ class ShareGroup:
         return frozenset[str]().union(*(each.topic_names for each in self.members.values()))
 
     def metadata_changed(self, now: float, image: MetadataImage) -> list[GroupEffect]:
-        """The next heartbeat is judged by the new topics."""
+        """Forget partitions that are gone: that the image before had, and this one has not. One that neither has is
+        newer: an image may be behind what the group has loaded. The next heartbeat is judged by the new topics.
+        """
+        before, self.followed = self.followed, image
+        if before.topics_by_number is image.topics_by_number:
+            return []
+        gone = [key for key in self.partitions if _has(before, key) and not _has(image, key)]
+        for key in gone:
+            del self.partitions[key]
+        if gone:
+            self.on_gone(gone)
         return []
 
     def tick(self, now: float) -> list[GroupEffect]:
@@ -298,3 +313,9 @@ class ShareGroup:
         if self._outbox.has_news and not self.is_dead:
             self.state_name = self._state()
         return self._outbox.drain()
+
+
+def _has(image: MetadataImage, key: int) -> bool:
+    number, index = split_partition_key(key)
+    topic = image.topics_by_number.get(number)
+    return topic is not None and topic.has(index)

@@ -59,16 +59,23 @@ class GroupPartitions:
         """Partition key -> what is stored for certain: members may have heard of it."""
         self._loading = asyncio.Lock()
         self._is_loaded = False
-        self._stored: dict[int, int] = {}
-        """Partition key -> the changes of it that are stored."""
         self._writing: asyncio.Task[None] | None = None
         self._revision = 0
         """Of the last write. One with an unknown outcome may arrive after a later one."""
+        self._is_stopped = False
 
     @property
     def is_over(self) -> bool:
-        """Whether another agent, or another group, continues."""
-        return self.group.is_dead or not self._groups.is_current(self.held) or self.held.group is not self.group
+        """Whether another agent, or another group, continues, or the next claim."""
+        is_current = self._groups.is_current(self.held) and self.held.group is self.group
+        return self._is_stopped or self.group.is_dead or not is_current
+
+    def stop(self) -> bool:
+        """Write nothing any more. Return whether nothing was ever written under this claim, so that none is under way:
+        what earlier claims wrote is fenced.
+        """
+        self._is_stopped = True
+        return not self._revision
 
     async def ready(self, keys: Collection[int], logs: ShareLogs) -> dict[int, ErrorCode]:
         """Load or begin what is not here yet. Return why some cannot be used. HeadraceError if it is not known."""
@@ -92,19 +99,31 @@ class GroupPartitions:
     def unstored(self, keys: Iterable[int]) -> list[int]:
         """Return those with changes that are not stored."""
         partitions = self.group.partitions
-        return [key for key in keys if key in partitions and partitions[key].changes > self._stored.get(key, 0)]
+        return [key for key in keys if key in partitions and partitions[key].changes > partitions[key].stored_changes]
 
     async def store(self, keys: Iterable[int]) -> bool:
         """Return once what changed in these partitions before the call is stored; False if it never will be."""
         partitions = self.group.partitions
         wanted = {key: partitions[key].changes for key in self.unstored(keys)}
-        while any(key in partitions and self._stored.get(key, 0) < changes for key, changes in wanted.items()):
+
+        def is_waiting(key: int, changes: int) -> bool:
+            now = partitions.get(key)  # maybe another one: altered, or begun again after it was gone
+            return now is not None and now.stored_changes < min(changes, now.changes)
+
+        while any(is_waiting(key, changes) for key, changes in wanted.items()):
             if self.is_over:
                 return False
             if self._writing is None:
                 self._writing = asyncio.create_task(self._write())
             await asyncio.wait([self._writing])
         return not self.is_over
+
+    async def not_stored(self, keys: Iterable[int]) -> list[int]:
+        """Return, once what changed in these partitions before the call is stored, those of which it never will be."""
+        before = {key: self.group.partitions.get(key) for key in keys}
+        if not await self.store(before):
+            return list(before)
+        return [key for key, each in before.items() if each is None or self.group.partitions.get(key) is not each]
 
     async def _load(self) -> None:
         began = self._clock.monotonic()
@@ -151,6 +170,8 @@ class GroupPartitions:
                 continue
             reset = EARLIEST if len(new) < len(every) else self.group.configs().offset_reset
             begins = await logs.beginnings(new, reset)
+            if self.is_over:
+                break
             rows = [StoredSharePartition(key, at, encode_kept(())) for key, at in sorted(begins.items())]
             stored = await self._send(rows) if rows else []
             if self.is_over:
@@ -191,12 +212,9 @@ class GroupPartitions:
 
     async def _write_once(self) -> bool:
         """Write all that changed. False if it has to be repeated."""
-        group = self.group
-        changed = {key: group.partitions[key].changes for key in sorted(self.unstored(group.partitions))}
-        rows = [
-            StoredSharePartition(key, group.partitions[key].start, encode_kept(group.partitions[key].kept()))
-            for key in changed
-        ]
+        partitions = self.group.partitions
+        changed = [(key, partitions[key], partitions[key].changes) for key in sorted(self.unstored(partitions))]
+        rows = [StoredSharePartition(key, each.start, encode_kept(each.kept())) for key, each, _ in changed]
         began = self._clock.monotonic()
         try:
             stored = await self._send(rows)
@@ -205,10 +223,11 @@ class GroupPartitions:
             self._groups.drop(self.held)
             return True
         except HeadraceError as error:
-            logger.warning("share group not stored: group=%s partitions=%d error=%s", group.group_id, len(rows), error)
+            group_id = self.group.group_id
+            logger.warning("share group not stored: group=%s partitions=%d error=%s", group_id, len(rows), error)
             return False
-        self._stored |= changed
-        for row, is_there in zip(rows, stored, strict=True):
-            if not is_there:  # it was deleted
-                group.partitions.pop(row.partition_key, None)
+        for (key, each, changes), is_there in zip(changed, stored, strict=True):
+            each.stored_changes = changes
+            if not is_there and partitions.get(key) is each:  # it was deleted; one that has its key now is another
+                del partitions[key]
         return True

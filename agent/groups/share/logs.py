@@ -40,5 +40,10 @@ class ShareLogs(Protocol):
         out. HeadraceError if it is not known.
         """
 
+    async def high_watermarks(self, keys: Collection[int]) -> dict[int, int]:
+        """Partition key -> its high watermark as the primary has it; those that are gone are left out. HeadraceError if
+        it is not known.
+        """
+
     def watch(self, keys: Collection[int]) -> AbstractContextManager[ShareWaiter]:
         """A waiter that hears of new records in these partitions."""

@@ -96,6 +96,7 @@ class ShareOwner:
 
     async def turn(self, turn: ShareTurn, client: ClientConnection) -> TurnAnswer:
         """Take one turn for a client of this agent, or of the agent that forwards it."""
+        asked_at = self._clock.monotonic()
         owned = await self._find(turn.group_id)
         if isinstance(owned, ErrorCode):
             return TurnAnswer(owned)
@@ -110,13 +111,12 @@ class ShareOwner:
             return TurnAnswer(NOT_OWNER)
         gone = [key for key in keys if key not in owned.group.partitions]
         codes = dict.fromkeys(gone, ErrorCode.unknown_topic_or_partition) | codes
-        self._give_back(owned, turn)
+        self._give_back(owned, turn, client)
         ack_codes = await self._acknowledge(owned, turn)
         if turn.closes:
             self._release(self._connections.end_session(client, turn.group_id, turn.member_id))
-        acknowledged = [key for key, code in ack_codes.items() if code is ErrorCode.none]
-        if acknowledged and not await owned.store(acknowledged):
-            ack_codes = dict.fromkeys(ack_codes, NOT_OWNER)
+        if applied := [key for key, code in ack_codes.items() if code is ErrorCode.none]:
+            ack_codes |= dict.fromkeys(await owned.not_stored(applied), NOT_OWNER)
         wanted = [each.key for each in turn.partitions if each.wants and each.key not in codes]
         acquired: dict[int, list[Acquired]] = {}
         if wanted and not turn.closes and turn.max_records > 0 and not owned.is_over:
@@ -127,7 +127,7 @@ class ShareOwner:
         elif owned.is_over:
             codes = dict.fromkeys(keys, NOT_OWNER)
         self._measure(owned.group)
-        return self._answer(owned, turn, codes, ack_codes, acquired)
+        return self._answer(owned, turn, codes, ack_codes, acquired, self._clock.monotonic() - asked_at)
 
     # -- the group
 
@@ -151,6 +151,7 @@ class ShareOwner:
                 self._metrics,
             )
             group.on_freed, group.on_deleted = partial(self._freed, group), partial(self.forget, owned)
+            group.on_gone = partial(self._gone, owned)
         return owned
 
     def drop(self, owned: GroupPartitions) -> None:
@@ -196,6 +197,13 @@ class ShareOwner:
             ranges = sum(len(each.ranges) for each in group.partitions.values())
             self.memory.measured(group.group_id, group.address, ranges)
 
+    def _gone(self, owned: GroupPartitions, keys: Iterable[int]) -> None:
+        """Partitions were removed: what the group had done there is of no use, and its memory is free."""
+        for key in keys:
+            owned.states.pop(key, None)
+        self._measure(owned.group)
+        self._changed(owned)
+
     def _is_lost(self, owned: GroupPartitions) -> bool:
         return owned.is_over or self._groups.lost(owned.held) is not ErrorCode.none
 
@@ -225,13 +233,15 @@ class ShareOwner:
             self._changed(owned)
         return codes
 
-    def _give_back(self, owned: GroupPartitions, turn: ShareTurn) -> None:
+    def _give_back(self, owned: GroupPartitions, turn: ShareTurn, client: ClientConnection) -> None:
+        """Late returns free nothing: the member has the records again by another connection. Aborted ones are done."""
         returned: defaultdict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
         for each in turn.returned:
             returned[each.key, each.is_done].append((each.first, each.last))
         for (key, is_done), ranges in returned.items():
             partition = owned.group.partitions.get(key)
-            if partition is not None:
+            is_late = self._connections.get((turn.group_id, turn.member_id, key)) is not client
+            if partition is not None and (is_done or not is_late):
                 partition.give_back(turn.member_id, ranges, is_done=is_done)
         if turn.returned:
             self._changed(owned)
@@ -355,7 +365,9 @@ class ShareOwner:
         codes: dict[int, ErrorCode],
         ack_codes: dict[int, ErrorCode],
         acquired: dict[int, list[Acquired]],
+        waited: float,
     ) -> TurnAnswer:
+        """Return it with what was acquired just now, after `waited` seconds."""
         configs = owned.group.configs()
 
         def one(ask: PartitionAsk) -> PartitionTurn:
@@ -365,7 +377,7 @@ class ShareOwner:
             )
 
         lock_ms = int(configs.limits.lock_seconds * 1000)
-        return TurnAnswer(0, list(map(one, turn.partitions)), lock_ms, configs.read_committed)
+        return TurnAnswer(0, list(map(one, turn.partitions)), lock_ms, configs.read_committed, int(waited * 1000))
 
 
 def _rotated(keys: Sequence[int], first: int) -> list[int]:

@@ -26,6 +26,10 @@ from headrace.storage.errors import HeadraceError
 logger = logging.getLogger(__name__)
 
 
+CLAIMS = 5
+"""How many claims a deletion tries while clients that are no members any more still write."""
+
+
 class ShareOffset(NamedTuple):
     """An offset in one partition. `lag`: records from the start on that are not done; -1 if it is not known."""
 
@@ -66,28 +70,54 @@ class ShareOffsets:
         return found
 
     async def alter(self, group_id: str, starts: Mapping[int, int]) -> dict[int, ErrorCode] | ErrorCode:
-        """Begin at these offsets, also if there is no such group yet, as in Kafka. Each partition's code."""
+        """Begin at these offsets, also if there is no such group yet, as in Kafka. Each partition's code.
+
+        An offset beyond the high watermark counts as that: the next owner would take it so.
+        """
         owned = await self._loaded(group_id, create=bool(starts))
         if isinstance(owned, ErrorCode):
             return owned
+        try:
+            starts = await self._within_the_logs(starts)
+        except HeadraceError as error:
+            logger.warning("share offsets not altered: group=%s error=%s", group_id, error)
+            return ErrorCode(coordinator_error(error))
+        if owned.is_over:
+            return ErrorCode.not_coordinator
         if owned.group.state_name != EMPTY:
             return ErrorCode.non_empty_group
         for key, start in starts.items():
-            before = owned.group.partitions.get(key)
             partition = owned.group.partitions[key] = owned.new_partition(start)
-            partition.changes = 1 + (0 if before is None else before.changes)
+            partition.changes = 1
         if not await owned.store(starts):
             return ErrorCode.not_coordinator
         gone = ErrorCode.unknown_topic_or_partition
         return {key: ErrorCode.none if key in owned.group.partitions else gone for key in starts}
 
+    async def _within_the_logs(self, starts: Mapping[int, int]) -> Mapping[int, int]:
+        """Return them with none beyond its high watermark. HeadraceError if that is not known."""
+        if self._owner.logs is None or not starts:
+            return starts
+        ends = await self._owner.logs.high_watermarks(starts)
+        return {key: min(start, ends.get(key, start)) for key, start in starts.items()}
+
     async def delete(self, group_id: str, keys: Collection[int]) -> ErrorCode:
-        """Forget what the group has done in these partitions."""
-        owned = await self._loaded(group_id)
-        if isinstance(owned, ErrorCode):
-            return owned
-        if owned.group.state_name != EMPTY:
-            return ErrorCode.non_empty_group
+        """Forget what the group has done in these partitions. A write that is under way would bring it back, and one
+        with an unknown outcome may arrive later: the deletion is the first write of a claim.
+        """
+        for _ in range(CLAIMS):
+            owned = await self._loaded(group_id)
+            if isinstance(owned, ErrorCode):
+                return owned
+            if owned.group.state_name != EMPTY:
+                return ErrorCode.non_empty_group
+            if owned.stop():
+                return await self._delete(owned, keys)
+            self._owner.drop(owned)
+        return ErrorCode.coordinator_load_in_progress
+
+    async def _delete(self, owned: GroupPartitions, keys: Collection[int]) -> ErrorCode:
+        group_id = owned.group.group_id
         try:
             await self._api.delete_offsets(group_id, owned.held.epoch, sorted(keys))
             self._owner.forget(owned, keys)

@@ -84,6 +84,8 @@ class SharePartition:
         self.start = self.end = start
         self.changes = 0
         """Rises with each change that has to be stored."""
+        self.stored_changes = 0
+        """How many of them are stored, as group_partitions.py knows."""
         self._ranges: list[InFlight] = []
         self._first_available: int | None = None
         self._next_deadline: float | None = None

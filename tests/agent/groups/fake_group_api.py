@@ -92,9 +92,10 @@ class FakeGroupApi:
         for offsets in self.offsets.values():
             for key in keys:
                 offsets.pop(key, None)
-        for shares in self.shares.values():
+        for group_id, shares in self.shares.items():
             for key in keys:
                 shares.pop(key, None)
+                self.share_revisions.pop((group_id, key), None)
 
     def saved(self, group_id: str) -> SavedGroup:
         """Return what a classic group's coordinator saved last."""
@@ -205,6 +206,7 @@ class FakeGroupApi:
         for key in partition_keys:
             self.offsets[group_id].pop(key, None)
             self.shares[group_id].pop(key, None)
+            self.share_revisions.pop((group_id, key), None)
         self._end("delete_offsets")
 
     async def store_share_partitions(

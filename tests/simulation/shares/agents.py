@@ -1,11 +1,13 @@
 """Agents of a share schedule as processes: the real groups, owner, sessions and handlers, on simulated surroundings.
 
 Fault model: a process is killed between any two steps and started again; it is paused for longer than its lease, and
-continues as if nothing had happened; what it reads of a log may be less than it asked for, or fail.
+continues as if nothing had happened; what it reads of a log may be less than it asked for, or fail, or come after the
+lock of the records has ended.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import random
 from collections.abc import Mapping, Sequence
@@ -26,7 +28,7 @@ from headrace.agent.serve.share_asking import AskShareOwner
 from headrace.config.settings import Settings
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.errors import READ_FAILED
-from headrace.protocol.request import ClientConnection, RequestHandler
+from headrace.protocol.request import ClientConnection, Request, RequestHandler, Response
 from tests.simulation.clocks import CLOCK_RATES, SimulatedClock
 from tests.simulation.loop import OWNER
 from tests.simulation.shares.cluster import Logs, SimulatedLinks, StoreLine, View
@@ -50,8 +52,8 @@ SETTINGS = Settings(
 class _Reader:
     """Takes the place of ShareReader, which has its own tests: sometimes it cannot read, or not all."""
 
-    def __init__(self, world: ShareWorld) -> None:
-        self._world = world
+    def __init__(self, world: ShareWorld, owner: int) -> None:
+        self._world, self._slow = world, random.Random(f"{world.seed} reads {owner}")
 
     async def read(
         self,
@@ -62,6 +64,8 @@ class _Reader:
         committed: bool,
     ) -> dict[int, ShareDelivery]:
         await self._world.pause((0.0005, 0.02))
+        if self._slow.random() < self._world.trouble(0.1):
+            await asyncio.sleep(self._slow.uniform(0.05, 1.9))
         return {key: self._part(key, ranges) for key, ranges in acquired.items()}
 
     def _part(self, key: int, ranges: Sequence[AcquiredRange]) -> ShareDelivery:
@@ -95,21 +99,29 @@ class Process:
 
         async def seen(*args: Any) -> dict[int, list[Acquired]]:
             got = await acquire(*args)
-            world.acquired(agent.node_id, got)
+            world.acquired(agent.node_id, args[1].member_id, args[0].held.epoch, got)
             return got
+
+        async def fetch(request: Request) -> Response:
+            response = await shares.fetch(request)
+            for topic in cast(Any, response.entity).responses:
+                for part in topic.partitions:
+                    world.sent(cast(Any, request.entity).member_id, part.partition_index, part.acquired_records)
+            return response
 
         owner_of_shares._acquire = seen  # type: ignore[method-assign, assignment]
         links = cast(Links, SimulatedLinks(world, self))
         shares = ShareHandlers(
             self.view,
             ShareSessions(lambda: 100),
-            cast(ShareReader, _Reader(world)),
+            cast(ShareReader, _Reader(world, owner)),
             AskShareOwner(self.view, links, owner_of_shares),
+            self.clock,
             None,
         )
         self.handlers: dict[int, RequestHandler] = {
             ApiKey.SHARE_GROUP_HEARTBEAT: self.requests.handlers[ApiKey.SHARE_GROUP_HEARTBEAT],
-            ApiKey.SHARE_FETCH: shares.fetch,
+            ApiKey.SHARE_FETCH: fetch,
             ApiKey.SHARE_ACKNOWLEDGE: shares.acknowledge,
         }
 

@@ -3,7 +3,8 @@
 Fault model: an agent's picture of the others lags; its lease runs out while it is paused; a call to the metastore fails
 before it was made, or its answer is lost, or it is made later although its caller got an error; a killed process's
 calls still arrive. A turn for another agent is lost before or after it was taken. Ends of logs are known late, never
-early.
+early. A partition is removed and comes again under its key, as when its topic halves and doubles: it continues at the
+offset where it ended.
 """
 
 from __future__ import annotations
@@ -52,12 +53,7 @@ class Registry:
         self._heard: dict[int, float] = {}
         self._next = 100
         topic = TopicImage(TOPIC_ID, NUMBER, TOPIC, 2, 2, (0, 0))
-        self._base = MetadataImage(
-            topics_by_name=MappingProxyType({TOPIC: topic}),
-            topics_by_id=MappingProxyType({TOPIC_ID: topic}),
-            topics_by_number=MappingProxyType({NUMBER: topic}),
-            features=MappingProxyType({SHARE_VERSION: FeatureRange(0, 1)}),
-        )
+        self._whole, self._half = _image_of(topic), _image_of(replace(topic, removed=frozenset({1})))
 
     def is_live(self, node_id: int, broker_epoch: int) -> bool:
         """Return whether the registration counts, by the clock of the metastore: longer than the agent believes."""
@@ -80,7 +76,17 @@ class Registry:
             for node_id, epoch in self._epochs.items()
             if self.is_live(node_id, epoch)
         }
-        return replace(self._base, agents=MappingProxyType(agents), offset=self._next)
+        base = self._half if self._world.removed else self._whole
+        return replace(base, agents=MappingProxyType(agents), offset=self._next)
+
+
+def _image_of(topic: TopicImage) -> MetadataImage:
+    return MetadataImage(
+        topics_by_name=MappingProxyType({TOPIC: topic}),
+        topics_by_id=MappingProxyType({TOPIC_ID: topic}),
+        topics_by_number=MappingProxyType({NUMBER: topic}),
+        features=MappingProxyType({SHARE_VERSION: FeatureRange(0, 1)}),
+    )
 
 
 class View:
@@ -202,12 +208,21 @@ class Logs:
         if world.rng.random() < world.trouble(0.03):
             return dict.fromkeys(offsets, ErrorCode.kafka_storage_error)
         seen = world.loop.time() - (world.rng.uniform(0, 0.3) if world.is_troubled else 0.0)
-        return {key: ReadableEnds(world.logs[key].start, world.logs[key].end_at(seen)) for key in offsets}
+        return {
+            key: ErrorCode.unknown_topic_or_partition
+            if key in world.removed
+            else ReadableEnds(world.logs[key].start, world.logs[key].end_at(seen))
+            for key in offsets
+        }
 
     async def beginnings(self, keys: Collection[int], reset: str) -> dict[int, int]:
         await self._world.pause(LATENCY)
-        logs = self._world.logs
-        return {key: logs[key].start if reset == "earliest" else logs[key].end for key in keys}
+        logs = {key: log for key, log in self._world.logs.items() if key not in self._world.removed}
+        return {key: logs[key].start if reset == "earliest" else logs[key].end for key in keys if key in logs}
+
+    async def high_watermarks(self, keys: Collection[int]) -> dict[int, int]:
+        await self._world.pause(LATENCY)
+        return {key: self._world.logs[key].end for key in keys if key not in self._world.removed}
 
     @contextmanager
     def watch(self, keys: Collection[int]) -> Iterator[Waiter]:

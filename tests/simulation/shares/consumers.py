@@ -22,6 +22,8 @@ Held = dict[tuple[int, int], int]
 FINAL = {AckType.GAP, AckType.ACCEPT, AckType.REJECT}
 KINDS = (*[AckType.ACCEPT] * 6, AckType.RELEASE, AckType.REJECT, AckType.RENEW, None, None)
 """None: it says nothing."""
+MEMBER_SECONDS = 2.5
+"""After a heartbeat it is a member for longer than this, by the clock of each agent."""
 
 
 class ShareConsumer:
@@ -31,7 +33,7 @@ class ShareConsumer:
         self._world, self.name, self._is_careful = world, name, is_careful
         self._rng = random.Random(world.rng.getrandbits(64))
         self._held: Held = {}
-        self._joined = False
+        self._joined, self._member_until = False, 0.0
 
     async def run(self) -> None:
         """Until the schedule is calm, or everything is done."""
@@ -46,7 +48,9 @@ class ShareConsumer:
         return self._world.is_done() if self._is_careful else self._world.is_calm
 
     async def _heartbeat(self, epoch: int) -> bool:
-        line = self._world.to_coordinator(self._rng)
+        line, asked_at = self._world.to_coordinator(self._rng), self._world.loop.time()
+        if epoch < 0:
+            self._world.given_up(self.name)
         make = schema(ApiKey.SHARE_GROUP_HEARTBEAT, 1).request_type
         answer = await line.ask(
             ApiKey.SHARE_GROUP_HEARTBEAT,
@@ -61,6 +65,7 @@ class ShareConsumer:
         )
         line.close()
         self._joined = answer is not None and answer.error_code == 0 and epoch >= 0
+        self._member_until = asked_at + MEMBER_SECONDS if self._joined else 0.0
         return self._joined
 
     async def _session(self) -> None:
@@ -112,6 +117,8 @@ class ShareConsumer:
         )
         topics = (types.FetchTopic(topic_id=TOPIC_ID, partitions=partitions),) if partitions else ()
         self._sent(acks)
+        if epoch < 0:
+            self._world.given_up(self.name)
         answer = await line.ask(
             ApiKey.SHARE_FETCH,
             2,
@@ -138,8 +145,9 @@ class ShareConsumer:
                     self._answered({ref: kind for ref, kind in acks.items() if ref[0] == part.partition_index})
                 for each in part.acquired_records:
                     for offset in range(each.first_offset, each.last_offset + 1):
-                        self._held[part.partition_index, offset] = each.delivery_count
-                        self._world.delivered(self.name, part.partition_index, offset)
+                        ref = part.partition_index, offset
+                        self._held[ref] = each.delivery_count
+                        self._world.delivered(self.name, line, ref, each.delivery_count, self._member_until)
         return True
 
     async def _acknowledge(self, line: Line, epoch: int, acks: dict[tuple[int, int], AckType], renews: bool) -> bool:
@@ -173,6 +181,7 @@ class ShareConsumer:
         for ref, kind in acks.items():
             if kind is not AckType.RENEW:
                 self._held.pop(ref, None)
+                self._world.holds.pop(ref, None)
             if kind in FINAL:
                 self._world.finals_sent.add(ref)
 

@@ -2,8 +2,9 @@
 
 For some seconds things go wrong; then all is calm, and one careful consumer reads what is left. Checked (X12): no
 record is acquired after a client heard that its acceptance was applied; none is acquired more often than the limit and
-the changes of the owner allow; each one from the group's beginning on is acknowledged finally by a client, or its
-attempts are used up; and nothing is stuck once all is calm.
+the changes of the owner allow; none is acquired from a client that has it, and none is sent after its lock has ended;
+each one from the group's beginning on is acknowledged finally by a client, or its attempts are used up; and nothing is
+stuck once all is calm.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from headrace.agent.groups.share.share_partition import Acquired
 from headrace.protocol.request import ClientConnection, Request
@@ -27,7 +28,25 @@ from tests.simulation.shares.consumers import ShareConsumer
 T = TypeVar("T")
 AGENTS, CONSUMERS = 3, 3
 TROUBLED_SECONDS, CALM_SECONDS = 8.0, 60.0
-TIMEOUT_SECONDS = 2.0
+TIMEOUT_SECONDS, HASTY_SECONDS = 2.0, 0.25
+LOCK_HOLDS_SECONDS, LOCK_ENDED_SECONDS = 0.9, 1.2
+"""A lock of one second lasts at least and at most so long, by the clocks of owner and agent."""
+
+
+class Attempt(NamedTuple):
+    """A record was acquired at this time, from the owner with this epoch of its claim."""
+
+    at: float
+    epoch: int
+
+
+class Hold(NamedTuple):
+    """A client has a record for as long as this, unless it says or does something before."""
+
+    name: str
+    line: Line
+    epoch: int
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +67,7 @@ class Line:
     def __init__(self, world: ShareWorld, process: Process | None, number: int) -> None:
         self._world, self._process = world, process
         self.connection = ClientConnection(number, f"client{number}:1")
+        self._patience = random.Random(f"{world.seed} line {number}")
         self.is_closed = process is None
         if process is not None:
             process.agent.clients.append(self.connection)
@@ -67,7 +87,8 @@ class Line:
             await asyncio.sleep(world.rng.uniform(0, 0.3))
             self.close()  # it hangs up
             return None
-        await asyncio.wait([work], timeout=TIMEOUT_SECONDS)
+        is_hasty = self._patience.random() < world.trouble(0.5)
+        await asyncio.wait([work], timeout=HASTY_SECONDS if is_hasty else TIMEOUT_SECONDS)
         await world.pause(LATENCY)
         if not work.done() or world.rng.random() < world.trouble(0.04):
             self.close()
@@ -76,6 +97,11 @@ class Line:
             world.report(f"a request failed: {error!r}")
             return None
         return work.result().entity
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client has not hung up, and the agent runs."""
+        return not self.is_closed and self._process is not None and self._process.agent.process is self._process
 
     def close(self) -> None:
         """The agent learns of it a little later, if it still runs."""
@@ -106,6 +132,11 @@ class ShareWorld:
         self.delivered_to: Counter[tuple[int, int]] = Counter()
         self.changes_before: dict[tuple[int, int], int] = {}
         """Changes of the owner before a record was acquired for the first time."""
+        self.attempts: dict[tuple[int, int, str, int], Attempt] = {}
+        """(partition index, offset, member, number of the attempt) -> the newest of these."""
+        self.holds: dict[tuple[int, int], Hold] = {}
+        self.removed: set[int] = set()
+        """Keys of partitions that are not there now."""
         self.first: dict[int, int] = {}
         self.kills = 0
         self._connections = 0
@@ -180,14 +211,29 @@ class ShareWorld:
 
     # -- what is checked
 
-    def acquired(self, node_id: int, got: Mapping[int, Sequence[Acquired]]) -> None:
-        """The owner gave these to a member."""
+    def acquired(self, node_id: int, member_id: str, epoch: int, got: Mapping[int, Sequence[Acquired]]) -> None:
+        """The owner, with this epoch of its claim, gave these to a member."""
         for key, ranges in got.items():
             index = KEYS.index(key)
             for each in ranges:
                 self.first[index] = min(self.first.get(index, each.first), each.first)
                 for offset in range(each.first, each.last + 1):
                     self._one_acquired(node_id, (index, offset), each.tries)
+                    self._check_the_hold((index, offset), epoch)
+                    self.attempts[index, offset, member_id, each.tries] = Attempt(self.loop.time(), epoch)
+
+    def _check_the_hold(self, ref: tuple[int, int], epoch: int) -> None:
+        hold = self.holds.pop(ref, None)
+        if hold is not None and hold.epoch == epoch and self.loop.time() < hold.until and hold.line.is_open:
+            self.report(f"acquired from a client that has it: {ref} until={hold.until:.3f}")
+
+    def sent(self, member_id: str, index: int, ranges: Sequence[Any]) -> None:
+        """An agent answers with acquired records."""
+        for each in ranges:
+            for offset in range(each.first_offset, each.last_offset + 1):
+                attempt = self.attempts[index, offset, member_id, each.delivery_count]
+                if self.loop.time() > attempt.at + LOCK_ENDED_SECONDS:
+                    self.report(f"sent after its lock had ended: {(index, offset)} acquired={attempt.at:.3f}")
 
     def _one_acquired(self, node_id: int, ref: tuple[int, int], tries: int) -> None:
         self.note("acquired", node_id, ref, tries)
@@ -207,13 +253,19 @@ class ShareWorld:
         self.note("answered", name, ref)
         self.done_at.setdefault(ref, self.loop.time())
 
-    def delivered(self, name: str, index: int, offset: int) -> None:
-        self.note("delivered", name, index, offset)
-        ref = (index, offset)
+    def delivered(self, name: str, line: Line, ref: tuple[int, int], tries: int, until: float) -> None:
+        """A client has it. `until`: it is a member for at least so long."""
+        self.note("delivered", name, *ref)
+        attempt = self.attempts[(*ref, name, tries)]
+        self.holds[ref] = Hold(name, line, attempt.epoch, min(attempt.at + LOCK_HOLDS_SECONDS, until))
         self.delivered_to[ref] += 1
         changes = self.owner_changes() - self.changes_before[ref]
         if self.delivered_to[ref] > ATTEMPTS + changes:
             self.report(f"too many deliveries: {ref} deliveries={self.delivered_to[ref]} changes={changes}")
+
+    def given_up(self, name: str) -> None:
+        """The client is about to end its session, or to leave."""
+        self.holds = {ref: hold for ref, hold in self.holds.items() if hold.name != name}
 
     def owner_changes(self) -> int:
         """Return how often the group was claimed, after the first time."""
@@ -221,9 +273,12 @@ class ShareWorld:
         return 0 if group is None else group.epoch - 1
 
     def is_done(self) -> bool:
-        """Return whether the group has come to the ends of the logs, as it is stored."""
+        """Return whether the group has come to the ends of the logs, as it is stored. Of a partition that came again
+        and is empty nothing need be stored.
+        """
         rows = self.store.shares[GROUP]
-        return all(key in rows and rows[key].start_offset >= self.logs[key].end for key in KEYS)
+        starts = {key: rows[key].start_offset if key in rows else self.logs[key].start for key in KEYS}
+        return all(start >= self.logs[key].end for key, start in starts.items())
 
     def _check_the_end(self) -> None:
         if not self.is_done():
@@ -243,10 +298,11 @@ class ShareWorld:
         for agent in self.agents:
             agent.boot()
         await asyncio.sleep(0.3)
-        nemesis, producing = self.spawn(self._disturb()), self.spawn(self._produce())
+        nemesis, scaling, producing = map(self.spawn, (self._disturb(), self._scale(), self._produce()))
         consumers = [self.spawn(ShareConsumer(self, f"c{number}").run()) for number in range(CONSUMERS)]
         await asyncio.sleep(TROUBLED_SECONDS)
         nemesis.cancel()
+        scaling.cancel()
         self.is_troubled, self.is_calm = False, True
         self.note("calm")
         await producing
@@ -258,8 +314,11 @@ class ShareWorld:
     async def _produce(self) -> None:
         while not self.is_calm:
             await asyncio.sleep(self.rng.expovariate(8))
-            log = self.logs[self.rng.choice(KEYS)]
-            log.ends.append((self.loop.time(), log.end + self.rng.randint(1, 4)))
+            key, count = self.rng.choice(KEYS), self.rng.randint(1, 4)
+            if key in self.removed:
+                continue
+            log = self.logs[key]
+            log.ends.append((self.loop.time(), log.end + count))
             for agent in self.agents:
                 if agent.process is not None:
                     for waiter in list(agent.process.logs.waiters):
@@ -279,6 +338,23 @@ class ShareWorld:
                 log = self.logs[self.rng.choice(KEYS)]
                 log.start = self.rng.randint(log.start, max(log.start, log.end - 5))
                 self.note("log start", log.start)
+
+    async def _scale(self) -> None:
+        """The second partition is emptied and removed, and comes again a little later."""
+        rng, key = random.Random(f"{self.seed} scale"), KEYS[1]
+        while True:
+            await asyncio.sleep(rng.uniform(0.5, 3.0))
+            log = self.logs[key]
+            log.start = log.end
+            self.store.delete_partitions([key])
+            self.removed.add(key)
+            self.note("removed", key, log.end)
+            try:
+                await asyncio.sleep(rng.uniform(0.3, 1.0))
+            finally:
+                self.store.deleted_keys.discard(key)
+                self.removed.discard(key)
+                self.note("again", key)
 
     async def _no_dial(self, protocol: Any, port: int) -> Any:
         raise ConnectionRefusedError

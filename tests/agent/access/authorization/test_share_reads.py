@@ -67,6 +67,18 @@ async def read_run() -> None:
 
 
 @pytest.mark.requirement("C13.2", "X2")
+async def test_a_session_that_ends_without_read_frees_what_it_had_and_acknowledges_nothing() -> None:
+    """A session ends after the grant went: with it go the locks of what was acquired before."""
+    read = sharing("t")
+    await read.fetch(0, {0: ()})
+    grant(read)
+    parts = _parts(await read.fetch(-1, {0: ACCEPTED, NO_PARTITION: ACCEPTED}))
+    assert {index: part.error_code for index, part in parts.items()} == {0: DENIED, NO_PARTITION: DENIED}
+    assert parts[0].acknowledge_error_code == DENIED
+    assert [turn.partitions for turn in read.turns if turn.closes] == [[]], "the owner frees all that the session had"
+
+
+@pytest.mark.requirement("C13.2", "X2")
 async def test_a_grant_that_goes_during_the_turn_counts_for_its_answer() -> None:
     await read_run()
 

@@ -26,6 +26,7 @@ from headrace.protocol.request import ClientConnection, Request
 from headrace.protocol.typed import schema
 from headrace.storage.errors import InvalidError
 from tests.agent.cluster.standing_view import StandingView
+from tests.manual_clock import ManualClock
 
 TOPIC_ID = uuid.UUID(int=5)
 FETCH, ACKNOWLEDGE = 78, 79
@@ -60,7 +61,15 @@ class Sharing:
         allowed = AllowedTopics(authorizer, self.view) if authorizer.is_on else None
         reader: Any = _Reader()
         assert isinstance(reader, _Reader | ShareReader)
-        self.handlers = ShareHandlers(self.view, ShareSessions(lambda: most), reader, self._ask, allowed)  # type: ignore[arg-type]
+        self.clock, self.max_wait = ManualClock(), timedelta(0)
+        self.handlers = ShareHandlers(
+            self.view,  # type: ignore[arg-type]
+            ShareSessions(lambda: most),
+            reader,
+            self._ask,
+            self.clock,
+            allowed,
+        )
         self.connection = ClientConnection(1, "10.0.0.1:5")
 
     async def _ask(self, turn: ShareTurn, client: ClientConnection, received_at: float) -> TurnAnswer | None:
@@ -93,7 +102,7 @@ class Sharing:
         fields |= {"is_renew_ack": False, "forgotten_topics_data": (), **more}
         entity = types.ShareFetchRequest(
             share_session_epoch=epoch,
-            max_wait=timedelta(0),
+            max_wait=self.max_wait,
             min_bytes=1,
             max_bytes=100,
             batch_size=5,

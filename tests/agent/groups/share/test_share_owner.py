@@ -48,6 +48,9 @@ class FakeLogs:
     async def beginnings(self, keys: Collection[int], reset: str) -> dict[int, int]:
         return dict.fromkeys(keys, self.start)
 
+    async def high_watermarks(self, keys: Collection[int]) -> dict[int, int]:
+        return dict.fromkeys(keys, self.end)
+
     @contextmanager
     def watch(self, keys: Collection[int]) -> Iterator[Waiter]:
         waiter = Waiter()
