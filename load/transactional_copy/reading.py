@@ -64,7 +64,8 @@ class LiveReader(threading.Thread):
                     self.has_read.set()
                 elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                     self.trouble = f"offset out of range: {error.str()}"
-        self._consumer.close()
+        # not closed: it is in no group, and librdkafka waited without end in one close after a run with faults
+        del self._consumer
 
     def stop(self) -> None:
         """Return when it reads no more."""

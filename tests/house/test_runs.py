@@ -119,6 +119,29 @@ def test_a_loop_without_an_end_fails_by_its_cpu_time(tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
+def test_a_test_that_does_not_end_with_its_time_ends_with_its_worker(tmp_path: Path) -> None:
+    """asyncio.run waits for the thread. The other tests run in the next worker."""
+    test = """
+        import asyncio, threading
+        from tests.house import limits
+        limits._LOOK_SECONDS = limits.WALL_SECONDS_TO_END = 0.2
+
+        async def hangs():
+            await asyncio.to_thread(threading.Event().wait)
+
+        def test_hangs():
+            asyncio.run(hangs())
+
+        def test_runs():
+            pass
+    """
+    flags = ("-n", "1", "-p", "tests.house.limits", "--timeout", "0.5")
+    done = run_pytest(tmp_path, test, *flags)
+    assert "test_hangs" in done.stdout, done.stdout
+    assert "crashed while running" in done.stdout, done.stdout
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+
+
 def test_a_limit_is_far_from_what_tests_take() -> None:
     assert limits.CPU_SECONDS_MAX >= 5 * 20
 
