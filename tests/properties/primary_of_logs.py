@@ -35,7 +35,7 @@ from headrace.storage.file_id import new_file_id
 LIFE = uuid.UUID(int=1)
 EPOCHS_MAX = 3
 WRITERS = (None, 7, 7, 8)
-"""Whose batch is next: a producer's, or one of no transaction."""
+"""The producer of the next batch; None for one in no transaction."""
 ROWS_MAX = 4
 """Rows of a page that does not have all."""
 

@@ -1,7 +1,7 @@
 """Tail index and segment cache tell readers what the primary does, even if told late. Planted bugs are found.
 
-A run is a seeded sequence of changes (primary_of_logs.py), look-ups of readers, whose answers come in any order, pages
-of the feed that are late, incomplete or lack rows, commit shards that are followed, dropped and doubled, and log starts
+A run is a seeded sequence of changes (primary_of_logs.py), look-ups of readers with answers in any order, pages of the
+feed that are late, incomplete or lack rows, commit shards that are followed, dropped and doubled, and log starts
 that this agent moves. Held after each step, also while the feed is late:
 - the extents of an answer hold each offset from the reader's on, once
 - Kafka's consumer with read_committed shows what was committed in them, and nothing else

@@ -5,8 +5,8 @@ Invariant: a partition's extents here have no gap in offsets and end where the f
 are. Uncertain entries are removed, and the primary is asked for a removed partition: the index may lag, but is never
 wrong. The sources can be combined without a race because high watermark and log start only grow within one incarnation
 of the metastore, and because a primary's answer is ignored if something was removed after it was requested, or if its
-commit shard was not followed yet (`generation`). A log start that this agent moved, or was told by the primary, counts
-as long as the history is the same (`history_mark`), whatever was removed meanwhile.
+commit shard was not followed yet (`generation`). A log start that this agent moved, or that the primary answered,
+counts as long as the history is the same (`history_mark`), also if something was removed meanwhile.
 The index holds something only of commit shards that it follows, those in `heads`. It begins to follow one from the head
 that the newest page had: an answer that is asked for afterwards is at least as new, so nothing is missed in between.
 """
@@ -157,7 +157,7 @@ class TailIndex:
         return shard in self.heads and max(self._removed_at, self._begun_at.get(shard, 0)) <= generation
 
     def move_log_start(self, history_mark: int, key: int, log_start_offset: int) -> None:
-        """Take over a log start that this agent moved, or that the primary told, unless another history has begun."""
+        """Take over a log start that this agent moved, or that the primary answered, unless another history has begun."""
         if history_mark == self.history_mark and log_start_offset and commit_shard(key, self.shards) in self.heads:
             self._move_log_start(self._tails.setdefault(key, Tail()), log_start_offset)
 

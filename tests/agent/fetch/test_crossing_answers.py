@@ -105,7 +105,7 @@ def test_an_answer_from_before_a_swap_brings_nothing_twice() -> None:
     assert agent.reads(100) == [(100, 119), (120, 149), (150, 199)]
 
 
-def test_an_aborted_transaction_is_told_with_its_marker() -> None:
+def test_an_aborted_transaction_comes_with_its_marker() -> None:
     agent = Asked()
     agent.answer(agent.ask(), [extent(0, 49), extent(50, 99)], [ABORTED])
     assert agent.aborted(0) == [ABORTED], "up to here, it hides no more than it should"
@@ -116,7 +116,7 @@ def test_an_aborted_transaction_is_told_with_its_marker() -> None:
 
 
 @pytest.mark.parametrize("is_fed", [True, False])
-def test_an_aborted_transaction_is_not_told_without_its_marker(*, is_fed: bool) -> None:
+def test_an_aborted_transaction_does_not_come_without_its_marker(*, is_fed: bool) -> None:
     """A cleaning pass has removed both; what the producer committed later is behind, and not cleaned yet."""
     agent = Asked()
     agent.answer(agent.ask(), [extent(0, 49), extent(50, 99)], [ABORTED])
