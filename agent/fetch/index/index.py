@@ -142,7 +142,9 @@ class TailIndex:
         if not self._is_current(key, generation):
             return False
         if not answer.known:
-            self._tails.pop(key, None)
+            gone = self._tails.pop(key, None)
+            if gone is not None and gone.log_start_offset:  # the feed may still bring what is before it
+                self._move_log_start(self._tails.setdefault(key, Tail()), gone.log_start_offset)
             return True
         tail = self._tails.setdefault(key, Tail())
         tail.high_watermark = max(tail.high_watermark, answer.high_watermark)

@@ -174,6 +174,16 @@ def test_deleted_records_of_a_shard_that_is_followed_later_are_not_read_from_the
     assert agent.reads(0) == []
 
 
+def test_deleted_records_of_a_topic_that_was_deleted_since_are_not_read_from_the_feed() -> None:
+    """The primary says that the partition is gone, and the feed has just brought its first records."""
+    agent = Asked()
+    agent.answer(agent.ask(), [])
+    agent.index.move_log_start(agent.index.history_mark, KEY, 100)
+    agent.index.observe(PartitionExtents(KEY, False, -1, -1, []), agent.index.generation)
+    agent.hear(FeedKind.COMMIT, extent(0, 99))
+    assert agent.reads(0) == []
+
+
 def test_a_partition_that_starts_over_keeps_nothing_of_the_other_history() -> None:
     """The feed has something else in the place of what this agent committed."""
     agent = Asked()
