@@ -51,6 +51,10 @@ REMEMBERED_BYTES: Mapping[str, int] = {
 """What clients make an agent remember between their requests (agent/limits/client_memory.py), by part."""
 IDLE_GROUPS_BYTES = 40 * MIB
 """Groups without members: 10,000 with an id of usual length (agent/groups/held_groups.py)."""
+SHARE_SESSIONS_BYTES = 24 * MIB
+"""Share sessions: 78,000 partitions (agent/fetch/share/sessions.py)."""
+SHARE_RECORDS_BYTES = 40 * MIB
+"""Records of share groups that are in flight: 238,000 ranges (agent/groups/share/share_memory.py)."""
 MERGE_COPIES = 3
 """A job holds inputs, records and output of a merge."""
 
@@ -73,6 +77,8 @@ def memory_budget(settings: Settings) -> Mapping[str, int]:
             "fetch_sessions": settings.fetch_session_max_partitions * SESSION_PARTITION_BYTES,
             "groups": settings.group_memory_bytes,
             "idle_groups": IDLE_GROUPS_BYTES,
+            "share_records": SHARE_RECORDS_BYTES,
+            "share_sessions": SHARE_SESSIONS_BYTES,
             **REMEMBERED_BYTES,
             "connections": _connections_bytes(settings),
         }

@@ -9,8 +9,9 @@ If the process ends here the data is stored and not acknowledged: the client sen
 producer's sequence numbers make it a duplicate.
 The commit's OUT_OF_ORDER is answered with the retriable error if this agent lately refused an earlier batch of the
 producer, or if that one may be on its way through another agent (refused_sequences.py): the batch is "not stored", too,
-and is accepted once the earlier one is stored. So it is if the file with the earlier one has no answer yet: a call whose
-outcome was unknown is repeated, and if the agent was fenced meanwhile, only what the first call committed has its answer.
+and is accepted once the earlier one is stored. The same is true if the file with the earlier one has no answer yet:
+an agent may be fenced before it repeats a call of unknown outcome, and then what that call committed has its answer
+before the rest.
 """
 
 from __future__ import annotations

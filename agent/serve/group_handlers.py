@@ -47,6 +47,7 @@ from headrace.agent.groups.share.offsets_requests import (
 )
 from headrace.agent.groups.share.owner import ShareOwner
 from headrace.agent.groups.share.rules import ShareGroupRules
+from headrace.agent.groups.share.share_memory import ShareMemory
 from headrace.agent.groups.share.share_offsets import ShareOffsets
 from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.limits.limit_metrics import limits_reached
@@ -119,13 +120,15 @@ class GroupHandlers:
             "idle_groups": lambda: memory.idle_bytes,
             "group_positions": lambda: self.position.in_use_bytes,
             "topic_patterns": lambda: consumer_groups.topics.in_use_bytes,
+            "share_records": lambda: self.share_owner.memory.in_use_bytes,
             "share_states": lambda: self.share_owner.answered.in_use_bytes,
         }
         """Bytes by part of the memory budget."""
         self.coordinator, self.administration, self.consumer_groups = coordinator, administration, consumer_groups
         answered = AnsweredShares(store, lambda: cluster.node_id, clock)
+        share_memory = ShareMemory(on_limit=lambda limit: limits_reached(registry).labels(limit).inc())
         self.share_owner = ShareOwner(
-            *(api, self.groups, cluster, clock, self.share_rules, rows, answered, share_metrics)
+            *(api, self.groups, cluster, clock, self.share_rules, rows, answered, share_metrics, share_memory)
         )
         create = partial(self.share_groups.create, self.groups)
         self.share_offsets = ShareOffsets(api, administration, self.share_owner, create)

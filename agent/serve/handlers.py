@@ -127,6 +127,7 @@ def register_handlers(dispatcher: Dispatcher, parts: HandlerParts) -> dict[str, 
         dispatcher.register_unadvertised(ZONE_CACHE_KEY, parts.fetch.zone_cache.handle)
     return {
         "metadata_answers": lambda: made.metadata.in_use_bytes,
+        "share_sessions": lambda: made.share.sessions_bytes,
     }
 
 
@@ -184,7 +185,8 @@ def _metadata(of: _BrokerParts) -> Metadata:
 
 
 def _share(of: _BrokerParts) -> ShareHandlers:
-    sessions = ShareSessions(lambda: of.in_force.current().group_share_max_share_sessions)
+    most = of.in_force
+    sessions = ShareSessions(lambda: most.current().group_share_max_share_sessions, on_limit=of.parts.on_limit)
     sessions.watch(of.parts.registry)
     return ShareHandlers(
         of.cluster,

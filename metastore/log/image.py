@@ -117,6 +117,11 @@ class TopicImage:
             return self.indexes
         return [index for index in self.indexes if index < self.undeleted_partition_count or index not in self.aliases]
 
+    @property
+    def unmerged(self) -> Sequence[int]:
+        """Indexes of the partitions that exist and are no aliases, ascending."""
+        return [index for index in self.indexes if index not in self.aliases] if self.aliases else self.indexes
+
     def moving_child(self, partition_index: int) -> int | None:
         """The child of which the commit needs to know whether a batch for the partition has one of its keys."""
         split = self.splits.get(partition_index)

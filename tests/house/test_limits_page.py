@@ -20,7 +20,7 @@ from headrace.agent.produce.pending import LEADER_ONLY_TIMEOUT_MS
 from headrace.agent.produce.validate import LOOP_WORK
 from headrace.cli.process.http_connection import WAIT_SECONDS
 from headrace.config.declared import declared
-from headrace.config.memory_budget import REMEMBERED_BYTES, memory_budget
+from headrace.config.memory_budget import REMEMBERED_BYTES, SHARE_RECORDS_BYTES, SHARE_SESSIONS_BYTES, memory_budget
 from headrace.config.settings import Settings
 from headrace.metastore.audit_trail.objects import BLOCK_BYTES_MAX
 from headrace.metastore.log.delegation_tokens import PRINCIPAL_BYTES_MAX, RENEWERS_MAX
@@ -82,6 +82,8 @@ def test_fixed_limits_are_those_of_the_code() -> None:
         DOUBTS_MAX,
         SEEN_MAX,
         CAPACITY,
+        SHARE_SESSIONS_BYTES,
+        SHARE_RECORDS_BYTES,
         BLOCK_BYTES_MAX,
         PATTERN_CHARACTERS_MAX,
         RENEWERS_MAX,

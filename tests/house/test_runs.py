@@ -120,7 +120,9 @@ def test_a_loop_without_an_end_fails_by_its_cpu_time(tmp_path: Path) -> None:
 
 
 def test_a_test_that_does_not_end_with_its_time_ends_with_its_worker(tmp_path: Path) -> None:
-    """asyncio.run waits for the thread. The other tests run in the next worker."""
+    """asyncio.run waits for the thread. The next worker runs all other tests that are left, and none a second time."""
+    (tmp_path / "test_before.py").write_text("def test_runs(): pass\n")
+    (tmp_path / "test_later.py").write_text("def test_runs(): pass\n")
     test = """
         import asyncio, threading
         from tests.house import limits
@@ -135,11 +137,21 @@ def test_a_test_that_does_not_end_with_its_time_ends_with_its_worker(tmp_path: P
         def test_runs():
             pass
     """
-    flags = ("-n", "1", "-p", "tests.house.limits", "--timeout", "0.5")
+    flags = (
+        "-n",
+        "1",
+        "--dist",
+        "loadgroup",
+        "-p",
+        "tests.house.units",
+        "-p",
+        "tests.house.limits",
+        "--timeout",
+        "0.5",
+    )
     done = run_pytest(tmp_path, test, *flags)
-    assert "test_hangs" in done.stdout, done.stdout
     assert "crashed while running" in done.stdout, done.stdout
-    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    assert "1 failed, 3 passed" in done.stdout, done.stdout
 
 
 def test_a_limit_is_far_from_what_tests_take() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
 
 from load.tools.deploy import DEPLOY_TOOLS
 from load.tools.plan import ToolPlan
@@ -46,10 +47,31 @@ def unit_of(test: str) -> str:
 
 
 class UnitScheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives a worker one unit after another."""
+    """Gives a worker one unit after another, and what a worker that crashed had left to the others."""
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Return the test that ended the worker. Only what is left goes to others: a worker that is given a unit
+        without a test to run asks for no other.
+        """
+        left = {unit: tests for unit, tests in self.assigned_work.pop(node).items() if not all(tests.values())}
+        if not left:
+            return None
+        tests = next(iter(left.values()))
+        crashed: str = next(test for test, is_done in tests.items() if not is_done)
+        tests[crashed] = True
+        self.workqueue.update((unit, tests) for unit, tests in left.items() if not all(tests.values()))
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return crashed
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """A worker begins its last test only when it knows that no other follows."""
+        super()._reschedule(node)
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            super()._reschedule(node)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -29,6 +29,7 @@ from load.hostile.attacks import (
     membership,
     patterns,
     pipelined_produce,
+    share_sessions,
     unknown_users,
 )
 from load.hostile.attacks.this_machine import snapshot_bomb
@@ -56,6 +57,7 @@ def test_each_attack_is_a_program(name: str) -> None:
         fetch_sessions.session(3),
         foreign_sessions.fetch(0, 0, "secret"),
         foreign_sessions.fetch(7, 1),
+        share_sessions.session("m", 2),
         unknown_users.first_message("user"),
         fetch(1),
         long_names.request_of(1, 100),

@@ -7,7 +7,7 @@ Agents stage by the newest image or by an older one. Answers are lost, so batche
 Time moves between rounds only, and a step is tried before it is due as well.
 Invariant checked: a group that reads the child and then the parent gets each client's records in the order in which it
 sent them, each once; none is refused finally, as clients send again in each round; nothing is appended to a child once
-it is an alias; each group has committed its end by then. An error, a deadlock among them, is a finding.
+it is an alias; each group, one of them a share group, has read its end by then. An error or a deadlock is a finding.
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ ROUND_MS = (50, 100, 150)
 DRAINING_ROUNDS = 8
 """Before the first step of the controller."""
 ROUNDS_MAX, ROUNDS_AFTER = 300, 6
-GROUPS = ("one", "two")
+SHARE_GROUP = "two"
+GROUPS = ("one", SHARE_GROUP)
+_COMMIT = b"""INSERT INTO group_offsets VALUES (%s, %s, %s, -1, '', now()) ON CONFLICT (group_id, partition_key)
+    DO UPDATE SET committed_offset = greatest(group_offsets.committed_offset, excluded.committed_offset)"""
+_SHARE_COMMIT = b"""INSERT INTO share_partitions VALUES (%s, %s, %s, '', 1, 1) ON CONFLICT (group_id, partition_key)
+    DO UPDATE SET start_offset = greatest(share_partitions.start_offset, excluded.start_offset)"""
 
 
 class OutOfOrder(AssertionError):
@@ -184,11 +189,8 @@ class HalvingHistory:
 
         async def real() -> None:
             end = await self._end()
-            await self.scene.raw.execute(
-                "INSERT INTO group_offsets VALUES (%s, %s, %s, -1, '', now()) ON CONFLICT (group_id, partition_key)"
-                " DO UPDATE SET committed_offset = greatest(group_offsets.committed_offset, excluded.committed_offset)",
-                (group, self.scene.keys[CHILD], max(end - behind, 0)),
-            )
+            sql = _SHARE_COMMIT if group == SHARE_GROUP else _COMMIT
+            await self.scene.raw.execute(sql, (group, self.scene.keys[CHILD], max(end - behind, 0)))
 
         return Operation(f"commit of {group}", real, _nothing)
 
@@ -206,8 +208,9 @@ class HalvingHistory:
                 self.merged_end = end
                 offsets = await rows(
                     self.scene.raw,
-                    "SELECT committed_offset FROM group_offsets WHERE partition_key = %s",
-                    self.scene.keys[CHILD],
+                    "SELECT committed_offset FROM group_offsets WHERE partition_key = %s"
+                    " UNION SELECT start_offset FROM share_partitions WHERE partition_key = %s",
+                    *(self.scene.keys[CHILD],) * 2,
                 )
                 if any(offset < end for (offset,) in offsets):
                     raise OutOfOrder(f"seed={self.seed} merged before groups committed: end={end} {offsets}")

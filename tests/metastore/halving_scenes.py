@@ -12,6 +12,7 @@ from headrace.metastore.log.loading import load_image
 from headrace.metastore.partitions.changes import Expansion, Shrinking, change_count, halve
 from headrace.metastore.partitions.merging import MergeTimes
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.share_states import encode_kept
 from tests.metastore.commit_scenes import Scene, batch, open_scene
 from tests.metastore.sessions import Session, move_time, rows
 
@@ -107,6 +108,15 @@ class HalvingScene(Scene):
             "INSERT INTO group_offsets VALUES (%s, %s, %s, -1, '', now()) ON CONFLICT (group_id, partition_key)"
             " DO UPDATE SET committed_offset = excluded.committed_offset",
             (group, self.keys[index], offset),
+        )
+
+    async def store_share(self, group: str, index: int, start: int) -> None:
+        """Store what a share group has done in a partition: all records before `start`."""
+        await self.raw.execute(
+            "INSERT INTO share_partitions (group_id, partition_key, start_offset, kept, coordinator_epoch, revision)"
+            " VALUES (%s, %s, %s, %s, 7, 1) ON CONFLICT (group_id, partition_key)"
+            " DO UPDATE SET start_offset = excluded.start_offset",
+            (group, self.keys[index], start, encode_kept(())),
         )
 
     async def states(self) -> list[int]:

@@ -181,10 +181,14 @@ async def test_who_reads_a_topic(scene: Scene, metastore_url: str) -> None:
             (scene.keys[0], scene.keys[0]),
         )
         await raw.execute(
+            "INSERT INTO share_partitions VALUES ('workers', %s, 0, '', 6, 1), ('others', %s, 0, '', 8, 1)",
+            (scene.keys[0], scene.keys[0] + (1 << 24)),
+        )
+        await raw.execute(
             "INSERT INTO consumer_groups (group_id, coordinator_epoch, node_id, saved, kind, state, subscribed)"
             " VALUES ('all', 1, 1, 'x', 'consumer', 'Empty', NULL), ('new', 2, 1, 'x', 'consumer', 'Stable', %s),"
             " ('old', 3, 1, 'x', 'classic', 'Stable', %s), ('empty', 4, 1, 'x', 'classic', 'Empty', %s),"
-            " ('elsewhere', 5, 1, 'x', 'classic', 'Stable', '{x}')",
+            " ('elsewhere', 5, 1, 'x', 'classic', 'Stable', '{x}'), ('workers', 6, 1, 'x', 'share', 'Empty', NULL)",
             ([topic.name], [topic.name], [topic.name]),
         )
         assert [(r.group_id, r.kind, r.late) for r in await store.topic_readers(topic.topic_id)] == [
@@ -192,12 +196,14 @@ async def test_who_reads_a_topic(scene: Scene, metastore_url: str) -> None:
             ("alone", None, 0),
             ("new", GroupKind.CONSUMER, 0),
             ("old", GroupKind.CLASSIC, 0),
+            ("workers", GroupKind.SHARE, 0),
         ]
         await move_time(raw, BOUNDARY_QUIET_MS / 1_000)
     for split in await store.quiet_splits(9):
         assert await store.set_split_boundary(epoch, await store.metadata_head(), split)
     late = {reader.group_id: (reader.state, reader.late) for reader in await store.topic_readers(topic.topic_id)}
-    assert late == {"all": ("Empty", 0), "alone": ("Empty", 1), "new": ("Stable", 1), "old": ("Stable", 1)}
+    share = {"workers": ("Empty", 0)}
+    assert late == {"all": ("Empty", 0), "alone": ("Empty", 1), "new": ("Stable", 1), "old": ("Stable", 1)} | share
 
 
 async def test_agents_that_have_not_followed(scene: Scene) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -16,11 +16,11 @@ from headrace.metastore.partitions.changes import Expansion, change_count, halve
 from headrace.metastore.partitions.merging import MergePhase
 from headrace.metastore.partitions.topic_partitions import Split
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.metastore.share_states import encode_kept
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError
 from tests.metastore.commit_scenes import appended, batch
 from tests.metastore.halving_scenes import QUIET_MS, TIMES, HalvingScene, open_halving_scene
 from tests.metastore.sessions import rows, session, waiting
-from tests.metastore.sql_sources import source_of
 
 pytestmark = pytest.mark.requirement("X5")
 SENT_BACK, MOVED_KEY = (BatchOutcome.SENT_BACK, -1), (BatchOutcome.MOVED_KEY, -1)
@@ -98,6 +98,21 @@ async def test_a_child_is_merged_when_every_group_that_counts_has_committed_its_
     assert (topic.aliases, list(topic.listed)) == ({2: 0, 3: 1}, [0, 1, 2, 3])
     assert await scene.states() == [MERGES, MERGES, ALIAS, ALIAS]
     assert not await scene.merge(), "they are"
+
+
+async def test_a_child_is_merged_when_every_share_group_has_done_its_records(scene: HalvingScene) -> None:
+    await scene.outcomes(batch(scene.keys[2]))
+    await scene.store_share("workers", 2, 4)
+    await scene.store_share("elsewhere", 0, 0)
+    await scene.store_share("ended", 2, 0)
+    await scene.begin("ended")
+    assert [(pair.lag, pair.behind) for pair in (await scene.state()).pairs] == [(1, ["workers"]), (0, [])]
+    readers = await scene.store.topic_readers(scene.topic.topic_id)
+    assert [reader.group_id for reader in readers] == ["elsewhere", "ended", "workers"], "so its name is shown"
+    await scene.pause()
+    assert not await scene.merge()
+    await scene.store_share("workers", 2, 5)
+    assert await scene.merge()
 
 
 async def test_a_pause_and_a_merge_wait_for_a_commit_in_progress(scene: HalvingScene, metastore_url: str) -> None:
@@ -215,6 +230,9 @@ async def test_a_halved_topic_doubles_again_with_the_logs_that_its_children_had(
     await scene.commit_offset("old", 2, 5)
     await scene.commit_offset("old", 0, 5)
     await scene.commit_offset("new", 0, 0)
+    for index in (0, 2):
+        await scene.store_share("old workers", index, 5)
+    await scene.store_share("new workers", 0, 0)
     await scene.halve()
     assert await scene.outcomes(scene.aliased(2, 0, 5)) == appended(5)
     with pytest.raises(InvalidError, match="only doubles"):
@@ -228,6 +246,10 @@ async def test_a_halved_topic_doubles_again_with_the_logs_that_its_children_had(
         scene.raw, "SELECT group_id, committed_offset FROM group_offsets WHERE partition_key = %s", scene.keys[2]
     )
     assert sorted(found) == [("new", 5), ("old", 5)], "what the child had is older than what the parent got"
+    loaded = [await scene.store.load_share_partitions(f"{which} workers") for which in ("old", "new")]
+    starts = [{each.partition_key: each.start_offset for each in rows_of_group} for rows_of_group in loaded]
+    assert starts == [{scene.keys[0]: 5, scene.keys[2]: 5}, {scene.keys[0]: 0, scene.keys[2]: 5}]
+    assert loaded[1][-1].kept == encode_kept(())
     assert await rows(scene.raw, "SELECT * FROM partition_merges") == []
     for group, begins in (("old", None), ("later", 5)):
         position, _ = await scene.store.parent_positions(group, scene.keys[:2])
@@ -316,78 +338,3 @@ async def test_a_deleted_topic_leaves_nothing_of_its_halving(scene: HalvingScene
     assert await scene.store.delete_topics(await scene.store.metadata_head(), [scene.topic.topic_id])
     for table in ("topic_halvings", "partition_merges", "merge_producers"):
         assert await rows(scene.raw, f"SELECT * FROM {table}") == []
-
-
-Check = Callable[[HalvingScene], Awaitable[None]]
-PLANTED: dict[str, tuple[str, str, str, Check]] = {
-    "a producer's switch is not noted": (
-        "commit_files",
-        "IF v_merges THEN\n            PERFORM note_merges",
-        "IF false THEN\n            PERFORM note_merges",
-        test_a_producer_switches_once,
-    ),
-    "duplicates by the parent's producer states": (
-        "judge_batches",
-        "coalesce(array_position(p_part_key, key_of_alias(p_part_key[part], alias)), part)",
-        "part",
-        test_an_alias_appends_to_the_parent_and_knows_the_childs_duplicates,
-    ),
-    "an alias's producer is kept with the parent": (
-        "commit_files",
-        "coalesce(v_prod_key[prod], p_part_key[p_batch_part[last]])",
-        "p_part_key[p_batch_part[last]]",
-        test_an_alias_appends_to_the_parent_and_knows_the_childs_duplicates,
-    ),
-    "the commit does not look at pauses": (
-        "commit_files",
-        "v_states && ARRAY[state_paused(), state_alias(), state_merges()]\n                    OR ",
-        "",
-        test_a_paused_child_sends_batches_back_but_duplicates,
-    ),
-    "a merge that asks no group": (
-        "merge_children",
-        "WHERE g.lag > 0)",
-        "WHERE false)",
-        test_a_child_is_merged_when_every_group_that_counts_has_committed_its_end,
-    ),
-    "a merge that waits for excluded groups": (
-        "merge_children",
-        " AND o.group_id <> ALL (p_excluded)",
-        "",
-        test_a_child_is_merged_when_every_group_that_counts_has_committed_its_end,
-    ),
-    "a merge that leaves older aliases where they are": (
-        "merge_children",
-        "AND a.parent_key = m.child_key;",
-        "AND false;",
-        test_two_halvings_make_aliases_of_aliases,
-    ),
-    "a doubling that leaves aliases where they are": (
-        "change_partition_counts",
-        "AND m.child_key & 16777215 >= g.count;",
-        "AND false;",
-        test_two_halvings_make_aliases_of_aliases,
-    ),
-    "a group that reads a child's old records again": (
-        "double_topic",
-        "SELECT o.group_id, c.partition_key, h.high_watermark,",
-        "SELECT o.group_id, c.partition_key, c.log_start_offset,",
-        test_a_halved_topic_doubles_again_with_the_logs_that_its_children_had,
-    ),
-    "a count that is shown at once": (
-        "halve_topic",
-        "OR v_now_ms - since_ms < v_halving.show_after_ms",
-        "",
-        test_the_lower_count_is_shown_later_and_aliases_are_not_listed,
-    ),
-}
-
-
-@pytest.mark.parametrize("bug", PLANTED)
-async def test_planted_bugs_are_caught(scene: HalvingScene, bug: str) -> None:
-    name, old, new, check = PLANTED[bug]
-    source = source_of(name)
-    assert source.count(old) == 1
-    await scene.raw.execute(source.replace(old, new).encode())
-    with pytest.raises((AssertionError, HeadraceError)):
-        await check(scene)

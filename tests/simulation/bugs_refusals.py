@@ -39,10 +39,12 @@ def a_refused_batch_that_another_agent_stored_is_waited_for(patch: Patch) -> Non
     """What is behind a refused batch is refused, also if the commit accepted it."""
 
     def committed(self: Acknowledger, file: FlushedFile, answers: Sequence[BatchAnswer]) -> None:
-        original(self, file, [judged_by_notes(self, *each) for each in zip(_first_entries(file), answers, strict=True)])
+        original(
+            self, file, [judged_by_notes(self, file, *each) for each in zip(_first_entries(file), answers, strict=True)]
+        )
 
-    def judged_by_notes(self: Acknowledger, entry: PlacedBatch, answer: BatchAnswer) -> BatchAnswer:
-        return BatchAnswer(BatchOutcome.OUT_OF_ORDER, -1, -1) if self._explanation(entry) else answer
+    def judged_by_notes(self: Acknowledger, file: FlushedFile, entry: PlacedBatch, answer: BatchAnswer) -> BatchAnswer:
+        return BatchAnswer(BatchOutcome.OUT_OF_ORDER, -1, -1) if self._explanation(file, entry) else answer
 
     original = patch.replace(Acknowledger, "committed", committed)
 

@@ -95,7 +95,7 @@ def _after_deletion(world: World, place: Place, producer_id: int, first: tuple[i
 
 
 def _is_all_else_given_up(world: World, place: Place, producer_id: int, first: tuple[int, int]) -> bool:
-    """Return whether a producer whose sequences went over their end never sent one from before that to this topic.
+    """Return whether a producer sent to this topic no sequence from before they began again at 0.
 
     It was to send the batches from `first` on again here, and gave up those before sequence 0, because they were too
     old: the partition does not know the producer, and 0 begins its batches, as on Kafka.

@@ -12,14 +12,9 @@ import pytest
 from headrace.agent.groups.claims import GroupClaims
 from headrace.agent.groups.share import share_partition
 from headrace.agent.groups.share.group_partitions import GroupPartitions
+from headrace.agent.groups.share.in_flight import InFlight, RangeState
 from headrace.agent.groups.share.owner import ShareOwner
-from headrace.agent.groups.share.share_partition import (
-    Acquired,
-    AcquireLimits,
-    InFlight,
-    RangeState,
-    SharePartition,
-)
+from headrace.agent.groups.share.share_partition import Acquired, AcquireLimits, SharePartition
 from headrace.metastore.api.read import ReadableEnds
 from headrace.metastore.share_states import KeptRange, encode_kept
 from headrace.storage.errors import FencedError, HeadraceError
@@ -144,12 +139,12 @@ def _nothing_ends(patch: pytest.MonkeyPatch) -> None:
     acquire = SharePartition.acquire
 
     def forever(
-        self: SharePartition, now: float, member_id: str, log_end: int, most: int, limits: AcquireLimits
+        self: SharePartition, now: float, member_id: str, log_end: int, most: int, limits: AcquireLimits, **more: bool
     ) -> list[Acquired]:
-        return acquire(self, now, member_id, log_end, most, limits._replace(lock_seconds=1e6))
+        return acquire(self, now, member_id, log_end, most, limits._replace(lock_seconds=1e6), **more)
 
     patch.setattr(SharePartition, "acquire", forever)
-    patch.setattr(ShareOwner, "_release", lambda self, client, refs: None)
+    patch.setattr(ShareOwner, "_release", lambda self, refs: None)
 
 
 def _attempts_do_not_end(right: Any) -> Any:

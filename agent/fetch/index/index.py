@@ -159,7 +159,7 @@ class TailIndex:
         return shard in self.heads and max(self._removed_at, self._begun_at.get(shard, 0)) <= generation
 
     def move_log_start(self, history_mark: int, key: int, log_start_offset: int) -> None:
-        """Take over a log start that this agent moved, or that the primary answered, unless another history has begun."""
+        """Take over a log start that this agent moved, or the primary answered, unless another history has begun."""
         if history_mark == self.history_mark and log_start_offset and commit_shard(key, self.shards) in self.heads:
             self._move_log_start(self._tails.setdefault(key, Tail()), log_start_offset)
 

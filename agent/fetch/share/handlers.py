@@ -59,6 +59,11 @@ class ShareHandlers:
         self._allowed, self._on_sent = allowed, on_sent
         self._returning: set[asyncio.Task[None]] = set()
 
+    @property
+    def sessions_bytes(self) -> int:
+        """The memory of all sessions, about."""
+        return self._sessions.in_use_bytes
+
     async def fetch(self, request: Request) -> Response:
         """API key 78."""
         schema, entity = decode(request)
@@ -145,9 +150,10 @@ class ShareHandlers:
             if not each.error and not (faults.get(ref) and ref not in wanted)
         }
         answer: TurnAnswer | None = TurnAnswer()
-        if asks:
+        if asks or exchange.closes:
             whole = _with(turn, list(asks.values()), closes=exchange.closes)
-            answer = await self._ask(whole, request.connection, request.received_at)
+            heard = await self._ask(whole, request.connection, request.received_at)
+            answer = heard if asks else answer  # a session that asked for nothing ends in any case
         if answer is not None and answer.error:
             if answer.error != NOT_KNOWN:
                 return ErrorCode(answer.error), {}

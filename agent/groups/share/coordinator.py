@@ -61,11 +61,13 @@ class ShareGroups:
         return group, []
 
     def topics(self) -> ShareTopics:
-        """The newest picture of the topics: with all partitions that exist, also those that take no new records."""
+        """The newest picture of the topics: with all partitions that exist, also those that take no new records, but
+        without aliases: all that is in those was done before.
+        """
         by_name = self._cluster.image.topics_by_name
         if self._newest.source is not by_name:
             keys = {
-                topic.topic_number: [key for index in topic.indexes if (key := topic.key(index)) is not None]
+                topic.topic_number: [key for index in topic.unmerged if (key := topic.key(index)) is not None]
                 for topic in by_name.values()
             }
             self._newest = ShareTopics(by_name, {name: topic.topic_number for name, topic in by_name.items()}, keys)
@@ -165,5 +167,10 @@ def _is_blank(held: Held) -> bool:
 
 
 def _not_found(group_id: str, request: ShareHeartbeatRequest) -> ShareHeartbeatAnswer:
+    """Return what a member of a group gets that does not exist, or not any more: Java's consumer stops at
+    GROUP_ID_NOT_FOUND, and joins again after UNKNOWN_MEMBER_ID. A member that leaves need not.
+    """
+    if request.member_epoch > JOIN_EPOCH:
+        return ShareHeartbeatAnswer(ErrorCode.unknown_member_id, request.member_id)
     message = f"Group {group_id} not found."
     return ShareHeartbeatAnswer(ErrorCode.group_id_not_found, request.member_id, message=message)

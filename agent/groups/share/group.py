@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.group_memory import group_bytes, sizes_of_group
+from headrace.agent.groups.group_memory import NO_ADDRESS, group_bytes, sizes_of_group
 from headrace.agent.groups.group_values import (
     Abandon,
     Departure,
@@ -45,8 +45,8 @@ from headrace.agent.groups.share.share_values import (
 from headrace.metastore.api.groups import GroupKind, GroupRecord
 from headrace.metastore.log.image import MetadataImage
 
-IN_FLIGHT_BYTES = 176
-"""A range of records in flight, about, and its part of the state that is stored."""
+SHARE_PARTITION_BYTES = 704
+"""A partition of the group, about, besides its ranges."""
 
 
 class ShareGroup:
@@ -90,9 +90,14 @@ class ShareGroup:
         self._lowest = lowest
 
     def sizes(self) -> Mapping[str, int]:
-        """See CoordinatedGroup."""
-        own = group_bytes(self.group_id) + IN_FLIGHT_BYTES * sum(len(p.ranges) + 4 for p in self.partitions.values())
+        """See CoordinatedGroup. The ranges of the partitions have a separate limit (share_memory.py)."""
+        own = group_bytes(self.group_id) + SHARE_PARTITION_BYTES * len(self.partitions)
         return sizes_of_group(own, ((each.client_host, each.size_bytes()) for each in self.members.values()))
+
+    @property
+    def address(self) -> str:
+        """The client for which the group's memory counts: its first member."""
+        return next((each.client_host for each in self.members.values()), NO_ADDRESS)
 
     def member_bytes(self, member_id: str) -> int:
         """See CoordinatedGroup."""

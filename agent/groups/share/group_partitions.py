@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.held_groups import Held, HeldGroups
-from headrace.agent.groups.share.group import ShareGroup
+from headrace.agent.groups.share.group import SHARE_PARTITION_BYTES, ShareGroup
 from headrace.agent.groups.share.logs import ShareLogs
 from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.share_partition import SharePartition
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 AGAIN_SECONDS = 0.2
 """After a write that failed or has an unknown outcome."""
 EARLIEST = "earliest"
+NO_ROOM = ErrorCode.kafka_storage_error
+"""Of a partition that cannot begin: clients ask again. Java's share consumer does not expect POLICY_VIOLATION there."""
 
 
 class GroupPartitions:
@@ -106,29 +108,46 @@ class GroupPartitions:
 
     async def _load(self) -> None:
         began = self._clock.monotonic()
+        await self._read_rows()
+        if not self.is_over:
+            self._metrics.load_seconds.observe(self._clock.monotonic() - began)
+            self._is_loaded = True
+
+    async def _read_rows(self) -> None:
+        """Read what is stored of partitions that are not here."""
         rows = await self._api.load_share_partitions(self.group.group_id)
         if self.is_over:
             return
-        self._metrics.load_seconds.observe(self._clock.monotonic() - began)
         for key, start, kept, high_watermark, begun in rows:
+            if key in self.group.partitions:
+                continue
             ranges = decode_kept(kept, high_watermark)
             self.group.partitions[key] = self.new_partition(min(start, high_watermark), ranges)
             self.states[key] = ShareState(self.group.group_id, key, self.held.epoch, 0, begun, start, kept)
-        self._is_loaded = True
 
     async def _begin(self, keys: list[int], logs: ShareLogs) -> dict[int, ErrorCode]:
         """Begin in all partitions of each topic that the group has not read yet; in a partition that a topic got later,
-        begin with its first record."""
+        begin with its first record, or where a doubling of the topic says that the group begins."""
         codes: dict[int, ErrorCode] = {}
         for number in sorted({split_partition_key(key)[0] for key in keys}):
             topic = self._cluster.image.topics_by_number.get(number)
             if topic is None:
                 continue
-            every = [key for index in topic.indexes if (key := topic.key(index)) is not None]
+            every = [key for index in topic.unmerged if (key := topic.key(index)) is not None]
             new = [key for key in every if key not in self.group.partitions]
+            if 0 < len(new) < len(every):
+                await self._read_rows()
+                new = [key for key in new if key not in self.group.partitions]
+            if self.is_over:
+                break
+            if not new:
+                continue
             if self._rows is not None and not await self._rows.has_room(COMMITTED_OFFSETS, len(new)):
                 self._rows.refused(COMMITTED_OFFSETS)
-                codes |= dict.fromkeys(new, ErrorCode.policy_violation)
+                codes |= dict.fromkeys(new, NO_ROOM)
+                continue
+            if not self._has_memory(len(new)):
+                codes |= dict.fromkeys(new, NO_ROOM)
                 continue
             reset = EARLIEST if len(new) < len(every) else self.group.configs().offset_reset
             begins = await logs.beginnings(new, reset)
@@ -141,6 +160,14 @@ class GroupPartitions:
                     self.group.partitions[row.partition_key] = self.new_partition(row.start_offset)
         gone = [key for key in keys if key not in self.group.partitions and key not in codes]
         return codes | dict.fromkeys(gone, ErrorCode.unknown_topic_or_partition)
+
+    def _has_memory(self, count: int) -> bool:
+        """Return whether the group may have so many partitions more. One without members may: it can be released."""
+        group = self.group
+        if not group.members:
+            return True
+        growth = SHARE_PARTITION_BYTES * count
+        return self._groups.memory.add(group.group_id, group.address, growth) is ErrorCode.none
 
     async def _send(self, rows: list[StoredSharePartition]) -> list[bool]:
         self._revision = revision = self._revision + 1

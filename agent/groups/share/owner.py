@@ -13,21 +13,27 @@ Source: KIP-932.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
+import msgspec
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
+from headrace.agent.groups.group_memory import NO_ADDRESS
 from headrace.agent.groups.held_groups import Held, HeldGroups
 from headrace.agent.groups.share.answered import AnsweredShares
+from headrace.agent.groups.share.connections import MemberConnections, Ref
 from headrace.agent.groups.share.group import ShareGroup
 from headrace.agent.groups.share.group_partitions import GroupPartitions
 from headrace.agent.groups.share.logs import ShareLogs, ShareWaiter
 from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.rules import ShareGroupRules
+from headrace.agent.groups.share.share_memory import ShareMemory
 from headrace.agent.groups.share.share_partition import AckBatch, Acquired, SharePartition
 from headrace.agent.limits.client_rows import RowLimits
+from headrace.agent.limits.work_slices import WorkSlices
 from headrace.agent.peers.share_turns import (
     VERSION,
     PartitionAsk,
@@ -47,10 +53,10 @@ from headrace.storage.errors import HeadraceError
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN = 1 << 40
+RANGE_UNITS = 4
+"""What a range or a type costs that an acknowledgement looks at, in units of WorkSlices."""
 NOT_OWNER = ErrorCode.not_leader_or_follower
 """Members ask again after they looked for the leader, which every agent can be."""
-Ref = tuple[str, str, int]
-"""Group id, member id, partition key."""
 
 
 class ShareOwner:
@@ -66,9 +72,10 @@ class ShareOwner:
         rows: RowLimits | None,
         answered: AnsweredShares,
         metrics: ShareMetrics,
+        memory: ShareMemory | None = None,
     ) -> None:
-        """`rows`: limits on what is stored; None: there are none."""
-        self._metrics = metrics
+        """`rows`: limits on what is stored; None: there are none. `memory`: limits on what is remembered."""
+        self._metrics, self.memory = metrics, memory or ShareMemory()
         self.logs: ShareLogs | None = None
         """Set when the read path exists."""
         self._api, self._groups, self._cluster, self._clock = api, groups, cluster, clock
@@ -76,9 +83,7 @@ class ShareOwner:
         self._owned: dict[str, GroupPartitions] = {}
         self._waiting: dict[str, dict[ShareWaiter, None]] = {}
         """By group, in order of arrival."""
-        self._connections: dict[Ref, ClientConnection] = {}
-        """The connection by which a member asked for a partition last."""
-        self._clients: dict[ClientConnection, set[Ref]] = {}
+        self._connections = MemberConnections(self.memory, self._release)
         self._first = 0
         metrics.watch(self._partitions_in_use)
 
@@ -103,23 +108,25 @@ class ShareOwner:
             return TurnAnswer(error_code(error))
         if owned.is_over:
             return TurnAnswer(NOT_OWNER)
-        codes |= {key: ErrorCode.unknown_topic_or_partition for key in keys if key not in owned.group.partitions}
+        gone = [key for key in keys if key not in owned.group.partitions]
+        codes = dict.fromkeys(gone, ErrorCode.unknown_topic_or_partition) | codes
         self._give_back(owned, turn)
-        ack_codes = self._acknowledge(owned, turn)
+        ack_codes = await self._acknowledge(owned, turn)
         if turn.closes:
-            self._end_session(turn, client, keys)
+            self._release(self._connections.end_session(client, turn.group_id, turn.member_id))
         acknowledged = [key for key, code in ack_codes.items() if code is ErrorCode.none]
         if acknowledged and not await owned.store(acknowledged):
             ack_codes = dict.fromkeys(ack_codes, NOT_OWNER)
         wanted = [each.key for each in turn.partitions if each.wants and each.key not in codes]
         acquired: dict[int, list[Acquired]] = {}
         if wanted and not turn.closes and turn.max_records > 0 and not owned.is_over:
-            self._note_connection(turn, client, wanted)
-            began = self._clock.monotonic()
+            member_id, wanted = self._connections.note(client, turn.group_id, turn.member_id, wanted)
+            turn, began = msgspec.structs.replace(turn, member_id=member_id), self._clock.monotonic()
             acquired = await self._acquire_or_wait(owned, turn, client, wanted, codes)
             self._metrics.acquire(len(wanted), acquired.values(), self._clock.monotonic() - began)
         elif owned.is_over:
             codes = dict.fromkeys(keys, NOT_OWNER)
+        self._measure(owned.group)
         return self._answer(owned, turn, codes, ack_codes, acquired)
 
     # -- the group
@@ -177,17 +184,28 @@ class ShareOwner:
             if owned is not None and owned.group is group:
                 del self._owned[group.group_id]
                 self.answered.note_released(owned.states.values())
+                self.memory.measured(group.group_id, NO_ADDRESS, 0)
+        else:
+            self._measure(group)
         for waiter in list(self._waiting.get(group.group_id, ())):
             waiter.hear(LOOK_AGAIN)
+
+    def _measure(self, group: ShareGroup) -> None:
+        owned = self._owned.get(group.group_id)
+        if owned is not None and owned.group is group:
+            ranges = sum(len(each.ranges) for each in group.partitions.values())
+            self.memory.measured(group.group_id, group.address, ranges)
 
     def _is_lost(self, owned: GroupPartitions) -> bool:
         return owned.is_over or self._groups.lost(owned.held) is not ErrorCode.none
 
     # -- acknowledgements
 
-    def _acknowledge(self, owned: GroupPartitions, turn: ShareTurn) -> dict[int, ErrorCode]:
-        now, limits = self._clock.monotonic(), owned.group.configs().limits
+    async def _acknowledge(self, owned: GroupPartitions, turn: ShareTurn) -> dict[int, ErrorCode]:
+        """Return a code for each partition that has acknowledgements. Between partitions other turns may run."""
         codes: dict[int, ErrorCode] = {}
+        slices, limits = WorkSlices(), owned.group.configs().limits
+        may_grow = self.memory.has_room(owned.group.address)
         for each in turn.partitions:
             partition = owned.group.partitions.get(each.key)
             if not each.acks:
@@ -196,18 +214,25 @@ class ShareOwner:
                 codes[each.key] = ErrorCode.unknown_topic_or_partition
                 continue
             batches = [AckBatch(first, last, types) for first, last, types in each.acks]
-            codes[each.key] = partition.acknowledge(now, turn.member_id, batches, limits)
+            units = len(partition.ranges) + sum(len(batch.types) for batch in batches)
+            codes[each.key] = partition.acknowledge(
+                self._clock.monotonic(), turn.member_id, batches, limits, may_grow=may_grow
+            )
             if codes[each.key] is ErrorCode.none:
                 self._metrics.acknowledge(batches)
-        if codes:
+            await slices.did(RANGE_UNITS * units)
+        if codes and not owned.is_over:
             self._changed(owned)
         return codes
 
     def _give_back(self, owned: GroupPartitions, turn: ShareTurn) -> None:
+        returned: defaultdict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
         for each in turn.returned:
-            partition = owned.group.partitions.get(each.key)
+            returned[each.key, each.is_done].append((each.first, each.last))
+        for (key, is_done), ranges in returned.items():
+            partition = owned.group.partitions.get(key)
             if partition is not None:
-                partition.give_back(turn.member_id, [(each.first, each.last)], is_done=each.is_done)
+                partition.give_back(turn.member_id, ranges, is_done=is_done)
         if turn.returned:
             self._changed(owned)
 
@@ -285,14 +310,15 @@ class ShareOwner:
         if client.closed:
             return {}
         left, acquired, now = turn.max_records, dict[int, list[Acquired]](), self._clock.monotonic()
-        stale = set(owned.unstored(known))
+        stale, is_sparing = set(owned.unstored(known)), not self.memory.has_room(group.address)
         for key in known:
             end, partition = ends[key], group.partitions.get(key)
             if partition is None or left <= 0 or key in stale or not isinstance(end, ReadableEnds):
                 continue
             if now >= (partition.next_deadline() or now + 1):
                 continue  # it expired while others were stored: the next turn stores that first
-            if got := partition.acquire(now, turn.member_id, end.end, left, configs.limits):
+            got = partition.acquire(now, turn.member_id, end.end, left, configs.limits, is_sparing=is_sparing)
+            if got:
                 acquired[key] = got
                 left -= sum(each.last - each.first + 1 for each in got)
         if acquired:
@@ -309,34 +335,10 @@ class ShareOwner:
 
     # -- clients that go
 
-    def _note_connection(self, turn: ShareTurn, client: ClientConnection, keys: Iterable[int]) -> None:
-        refs = self._clients.get(client)
-        if refs is None:
-            if client.closed:
-                return
-            refs = self._clients[client] = set()
-            client.call_when_closed(partial(self._client_gone, client))
-        for key in keys:
-            ref = (turn.group_id, turn.member_id, key)
-            self._connections[ref] = client
-            refs.add(ref)
-
-    def _client_gone(self, client: ClientConnection) -> None:
-        self._release(client, self._clients.pop(client, set()))
-
-    def _end_session(self, turn: ShareTurn, client: ClientConnection, keys: Iterable[int]) -> None:
-        refs = {(turn.group_id, turn.member_id, key) for key in keys}
-        self._release(client, refs)
-        self._clients.get(client, set()).difference_update(refs)
-
-    def _release(self, client: ClientConnection, refs: Iterable[Ref]) -> None:
-        """Release what members acquired by this connection."""
+    def _release(self, refs: Iterable[Ref]) -> None:
+        """Release what members acquired by a connection, or in a session, that has ended."""
         freed: dict[str, GroupPartitions] = {}
-        for ref in sorted(refs):
-            if self._connections.get(ref) is not client:
-                continue
-            del self._connections[ref]
-            group_id, member_id, key = ref
+        for group_id, member_id, key in refs:
             owned = self._owned.get(group_id)
             partition = None if owned is None else owned.group.partitions.get(key)
             if owned is None or partition is None:

@@ -13,14 +13,18 @@ Source: KIP-932; Kafka's SharePartition.
 from __future__ import annotations
 
 import enum
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.groups.share.in_flight import ChangedRanges, InFlight, Judge, RangeState, joined
 from headrace.metastore.share_states import KeptRange
+
+FEW_RANGES = 16
+"""Ranges that a partition may always have."""
 
 
 class AckType(enum.IntEnum):
@@ -33,25 +37,6 @@ class AckType(enum.IntEnum):
     REJECT = 3
     RENEW = 4
     """The member needs more time."""
-
-
-class RangeState(enum.IntEnum):
-    """What became of the records of a range."""
-
-    AVAILABLE = 0
-    ACQUIRED = 1
-    DONE = 2
-
-
-class InFlight(NamedTuple):
-    """Records in the same state. `tries`: how often they were acquired. `member_id` and `deadline` of acquired ones."""
-
-    first: int
-    last: int
-    state: RangeState
-    tries: int = 0
-    member_id: str = ""
-    deadline: float = 0.0
 
 
 class Acquired(NamedTuple):
@@ -144,13 +129,25 @@ class SharePartition:
     # -- what members do
 
     def acquire(
-        self, now: float, member_id: str, log_end: int, max_records: int, limits: AcquireLimits
+        self,
+        now: float,
+        member_id: str,
+        log_end: int,
+        max_records: int,
+        limits: AcquireLimits,
+        *,
+        is_sparing: bool = False,
     ) -> list[Acquired]:
         """Give the member records: the first ones that are available, then new ones before `log_end`.
 
         At most `max_records`, all within as many offsets, because an agent reads all records between them.
+        `is_sparing`: so that there are hardly more ranges than FEW_RANGES.
         """
         self.expire(now, limits.attempts)
+        if is_sparing and len(self._ranges) >= FEW_RANGES:
+            return self._acquire_one_range(now, member_id, max_records, limits)
+        if is_sparing:
+            max_records = min(max_records, FEW_RANGES)
         first = self._first_available
         new_end = min(log_end, self.start + limits.in_flight)
         if max_records <= 0 or (first is None and self.end >= new_end):
@@ -177,28 +174,37 @@ class SharePartition:
         self._settle(ranges)
         return _joined(acquired)
 
-    def acknowledge(self, now: float, member_id: str, batches: Iterable[AckBatch], limits: AcquireLimits) -> ErrorCode:
+    def acknowledge(
+        self,
+        now: float,
+        member_id: str,
+        batches: Iterable[AckBatch],
+        limits: AcquireLimits,
+        *,
+        may_grow: bool = True,
+    ) -> ErrorCode:
         """Apply all batches, or none: INVALID_RECORD_STATE for records that the member has not acquired (any more),
-        INVALID_REQUEST for what no acquired record can be. Records before the start are done: nothing to do.
+        INVALID_REQUEST for what no acquired record can be, and for batches that do not ascend. Records before the start
+        are done: nothing to do. One pass over the ranges. If it may not grow, KAFKA_STORAGE_ERROR, which clients may
+        repeat, for what makes more ranges, and more than FEW_RANGES.
         """
         self.expire(now, limits.attempts)
-        ranges, used_up = list(self._ranges), 0
+        judgement, changed = _Judgement(now, member_id, limits), ChangedRanges(self._ranges)
         for batch in batches:
             if batch.last < self.start:
                 continue
-            if batch.last >= self.end:
+            if batch.last >= self.end or max(batch.first, self.start) < changed.reached:
                 return ErrorCode.invalid_request
             for first, last, kind in _runs(batch, self.start):
-                if kind == AckType.RELEASE:
-                    used_up += _last_attempts(ranges, first, last, limits.attempts)
-                changed = _replaced(ranges, first, last, _judge(now, member_id, kind, limits))
-                if changed is None:
+                if not changed.judge(first, last, judgement.of(kind)):
                     return ErrorCode.invalid_record_state
-                ranges = changed
+        ranges = changed.ranges()
+        if not may_grow and len(joined(ranges)) > max(len(self._ranges), FEW_RANGES):
+            return ErrorCode.kafka_storage_error
         if ranges != self._ranges:
             self.changes += 1
             self._settle(ranges)
-            self._tally.used_up += used_up
+            self._tally.used_up += judgement.used_up
         return ErrorCode.none
 
     def give_back(self, member_id: str, ranges: Iterable[tuple[int, int]], *, is_done: bool = False) -> None:
@@ -213,12 +219,14 @@ class SharePartition:
                 return InFlight(each.first, each.last, RangeState.DONE)
             return InFlight(each.first, each.last, RangeState.AVAILABLE, max(each.tries - 1, 0))
 
-        for first, last in ranges:
-            first, last = max(first, self.start), min(last, self.end - 1)
-            changed = _replaced(self._ranges, first, last, judge) if first <= last else None
-            if changed is not None:
-                self.changes += is_done
-                self._settle(changed)
+        changed = ChangedRanges(self._ranges)
+        for first, last in sorted(ranges):
+            first, last = max(first, self.start, changed.reached), min(last, self.end - 1)
+            if first <= last:
+                changed.judge(first, last, judge)
+        if changed.reached:
+            self.changes += is_done
+            self._settle(changed.ranges())
 
     def release(self, member_id: str, attempts: int) -> bool:
         """The member is gone: others may have what it had acquired. Return whether it had anything."""
@@ -243,6 +251,24 @@ class SharePartition:
 
     # -- insides
 
+    def _acquire_one_range(self, now: float, member_id: str, max_records: int, limits: AcquireLimits) -> list[Acquired]:
+        """Give the member the first range that is available and small enough as a whole. Only if there is none, and no
+        member has any, give a part of one.
+        """
+        available = [each for each in self._ranges if each.state is RangeState.AVAILABLE]
+        whole = next((each for each in available if each.last - each.first < max_records), None)
+        if whole is None and not (self.is_quiet and available and max_records > 0):
+            return []
+        chosen = whole or available[0]
+        last, deadline = min(chosen.last, chosen.first + max_records - 1), now + limits.lock_seconds
+        changed = ChangedRanges(self._ranges)
+        changed.judge(
+            *(chosen.first, last),
+            lambda each: InFlight(*each[:2], RangeState.ACQUIRED, each.tries + 1, member_id, deadline),
+        )
+        self._settle(changed.ranges())
+        return [Acquired(chosen.first, last, chosen.tries + 1)]
+
     def _free(self, is_wanted: Callable[[InFlight], bool], attempts: int) -> bool:
         """Attempts are counted when they end."""
         if not any(each.state is RangeState.ACQUIRED and is_wanted(each) for each in self._ranges):
@@ -260,16 +286,10 @@ class SharePartition:
 
     def _settle(self, ranges: Iterable[InFlight]) -> None:
         """Join equal neighbours, and move the start past those that are done."""
-        settled: list[InFlight] = []
-        end = self.end
-        for each in ranges:
-            if each.state is RangeState.DONE and not settled:
-                self.start = each.last + 1
-            elif settled and settled[-1][2:] == each[2:]:
-                settled[-1] = settled[-1]._replace(last=each.last)
-            else:
-                settled.append(each)
-            end = each.last + 1
+        settled = joined(ranges)
+        end = settled[-1].last + 1 if settled else self.end
+        if settled and settled[0].state is RangeState.DONE:
+            self.start = settled.pop(0).last + 1
         self._ranges = settled
         self.end = max(self.start, end)
         self._first_available = next((each.first for each in settled if each.state is RangeState.AVAILABLE), None)
@@ -284,50 +304,29 @@ def _freed(each: InFlight, attempts: int) -> InFlight:
     return InFlight(each.first, each.last, RangeState.AVAILABLE, each.tries)
 
 
-def _last_attempts(ranges: Sequence[InFlight], first: int, last: int, attempts: int) -> int:
-    """Return how many records from `first` to `last` were acquired for the last time that they may be."""
-    found = (each for each in ranges if each.state is RangeState.ACQUIRED and each.tries >= attempts)
-    return sum(max(min(each.last, last) - max(each.first, first) + 1, 0) for each in found)
+class _Judgement:
+    """What acknowledgements of a member make of ranges."""
 
+    def __init__(self, now: float, member_id: str, limits: AcquireLimits) -> None:
+        self._now, self._member_id, self._limits = now, member_id, limits
+        self.used_up = 0
+        """Records that were released in the last attempt that they may have."""
 
-def _judge(now: float, member_id: str, kind: int, limits: AcquireLimits) -> Callable[[InFlight], InFlight | None]:
-    """Return what makes an acquired range of the member what the acknowledgement says; None for any other range."""
+    def of(self, kind: int) -> Judge:
+        """Return what makes an acquired range of the member what the type says; None for any other range."""
+        return partial(self._judge, kind)
 
-    def judge(each: InFlight) -> InFlight | None:
-        if each.state is not RangeState.ACQUIRED or each.member_id != member_id:
-            return None
-        if kind == AckType.RENEW and not limits.may_renew:
+    def _judge(self, kind: int, each: InFlight) -> InFlight | None:
+        if each.state is not RangeState.ACQUIRED or each.member_id != self._member_id:
             return None
         if kind == AckType.RENEW:
-            return each._replace(deadline=now + limits.lock_seconds)
+            deadline = self._now + self._limits.lock_seconds
+            return each._replace(deadline=deadline) if self._limits.may_renew else None
         if kind == AckType.RELEASE:
-            return _freed(each, limits.attempts)
+            freed = _freed(each, self._limits.attempts)
+            self.used_up += (each.last - each.first + 1) * (freed.state is RangeState.DONE)
+            return freed
         return InFlight(each.first, each.last, RangeState.DONE)
-
-    return judge
-
-
-def _replaced(
-    ranges: Sequence[InFlight], first: int, last: int, judge: Callable[[InFlight], InFlight | None]
-) -> list[InFlight] | None:
-    """Return the ranges with the part from `first` to `last` judged; None if that refuses any of it."""
-    begin = max(bisect_right(ranges, first, key=_first) - 1, 0)
-    stop = bisect_right(ranges, last, key=_first)
-    middle: list[InFlight] = []
-    for each in ranges[begin:stop]:
-        judged = judge(each._replace(first=max(each.first, first), last=min(each.last, last)))
-        if judged is None:
-            return None
-        if each.first < first:
-            middle.append(each._replace(last=first - 1))
-        middle.append(judged)
-        if each.last > last:
-            middle.append(each._replace(first=last + 1))
-    return [*ranges[:begin], *middle, *ranges[stop:]]
-
-
-def _first(each: InFlight) -> int:
-    return each.first
 
 
 def _runs(batch: AckBatch, start: int) -> Iterable[tuple[int, int, int]]:

@@ -162,8 +162,8 @@ def why_unfinished(topic: TopicImage) -> Verdict | None:
 
 
 def why_not(readers: Sequence[ReadingGroup]) -> Verdict | None:
-    """The refusal for readers that would not keep the order."""
-    others = [reader.group_id for reader in readers if reader.kind is not GroupKind.CONSUMER]
+    """The refusal for readers that would not keep the order. Share groups never do."""
+    others = [each.group_id for each in readers if each.kind not in (GroupKind.CONSUMER, GroupKind.SHARE)]
     if others:
         reason = "not in groups of the consumer protocol (KIP-848), so they read children at once"
         message = f"{reason}: {some_groups(others)}"

@@ -1,10 +1,11 @@
 -- Double a topic for clients that know only the count: change_partition_counts, and each partition that was there is a
 -- parent from then on, with one child. False, and nothing happened, when the log has moved on.
 -- Groups with an offset in a parent get the child's end there, so that auto.offset.reset skips nothing: a new partition
--- is empty, and what is in one that was an alias is older than what its parent got.
+-- is empty, and what is in one that was an alias is older than what its parent got. Share groups that began in a parent
+-- begin there, too, unless they read the child before it was an alias.
 -- Locks: metadata_head; the topic's partitions; all of its commit shards; the splits' rows.
 -- Idempotent: a repeated call finds the head moved and does nothing.
--- Cost: a few rows per partition, one per group and parent, one per producer of the last doubling.
+-- Cost: a few rows per partition, one per group or share group and parent, one per producer of the last doubling.
 CREATE OR REPLACE FUNCTION double_topic(
     p_expected_head      bigint,
     p_records            bytea[],
@@ -44,6 +45,15 @@ BEGIN
      CROSS JOIN LATERAL (SELECT max(high_watermark) AS high_watermark FROM partition_heads
                           WHERE partition_key = c.partition_key) AS h
      WHERE c.topic_id = p_topic_id AND c.partition_index BETWEEN p_count AND 2 * p_count - 1
+    ON CONFLICT (group_id, partition_key) DO NOTHING;
+    -- nothing is kept (metastore/share_states.py); revision 0: what the group's coordinator writes is newer
+    INSERT INTO share_partitions (group_id, partition_key, start_offset, kept, coordinator_epoch, revision, begun_offset)
+    SELECT s.group_id, c.partition_key, h.high_watermark, '\x0100000000', s.coordinator_epoch, 0, h.high_watermark
+      FROM partitions c JOIN share_partitions s ON s.partition_key = c.partition_key - p_count
+     CROSS JOIN LATERAL (SELECT max(high_watermark) AS high_watermark FROM partition_heads
+                          WHERE partition_key = c.partition_key) AS h
+     WHERE c.topic_id = p_topic_id AND c.partition_index BETWEEN p_count AND 2 * p_count - 1
+     ORDER BY c.partition_key, s.group_id
     ON CONFLICT (group_id, partition_key) DO NOTHING;
     RETURN true;
 END $$;

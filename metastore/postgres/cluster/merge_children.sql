@@ -1,5 +1,6 @@
 -- A topic that halves: one row per child, and NULL for a topic that does not (metastore.api.halvings.HalvingPair).
--- A group that is not excluded counts if it committed an offset in the child; a log start counts as committed.
+-- A group that is not excluded counts if it committed an offset in the child, or is a share group that began there; what is
+-- before the log start counts as read.
 -- p_names: so many groups with a lag are named.
 -- Locks: none. Idempotent: reads only. Cost: O(children), a row per group and child.
 CREATE OR REPLACE FUNCTION halving_pairs(p_topic_id uuid, p_names int)
@@ -26,14 +27,18 @@ LANGUAGE sql STABLE AS $$
      ORDER BY m.child_key
 $$;
 
--- How many records of a child each group that counts has not committed.
+-- How many records of a child each group that counts has not committed; of a share group, those from its start on, also
+-- if some of them are done.
 -- Locks: none. Idempotent: reads only. Cost: a row per group.
 CREATE OR REPLACE FUNCTION child_lags(p_child_key bigint, p_end bigint, p_excluded text[])
 RETURNS TABLE (group_id text, lag bigint)
 LANGUAGE sql STABLE AS $$
-    SELECT o.group_id, p_end - greatest(o.committed_offset, p.log_start_offset)
-      FROM group_offsets o JOIN partitions p USING (partition_key)
-     WHERE o.partition_key = p_child_key AND o.group_id <> ALL (p_excluded)
+    SELECT r.group_id, p_end - greatest(r.read_to, p.log_start_offset)
+      FROM (SELECT group_id, committed_offset AS read_to FROM group_offsets WHERE partition_key = p_child_key
+             UNION ALL
+            SELECT group_id, start_offset FROM share_partitions WHERE partition_key = p_child_key) AS r
+     CROSS JOIN partitions p
+     WHERE p.partition_key = p_child_key AND r.group_id <> ALL (p_excluded)
 $$;
 
 -- Those of the children that were in one phase, which are in another one now. All of them are locked.

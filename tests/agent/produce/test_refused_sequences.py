@@ -136,7 +136,7 @@ async def test_what_comes_behind_a_file_that_the_metastore_refused_is_refused_re
 
 @pytest.mark.requirement("W7")
 async def test_what_comes_behind_a_file_without_an_answer_is_refused_retriably() -> None:
-    """Two files in a call whose answer is lost: the first is condemned, the second is committed. When the call is
+    """Two files in a call, and its answer is lost: the first is condemned, the second is committed. When the call is
     repeated the agent is fenced, so only the second has its answer."""
     async with Bench(hold_commits=True) as bench:
         model, commits = bench.world.model, bench.metastore.commits

@@ -205,9 +205,12 @@ async def test_readers_that_do_not_keep_the_order(
     assert (await world.ask(force=True)).partition_count == 6
 
 
-async def test_groups_of_the_consumer_protocol_are_no_hindrance(fake_clock: ManualClock) -> None:
+async def test_groups_of_the_consumer_protocol_and_share_groups_are_no_hindrance(fake_clock: ManualClock) -> None:
     world = World(fake_clock)
-    world.api.readers = [ReadingGroup("g", GroupKind.CONSUMER, "Stable", 0)]
+    world.api.readers = [
+        ReadingGroup("g", GroupKind.CONSUMER, "Stable", 0),
+        ReadingGroup("s", GroupKind.SHARE, "Empty", 0),
+    ]
     assert (await world.ask(validate_only=True))[:3] == (0, None, 3)
     assert (await world.topic()).doubling == -1, "nothing was announced"
     assert (await world.ask()).partition_count == 6

@@ -16,7 +16,8 @@ from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.share.deliver import AcquiredRange, ShareDelivery, ShareReader
 from headrace.agent.fetch.share.handlers import ShareHandlers
-from headrace.agent.fetch.share.sessions import ShareSessions
+from headrace.agent.fetch.share.sessions import SESSION_BYTES, SESSION_PARTITION_BYTES, ShareSessions
+from headrace.agent.limits.client_memory import text_bytes
 from headrace.agent.peers.share_turns import PartitionTurn, ShareTurn, TurnAnswer, decode_answer, decode_turn, encode
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import SHARE_VERSION, FeatureRange
@@ -246,3 +247,49 @@ def test_turns_that_are_malformed_are_refused() -> None:
             decode_turn(data)
         with pytest.raises(InvalidError):
             decode_answer(data)
+
+
+async def test_the_owner_hears_of_the_end_of_a_session_without_partitions() -> None:
+    """It remembers the connection of those that the session had before. What it answers is no error of the session."""
+    sharing = Sharing()
+    await sharing.fetch(0, {0: ()})
+    types: Any = schema(FETCH, 2)._request_module
+    forgotten = (types.ForgottenTopic(topic_id=TOPIC_ID, partitions=(0,)),)
+    assert (await sharing.fetch(1, forgotten_topics_data=forgotten)).error_code == 0
+    sharing.answer = TurnAnswer(ErrorCode.group_id_not_found)
+    assert (await sharing.fetch(-1)).error_code == 0
+    assert (sharing.turns[-1].closes, sharing.turns[-1].partitions) == (True, [])
+
+
+def _refs(count: int, first: int = 0) -> list[tuple[uuid.UUID, int]]:
+    return [(TOPIC_ID, first + each) for each in range(count)]
+
+
+def _opened(sessions: ShareSessions, connection: ClientConnection, count: int, member: str = "m") -> ErrorCode:
+    return sessions.fetch(connection, ("g", member), 0, _refs(count), (), acknowledges=False).error
+
+
+def test_sessions_have_a_limit_in_bytes_and_one_address_at_most_half_of_it() -> None:
+    """A client names any partitions, also ones that do not exist, and chooses its ids."""
+    refused: list[str] = []
+    limit = 2 * (SESSION_BYTES + text_bytes("g", "m") + 100 * SESSION_PARTITION_BYTES)
+    sessions = ShareSessions(lambda: 1000, limit, refused.append)
+    first, second, other = (ClientConnection(n, f"10.0.0.{n}:1") for n in range(1, 4))
+    also_first = ClientConnection(4, "10.0.0.1:2")
+    assert _opened(sessions, first, 101) is ErrorCode.share_session_limit_reached
+    assert _opened(sessions, first, 100) is ErrorCode.none
+    assert _opened(sessions, first, 100) is ErrorCode.none, "instead of its last one"
+    assert _opened(sessions, also_first, 1) is ErrorCode.share_session_limit_reached
+    assert _opened(sessions, second, 0, "m" * 32_767) is ErrorCode.share_session_limit_reached
+    assert _opened(sessions, second, 90) is ErrorCode.none
+    assert _opened(sessions, other, 10) is ErrorCode.share_session_limit_reached, "all is in use"
+    assert sessions.fetch(second, ("g", "m"), 1, _refs(5, 90), (), acknowledges=False).error is ErrorCode.none
+    grown = sessions.fetch(second, ("g", "m"), 2, _refs(6, 95), (), acknowledges=False)
+    assert (grown.error, len(sessions)) == (ErrorCode.share_session_limit_reached, 1)
+    shrunk = sessions.fetch(first, ("g", "m"), 1, _refs(5, 100), _refs(10), acknowledges=False)
+    assert (shrunk.error, sessions.partitions) == (ErrorCode.none, 95)
+    assert refused == ["share.sessions"] * 5
+    assert first.when_closed is not None
+    first.when_closed()
+    assert (sessions.in_use_bytes, sessions.partitions, len(sessions)) == (0, 0, 0)
+    assert _opened(sessions, second, 100) is ErrorCode.none

@@ -200,11 +200,25 @@ async def test_heartbeats_that_are_refused(world: GroupsWorld) -> None:
     _offer(world, 0)
     assert (await clock.run(_beat(world.home, 0))).error_code == ErrorCode.unsupported_version
     _offer(world)
-    assert (await clock.run(_beat(world.home, 5))).error_code == ErrorCode.group_id_not_found
+    assert (await clock.run(_beat(world.home, -1))).error_code == ErrorCode.group_id_not_found
     assert (await clock.run(_beat(world.home, 0, names=None))).error_code == ErrorCode.invalid_request
     assert (await clock.run(_beat(world.home, -2))).error_code == ErrorCode.invalid_request
     assert (await clock.run(_beat(world.home, 0, " "))).error_code == ErrorCode.invalid_request
     assert (await clock.run(_beat(world.other, 0))).error_code == ErrorCode.not_coordinator
+
+
+async def test_a_member_of_a_group_that_postgres_lost_joins_again(world: GroupsWorld) -> None:
+    """A standby without the group's row was promoted; an error that stops a client would stop all members."""
+    clock = world.clock
+    _offer(world)
+    joined = await clock.run(_beat(world.home, 0))
+    held = await clock.run(world.home.requests.groups.find("g"))
+    assert not isinstance(held, ErrorCode)
+    world.home.requests.groups.drop(held)
+    world.groups.groups["g"].record = None
+    lost = await clock.run(_beat(world.home, joined.member_epoch, names=None))
+    assert lost.error_code == ErrorCode.unknown_member_id
+    assert (await clock.run(_beat(world.home, 0))).error_code == ErrorCode.none
 
 
 def test_settings_that_do_not_fit_each_other_are_refused() -> None:

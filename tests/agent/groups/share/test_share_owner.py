@@ -14,14 +14,18 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.fetch.waiters import Waiter
 from headrace.agent.groups.share.answered import AnsweredShares
 from headrace.agent.groups.share.owner import ShareOwner
+from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.agent.peers.channel import SHARE_TURN_KEY
 from headrace.agent.peers.share_turns import PartitionAsk, Returned, ShareTurn, TurnAnswer, decode_answer, encode
 from headrace.metastore.api.groups import GroupKind
 from headrace.metastore.api.read import ReadableEnds
+from headrace.metastore.api.share_groups import StoredSharePartition
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.keys import partition_key
 from headrace.metastore.life.recorded_shares import read_recorded
-from headrace.metastore.share_states import decode_kept
+from headrace.metastore.log.kip631_records import PartitionRecord
+from headrace.metastore.log.own_records import AliasPartitionRecord, PartitionCountRecord
+from headrace.metastore.share_states import decode_kept, encode_kept
 from headrace.protocol.request import ClientConnection, CloseConnection, Request
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
@@ -239,3 +243,76 @@ async def test_altered_offsets_make_a_group_that_is_not_there_yet(owning: Owning
     world.groups.fail_before["save_group"].append(UnavailableError("no answer"))
     assert await world.clock.run(offsets.alter(unsaved, {owning.key: 3})) is ErrorCode.coordinator_not_available
     assert world.groups.shares[unsaved] == {}
+
+
+async def test_aliases_are_not_assigned_and_a_child_that_returns_begins_where_its_doubling_says(owning: Owning) -> None:
+    """A group that began while the child was an alias does not get its old records."""
+    world, topic_id = owning.world, uuid.UUID(int=10)
+    head = world.home.cluster.image.offset
+    assert await world.cluster_api.create_topics(head, [NewTopic("u", topic_id, 2, {})])
+    world.cluster_api.append(
+        *_new_partitions(topic_id, 0),
+        PartitionCountRecord(topic_id=topic_id, initial_partition_count=2, undeleted_partition_count=4),
+        *(AliasPartitionRecord(partition_id=child, topic_id=topic_id, parent=child - 2) for child in (2, 3)),
+    )
+    await world.catch_up()
+    keys = [partition_key(world.home.cluster.image.topics_by_name["u"].topic_number, index) for index in range(4)]
+    joined = await world.clock.run(_beat(world.home, 0, names=("u",)))
+    assert sorted(joined.assignment.topic_partitions[0].partitions) == [0, 1]
+    owning.key = keys[2]
+    assert (await owning.turn("m"))[0] == ErrorCode.unknown_topic_or_partition
+    owning.key = keys[0]
+    assert (await owning.turn("m"))[2] == [(0, 3, 1)]
+    assert world.groups.shares["g"].keys() == set(keys[:2])
+
+    world.groups.shares["g"][keys[2]] = StoredSharePartition(keys[2], 5, encode_kept(()))
+    world.cluster_api.append(*_new_partitions(topic_id, 9))
+    await world.catch_up()
+    joined = await world.clock.run(_beat(world.home, joined.member_epoch, names=("u",)))
+    assert sorted(joined.assignment.topic_partitions[0].partitions) == [0, 1, 2, 3]
+    owning.key = keys[2]
+    assert (await owning.turn("m"))[2] == [(5, 8, 1)]
+    owning.key = keys[3]
+    assert (await owning.turn("m"))[2] == [(0, 3, 1)], "the doubling said nothing: it begins with its first record"
+
+
+async def test_other_turns_run_between_the_partitions_of_a_large_acknowledgement(owning: Owning) -> None:
+    world, count = owning.world, 4
+    head = world.home.cluster.image.offset
+    assert await world.cluster_api.create_topics(head, [NewTopic("u", uuid.UUID(int=10), count, {})])
+    await world.catch_up()
+    owning.logs.end = 2000
+    number, others = world.home.cluster.image.topics_by_name["u"].topic_number, [0]
+    for index in range(count):
+        owning.key = partition_key(number, index)
+        assert (await owning.turn("m", max_records=2000))[2] == [(0, 1999, 1)]
+
+    async def run_others() -> None:
+        while True:
+            others[0] += 1
+            await asyncio.sleep(0)
+
+    ran: list[int] = []
+
+    class Watched(SharePartition):
+        def acknowledge(self, *args: Any, **more: Any) -> ErrorCode:
+            ran.append(others[0])
+            return super().acknowledge(*args, **more)
+
+    asks = [PartitionAsk(partition_key(number, index), [(0, 1999, b"\1\2" * 1000)]) for index in range(count)]
+    owned = next(iter(owning.owner._owned.values()))
+    for partition in owned.group.partitions.values():
+        partition.__class__ = Watched
+    running = asyncio.create_task(run_others())
+    answer = await world.clock.run(owning.owner.turn(ShareTurn("g", "m", asks), owning.client))
+    running.cancel()
+    assert {each.ack_error for each in answer.partitions} == {0}
+    assert ran == sorted(set(ran)), "others ran between each two"
+
+
+def _new_partitions(topic_id: uuid.UUID, epoch: int) -> list[PartitionRecord]:
+    unset: dict[str, Any] = dict.fromkeys(("replicas", "isr", "removing_replicas", "adding_replicas"), ())
+    return [
+        PartitionRecord(partition_id=n, topic_id=topic_id, leader_epoch=epoch, source=n - 2, source_epoch=0, **unset)
+        for n in (2, 3)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,14 +10,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.share import share_partition
-from headrace.agent.groups.share.share_partition import (
-    AckBatch,
-    AcquireLimits,
-    InFlight,
-    RangeState,
-    SharePartition,
-    ShareTally,
-)
+from headrace.agent.groups.share.in_flight import InFlight, RangeState
+from headrace.agent.groups.share.share_partition import AckBatch, AcquireLimits, SharePartition, ShareTally
 from headrace.metastore.share_states import KeptRange
 from tests.agent.groups.share.share_model import Difference, History
 from tests.planted import PlantedBugs, Report, Trial
@@ -37,7 +32,9 @@ def test_ranges_do_what_the_model_does_for_each_record() -> None:
 class _AnyMember(SharePartition):
     """A member acknowledges what another one has acquired."""
 
-    def acknowledge(self, now: float, member_id: str, batches: Iterable[AckBatch], limits: AcquireLimits) -> ErrorCode:
+    def acknowledge(
+        self, now: float, member_id: str, batches: Iterable[AckBatch], limits: AcquireLimits, **more: bool
+    ) -> ErrorCode:
         batches = list(batches)
         owners = [each.member_id for each in self.ranges for b in batches if each.first <= b.first <= each.last]
         return super().acknowledge(now, owners[0] if owners else member_id, batches, limits)
@@ -67,7 +64,9 @@ class _CountsAreLost(SharePartition):
 class _HalfApplied(SharePartition):
     """A refused acknowledgement leaves its first batch applied."""
 
-    def acknowledge(self, now: float, member_id: str, batches: Iterable[AckBatch], limits: AcquireLimits) -> ErrorCode:
+    def acknowledge(
+        self, now: float, member_id: str, batches: Iterable[AckBatch], limits: AcquireLimits, **more: bool
+    ) -> ErrorCode:
         codes = [super(_HalfApplied, self).acknowledge(now, member_id, [batch], limits) for batch in batches]
         return next((code for code in codes if code is not ErrorCode.none), ErrorCode.none)
 
@@ -112,7 +111,9 @@ class _UnmarkedExpiry(SharePartition):
 class _MoreThanAsked(SharePartition):
     """One record more than may be in flight."""
 
-    def acquire(self, now: float, member_id: str, log_end: int, max_records: int, limits: AcquireLimits) -> Any:
+    def acquire(
+        self, now: float, member_id: str, log_end: int, max_records: int, limits: AcquireLimits, **more: bool
+    ) -> Any:
         return super().acquire(now, member_id, log_end, max_records, limits._replace(in_flight=limits.in_flight + 1))
 
 
@@ -163,6 +164,47 @@ def test_equal_neighbours_are_one_range_and_a_thousand_acknowledgements_leave_no
     assert partition.done_after_start() == 999
     assert partition.acknowledge(1.0, "a", [AckBatch(0, 0, [3])], LIMITS) is ErrorCode.none
     assert (partition.start, partition.end, len(partition.ranges)) == (1000, 1000, 0)
+
+
+def _calls(records: int, work: Callable[[SharePartition], object]) -> int:
+    """Return how many functions run while `work` is done in a partition of so many records."""
+    partition, limits = SharePartition(0), LIMITS._replace(attempts=1, in_flight=records)
+    partition.acquire(0.0, "a", records, records, limits)
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        work(partition)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+def test_the_work_of_many_types_or_ranges_grows_with_their_number_and_not_with_its_square() -> None:
+    def acknowledge(partition: SharePartition) -> None:
+        types = [each % 2 * 2 + 2 for each in range(partition.end)]  # RELEASE, RENEW
+        limits = LIMITS._replace(attempts=1)
+        assert partition.acknowledge(1.0, "a", [AckBatch(0, partition.end - 1, types)], limits) is ErrorCode.none
+
+    def give_back(partition: SharePartition) -> None:
+        partition.give_back("a", [(each, each) for each in range(0, partition.end, 2)])
+        assert len(partition.ranges) == partition.end
+
+    for work in (acknowledge, give_back):
+        assert _calls(800, work) < 3 * _calls(400, work)
+
+
+def test_batches_that_do_not_ascend_are_refused() -> None:
+    partition = SharePartition(0)
+    partition.acquire(0.0, "a", 10, 10, LIMITS)
+    twice = [AckBatch(3, 5, [4]), AckBatch(5, 6, [1])]
+    assert partition.acknowledge(0.0, "a", twice, LIMITS) is ErrorCode.invalid_request
+    assert len(partition.ranges) == 1, "nothing changed"
 
 
 def test_huge_ranges_cost_what_small_ones_do() -> None:
