@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from headrace.agent.fetch.service import FetchService
 from headrace.metastore.api.transaction_state import NO_PRODUCER, ProducerEpoch, TransactionVerdict
 from headrace.storage.records.codec import Record, decode_records, encode_batch
 from headrace.storage.records.header import TRANSACTIONAL_BIT, read_header
@@ -112,10 +113,19 @@ async def send(
     truth.sent[key] += [(SeenRecord(base + n, k, v), owner) for n, (k, v) in enumerate(records)]
 
 
-async def committed(world: PostgresWorld, key: int, start: int = 0, max_bytes: int = 1 << 20) -> list[SeenRecord]:
-    """Every record that a read_committed consumer gets from `start` on, by an agent that was just started."""
-    service = world.new_service()
-    await service.start()
+async def committed(
+    world: PostgresWorld, key: int, start: int = 0, max_bytes: int = 1 << 20, service: FetchService | None = None
+) -> list[SeenRecord]:
+    """Return every record that a read_committed consumer gets from `start` on, by an agent that was just started unless
+    one is given.
+    """
+    if service is None:
+        service = world.new_service()
+        await service.start()
+        try:
+            return await committed(world, key, start, max_bytes, service)
+        finally:
+            await service.close()
     found: list[SeenRecord] = []
     offset = start
     while True:
@@ -127,7 +137,6 @@ async def committed(world: PostgresWorld, key: int, start: int = 0, max_bytes: i
         sent = split_sent(reply.records(key))
         if not sent:
             assert offset >= partition.last_stable_offset, (offset, partition.last_stable_offset)
-            await service.close()
             return [record for record in found if record.offset >= start]
         waiting = sorted((a.first_offset, a.producer_id) for a in partition.aborted_transactions or ())
         skipped: set[int] = set()

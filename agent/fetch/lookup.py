@@ -64,3 +64,25 @@ def stable_part(query: ExtentQuery, lookup: Lookup) -> Lookup:
         return lookup
     extents = [extent for extent in lookup.extents if query.offset < end and extent.base_offset < end]
     return lookup._replace(extents=extents, cut=False)
+
+
+def up_to(extents: list[Extent], first: int, max_bytes: int) -> list[Extent]:
+    """`extents[first:]` until they hold `max_bytes`; at least one."""
+    held = 0
+    for end in range(first, len(extents)):
+        held += extents[end].length
+        if held >= max_bytes:
+            return extents[first : end + 1]
+    return extents[first:]
+
+
+def is_seamless(extents: Sequence[Extent], offset: int) -> bool:
+    """Return whether extents hold the offset and what is behind it, each offset once; False if there are none."""
+    if not extents or extents[0].base_offset > offset:
+        return False
+    end = extents[0].base_offset
+    for extent in extents:
+        if extent.base_offset != end:
+            return False
+        end = extent.last_offset + 1
+    return True

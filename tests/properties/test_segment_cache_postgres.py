@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 import pytest
 
-from headrace.agent.fetch.index.index import TailIndex, up_to
+from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.fetch.index.segment_cache import SegmentCache
+from headrace.agent.fetch.lookup import up_to
 from headrace.cli.segments import highest_offsets
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.api.read import Extent, ExtentQuery, FeedKind, FeedPage, FeedRow, PartitionExtents

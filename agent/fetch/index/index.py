@@ -5,7 +5,8 @@ Invariant: a partition's extents here have no gap in offsets and end where the f
 are. Uncertain entries are removed, and the primary is asked for a removed partition: the index may lag, but is never
 wrong. The sources can be combined without a race because high watermark and log start only grow within one incarnation
 of the metastore, and because a primary's answer is ignored if something was removed after it was requested, or if its
-commit shard was not followed yet (`generation`).
+commit shard was not followed yet (`generation`). A log start that this agent moved, or that the primary answered,
+counts as long as the history is the same (`history_mark`), also if something was removed meanwhile.
 The index holds something only of commit shards that it follows, those in `heads`. It begins to follow one from the head
 that the newest page had: an answer that is asked for afterwards is at least as new, so nothing is missed in between.
 """
@@ -20,7 +21,7 @@ from operator import attrgetter
 
 from headrace.agent.fetch.index.segment_cache import SegmentCache
 from headrace.agent.fetch.index.tail import Tail
-from headrace.agent.fetch.lookup import Lookup, LookupStatus
+from headrace.agent.fetch.lookup import Lookup, LookupStatus, is_seamless, up_to
 from headrace.metastore.api.read import (
     NONE_OPEN,
     Extent,
@@ -54,6 +55,9 @@ class TailIndex:
         """Counts removals, and beginnings of following. Read it before asking the primary, and pass it to `observe`."""
         self.wanted: Callable[[int], Collection[int]] | None = None
         """Which of so many commit shards are followed when the index begins with a page; None: all, always."""
+        self.history_mark = 0
+        """Counts the histories, within which log starts only grow. Read it before the primary is asked, and pass it to
+        `move_log_start`."""
         self.on_forgotten: Callable[[list[Extent]], None] = lambda extents: None
         """Gets what is forgotten because the feed went back or is another life's: it may be lost."""
         self.history = SegmentCache()
@@ -65,7 +69,9 @@ class TailIndex:
         self._removed_at = 0
         """The generation of the newest removal."""
         self._begun_at: dict[int, int] = {}
-        """Shard -> the generation from which on it is followed, unless it was from the first page on."""
+        """Shard -> the generation from which on it is followed, unless it was from the process's first page on."""
+        self._life: uuid.UUID | None = None
+        """The incarnation of the newest first page, also while everything is forgotten."""
         self._heads_before: dict[int, int] | None = None
         """While the shards grow: how far the old ones have to be applied before rows of the new ones are."""
         self._extents_max = extents_max
@@ -86,12 +92,12 @@ class TailIndex:
         if tail is None or not tail.confirmed:
             return None
         if offset == tail.high_watermark:
-            return _found(tail, [], offset)
+            return tail.found([], offset)
         extents = tail.extents
         if not extents or not max(extents[0].base_offset, tail.log_start_offset) <= offset <= extents[-1].last_offset:
             return None
         first = bisect_left(extents, offset, key=_last_offset)
-        return _found(tail, up_to(extents, first, max_bytes), offset)
+        return tail.found(up_to(extents, first, max_bytes), offset)
 
     def look_back(self, key: int, offset: int, max_bytes: int) -> Lookup | None:
         """The same as `look`, before the tail: from what the primary said earlier."""
@@ -99,7 +105,9 @@ class TailIndex:
         if tail is None or not tail.confirmed or offset < tail.log_start_offset:
             return None
         extents = up_to(self.history.from_offset(key, offset), 0, max_bytes)
-        if not extents or extents[-1].last_offset + 1 >= tail.high_watermark:
+        if not is_seamless(extents, offset):
+            return None  # also in a rebuilt log, which may have gaps: the primary knows
+        if extents[-1].last_offset + 1 >= tail.high_watermark:
             return None  # the primary knows whether there is more
         cut = sum(extent.length for extent in extents) < max_bytes
         return Lookup(
@@ -134,7 +142,9 @@ class TailIndex:
         if not self._is_current(key, generation):
             return False
         if not answer.known:
-            self._tails.pop(key, None)
+            gone = self._tails.pop(key, None)
+            if gone is not None and gone.log_start_offset:  # the feed may still bring what is before it
+                self._move_log_start(self._tails.setdefault(key, Tail()), gone.log_start_offset)
             return True
         tail = self._tails.setdefault(key, Tail())
         tail.high_watermark = max(tail.high_watermark, answer.high_watermark)
@@ -148,11 +158,10 @@ class TailIndex:
         shard = commit_shard(key, self.shards)
         return shard in self.heads and max(self._removed_at, self._begun_at.get(shard, 0)) <= generation
 
-    def move_log_start(self, generation: int, key: int, log_start_offset: int) -> None:
-        """Take over a log start that this agent moved, unless something was removed since `generation`."""
-        tail = self._tails.get(key)
-        if tail is not None and self._is_current(key, generation):
-            self._move_log_start(tail, log_start_offset)
+    def move_log_start(self, history_mark: int, key: int, log_start_offset: int) -> None:
+        """Take over a log start that this agent moved, or the primary answered, unless another history has begun."""
+        if history_mark == self.history_mark and log_start_offset and commit_shard(key, self.shards) in self.heads:
+            self._move_log_start(self._tails.setdefault(key, Tail()), log_start_offset)
 
     def apply(self, page: FeedPage) -> dict[int, int]:
         """Apply a page. Returns the news for waiting fetches: key -> new bytes, or LOOK_AGAIN."""
@@ -205,11 +214,16 @@ class TailIndex:
     def _begin_again(self, page: FeedPage) -> dict[int, int]:
         """The page is the first one of another history: nothing that was known counts."""
         self.on_forgotten(self.extents())
+        began_before = self._life is not None
+        if self._incarnation is not None or page.incarnation_id != self._life:  # else it was only forgotten
+            self.history_mark += 1
         heard = self.forget_all()
-        self._incarnation = page.incarnation_id
+        self._incarnation = self._life = page.incarnation_id
         self.shards, self._page_heads = len(page.heads), page.heads
         followed = page.heads if self.wanted is None else self.wanted(self.shards)
         self.heads = {shard: page.heads[shard] for shard in followed}
+        if began_before:
+            self._begun_at = dict.fromkeys(self.heads, self.generation)
         return heard
 
     def _follow_growth(self, page: FeedPage) -> None:
@@ -267,12 +281,14 @@ class TailIndex:
     def _forget_lost(self, shard: int, head: int, heard: dict[int, int]) -> None:
         """Rows are missing; if the feed went back, as on a promoted standby before its life begins, extents may be."""
         if head < self.heads.get(shard, head):
+            self.history_mark += 1
             self.on_forgotten([e for e in self.extents() if commit_shard(e.partition_key, self.shards) == shard])
         self._forget_shard(shard, head, heard)
 
     def _forget_shard(self, shard: int, head: int, heard: dict[int, int]) -> None:
         self._forget_shards((shard,), heard)
         self.heads[shard] = head
+        self._begun_at[shard] = self.generation
 
     def _forget_shards(self, shards: Collection[int], heard: dict[int, int]) -> None:
         self._forget_keys([key for key in self._tails if commit_shard(key, self.shards) in shards], heard)
@@ -337,6 +353,7 @@ class TailIndex:
 
     def _start_over(self, key: int) -> Tail:
         self._count_removal()
+        self.history.forget([key])
         tail = self._tails[key] = Tail()
         return tail
 
@@ -347,7 +364,8 @@ class TailIndex:
             # Commits of a shard have no gap and never go back: the entries belong to another incarnation.
             tail = self._start_over(key)
         tail.extents.append(extent)
-        if extent.base_offset == 0:  # known from its first record on
+        if extent.base_offset == 0 and commit_shard(key, self.shards) not in self._begun_at:
+            # known from its first record on; of a shard that is followed later, its log start may have moved before
             tail.confirmed = True
             tail.note_primary(NONE_OPEN, 0)
         tail.high_watermark = max(tail.high_watermark, extent.last_offset + 1)
@@ -375,25 +393,3 @@ class TailIndex:
         tail.log_start_offset = max(tail.log_start_offset, log_start_offset)
         tail.high_watermark = max(tail.high_watermark, log_start_offset)  # the feed has not brought these commits yet
         del tail.extents[: bisect_left(tail.extents, log_start_offset, key=_last_offset)]
-
-
-def _found(tail: Tail, extents: list[Extent], offset: int) -> Lookup:
-    return Lookup(
-        LookupStatus.FOUND,
-        tail.log_start_offset,
-        tail.high_watermark,
-        extents,
-        recent=True,
-        last_stable_offset=tail.last_stable_offset,
-        aborted=[a for a in tail.aborted if a.last_offset >= offset],
-    )
-
-
-def up_to(extents: list[Extent], first: int, max_bytes: int) -> list[Extent]:
-    """`extents[first:]` until they hold `max_bytes`; at least one."""
-    held = 0
-    for end in range(first, len(extents)):
-        held += extents[end].length
-        if held >= max_bytes:
-            return extents[first : end + 1]
-    return extents[first:]

@@ -5,6 +5,10 @@ Invariant: for an offset that it holds, the answer is find_extents', as far as t
 log start or a deletion removes what it replaced before the feed's next row is applied. An answer of the primary is
 kept only if the feed changed nothing since it was asked for (`changes`): it may be older than that change. At most
 `extents_max` extents are held; the partition that was read the longest time ago goes first.
+Answers of the primary may be newer than the feed, and older than answers that came before them: a swap or a cleaning
+pass may be between any two of them. So parts of a run are joined only if the later one begins at the offset behind the
+earlier one, and if each aborted transaction that ends in the run has its marker there (decisions/0063). Else the answer
+replaces the run.
 An extent's leader epoch is its records'. Of several keys with one range only the highest epoch's has extents: the swap
 decided that (decisions/0005), so the cache has nothing to choose.
 Source: KAFKA-20033 and KIP-405, RemoteLogMetadataCache.
@@ -14,10 +18,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from headrace.metastore.api.read import AbortedRange, Extent, FeedKind, FeedRow
+from headrace.metastore.transactions.markers import marker_of
 
 EXTENTS_MAX = 65_536
 """Most extents over all partitions; about 20 MB."""
@@ -68,15 +73,19 @@ class SegmentCache:
         if changes != self.changes or not extents:
             return
         run = self._runs.get(key, [])
-        first = extents[0].base_offset
-        if run and run[0].base_offset <= first <= run[-1].last_offset + 1:
-            joined = run[: bisect_left(run, first, key=_base_offset)] + list(extents)
-            if joined[-1].last_offset < run[-1].last_offset:
-                joined += run[bisect_right(run, joined[-1].last_offset, key=_base_offset) :]
-        else:
-            joined = list(extents)
-        if aborted:
-            self._aborted.setdefault(key, {}).update((a.last_offset, a) for a in aborted)
+        before = run[: bisect_left(run, extents[0].base_offset, key=_base_offset)]
+        after = run[bisect_right(run, extents[-1].last_offset, key=_base_offset) :]
+        joined = [*_continued(before, extents[0].base_offset), *extents, *_continuing(extents[-1].last_offset, after)]
+        ranges = {a.last_offset: a for a in aborted}
+        if len(joined) > len(extents):
+            all_ranges = self._aborted.get(key, {}) | ranges
+            if _have_markers(joined, all_ranges):
+                ranges = all_ranges
+            else:
+                joined = list(extents)
+        self._aborted.pop(key, None)
+        if ranges:
+            self._aborted[key] = ranges
         self._put(key, joined)
 
     def apply(self, row: FeedRow) -> None:
@@ -132,3 +141,23 @@ class SegmentCache:
         self._aborted[key] = {
             end: a for end, a in self._aborted[key].items() if end >= first and a.first_offset <= last
         }
+
+
+def _continued(before: Sequence[Extent], first: int) -> Sequence[Extent]:
+    """Return `before` if it ends where an extent at offset `first` continues it, else nothing."""
+    return before if before and before[-1].last_offset + 1 == first else ()
+
+
+def _continuing(last: int, after: Sequence[Extent]) -> Sequence[Extent]:
+    """Return `after` if it begins behind offset `last`, else nothing."""
+    return after if after and after[0].base_offset == last + 1 else ()
+
+
+def _have_markers(run: Sequence[Extent], ranges: Mapping[int, AbortedRange]) -> bool:
+    """Return whether each aborted transaction that ends in the run has its marker there.
+
+    Without it, a reader skips everything that the producer committed later.
+    """
+    first, last = run[0].base_offset, run[-1].last_offset
+    ends = (end for end in ranges if first <= end <= last)
+    return all(marker_of(run[bisect_left(run, end, key=_last_offset)].file_id) is not None for end in ends)

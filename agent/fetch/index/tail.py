@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.metastore.api.read import NONE_OPEN, AbortedRange, Extent
 
 
@@ -99,3 +100,15 @@ class Tail:
         if open_offset is None:
             return self.log_start_offset
         return max(end if open_offset == NONE_OPEN else open_offset, self.log_start_offset)
+
+    def found(self, extents: list[Extent], offset: int) -> Lookup:
+        """Return the look-up of a reader at `offset`, for whom these extents are."""
+        return Lookup(
+            LookupStatus.FOUND,
+            self.log_start_offset,
+            self.high_watermark,
+            extents,
+            recent=True,
+            last_stable_offset=self.last_stable_offset,
+            aborted=[a for a in self.aborted if a.last_offset >= offset],
+        )

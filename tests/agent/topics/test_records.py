@@ -19,6 +19,7 @@ from headrace.config.settings import Settings
 from headrace.metastore.api.commit import FileCommit, StagedBatch
 from headrace.metastore.api.read import OffsetKind
 from headrace.metastore.api.retention import LogStartAnswer, LogStartTarget
+from headrace.metastore.keys import commit_shard
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.log.image import AgentImage, Assignment
 from headrace.metastore.log.kip631_records import TOPIC_RESOURCE
@@ -142,11 +143,35 @@ async def test_deleted_records_are_never_read_again_at_this_agent_even_before_th
         await world.append(other, value)
     assert (await world.fetch({key: 0})).code(key) == 0
     assert (await world.fetch({other: 0})).code(other) == 0
-    world.metastore.change_page = lambda page: dataclasses.replace(page, rows=[], heads={})
+    await world.clock.advance(1)
+    assert world.service._index.look(key, 1, 1) is not None, "known without the primary"
+    world.metastore.change_page = lambda page: dataclasses.replace(page, rows=[])
     await delete(world, {"t": {0: 2}})
     assert (await world.fetch({key: 1})).code(key) == ErrorCode.offset_out_of_range
     assert (await world.fetch({key: 2})).code(key) == 0
     assert (await world.fetch({other: 0})).code(other) == 0
+
+
+async def test_deleted_records_are_not_read_if_an_unrelated_shard_is_dropped_meanwhile(world: World) -> None:
+    """As partial following does (decisions/0087)."""
+    (key,) = world.create_topic("t", 1)
+    await world.append(key, b"1", b"2")
+    await world.append(key, b"3")
+    assert (await world.fetch({key: 0})).code(key) == 0
+    index = world.service._index
+    unrelated = next(shard for shard in index.heads if shard != commit_shard(key, index.shards))
+
+    class Dropping(ModelMetastore):
+        async def move_log_starts(self, targets: Sequence[LogStartTarget], **more: Any) -> list[LogStartAnswer]:
+            index.drop({unrelated})
+            return await world.model.move_log_starts(targets, **more)
+
+    await world.clock.advance(1)
+    assert index.look(key, 1, 1) is not None, "known without the primary"
+    world.metastore.change_page = lambda page: dataclasses.replace(page, rows=[])
+    assert await delete(world, {"t": {0: 2}}, metastore=Dropping()) == {("t", 0): (0, 2)}
+    assert (await world.fetch({key: 1})).code(key) == ErrorCode.offset_out_of_range
+    assert (await world.fetch({key: 2})).code(key) == 0
 
 
 async def test_a_log_start_of_another_life_of_the_metastore_is_not_learnt(world: World) -> None:
