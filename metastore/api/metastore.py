@@ -30,6 +30,7 @@ from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.api.shards import ShardApi
 from headrace.metastore.api.share_groups import ShareGroupApi, ShareStateApi
 from headrace.metastore.api.splits import SplitApi
+from headrace.metastore.api.standbys import StandbyApi
 from headrace.metastore.api.topics import PartitionApi
 from headrace.metastore.api.transactions import TransactionApi
 from headrace.metastore.backups import WalArchive
@@ -74,6 +75,7 @@ class Metastore(
     AgentLeaseApi,
     SegmentLogApi,
     LifeApi,
+    StandbyApi,
     SettingsApi,
     Protocol,
 ):
@@ -81,9 +83,6 @@ class Metastore(
 
     async def keep_connections(self, count: int) -> None:
         """Keep so many connections instead of metastore.pool.size; those in use end with their call."""
-
-    def answers(self) -> int:
-        """Return how many calls of this process the metastore has answered so far."""
 
     def refusal(self) -> str | None:
         """Return why the metastore answers and refuses to write (a full disk, read-only); None if it does not."""

@@ -44,6 +44,7 @@ from headrace.metastore.postgres.segments.segments import PostgresSegments
 from headrace.metastore.postgres.server_check import check_server
 from headrace.metastore.postgres.settings.settings import PostgresSettings
 from headrace.metastore.postgres.sql_files import sql_files
+from headrace.metastore.postgres.standbys.standbys import PostgresStandbys
 from headrace.metastore.postgres.statement import Pool
 from headrace.metastore.postgres.transactions.transactions import PostgresTransactions
 from headrace.storage.errors import InvalidError
@@ -75,6 +76,7 @@ class PostgresMetastore(
     PostgresDeletion,
     PostgresRebuild,
     PostgresHousekeeping,
+    PostgresStandbys,
     PostgresSettings,
     PostgresReports,
     PostgresSegmentLogs,
@@ -127,10 +129,6 @@ class PostgresMetastore(
     async def wal_archive(self) -> WalArchive:
         """Errors as every statement's."""
         return await wal_archive(self.pool)
-
-    def answers(self) -> int:
-        """Statements that the server answered so far."""
-        return self.pool.answers
 
     def refusal(self) -> str | None:
         """Return why the server refused to write within the last REFUSED_SECONDS."""

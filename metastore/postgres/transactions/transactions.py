@@ -25,6 +25,7 @@ from headrace.metastore.api.transactions import (
     PendingOffsetsAnswer,
     TransactionAnswer,
 )
+from headrace.metastore.postgres.standbys.standbys import AWAIT_STANDBYS
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.metastore.transactions import policy
 from headrace.metastore.transactions.policy import TransactionStep
@@ -161,7 +162,11 @@ class PostgresTransactions:
         for _ in range(ATTEMPTS_MAX):
             found = await self._find(transactional_id)
             step = decide(found)
-            if step.after is None or await self._write(found, step):
+            if step.after is None:
+                if step.verdict is TransactionVerdict.DONE:  # says what an earlier call did
+                    await AWAIT_STANDBYS.row(self.pool)
+                return TransactionAnswer(step.verdict, step.producer)
+            if await self._write(found, step):
                 return TransactionAnswer(step.verdict, step.producer)
         raise _changes_too_often(transactional_id)
 

@@ -1,0 +1,49 @@
+"""Whether commits end: the server may answer every read while each commit waits for a synchronous standby.
+
+Place: the probe of a process's readiness (cli/process/shell.py) and of `headrace doctor`.
+Invariant: a probe changes nothing, and at most one waits at a time: its commit is canceled after PROBE_SECONDS. No
+other call is canceled while it waits for a standby.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+PROBE_SECONDS = 1.5
+"""How long the commit of a probe may take."""
+DROP_STANDBYS = "ALTER SYSTEM SET synchronous_standby_names = '' and SELECT pg_reload_conf()"
+"""Ends the wait without a standby."""
+
+
+class StandbyState(NamedTuple):
+    """What a server says of its synchronous standbys, as far as this role sees it."""
+
+    names: str
+    """`synchronous_standby_names`; empty: no commit waits for a standby."""
+    connected: tuple[str, ...]
+    """Application names of all connected standbys."""
+    waiting: int
+    """Sessions of this role in this database that have waited for a standby for PROBE_SECONDS or longer."""
+    waiting_s: float
+    """For how long the first of them has, its statement included."""
+
+    def describe(self) -> str:
+        """Return what waits for what, and how it ends."""
+        connected = ", ".join(self.connected) or "none"
+        return (
+            f"commits wait for a synchronous standby: synchronous_standby_names={self.names!r} connected={connected}"
+            f" (start the standby; or, if it is lost or this server was promoted, {DROP_STANDBYS}:"
+            " a promotion of a standby then loses what is acknowledged from now on)"
+        )
+
+
+class StandbyApi(Protocol):
+    """Asked every few seconds."""
+
+    async def probe_commit(self) -> None:
+        """Commit something that changes nothing. UnavailableError if it does not end in PROBE_SECONDS: it names the
+        synchronous standbys if commits wait for one.
+        """
+
+    def commits(self) -> int:
+        """Return how many calls of this process have committed a write so far, of those that certainly wrote."""

@@ -1,0 +1,61 @@
+"""Probes whether commits end, and says what they wait for.
+
+Place: implements StandbyApi; under the readiness of each process and `headrace doctor`.
+Invariant: while commits wait for a standby, a probe finds out by a read, and writes nothing: sessions that wait do not
+add up. The one that it canceled had only a message. A read does not need the connections that hang: it is a reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from headrace.metastore.api.standbys import PROBE_SECONDS, StandbyState
+from headrace.metastore.postgres.statement import Pool, Statement
+from headrace.storage.errors import HeadraceError, UnavailableError
+
+AWAIT_STANDBYS = Statement("await_standbys", writes=True)
+_PROBE_COMMIT = Statement("probe_commit", writes=True, in_any_life=True)
+_STANDBY_STATE = Statement("standby_state", writes=False)
+
+
+class PostgresStandbys:
+    """Implements StandbyApi."""
+
+    pool: Pool
+    readers: Pool
+
+    async def probe_commit(self) -> None:
+        await probe_commit(self.pool, self.readers)
+
+    def commits(self) -> int:
+        return self.pool.commits
+
+
+async def probe_commit(pool: Pool, readers: Pool) -> None:
+    """StandbyApi.probe_commit."""
+    await _refuse_waits(readers)
+    writing = asyncio.ensure_future(_PROBE_COMMIT.row(pool))
+    try:
+        done, _ = await asyncio.wait({writing}, timeout=PROBE_SECONDS)
+        if not done:
+            await _refuse_waits(readers)
+            raise UnavailableError(f"a commit has not ended after {PROBE_SECONDS:g} s")
+        await writing
+    finally:
+        writing.cancel()
+        with suppress(asyncio.CancelledError, HeadraceError):
+            await writing
+
+
+async def standby_state(pool: Pool) -> StandbyState:
+    """Errors as every statement's."""
+    names, connected, *waits = await _STANDBY_STATE.row(pool, waited_ms=round(PROBE_SECONDS * 1000))
+    return StandbyState(names, tuple(connected), *waits)
+
+
+async def _refuse_waits(readers: Pool) -> None:
+    """UnavailableError if commits wait for a standby."""
+    state = await standby_state(readers)
+    if state.waiting:
+        raise UnavailableError(state.describe())

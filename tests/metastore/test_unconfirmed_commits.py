@@ -1,0 +1,90 @@
+"""A commit that no synchronous standby has is no answer: a canceled wait is an unknown outcome, and what is answered from
+such rows waits itself.
+
+Invariant: what a client hears of as done is on the standby. Postgres ends a commit's wait when its session is canceled
+(an operator, a client library) or when it restarts: the rows are there for all to see, and a promotion loses them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from headrace.config.settings import Settings
+from headrace.metastore.api.commit import FileStatus
+from headrace.metastore.api.transaction_state import TransactionVerdict
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.errors import OutcomeUnknownError
+from tests.metastore.commit_scenes import Scene, appended, batch, file_of, open_scene, pairs
+from tests.metastore.lost_standby import LostStandby
+from tests.metastore.transactions.transaction_scenes import Producer, new_producer_id
+
+
+@dataclass
+class World:
+    """`scene` by connections that wait for the standby, `before` by others."""
+
+    before: Scene
+    scene: Scene
+    lost: LostStandby
+
+
+@pytest.fixture
+async def world(metastore: PostgresMetastore, metastore_url: str) -> AsyncIterator[World]:
+    before = await open_scene(metastore)
+    with LostStandby(metastore_url) as lost:
+        store = await PostgresMetastore.open(metastore_url, Settings(metastore_pool_size=2))
+        yield World(before, replace(before, store=store), lost)
+        lost.end()
+        await store.close()
+
+
+async def test_a_canceled_wait_leaves_the_outcome_unknown_and_its_repetition_waits(world: World) -> None:
+    file = file_of([batch(world.scene.keys[0], 0)])
+    first = asyncio.create_task(world.scene.commit(file))
+    await world.lost.until_waiting(first)
+    world.lost.cancel_waits()
+    with pytest.raises(OutcomeUnknownError, match="synchronous standby"):
+        await first
+    assert await world.before.read() == [(0, 4)], "it was committed, and is seen"
+
+    again = asyncio.create_task(world.scene.commit(file))
+    await world.lost.until_waiting(again)
+    world.lost.end()
+    (answer,) = await again
+    assert (answer.status, pairs(answer.batches)) == (FileStatus.COMMITTED, appended(0))
+
+
+async def test_a_call_in_a_transaction_block_of_its_own_is_watched_too(world: World) -> None:
+    call = asyncio.create_task(world.scene.store.grow_commit_shards(16, await world.before.store.metadata_head()))
+    await world.lost.until_waiting(call)
+    world.lost.cancel_waits()
+    with pytest.raises(OutcomeUnknownError, match="synchronous standby"):
+        await call
+
+
+async def test_the_repeated_end_of_a_transaction_waits_for_the_standby(world: World) -> None:
+    producer = Producer(world.before, "txn", bumps=False)
+    await producer.init()
+    await producer.add(0)
+    await producer.send(0)
+    assert await producer.end() is TransactionVerdict.DONE
+    ends: Callable[[], Awaitable[object]] = lambda: world.scene.store.end_transaction(  # noqa: E731
+        "txn", producer.who, commits=True, bumps=False, new_producer_id=new_producer_id()
+    )
+    await _waits(world, ends)
+
+
+async def _waits(world: World, call: Callable[[], Awaitable[object]]) -> None:
+    """The call answers once the standby is back, and not before."""
+
+    async def asked() -> object:
+        return await call()
+
+    task = asyncio.create_task(asked())
+    await world.lost.until_waiting(task)
+    world.lost.end()
+    await task
