@@ -227,6 +227,7 @@ def _shell(
         NoPeers() if broker is None else broker,
         shared.supervisor,
         is_active_controller,
+        heartbeat_failure=_no_failure if broker is None else broker.heartbeat_failure,
     )
     if broker is not None:
         broker.reached_here = shell.reached
@@ -235,6 +236,10 @@ def _shell(
 
 def _never() -> bool:
     return False
+
+
+def _no_failure() -> None:
+    return None
 
 
 async def _connect(

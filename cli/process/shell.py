@@ -43,7 +43,7 @@ from headrace.storage.supervision import Supervisor
 logger = logging.getLogger(__name__)
 
 METASTORE_PROBE_SECONDS, BUCKET_PROBE_SECONDS = 2.0, 5.0
-"""Pauses between readiness probes: one cheap query, one HEAD, and a small PUT when it is due."""
+"""Pauses between readiness probes: a cheap query and a commit, a HEAD, and a small PUT when it is due."""
 
 Member = Sequence[Role]
 """Roles that stop together, in the order of their start."""
@@ -66,9 +66,10 @@ class ProcessShell:
         peers: PeerReports,
         supervisor: Supervisor | None = None,
         is_active_controller: Callable[[], bool] = lambda: False,
+        heartbeat_failure: Callable[[], str | None] = lambda: None,
     ) -> None:
         """`peers`: what the other agents report while metastore or bucket fail here. `supervisor`: of the process's
-        background work; None: readiness does not show it."""
+        background work; None: readiness does not show it. `heartbeat_failure`: why the agent's heartbeats fail."""
         self._supervisor = supervisor or Supervisor(clock)
         self._puts = store if isinstance(store, PutOutcomes) else PutOutcomes(store, clock)
         self._settings, self._store, self._metastore, self._life = settings, self._puts, metastore, life
@@ -77,7 +78,8 @@ class ProcessShell:
         self._roles = list(itertools.chain.from_iterable(members))
         self._loop = asyncio.get_running_loop()
         self._metastore_watch = DependencyWatch(
-            *(METASTORE, metastore.metadata_head, METASTORE_PROBE_SECONDS, clock, metastore.answers, metastore.refusal)
+            *(METASTORE, metastore.probe_commit, METASTORE_PROBE_SECONDS, clock, metastore.commits, metastore.refusal),
+            own_failure=heartbeat_failure,
         )
         self._bucket_watch = DependencyWatch(BUCKET, self._probe_bucket, BUCKET_PROBE_SECONDS, clock)
         watches = [self._metastore_watch]

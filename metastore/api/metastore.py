@@ -85,7 +85,9 @@ class Metastore(
         """Keep so many connections instead of metastore.pool.size; those in use end with their call."""
 
     def refusal(self) -> str | None:
-        """Return why the metastore answers and refuses to write (a full disk, read-only); None if it does not."""
+        """Return why the metastore answers and does not write, for any process (a full disk, read-only, a synchronous
+        standby that is away); None if it does.
+        """
 
     async def wal_archive(self) -> WalArchive:
         """Return what Postgres says of its WAL archive."""

@@ -27,7 +27,7 @@ class StandbyState(NamedTuple):
     waiting_s: float
     """For how long the first of them has, its statement included."""
 
-    def describe(self) -> str:
+    def __str__(self) -> str:
         """Return what waits for what, and how it ends."""
         connected = ", ".join(self.connected) or "none"
         return (
@@ -41,8 +41,8 @@ class StandbyApi(Protocol):
     """Asked every few seconds."""
 
     async def probe_commit(self) -> None:
-        """Commit something that changes nothing. UnavailableError if it does not end in PROBE_SECONDS: it names the
-        synchronous standbys if commits wait for one.
+        """Commit something that changes nothing. UnavailableError if that does not end in PROBE_SECONDS. If commits
+        wait for a synchronous standby, there is no error, and `Metastore.refusal` says so: all processes wait.
         """
 
     def commits(self) -> int:

@@ -59,6 +59,8 @@ class Pool(AsyncConnectionPool[Connection]):
     closed after their call. Any thread may set it."""
     others: Sequence[Pool] = ()
     """Pools of the same event loop."""
+    standby_wait: str | None = None
+    """What commits wait for, as the newest probe found it (standbys/standbys.py)."""
     _refused_at: float = -math.inf
     _refusal: str = ""
 
@@ -67,7 +69,9 @@ class Pool(AsyncConnectionPool[Connection]):
         self._refused_at, self._refusal = asyncio.get_running_loop().time(), str(error)
 
     def refusal(self) -> str | None:
-        """Return why the server refused to write within the last REFUSED_SECONDS."""
+        """Return what commits wait for, or why the server refused to write within the last REFUSED_SECONDS."""
+        if self.standby_wait is not None:
+            return self.standby_wait
         is_new = asyncio.get_running_loop().time() - self._refused_at < REFUSED_SECONDS
         return self._refusal if is_new else None
 

@@ -131,7 +131,7 @@ class PostgresMetastore(
         return await wal_archive(self.pool)
 
     def refusal(self) -> str | None:
-        """Return why the server refused to write within the last REFUSED_SECONDS."""
+        """Return what commits wait for, or why the server refused to write within the last REFUSED_SECONDS."""
         return self.pool.refusal()
 
 

@@ -26,36 +26,35 @@ class PostgresStandbys:
     readers: Pool
 
     async def probe_commit(self) -> None:
-        await probe_commit(self.pool, self.readers)
+        self.pool.standby_wait = None if (wait := await commit_wait(self.pool, self.readers)) is None else str(wait)
 
     def commits(self) -> int:
         return self.pool.commits
 
 
-async def probe_commit(pool: Pool, readers: Pool) -> None:
-    """StandbyApi.probe_commit."""
-    await _refuse_waits(readers)
+async def commit_wait(pool: Pool, readers: Pool) -> StandbyState | None:
+    """Return what commits wait for; None if one has ended. UnavailableError if it did not, for another reason."""
+    state = await standby_state(readers)
+    if state.waiting:
+        return state
     writing = asyncio.ensure_future(_PROBE_COMMIT.row(pool))
     try:
         done, _ = await asyncio.wait({writing}, timeout=PROBE_SECONDS)
-        if not done:
-            await _refuse_waits(readers)
-            raise UnavailableError(f"a commit has not ended after {PROBE_SECONDS:g} s")
-        await writing
+        if done:
+            if (await writing)[1]:
+                pool.refused(UnavailableError("transactions are read-only (default_transaction_read_only)"))
+            return None
+        state = await standby_state(readers)
     finally:
         writing.cancel()
         with suppress(asyncio.CancelledError, HeadraceError):
             await writing
+    if state.waiting:
+        return state
+    raise UnavailableError(f"a commit has not ended after {PROBE_SECONDS:g} s")
 
 
 async def standby_state(pool: Pool) -> StandbyState:
     """Errors as every statement's."""
     names, connected, *waits = await _STANDBY_STATE.row(pool, waited_ms=round(PROBE_SECONDS * 1000))
     return StandbyState(names, tuple(connected), *waits)
-
-
-async def _refuse_waits(readers: Pool) -> None:
-    """UnavailableError if commits wait for a standby."""
-    state = await standby_state(readers)
-    if state.waiting:
-        raise UnavailableError(state.describe())

@@ -63,20 +63,19 @@ class ScriptedMetastore:
         self.refuses: str | None = None
         self.probes = self.answered = 0
 
-    def answers(self) -> int:
+    def commits(self) -> int:
         return self.answered
 
     def refusal(self) -> str | None:
         return self.refuses
 
-    async def metadata_head(self) -> int:
+    async def probe_commit(self) -> None:
         self.probes += 1
         if self.hangs:
             await asyncio.get_running_loop().create_future()
         if self.error:
             raise self.error
         self.answered += 1
-        return 1
 
     async def close(self) -> None: ...
 
