@@ -56,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
 
 async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[Finding]:
     """Every finding, area by area. The cluster is looked at only if Postgres is in order."""
-    of_postgres, of_bucket = await asyncio.gather(
-        postgres.examine(settings, clock), bucket.examine(settings, clock, rng)
-    )
+    # one after the other: a store's client takes a second of CPU to load, in which no answer of Postgres is read
+    of_postgres = await postgres.examine(settings, clock)
+    of_bucket = await bucket.examine(settings, clock, rng)
     found = [*host.judge(host.facts()), *of_postgres, *of_bucket]
     if any(f.level is Level.BAD and f.check in ("connect", "ask", "schema") for f in of_postgres):
         return found

@@ -1,7 +1,8 @@
 """Judges the metastore's Postgres: can it be reached, is it safe, has it room, is its schema this version's.
 
 Place: one area of `headrace doctor`. `examine` asks, `judge_server` and `judge_tables` decide on facts alone.
-Invariant: reads only. A server that cannot be asked is one finding, not an exception.
+Invariant: changes nothing: it reads, and commits a message in the WAL that nobody reads. A server that cannot be asked
+is one finding, not an exception.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 from headrace.cli.doctor.findings import Area, Finding, Level
 from headrace.config.addresses import address_text
 from headrace.config.settings import Settings
+from headrace.metastore.api.standbys import END_THE_WAIT
 from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.bulk.bulk import oldest_bulk_write
 from headrace.metastore.postgres.diagnosis.diagnosis import (
@@ -30,11 +32,13 @@ from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migration_plan import plan_migration
 from headrace.metastore.postgres.pool import open_pool
 from headrace.metastore.postgres.server_check import check_encoding
+from headrace.metastore.postgres.standbys.standbys import commit_wait
 from headrace.metastore.postgres.statement import Pool
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
 
 AREA = Area("postgres")
+DISK_FULL = "sqlstate=53100"
 CLOCK_WARN_S, CLOCK_BAD_S = 1.0, 30.0
 TRANSACTION_WARN_S, TRANSACTION_BAD_S = 60.0, 600.0
 BULK_WRITE_BAD_S = 300.0
@@ -48,9 +52,9 @@ ROUND_TRIP_WARN_MS = 5.0
 
 async def examine(settings: Settings, clock: Clock) -> list[Finding]:
     """Every finding about Postgres; the first one only, if it cannot be reached or cannot be the metastore."""
-    one = msgspec.structs.replace(settings, metastore_pool_size=1)
+    two = msgspec.structs.replace(settings, metastore_pool_size=2)  # a commit, and a look at what it waits for
     try:
-        pool = await open_pool(settings.metastore_url, one)
+        pool = await open_pool(settings.metastore_url, two)
     except HeadraceError as error:
         return [
             AREA.bad("connect", f"{address_of(settings)}: {error}", "check metastore.url, the server and the network")
@@ -69,6 +73,7 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         aside = await left_aside(pool) if schema.level is Level.OK else []
         waits_s = await oldest_bulk_write(pool) if schema.level is Level.OK else 0.0
         refusal = await _why_not_spilled(pool)
+        commits = await _commits(pool, clock)
     except HeadraceError as error:
         return [AREA.bad("ask", f"{address_of(settings)}: {error}", "look into the server's log")]
     finally:
@@ -77,6 +82,7 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         judge_round_trip(address_of(settings), round_trip_ms),
         *judge_server(state, settings),
         judge_clock(ahead_s),
+        commits,
         judge_disk(refusal),
         *judge_tables(tables),
         schema,
@@ -135,12 +141,19 @@ def _durability(state: ServerState) -> Iterator[Finding]:
 
 
 def _standbys(state: ServerState) -> Finding:
+    names = state.synchronous_standby_names
+    if names and not state.synchronous_standbys + state.hidden_standbys:
+        found = f"{state.standbys or 'none'} connected, none of them in synchronous_standby_names={names!r}"
+        return AREA.bad("standbys", f"{found}: no commit ends", END_THE_WAIT)
     if not state.standbys:
         to_do = "add a standby, or accept that a lost disk means a restore from backup (docs/operate/POSTGRES.md)"
         return AREA.warn("standbys", "none is connected", to_do)
-    if not state.synchronous_standbys:
+    if not names:
         to_do = "set synchronous_standby_names, or accept that a promotion loses the last commits"
         return AREA.warn("standbys", f"{state.standbys} connected, none of them synchronous", to_do)
+    if state.hidden_standbys:
+        seen = "only a role with pg_monitor sees which is synchronous"
+        return AREA.ok("standbys", f"{state.standbys} connected, synchronous_standby_names={names!r}: {seen}")
     return AREA.ok("standbys", f"{state.standbys} connected, {state.synchronous_standbys} of them synchronous")
 
 
@@ -176,6 +189,18 @@ def judge_clock(ahead_s: float) -> Finding:
     return AREA.ok("clock", found)
 
 
+async def _commits(pool: Pool, clock: Clock) -> Finding:
+    """Judge a commit that changes nothing: reads may be answered while every commit waits."""
+    before = clock.monotonic()
+    try:
+        state = await commit_wait(pool, pool)
+    except HeadraceError as error:
+        return AREA.bad("commits", str(error), "look at Postgres' disk (WAL), its log, and pg_stat_activity.wait_event")
+    if state is not None:
+        return AREA.bad("commits", f"{state.wait}, for {state.waiting_s:.0f} s", END_THE_WAIT)
+    return AREA.ok("commits", f"a commit takes {(clock.monotonic() - before) * 1000:.1f} ms")
+
+
 async def _why_not_spilled(pool: Pool) -> str:
     """Empty if the server could write a temporary file."""
     try:
@@ -188,7 +213,8 @@ async def _why_not_spilled(pool: Pool) -> str:
 def judge_disk(refusal: str) -> Finding:
     """`refusal`: of a query that writes a temporary file; Postgres tells no free space."""
     if refusal:
-        return AREA.bad("disk", f"a temporary file of 3 MB was refused: {refusal}", "make room on Postgres' disk")
+        to_do = "make room on Postgres' disk" if DISK_FULL in refusal else "look into the server's log"
+        return AREA.bad("disk", f"a temporary file of 3 MB was refused: {refusal}", to_do)
     return AREA.ok("disk", "a temporary file of 3 MB could be written")
 
 

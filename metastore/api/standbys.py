@@ -11,8 +11,11 @@ from typing import NamedTuple, Protocol
 
 PROBE_SECONDS = 1.5
 """How long the commit of a probe may take."""
-DROP_STANDBYS = "ALTER SYSTEM SET synchronous_standby_names = '' and SELECT pg_reload_conf()"
-"""Ends the wait without a standby."""
+END_THE_WAIT = (
+    "start the standby; or, if it is lost or this server was promoted: ALTER SYSTEM SET synchronous_standby_names = '';"
+    " SELECT pg_reload_conf(); (a promotion then loses what is acknowledged from that moment on)"
+)
+"""What an operator does."""
 
 
 class StandbyState(NamedTuple):
@@ -23,17 +26,17 @@ class StandbyState(NamedTuple):
     connected: tuple[str, ...]
     """Application names of all connected standbys."""
     waiting: int
-    """Sessions of this role in this database that have waited for a standby for PROBE_SECONDS or longer."""
+    """Sessions of this role in this database that have waited for a standby for long."""
     waiting_s: float
     """For how long the first of them has, its statement included."""
 
-    def __str__(self) -> str:
-        """Return what waits for what, and how it ends."""
+    @property
+    def wait(self) -> str:
+        """What waits for what."""
         connected = ", ".join(self.connected) or "none"
         return (
-            f"commits wait for a synchronous standby: synchronous_standby_names={self.names!r} connected={connected}"
-            f" (start the standby; or, if it is lost or this server was promoted, {DROP_STANDBYS}:"
-            " a promotion of a standby then loses what is acknowledged from now on)"
+            f"commits wait for a synchronous standby: synchronous_standby_names={self.names!r}"
+            f" connected standbys: {connected}"
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import psycopg
 
 from headrace.metastore.postgres.errors import translated
-from headrace.metastore.postgres.single_connection import connected
+from headrace.metastore.postgres.single_connection import reading
 
 
 def formatted_cluster_id(url: str) -> str | None:
@@ -17,7 +17,7 @@ def formatted_cluster_id(url: str) -> str | None:
 
     InvalidError when it cannot be a metastore.
     """
-    with translated("formatted_cluster_id", writes=False), connected(url) as connection:
+    with translated("formatted_cluster_id", writes=False), reading(url) as connection:
         try:
             row = connection.execute("SELECT cluster_id FROM cluster").fetchone()
         except psycopg.errors.UndefinedTable:

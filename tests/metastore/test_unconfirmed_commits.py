@@ -1,5 +1,5 @@
-"""A commit that no synchronous standby has is no answer: a canceled wait is an unknown outcome, and what is answered from
-such rows waits itself.
+"""A commit that no synchronous standby has is no answer: a canceled wait is an unknown outcome, and what is answered
+from such rows waits itself.
 
 Invariant: what a client hears of as done is on the standby. Postgres ends a commit's wait when its session is canceled
 (an operator, a client library) or when it restarts: the rows are there for all to see, and a promotion loses them.
@@ -8,18 +8,21 @@ Invariant: what a client hears of as done is on the standby. Postgres ends a com
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import uuid
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 import pytest
 
 from headrace.config.settings import Settings
+from headrace.metastore.api.bulk import BulkProgress
 from headrace.metastore.api.commit import FileStatus
+from headrace.metastore.api.standbys import PROBE_SECONDS
 from headrace.metastore.api.transaction_state import TransactionVerdict
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import OutcomeUnknownError
 from tests.metastore.commit_scenes import Scene, appended, batch, file_of, open_scene, pairs
-from tests.metastore.lost_standby import LostStandby
+from tests.metastore.lost_standby import STANDBY, LostStandby
 from tests.metastore.transactions.transaction_scenes import Producer, new_producer_id
 
 
@@ -72,19 +75,34 @@ async def test_the_repeated_end_of_a_transaction_waits_for_the_standby(world: Wo
     await producer.add(0)
     await producer.send(0)
     assert await producer.end() is TransactionVerdict.DONE
-    ends: Callable[[], Awaitable[object]] = lambda: world.scene.store.end_transaction(  # noqa: E731
-        "txn", producer.who, commits=True, bumps=False, new_producer_id=new_producer_id()
+    end = asyncio.create_task(
+        world.scene.store.end_transaction(
+            "txn", producer.who, commits=True, bumps=False, new_producer_id=new_producer_id()
+        )
     )
-    await _waits(world, ends)
-
-
-async def _waits(world: World, call: Callable[[], Awaitable[object]]) -> None:
-    """The call answers once the standby is back, and not before."""
-
-    async def asked() -> object:
-        return await call()
-
-    task = asyncio.create_task(asked())
-    await world.lost.until_waiting(task)
+    await world.lost.until_waiting(end)
     world.lost.end()
-    await task
+    assert (await end).verdict is TransactionVerdict.DONE
+
+
+async def test_a_bulk_write_that_is_complete_already_waits_for_the_standby(world: World) -> None:
+    chunk = asyncio.create_task(world.scene.store.commit_bulk_chunk("writer", uuid.uuid4(), 0))
+    await world.lost.until_waiting(chunk)
+    world.lost.end()
+    assert await chunk == BulkProgress(0, 0)
+
+
+async def test_a_probe_names_the_standby_and_leaves_no_session_that_waits(world: World) -> None:
+    store = world.scene.store
+    await store.probe_commit()
+    assert f"synchronous_standby_names='{STANDBY}' connected standbys: none" in str(store.refusal())
+    assert world.lost.waiting() == 0
+    commit = asyncio.create_task(world.scene.commit(file_of([batch(world.scene.keys[0], 0)])))
+    await world.lost.until_waiting(commit, seconds=PROBE_SECONDS)
+    await store.probe_commit()
+    assert STANDBY in str(store.refusal())
+    assert world.lost.waiting() == 1, "a session that waits is the answer: it writes nothing"
+    world.lost.end()
+    await commit
+    await store.probe_commit()
+    assert store.refusal() is None

@@ -33,6 +33,9 @@ class ServerState(NamedTuple):
     connections: int
     standbys: int
     synchronous_standbys: int
+    hidden_standbys: int
+    """Number of standbys of which this role does not see whether they are synchronous."""
+    synchronous_standby_names: str
     longest_transaction_s: float
     prepared_transactions: int
     wal_kept_for_idle_slots: int

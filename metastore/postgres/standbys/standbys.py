@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from headrace.metastore.api.standbys import PROBE_SECONDS, StandbyState
+from headrace.metastore.api.standbys import END_THE_WAIT, PROBE_SECONDS, StandbyState
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.storage.errors import HeadraceError, UnavailableError
 
@@ -26,7 +26,8 @@ class PostgresStandbys:
     readers: Pool
 
     async def probe_commit(self) -> None:
-        self.pool.standby_wait = None if (wait := await commit_wait(self.pool, self.readers)) is None else str(wait)
+        state = await commit_wait(self.pool, self.readers)
+        self.pool.standby_wait = None if state is None else f"{state.wait} → {END_THE_WAIT}"
 
     def commits(self) -> int:
         return self.pool.commits
@@ -34,7 +35,7 @@ class PostgresStandbys:
 
 async def commit_wait(pool: Pool, readers: Pool) -> StandbyState | None:
     """Return what commits wait for; None if one has ended. UnavailableError if it did not, for another reason."""
-    state = await standby_state(readers)
+    state = await standby_state(readers, PROBE_SECONDS)
     if state.waiting:
         return state
     writing = asyncio.ensure_future(_PROBE_COMMIT.row(pool))
@@ -44,7 +45,7 @@ async def commit_wait(pool: Pool, readers: Pool) -> StandbyState | None:
             if (await writing)[1]:
                 pool.refused(UnavailableError("transactions are read-only (default_transaction_read_only)"))
             return None
-        state = await standby_state(readers)
+        state = await standby_state(readers, PROBE_SECONDS / 2)
     finally:
         writing.cancel()
         with suppress(asyncio.CancelledError, HeadraceError):
@@ -54,7 +55,7 @@ async def commit_wait(pool: Pool, readers: Pool) -> StandbyState | None:
     raise UnavailableError(f"a commit has not ended after {PROBE_SECONDS:g} s")
 
 
-async def standby_state(pool: Pool) -> StandbyState:
-    """Errors as every statement's."""
-    names, connected, *waits = await _STANDBY_STATE.row(pool, waited_ms=round(PROBE_SECONDS * 1000))
+async def standby_state(pool: Pool, waited_s: float) -> StandbyState:
+    """Count sessions that have waited for so long. Errors as every statement's."""
+    names, connected, *waits = await _STANDBY_STATE.row(pool, waited_ms=round(waited_s * 1000))
     return StandbyState(names, tuple(connected), *waits)

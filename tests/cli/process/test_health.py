@@ -132,6 +132,7 @@ class HealthWorld:
     def __init__(self, role: ScriptedRole | None = None) -> None:
         self.role, self.metastore, self.store = role or ScriptedRole(), ScriptedMetastore(), ScriptedStore()
         self.settings, self.clock, registry = ScriptedSettings(), ManualClock(), CollectorRegistry()
+        self.heartbeat_failure: str | None = None
         self.life, self.peers, self.registry = ScriptedLife(), ScriptedPeers(), registry
         self.shell = ProcessShell(
             Settings(http_port=0),
@@ -146,6 +147,7 @@ class HealthWorld:
             ),
             self.clock,
             self.peers,
+            heartbeat_failure=lambda: self.heartbeat_failure,
         )
         self.address = self.shell.ready_line().rpartition("http=")[2]
 
