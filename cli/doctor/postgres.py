@@ -21,9 +21,11 @@ from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.bulk.bulk import oldest_bulk_write
 from headrace.metastore.postgres.diagnosis.diagnosis import (
     LeftAside,
+    LockedTable,
     ServerState,
     TableState,
     left_aside,
+    locked_tables,
     server_state,
     spill,
     table_states,
@@ -63,13 +65,16 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         _version, encoding = await pool.server()
         if bad := judge_encoding(encoding):
             return [bad]
-        schema = await asyncio.to_thread(_schema, settings.metastore_url)
         await server_state(pool)  # the first statement is planned, and the connection warm
         before = clock.monotonic()
         state = await server_state(pool)
         round_trip_ms = (clock.monotonic() - before) * 1000
         ahead_s = state.now.timestamp() - clock.wall_ms() / 1000
+        locked = await locked_tables(pool)
+        if locked:  # what reads them waits
+            return [*judge_locks(locked), *judge_server(state, settings), await _commits(pool, clock)]
         tables = await table_states(pool)
+        schema = await asyncio.to_thread(_schema, settings.metastore_url)
         aside = await left_aside(pool) if schema.level is Level.OK else []
         waits_s = await oldest_bulk_write(pool) if schema.level is Level.OK else 0.0
         refusal = await _why_not_spilled(pool)
@@ -216,6 +221,14 @@ def judge_disk(refusal: str) -> Finding:
         to_do = "make room on Postgres' disk" if DISK_FULL in refusal else "look into the server's log"
         return AREA.bad("disk", f"a temporary file of 3 MB was refused: {refusal}", to_do)
     return AREA.ok("disk", "a temporary file of 3 MB could be written")
+
+
+def judge_locks(locked: Sequence[LockedTable]) -> Iterator[Finding]:
+    """One line for each table that a session has locked: agents wait for it, and give up."""
+    for table in locked:
+        found = f"{table.name} is locked against all: pid={table.process_id} application={table.application!r}"
+        to_do = f"unless it is headrace migrate: SELECT pg_terminate_backend({table.process_id}), then run this again"
+        yield AREA.bad("locks", found, to_do)
 
 
 def judge_tables(tables: Sequence[TableState]) -> Iterator[Finding]:

@@ -43,7 +43,7 @@ from headrace.storage.supervision import Supervisor
 logger = logging.getLogger(__name__)
 
 METASTORE_PROBE_SECONDS, BUCKET_PROBE_SECONDS = 2.0, 5.0
-"""Pauses between readiness probes: a cheap query and a commit, a HEAD, and a small PUT when it is due."""
+"""Pauses between readiness probes: a cheap query and a commit, a GET, and a small PUT when it is due."""
 
 Member = Sequence[Role]
 """Roles that stop together, in the order of their start."""
@@ -181,5 +181,5 @@ class ProcessShell:
 
     async def _probe_bucket(self) -> None:
         with contextlib.suppress(NotFoundError):
-            await self._store.head(PROBE_KEY)
+            await self._store.get(PROBE_KEY)  # as readers do; a HEAD needs fewer rights
         await self._puts.probe()

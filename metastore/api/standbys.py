@@ -1,8 +1,7 @@
 """Whether commits end: the server may answer every read while each commit waits for a synchronous standby.
 
 Place: the probe of a process's readiness (cli/process/shell.py) and of `headrace doctor`.
-Invariant: a probe changes nothing, and at most one waits at a time: its commit is canceled after PROBE_SECONDS. No
-other call is canceled while it waits for a standby.
+Invariant: a probe changes nothing, and at most one waits at a time: its commit is canceled after PROBE_SECONDS.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ class StandbyState(NamedTuple):
 
     names: str
     """`synchronous_standby_names`; empty: no commit waits for a standby."""
-    connected: tuple[str, ...]
+    connected: list[str]
     """Application names of all connected standbys."""
     waiting: int
-    """Sessions of this role in this database that have waited for a standby for long."""
+    """Sessions of this role in this database that have waited for a standby for half of PROBE_SECONDS or longer."""
     waiting_s: float
     """For how long the first of them has, its statement included."""
 

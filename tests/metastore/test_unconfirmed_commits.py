@@ -17,7 +17,6 @@ import pytest
 from headrace.config.settings import Settings
 from headrace.metastore.api.bulk import BulkProgress
 from headrace.metastore.api.commit import FileStatus
-from headrace.metastore.api.standbys import PROBE_SECONDS
 from headrace.metastore.api.transaction_state import TransactionVerdict
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import OutcomeUnknownError
@@ -98,10 +97,10 @@ async def test_a_probe_names_the_standby_and_leaves_no_session_that_waits(world:
     assert f"synchronous_standby_names='{STANDBY}' connected standbys: none" in str(store.refusal())
     assert world.lost.waiting() == 0
     commit = asyncio.create_task(world.scene.commit(file_of([batch(world.scene.keys[0], 0)])))
-    await world.lost.until_waiting(commit, seconds=PROBE_SECONDS)
+    await world.lost.until_waiting(commit)
     await store.probe_commit()
     assert STANDBY in str(store.refusal())
-    assert world.lost.waiting() == 1, "a session that waits is the answer: it writes nothing"
+    assert world.lost.waiting() == 1
     world.lost.end()
     await commit
     await store.probe_commit()

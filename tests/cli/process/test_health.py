@@ -20,7 +20,7 @@ from headrace.metastore.setting_reporter import NO_COMPACTOR, REPORT_SECONDS, RE
 from headrace.storage.dependency import NotReady, Reported
 from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.objects.memory import MemoryStore
-from headrace.storage.objects.store import ObjectInfo
+from headrace.storage.objects.store import ByteRange, ObjectInfo
 from tests.manual_clock import ManualClock
 from tests.scripted_settings import ScriptedSettings
 
@@ -81,24 +81,28 @@ class ScriptedMetastore:
 
 
 class ScriptedStore(MemoryStore):
-    """Fault model: `error` for every look at an object; `denied`: each PUT is refused, as by rights that are gone."""
+    """Fault model: `error` for every GET; `denied`: each PUT is refused, as by rights that are gone; `hangs`: it has no
+    answer. HEADs are answered.
+    """
 
     def __init__(self) -> None:
         super().__init__(ManualClock())
         self.error: UnavailableError | None = None
-        self.denied = False
+        self.denied = self.hangs = False
         self.puts = 0
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
         self.puts += 1
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
         if self.denied:
             raise InvalidError(f"access denied: key={key}")
         return await super().put(key, body, if_absent=if_absent)
 
-    async def head(self, key: str) -> ObjectInfo:
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         if self.error:
             raise self.error
-        return await super().head(key)
+        return await super().get(key, byte_range)
 
 
 class ScriptedLife:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from headrace.cli.process.readiness import CONFIRM_SECONDS, RETURN_SECONDS
 from headrace.cli.process.shell import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS
 from headrace.storage.dependency import BUCKET, METASTORE, RETRY_SECONDS
 from headrace.storage.errors import UnavailableError
-from headrace.storage.objects.put_outcomes import PROBE_SECONDS
+from headrace.storage.objects.put_outcomes import FAILING_SECONDS, PROBE_SECONDS
 from tests.cli.process.test_health import HealthWorld, world
 
 __all__ = ["world"]
@@ -80,6 +81,19 @@ async def test_a_bucket_that_answers_and_refuses_puts_is_a_failing_one(world: He
     assert (await world.probed())[1]["reason"].startswith("bucket: PUTs fail"), "another agent may put"
     world.store.denied = False
     assert (await world.probed())[0] == 200
+
+
+async def test_a_bucket_that_leaves_puts_unanswered_is_a_failing_one(world: HealthWorld) -> None:
+    """GETs are answered. The PUT of a client that hangs makes the probe due."""
+    world.store.hangs = True
+    put = asyncio.ensure_future(world.shell._puts.put("segment", b""))
+    await world.clock.advance(FAILING_SECONDS + 2 * BUCKET_PROBE_SECONDS)
+    code, body = await world.get("/readyz")
+    assert (code, body["details"]) == (
+        200,
+        ["bucket: fails here, and no other agent reports that it reaches it: no answer"],
+    )
+    put.cancel()
 
 
 async def test_an_idle_process_puts_once_a_minute_at_most(world: HealthWorld) -> None:
