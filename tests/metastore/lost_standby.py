@@ -32,6 +32,7 @@ class LostStandby:
     def __enter__(self) -> LostStandby:
         self._connection = psycopg.connect(self._url, autocommit=True)
         self._run(f"ALTER DATABASE {self._database} SET synchronous_commit = on")
+        self._run(f"ALTER DATABASE {self._database} SET client_min_messages = error")  # Headrace asks for warnings
         self._name(STANDBY)
         marker = psycopg.connect(self._url, autocommit=True)
         while not self.waiting():  # the server takes its configuration file a moment later
@@ -47,7 +48,7 @@ class LostStandby:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.end()
-        self._run(f"ALTER DATABASE {self._database} RESET synchronous_commit")
+        self._run(f"ALTER DATABASE {self._database} RESET ALL")
         self._connection.close()
 
     def end(self) -> None:
