@@ -60,7 +60,7 @@ async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[
     of_postgres = await postgres.examine(settings, clock)
     of_bucket = await bucket.examine(settings, clock, rng)
     found = [*host.judge(host.facts()), *of_postgres, *of_bucket]
-    if any(f.level is Level.BAD and f.check in ("connect", "ask", "schema", "locks") for f in of_postgres):
+    if any(f.level is Level.BAD and f.check in ("connect", "ask", "schema", "locks", "commits") for f in of_postgres):
         return found
     readable = all(f.level is not Level.BAD for f in of_bucket)
     store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng) if readable else None

@@ -70,15 +70,14 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         state = await server_state(pool)
         round_trip_ms = (clock.monotonic() - before) * 1000
         ahead_s = state.now.timestamp() - clock.wall_ms() / 1000
-        locked = await locked_tables(pool)
-        if locked:  # what reads them waits
-            return [*judge_locks(locked), *judge_server(state, settings), await _commits(pool, clock)]
+        commits, locked = await _commits(pool, clock), await locked_tables(pool)
+        if locked or commits.level is Level.BAD:  # what else is read may wait for tables that a commit has locked
+            return [*judge_locks(locked), *judge_server(state, settings), commits]
         tables = await table_states(pool)
         schema = await asyncio.to_thread(_schema, settings.metastore_url)
         aside = await left_aside(pool) if schema.level is Level.OK else []
         waits_s = await oldest_bulk_write(pool) if schema.level is Level.OK else 0.0
         refusal = await _why_not_spilled(pool)
-        commits = await _commits(pool, clock)
     except HeadraceError as error:
         return [AREA.bad("ask", f"{address_of(settings)}: {error}", "look into the server's log")]
     finally:

@@ -17,7 +17,8 @@ SELECT current_setting('server_version'),
        CASE WHEN current_setting('synchronous_commit') NOT IN ('off', 'local')
             THEN current_setting('synchronous_standby_names') ELSE '' END,
        (SELECT coalesce(extract(epoch FROM max(clock_timestamp() - xact_start)), 0)::float8
-          FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'),
+          FROM pg_stat_activity
+         WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' AND wait_event IS DISTINCT FROM 'SyncRep'),
        (SELECT count(*)::int FROM pg_prepared_xacts),
        (SELECT coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)), 0)::bigint
           FROM pg_replication_slots WHERE NOT active),
