@@ -31,8 +31,8 @@ class LostStandby:
 
     def __enter__(self) -> LostStandby:
         self._connection = psycopg.connect(self._url, autocommit=True)
-        self._run(f"ALTER DATABASE {self._database} SET synchronous_commit = on")
-        self._run(f"ALTER DATABASE {self._database} SET client_min_messages = error")  # Headrace asks for warnings
+        self.run(f"ALTER DATABASE {self._database} SET synchronous_commit = on")
+        self.run(f"ALTER DATABASE {self._database} SET client_min_messages = error")  # Headrace asks for warnings
         self._name(STANDBY)
         marker = psycopg.connect(self._url, autocommit=True)
         while not self.waiting():  # the server takes its configuration file a moment later
@@ -48,7 +48,7 @@ class LostStandby:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.end()
-        self._run(f"ALTER DATABASE {self._database} RESET ALL")
+        self.run(f"ALTER DATABASE {self._database} RESET ALL")
         self._connection.close()
 
     def end(self) -> None:
@@ -71,17 +71,18 @@ class LostStandby:
 
     def cancel_waits(self) -> None:
         """As an operator does who looks for sessions that hang: the commits end without the standby."""
-        self._run(
+        self.run(
             "SELECT pg_cancel_backend(pid) FROM pg_stat_activity"
             " WHERE datname = current_database() AND wait_event = 'SyncRep'"
         )
         self._until(lambda: self.waiting() == 0)
 
     def _name(self, standbys: str) -> None:
-        self._run(f"ALTER SYSTEM SET synchronous_standby_names = '{standbys}'")
-        self._run("SELECT pg_reload_conf()")
+        self.run(f"ALTER SYSTEM SET synchronous_standby_names = '{standbys}'")
+        self.run("SELECT pg_reload_conf()")
 
-    def _run(self, sql: str) -> None:
+    def run(self, sql: str) -> None:
+        """A statement that does not wait."""
         self._connection.execute(sql.encode())
 
     def _until(self, holds: Callable[[], bool]) -> None:
