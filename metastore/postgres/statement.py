@@ -60,9 +60,14 @@ class Pool(AsyncConnectionPool[Connection]):
     others: Sequence[Pool] = ()
     """Pools of the same event loop."""
     standby_wait: str | None = None
-    """What commits wait for, as the newest probe found it (standbys/standbys.py)."""
+    """What commits wait for, as the newest probe found it, until one ends (standbys/standbys.py)."""
     _refused_at: float = -math.inf
     _refusal: str = ""
+
+    def committed(self) -> None:
+        """Note that a call has committed a write: commits wait for nothing any more."""
+        self.commits += 1
+        self.standby_wait = None
 
     def refused(self, error: HeadraceError) -> None:
         """Note that the server answered, and could not write."""

@@ -134,5 +134,6 @@ async def test_a_probe_names_the_standby_and_leaves_no_session_that_waits(world:
     assert world.lost.waiting() == 1
     world.lost.end()
     await commit
-    await store.probe_commit()
-    assert store.refusal() is None
+    node_id, epoch = world.scene.agent
+    await store.heartbeat(node_id, epoch, metadata_offset=1, want_fence=False, session_timeout_ms=9_000)
+    assert store.refusal() is None, "a heartbeat that is committed replaces the probe"

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from headrace.metastore.api.standbys import END_THE_WAIT, PROBE_SECONDS, StandbyState
 from headrace.metastore.postgres.statement import Pool, Statement
-from headrace.storage.errors import UnavailableError
+from headrace.storage.errors import HeadraceError, UnavailableError
 
 AWAIT_STANDBYS = Statement("await_standbys", writes=True)
 _PROBE_COMMIT = Statement("probe_commit", writes=True, in_any_life=True)
@@ -26,7 +26,11 @@ class PostgresStandbys:
     readers: Pool
 
     async def probe_commit(self) -> None:
-        state = await commit_wait(self.pool, self.readers)
+        try:
+            state = await commit_wait(self.pool, self.readers)
+        except HeadraceError:
+            self.pool.standby_wait = None  # the error says more
+            raise
         self.pool.standby_wait = None if state is None else f"{state.wait} → {END_THE_WAIT}"
 
     def commits(self) -> int:
