@@ -59,7 +59,7 @@ class DependencyWatch:
         """`probe` raises HeadraceError if the dependency does not work. `writes_so_far`: writes of this process that
         the dependency has completed; a probe is left out if there were any since the last look. `refusal`: why it
         answers and does not do its work, for any process. `own_failure`: why a call fails that this process cannot do
-        without, whatever a probe finds."""
+        without, also if probes are answered."""
         self._refusal = refusal
         self.refused: str | None = None
         """Why it answers and does not do its work, for any process, as of the last `look`."""

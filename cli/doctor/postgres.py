@@ -1,7 +1,7 @@
 """Judges the metastore's Postgres: can it be reached, is it safe, has it room, is its schema this version's.
 
 Place: one area of `headrace doctor`. `examine` asks, `judge_server` and `judge_tables` decide on facts alone.
-Invariant: changes nothing: it reads, and commits a message in the WAL that nobody reads. A server that cannot be asked
+Invariant: changes nothing: it reads, and commits a message in the WAL that has no reader. A server that cannot be asked
 is one finding, not an exception.
 """
 
@@ -70,8 +70,11 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         state = await server_state(pool)
         round_trip_ms = (clock.monotonic() - before) * 1000
         ahead_s = state.now.timestamp() - clock.wall_ms() / 1000
-        commits, locked = await _commits(pool, clock), await locked_tables(pool)
-        if locked or commits.level is Level.BAD:  # what else is read may wait for tables that a commit has locked
+        commits = await _commits(pool, clock)
+        if commits.level is Level.BAD:  # commits that wait have locked tables, which end with the wait
+            return [*judge_server(state, settings), commits]
+        locked = await locked_tables(pool)
+        if locked:  # what reads them would wait
             return [*judge_locks(locked), *judge_server(state, settings), commits]
         tables = await table_states(pool)
         schema = await asyncio.to_thread(_schema, settings.metastore_url)

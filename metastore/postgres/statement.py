@@ -5,7 +5,7 @@ Invariant: one statement is one transaction (the pool's connections are in autoc
 lasts longer, and no other session waits for a caller that paused in mid-call. Every call ends: the server
 ends what takes too long, and if even its error does not arrive (a pooler or a network that drops packets
 and keeps the connection open; a commit that waits for a synchronous standby), we close the connection.
-A commit whose wait for the synchronous standby was canceled is an unknown outcome, although the server calls it a
+If the wait of a commit for the synchronous standby was canceled, the outcome is unknown, although the server reports
 success: it is committed there and may be on no standby (docs/decisions/0095).
 If the process crashes, Postgres finishes or rolls back the statement.
 """
@@ -53,7 +53,7 @@ class Pool(AsyncConnectionPool[Connection]):
 
     life: int = NO_LIFE
     commits: int = 0
-    """Calls that committed a write, of those whose callers know that they wrote."""
+    """Calls that committed a write, as far as their callers know that they wrote."""
     is_left: bool = False
     """Whether the next call, of this pool or one of `others`, drains it on its own event loop: connections in use are
     closed after their call. Any thread may set it."""

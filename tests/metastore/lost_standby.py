@@ -1,4 +1,4 @@
-"""A Postgres whose synchronous standby is gone: reads are answered, and every commit waits.
+"""A Postgres without its synchronous standby: reads are answered, and every commit waits.
 
 Fault model: `synchronous_standby_names` names a standby that does not exist, as after its machine was lost, and on a
 promoted copy of a primary. Only sessions of one database wait: the others of the tests' server have

@@ -91,7 +91,7 @@ async def test_planted_bugs_are_found(world: World, bug: str, monkeypatch: pytes
     assert await acknowledged_early(world) == bug
 
 
-async def test_a_call_in_a_transaction_block_of_its_own_is_watched_too(world: World) -> None:
+async def test_a_call_in_a_separate_transaction_block_is_watched_too(world: World) -> None:
     call = asyncio.create_task(world.scene.store.grow_commit_shards(16, await world.before.store.metadata_head()))
     await world.lost.until_waiting(call)
     world.lost.cancel_waits()

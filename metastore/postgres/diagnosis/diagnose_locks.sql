@@ -5,7 +5,7 @@ SELECT c.relname::text, l.pid, coalesce(a.application_name, '')
   FROM pg_locks l
   JOIN pg_class c ON c.oid = l.relation
   LEFT JOIN pg_stat_activity a ON a.pid = l.pid
- WHERE l.mode = 'AccessExclusiveLock' AND l.granted AND l.pid <> pg_backend_pid() AND c.relkind IN ('r', 'p')
+ WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND l.granted AND l.pid <> pg_backend_pid() AND c.relkind IN ('r', 'p')
    AND a.backend_type IS DISTINCT FROM 'autovacuum worker' AND a.wait_event IS DISTINCT FROM 'SyncRep'
    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
    AND c.relnamespace = current_schema()::regnamespace

@@ -135,7 +135,9 @@ async def test_heartbeats_that_fail_here_alone_take_the_agent_out(world: HealthW
     assert (code, body["reason"]) == (503, "metastore: a heartbeat has no answer")
 
 
-async def test_commits_that_wait_for_a_standby_take_out_no_agent_whatever_the_others_report(world: HealthWorld) -> None:
+async def test_commits_that_wait_for_a_standby_take_out_no_agent_although_others_report_success(
+    world: HealthWorld,
+) -> None:
     """They wait for all: an agent of the release before reports that it reaches Postgres, as reads are answered."""
     world.metastore.refuses = "commits wait for a synchronous standby"
     world.heartbeat_failure, world.peers.reports = "a heartbeat has no answer", frozenset({METASTORE, BUCKET})

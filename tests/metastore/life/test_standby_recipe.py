@@ -35,7 +35,7 @@ WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
 
 def block(begins: str) -> str:
-    """Return the block of the page whose first comment begins so, without its comments."""
+    """Return the block of the page with a first comment that begins so, without its comments."""
     blocks = re.findall(r"```(?:sql)?\n(.+?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (found,) = [text for text in blocks if text.startswith((f"-- {begins}", f"# {begins}"))]
     return "\n".join(line for line in found.splitlines() if not line.startswith(("--", "#")))
@@ -145,7 +145,7 @@ async def test_a_promotion_loses_nothing_that_was_acknowledged_while_the_standby
     until("promoted", lambda: ask(servers.url("standby_a"), "SELECT pg_is_in_recovery()") == (False,))
     store = await opened(servers, "standby_a", bucket)
     promoted = Scene(store, scene.agent, scene.topic, scene.keys)
-    assert await promoted.read() == [(0, 4)], "the file that nobody acknowledged is lost"
+    assert await promoted.read() == [(0, 4)], "the file without an acknowledgement is lost"
     (answer,) = await promoted.commit(file)
     assert answer.batches[0].base_offset == 5
     await store.close()
