@@ -15,12 +15,12 @@ from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.life.own_bucket import require_bucket
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.migration_plan import plan_migration
 from headrace.metastore.postgres.password import url_with_password
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
-from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.objects.open import StoreOptions, open_store
 
 DESCRIPTION = """\
@@ -75,7 +75,7 @@ async def _begin_life(settings: Settings) -> int:
     store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
-        await require_formatted(store, metastore.cluster_id)
+        await require_bucket(metastore, store, settings.bucket)
         return await LifeKeeper(metastore, store, SystemClock(), random.Random()).begin_anew("restored")
     finally:
         await metastore.close()

@@ -161,7 +161,7 @@ class Database:
     def describe_life(self) -> ServerLife:
         heads, blocks = sum(self.model.feed_heads.values()), len(self.model.producer_id_blocks)
         offset, life, incarnation_id = self.model.metadata_offset, self.model.life, self.model.incarnation_id
-        begun_on, server = Server(1, self.begun_timeline), Server(1, self.timeline)
+        begun_on, server = Server(1, self.begun_timeline, 1), Server(1, self.timeline, 1)
         flushed = heads + blocks + offset
         inserted = flushed + self.unflushed
         prepared = self.prepared[0] if self.prepared is not None and self.prepared[1] == self.timeline else None
@@ -342,6 +342,9 @@ class MetastoreLine:
 
     async def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:
         return await self._write(lambda server: server.begin_life(life, incarnation_id))
+
+    async def record_database(self, life: int, incarnation_id: uuid.UUID) -> bool:
+        raise AssertionError("each life of the simulation names its database")
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
         sent = [FileCommit(file.file_id, file.size, list(file.batches)) for file in files]

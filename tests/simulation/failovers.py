@@ -157,3 +157,6 @@ class Operator:
 
     async def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:
         return self._server.begin_life(life, incarnation_id)
+
+    async def record_database(self, life: int, incarnation_id: uuid.UUID) -> bool:
+        raise AssertionError("each life of the simulation names its database")
