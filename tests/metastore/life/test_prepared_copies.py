@@ -91,7 +91,7 @@ async def an_operator_declares_a_copy(url: str, monkeypatch: pytest.MonkeyPatch,
 
     Both have one oid, as in a copy of the volume: by another one the copy would be known.
     """
-    plant(url, "own_database", "split_part(pg_relation_filepath('cluster'), '/', -2)::oid", "1::oid")
+    plant(url, "assert_life", "split_part(pg_relation_filepath('cluster'), '/', -2)::oid", "1::oid")
     bucket = MemoryStore(ManualClock())
     process = await opened(url, bucket, 1)
     assert await process.keeper.check() is LifeVerdict.CURRENT
