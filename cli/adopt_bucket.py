@@ -21,6 +21,7 @@ from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.api.bucket import KnownBucket
 from headrace.metastore.life.bucket import newest_life
+from headrace.metastore.life.in_use import require_unused
 from headrace.metastore.life.own_bucket import draw
 from headrace.metastore.log.settings_in_force import read_settings
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -89,6 +90,7 @@ async def adopt(metastore: PostgresMetastore, store: ObjectStore, settings: Sett
         print(f"this is the metastore's bucket already: {address}")
         return 0
     await _require_stopped(metastore)
+    await require_unused(store, SystemClock())  # also by agents on another database, which this one is a copy of
     bar = ProgressBar()
     delay_ms = (await read_settings(metastore, settings)).file_delete_delay_ms
     found = await audit(metastore, store, deep=False, delete_delay_ms=delay_ms, on_progress=bar)

@@ -34,6 +34,7 @@ from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.life.bucket import newest_life
 from headrace.metastore.life.following import FollowedLife
+from headrace.metastore.life.in_use import require_unused
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.own_bucket import require_bucket
 from headrace.metastore.log.loading import load_image
@@ -108,6 +109,7 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
         if args.lost or args.resume_janitor:  # an old primary that stays up knows every file that was lost
             await FollowedLife(metastore, store, SystemClock(), random.Random()).require_current()
         if args.rebuild_index:
+            await require_unused(store, SystemClock())
             keeper = LifeKeeper(metastore, store, SystemClock(), random.Random())
             rebuilt = await rebuild_index(metastore, store, keeper, bar)
             bar.close()

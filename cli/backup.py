@@ -22,8 +22,10 @@ from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.backups import BackupKind, BackupRecord, read_backup, record_backup
 from headrace.metastore.postgres.address import parsed
+from headrace.metastore.postgres.formatted import formatted_cluster
 from headrace.metastore.postgres.password import url_with_password
 from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import read_cluster_id
 from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.objects.open import StoreOptions, open_store
 
@@ -57,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if args.began and not args.record:
         raise ConfigError("--began needs --record")
     if args.to is not None:
+        asyncio.run(_require_the_metastore(settings))
         record = _dumped(settings, args.to, args.place)
     elif args.record:
         record = BackupRecord(BackupKind(args.record), _began_ms(args.began), args.place)
@@ -80,10 +83,27 @@ def _began_ms(text: str | None) -> int:
     return int(began.timestamp() * 1000)
 
 
-def _dumped(settings: Settings, file: Path, place: str) -> BackupRecord:
-    """Take a dump: under another name until it is complete."""
+async def _require_the_metastore(settings: Settings) -> None:
+    """InvalidError if the dump would be of another database than the bucket's metastore; of its standby is right."""
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url or --config)")
+    cluster = await asyncio.to_thread(formatted_cluster, url_with_password(settings))
+    store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
+    try:
+        in_bucket = await read_cluster_id(store)
+    finally:
+        await store.close()
+    if cluster is None or cluster.is_copy or in_bucket not in (None, cluster.cluster_id):
+        found = None if cluster is None else cluster.cluster_id
+        what = "a copy of the metastore" if cluster is not None and cluster.is_copy else "not the bucket's metastore"
+        raise InvalidError(
+            f"this database is {what}: cluster id={found} in the bucket={in_bucket}: correct metastore.url or bucket;"
+            " nothing was dumped or recorded"
+        )
+
+
+def _dumped(settings: Settings, file: Path, place: str) -> BackupRecord:
+    """Take a dump: under another name until it is complete."""
     program = shutil.which("pg_dump")
     if program is None:
         raise ConfigError("pg_dump is not in PATH: install Postgres' client programs, of the server's version or newer")

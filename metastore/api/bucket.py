@@ -33,7 +33,12 @@ class BucketApi(Protocol):
         """Note the bucket if none is noted; False if another one is."""
 
     async def adopt_bucket(self, before: KnownBucket | None, bucket: KnownBucket) -> bool:
-        """Note `bucket` in the place of `before`; False if `before` is not what is noted."""
+        """Note `bucket` in the place of `before`; False if `before` is not what is noted. Files that it lacks now are
+        accepted as lost.
+        """
 
     async def sample_files(self, oldest: int, newest: int) -> list[uuid.UUID]:
-        """Return so many of the oldest and of the newest files with live records, as far as there are any."""
+        """Return so many of the oldest and of the newest files with live records, as far as there are any.
+
+        Files from before the bucket was adopted are left out: an operator has accepted what is missing of them.
+        """

@@ -128,6 +128,14 @@ async def read_position(store: ObjectStore, life: int) -> Position | None:
     return position if position.is_flushed else None
 
 
+async def position_changed_ms(store: ObjectStore, life: int) -> int | None:
+    """When the position of this life was replaced last, by the store's clock; None if there is none."""
+    try:
+        return (await store.head(_key(life, _POSITION))).modified_ms
+    except NotFoundError:
+        return None
+
+
 async def write_position(store: ObjectStore, position: Position) -> None:
     """Replace the life's position by one that was flushed."""
     flushed = msgspec.structs.replace(position, is_flushed=True)

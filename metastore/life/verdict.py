@@ -2,8 +2,8 @@
 
 Place: pure policy under keeper.py; docs/decisions/0035 has the reasons and what stays undetected.
 Invariant: a server that was promoted begins a new life by itself, unless a later promotion did. A server that went back
-(a volume copy, a logical restore), or another database of the same server, begins one only when an operator says so. A server with a life that is over never
-becomes the metastore again.
+(a volume copy, a logical restore), and another database of the same server, begin one only when an operator says so. A
+server with a life that is over never becomes the metastore again.
 """
 
 from __future__ import annotations

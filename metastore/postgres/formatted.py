@@ -19,8 +19,10 @@ from headrace.metastore.postgres.sql_files import query_files
 
 _CLUSTER = """
 SELECT c.cluster_id, (to_jsonb(c) ->> 'bucket_id')::uuid, to_jsonb(c) ->> 'bucket_address',
-       EXISTS (SELECT FROM agents)
-  FROM cluster c
+       EXISTS (SELECT FROM agents),
+       (to_jsonb(c) ->> 'system_identifier')::bigint <> (SELECT s.system_identifier FROM pg_control_system() AS s)
+       OR coalesce((to_jsonb(c) ->> 'database_oid')::oid <> d.oid, false)
+  FROM cluster c CROSS JOIN pg_database d WHERE d.datname = current_database()
 """  # by way of JSON: the release before has no such columns
 
 
@@ -33,6 +35,8 @@ class FormattedCluster:
     """None: no process has recorded it."""
     has_agents: bool
     """Whether an agent is registered."""
+    is_copy: bool
+    """Whether its life was begun on another server or database than this one; a standby is no copy."""
 
 
 def formatted_cluster(url: str) -> FormattedCluster | None:
@@ -47,9 +51,9 @@ def formatted_cluster(url: str) -> FormattedCluster | None:
             return None
     if row is None:
         return None
-    cluster_id, bucket_id, address, has_agents = row
+    cluster_id, bucket_id, address, has_agents, is_copy = row
     bucket = None if bucket_id is None else KnownBucket(bucket_id, address)
-    return FormattedCluster(str(cluster_id), bucket, bool(has_agents))
+    return FormattedCluster(str(cluster_id), bucket, bool(has_agents), bool(is_copy))
 
 
 def formatted_cluster_id(url: str) -> str | None:

@@ -6,7 +6,7 @@
 CREATE OR REPLACE FUNCTION adopt_bucket(p_before uuid, p_bucket_id uuid, p_address text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    UPDATE cluster SET bucket_id = p_bucket_id, bucket_address = p_address
+    UPDATE cluster SET bucket_id = p_bucket_id, bucket_address = p_address, bucket_adopted_at = wall_time()
      WHERE bucket_id IS NOT DISTINCT FROM p_before;
     RETURN FOUND;
 END $$;
