@@ -202,7 +202,7 @@ def test_a_bucket_that_was_restored_in_its_place_is_refused(
     assert buckets.format("right") == 1, "an empty mount point is no half-finished format"
     assert "is it mounted? correct bucket; nothing was changed" in capfd.readouterr().err
     assert buckets.objects("right") == set()
-    (buckets.place / "right").rmdir()
+    shutil.rmtree(buckets.place / "right")
     shutil.copytree(buckets.place / "earlier", buckets.place / "right")
     assert "the bucket lacks the newest files that the metastore names, as segments/" in buckets.refusal("right")
     assert buckets.adopt("right") == 0, "it is the one that is known; agents say what it lacks"
