@@ -157,6 +157,8 @@ async def _run_due(
         return
     cluster = await metastore.cluster_configs()
     wanted = pace(EffectiveConfigs(settings), cluster)
+    known = await metastore.known_bucket()
+    bucket_id = "" if known is None else str(known.bucket_id)
     await reporter.start()
     spark = open_session("headrace-compaction", spark_log_level)
     try:
@@ -167,6 +169,7 @@ async def _run_due(
             limits=limits,
             bytes_per_s=wanted.bytes_per_s,
             requests_per_s=REQUESTS_PER_S,
+            bucket_id=bucket_id,
         )
         cleaner = SparkCleaner(
             spark,
@@ -179,6 +182,7 @@ async def _run_due(
             clock=clock,
             rng=rng,
             metrics=CleaningMetrics(CollectorRegistry()),
+            bucket_id=bucket_id,
         )
         handlers = {
             LARGE_KIND: summary.counting(compactor.handle, clock),

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.cli import storage as storage_command
 from headrace.cli.main import main
+from headrace.compactor.spark.store import throttled_store
 from headrace.config.settings import Settings
 from headrace.metastore.api.bucket import KnownBucket
 from headrace.metastore.life import own_bucket
@@ -243,7 +244,7 @@ def test_each_process_compares_id_and_address_at_its_start(
         asyncio.run(buckets.require("right"))
 
 
-@pytest.mark.parametrize("dies_before", ["ensure_bucket_id", "write_cluster_id"])
+@pytest.mark.parametrize("dies_before", [pytest.param("ensure_bucket_id", marks=pytest.mark.slow), "write_cluster_id"])
 def test_a_half_finished_format_is_completed_for_its_own_bucket_only(
     dies_before: str, postgres_server: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -432,3 +433,15 @@ async def test_an_id_is_drawn_once() -> None:
     assert await own_bucket.ensure_bucket_id(store, drawn) == drawn
     assert await own_bucket.ensure_bucket_id(store, uuid.UUID(int=8)) == drawn
     assert await store.get(BUCKET_ID) == render(drawn)
+
+
+async def test_an_executor_of_spark_has_the_drivers_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_BUCKET", tmp_path.as_uri())
+    rates = {"bytes_per_s": 1e9, "requests_per_s": 1e3}
+    drawn = uuid.UUID(int=7)
+    with pytest.raises(InvalidError, match="correct HEADRACE_BUCKET"):
+        async with throttled_store(SystemClock(), random.Random(1), str(drawn), **rates):
+            pass
+    for bucket_id in ("", str(drawn)):
+        async with throttled_store(SystemClock(), random.Random(1), bucket_id, **rates) as store:
+            await replace_bucket_id(store, drawn)
