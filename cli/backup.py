@@ -87,7 +87,10 @@ async def _require_the_metastore(settings: Settings) -> None:
     """InvalidError if the dump would be of another database than the bucket's metastore; of its standby is right."""
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url or --config)")
-    cluster = await asyncio.to_thread(formatted_cluster, url_with_password(settings))
+    try:
+        cluster = await asyncio.to_thread(formatted_cluster, url_with_password(settings))
+    except UnavailableError:
+        return  # pg_dump cannot reach it either, and says why
     store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
     try:
         in_bucket = await read_cluster_id(store)

@@ -19,6 +19,7 @@ from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.installation import find_installation
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import write_cluster_id
 from headrace.storage.objects.directory import DirectoryStore
 
 PROGRAMS = find_installation().bin_dir
@@ -87,6 +88,23 @@ def test_a_dump_that_fails_is_no_backup(
     assert "pg_dump failed" in told
     assert "open-sesame" not in told
     assert file.read_text() == "the dump of yesterday"
+    assert asyncio.run(read_backup(store)) is None
+
+
+def test_another_database_is_not_dumped_as_the_metastore(
+    flags: list[str], store: DirectoryStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A copy on the same server, and a metastore of another cluster."""
+    with psycopg.connect(flags[1], autocommit=True) as connection:
+        connection.execute("UPDATE cluster SET database_oid = 5")
+    assert main(["backup", *flags, "--to", str(tmp_path / "dump")]) == 1
+    assert "this database is a copy of the metastore" in capsys.readouterr().err
+    with psycopg.connect(flags[1], autocommit=True) as connection:
+        connection.execute("UPDATE cluster SET database_oid = NULL")
+    asyncio.run(write_cluster_id(store, "8XUwXa9qSyi9tSOquGtauQ"))
+    assert main(["backup", *flags, "--to", str(tmp_path / "dump")]) == 1
+    assert "not the bucket's metastore" in capsys.readouterr().err
+    assert not (tmp_path / "dump").exists()
     assert asyncio.run(read_backup(store)) is None
 
 

@@ -5,16 +5,23 @@ Identifier, timeline and WAL position are the server's, so they are the same for
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 import psycopg
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.cli.main import main
 from headrace.config.settings import Settings
 from headrace.metastore.api.life import Server, ServerLife
 from headrace.metastore.life import keeper as keeper_module
@@ -23,14 +30,19 @@ from headrace.metastore.life.bucket import PREFIX, LifeRecord, newest_life
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.numbers import NO_LIFE
 from headrace.metastore.life.verdict import LifeVerdict
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.installation import find_installation
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from load.postgres_servers import ask, run
+from tests.agent_process import AgentUnderTest, Forked, format_storage
+from tests.conftest import Copies
 from tests.manual_clock import ManualClock
 from tests.metastore.sql_sources import plant
 
 pytestmark = pytest.mark.requirement("W1", "X4")
+SECONDS_MAX = 120.0
 OWN_DATABASE = "SELECT oid::bigint FROM pg_database WHERE datname = current_database()"
 
 
@@ -168,6 +180,53 @@ async def test_two_clusters_of_one_server_do_not_meet(metastore_url: str) -> Non
             for process in (one, two, one, two):
                 assert await process.keeper.check() is LifeVerdict.CURRENT
                 assert await process.writes()
+
+
+@pytest.mark.slow
+def test_an_agent_on_a_restored_dump_in_the_same_server_writes_nothing(
+    postgres_server: EmbeddedPostgres, copies: Copies, tmp_path: Path
+) -> None:
+    """With pg_dump and pg_restore, and real agents: the original goes on, and the copy stays as it was restored."""
+    programs, bucket = find_installation().bin_dir, (tmp_path / "bucket").as_uri()
+    with copies() as url, AgentUnderTest(formatted(url, bucket)) as agent:
+        admin = AdminClient({"bootstrap.servers": agent.kafka})
+        admin.create_topics([NewTopic("t", 1)])["t"].result(SECONDS_MAX)
+        name = f"restored_{uuid.uuid4().hex[:8]}"
+        run(postgres_server.url(), f"CREATE DATABASE {name} TEMPLATE template0")
+        other, dumped = postgres_server.url(name), tmp_path / "dump"
+        subprocess.run([programs / "pg_dump", "-Fc", "--no-owner", "-f", dumped, "-d", url], check=True)
+        subprocess.run([programs / "pg_restore", "--no-owner", "-d", other, dumped], check=True)
+        written = (
+            "SELECT next_offset, (SELECT sum(seq)::bigint FROM commit_shards), (SELECT count(*) FROM setting_reports)"
+            " FROM metadata_head"
+        )
+        before, log = ask(other, written), tmp_path / "log"
+        reading, writing = os.pipe()
+        flags = ["--metastore-url", other, "--bucket", bucket, "--http-port", "0"]
+        with log.open("w") as errors:
+            process = Forked([*flags, "--listeners", "PLAINTEXT://127.0.0.1:0"], writing, errors.fileno())
+        try:
+            until = time.monotonic() + SECONDS_MAX
+            while "verdict=restored" not in log.read_text():
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            assert main(["doctor", *flags[:4]]) == 1
+        finally:
+            process.kill()
+            process.wait(SECONDS_MAX)
+            os.close(reading)
+            os.close(writing)
+        assert ask(other, written) == before
+        producer = Producer({"bootstrap.servers": agent.kafka})
+        producer.produce("t", value="goes on")
+        assert producer.flush(SECONDS_MAX) == 0
+        run(postgres_server.url(), f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def formatted(url: str, bucket: str) -> dict[str, object]:
+    settings: dict[str, object] = {"metastore.url": url, "bucket": bucket, "log.level": "error"}
+    format_storage(settings)
+    return settings
 
 
 def _same_server(found: ServerLife, newest: LifeRecord | None) -> bool:
