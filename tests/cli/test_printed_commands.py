@@ -252,9 +252,11 @@ def test_a_printed_command_makes_nothing_worse(
     status = main([*words, *live.flags(metastore, bucket)])
     if command in ("storage adopt-bucket", "migrate --restored", "audit --resume-janitor"):
         assert status == 1
-    live.assert_no_worse()
-    shutil.rmtree(live.places["wrong"])
-    live.places["wrong"].mkdir()
+    try:
+        live.assert_no_worse()
+    finally:
+        shutil.rmtree(live.places["wrong"])
+        live.places["wrong"].mkdir()
 
 
 @pytest.mark.slow
