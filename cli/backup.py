@@ -107,7 +107,7 @@ async def _require_the_metastore(settings: Settings) -> None:
 
 
 async def _cluster_of_the_bucket(settings: Settings) -> str:
-    """Its cluster id. InvalidError if it has none: nobody looks for a record there."""
+    """The cluster id of the bucket. InvalidError if it has none: no process reads a record there."""
     store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
     try:
         found = await read_cluster_id(store)

@@ -106,7 +106,7 @@ class StoragePart:
     address: str
     cluster_id: str | None
     cluster: FormattedCluster | None = None
-    """Of a metastore that is formatted."""
+    """The row of a metastore that is formatted."""
 
 
 def run_info(args: argparse.Namespace) -> int:

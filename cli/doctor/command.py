@@ -75,7 +75,7 @@ async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[
 
 
 async def _cluster(settings: Settings) -> FormattedCluster | None:
-    """None also if Postgres cannot be asked: then it has a finding of its own."""
+    """Return the metastore's cluster; None also if Postgres cannot be asked, which is another finding."""
     try:
         return await asyncio.to_thread(formatted_cluster, url_with_password(settings))
     except HeadraceError:

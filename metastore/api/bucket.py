@@ -14,9 +14,9 @@ class KnownBucket(NamedTuple):
     """What distinguishes the metastore's bucket from others."""
 
     bucket_id: uuid.UUID
-    """In the bucket's bucket.properties; a copy has the same."""
+    """The id in the bucket's bucket.properties; a copy has the same."""
     address: str
-    """Under which it was confirmed, as `bucket_address` spells it."""
+    """The address under which it was confirmed, as `bucket_address` spells it."""
 
 
 class BucketApi(Protocol):

@@ -100,7 +100,7 @@ async def record_life(store: ObjectStore, record: LifeRecord) -> bool:
 
 
 async def record_database(store: ObjectStore, life: int, database: int) -> bool:
-    """Name the database of a life whose record names none; False if another process named one first."""
+    """Name the database of a life that has a record without one; False if another process named one first."""
     try:
         await store.put(_key(life, _DATABASE), msgspec.json.encode(DatabaseRecord(database)), if_absent=True)
     except AlreadyExistsError:
@@ -129,7 +129,7 @@ async def read_position(store: ObjectStore, life: int) -> Position | None:
 
 
 async def position_changed_ms(store: ObjectStore, life: int) -> int | None:
-    """When the position of this life was replaced last, by the store's clock; None if there is none."""
+    """Return when the position of this life was replaced last, by the store's clock; None if there is none."""
     try:
         return (await store.head(_key(life, _POSITION))).modified_ms
     except NotFoundError:

@@ -2,7 +2,7 @@
 
 Place: `headrace migrate --restored` and `headrace audit --rebuild-index`.
 Invariant: reads the bucket only. Each cluster with an active controller replaces the position of its life every few
-seconds, whatever server it uses. Agents without an active controller are not noticed.
+seconds, on any server. Agents without an active controller are not noticed.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ async def learn_bucket(api: BucketApi, store: ObjectStore, url: str, rng: random
 async def claim_bucket(api: BucketApi, store: ObjectStore, url: str, rng: random.Random) -> None:
     """Make this bucket the metastore's, or complete that; InvalidError if the metastore knows another one.
 
-    The row comes before the bucket's cluster id: if the process dies in between, only this bucket can be completed.
+    The row comes before the bucket's cluster id: after a crash between the two, only this bucket can be completed.
     """
     known = await api.known_bucket()
     if known is not None and known.address != bucket_address(url):

@@ -71,7 +71,7 @@ class Buckets:
         return AgentUnderTest({"metastore.url": self.url, "bucket": self.address(bucket), "log.level": "error"})
 
     def refusal(self, bucket: str) -> str:
-        """What an agent with this bucket says before it ends."""
+        """Return what an agent with this bucket says before it ends."""
         ended = ended_agent(
             [*self.flags(bucket), "--listeners", "PLAINTEXT://127.0.0.1:0", "--http-port", "0", "--log-level", "error"]
         )
@@ -79,7 +79,7 @@ class Buckets:
         return ended.stderr
 
     async def require(self, bucket: str) -> None:
-        """What each process does at its start."""
+        """Compare as each process does at its start."""
         settings = Settings(metastore_url=self.url, metastore_pool_size=1)
         metastore = await PostgresMetastore.open(self.url, settings)
         try:

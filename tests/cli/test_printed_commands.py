@@ -63,7 +63,7 @@ COMMANDS = {
     "configs describe": "reads",
     "configs": "named as the way to change values",
     "cluster apply": "named in the schema of the files that it reads; asks before it changes anything",
-    "top": "the title of its own screen",
+    "top": "the title of the screen",
     "features upgrade": "raises a level that all agents have, or is refused",
     "tables resume": "continues the table that it names, as its reason says",
     "tables show": "reads",
@@ -178,7 +178,7 @@ class LiveCluster:
         self._copy_rows()
 
     def _copy_rows(self) -> None:
-        """What a restored dump says of itself; the original is in use, so it cannot be a template."""
+        """Copy the cluster's row, as a restored dump has it; the original is in use, so it cannot be a template."""
         from load.postgres_servers import ask, run
 
         main(["migrate", "--metastore-url", self.urls["copy"]])

@@ -82,7 +82,7 @@ def template_copy(url: str) -> Iterator[str]:
 
 
 async def a_copy_writes_nothing(url: str) -> None:
-    """The original goes on; the copy is refused by its process, and by its server without a process that compares."""
+    """The original continues; the copy is refused by its process, and by its server without a process that compares."""
     bucket = MemoryStore(ManualClock())
     async with opened(url, bucket) as first:
         assert await first.keeper.check() is LifeVerdict.CURRENT
@@ -104,7 +104,7 @@ async def test_a_copy_in_another_database_of_the_server_writes_nothing(metastore
 
 
 async def test_the_database_is_not_looked_up_by_its_name(metastore_url: str) -> None:
-    """A rename goes on: the oid stays. So does a table that is moved to another tablespace."""
+    """A rename keeps the oid. So does a table that is moved to another tablespace."""
     bucket = MemoryStore(ManualClock())
     async with opened(metastore_url, bucket) as process:
         assert await process.keeper.check() is LifeVerdict.CURRENT
@@ -136,7 +136,7 @@ async def as_of_the_release_before(url: str, bucket: MemoryStore) -> None:
 
 
 async def an_old_cluster_learns_it(url: str) -> None:
-    """Of a database and a copy that was made before, only one is named: the one that a process sees first."""
+    """A process sees the original first; a copy that was made before is not named any more."""
     bucket = MemoryStore(ManualClock())
     async with opened(url, bucket) as process:
         await process.keeper.check()
@@ -186,7 +186,7 @@ async def test_two_clusters_of_one_server_do_not_meet(metastore_url: str) -> Non
 def test_an_agent_on_a_restored_dump_in_the_same_server_writes_nothing(
     postgres_server: EmbeddedPostgres, copies: Copies, tmp_path: Path
 ) -> None:
-    """With pg_dump and pg_restore, and real agents: the original goes on, and the copy stays as it was restored."""
+    """With pg_dump and pg_restore, and real agents: the original continues, and the copy stays as it was restored."""
     programs, bucket = find_installation().bin_dir, (tmp_path / "bucket").as_uri()
     with copies() as url, AgentUnderTest(formatted(url, bucket)) as agent:
         admin = AdminClient({"bootstrap.servers": agent.kafka})
@@ -218,7 +218,7 @@ def test_an_agent_on_a_restored_dump_in_the_same_server_writes_nothing(
             os.close(writing)
         assert ask(other, written) == before
         producer = Producer({"bootstrap.servers": agent.kafka})
-        producer.produce("t", value="goes on")
+        producer.produce("t", value="continues")
         assert producer.flush(SECONDS_MAX) == 0
         run(postgres_server.url(), f"DROP DATABASE {name} WITH (FORCE)")
 
