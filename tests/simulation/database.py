@@ -40,7 +40,7 @@ from tests.model.segment_end_model import ModelLifecycle
 from tests.simulation.clocks import SimulatedClock
 from tests.simulation.faults import Fault
 from tests.simulation.marks import Marks
-from tests.simulation.metadata import Metadata, Place
+from tests.simulation.metadata import Metadata, NamesDatabase, Place
 from tests.simulation.problems import Kind
 from tests.simulation.reading import Entry, identity_of
 from tests.simulation.remote import READS, WRITES, Remote, run_at_once
@@ -310,7 +310,7 @@ class Database:
             self.high_watermarks[key].becomes(now, partition.high_watermark)
 
 
-class MetastoreLine:
+class MetastoreLine(NamesDatabase):
     """CommitApi, ReadApi, LifeApi and the little of ClusterApi that a view needs, for one process."""
 
     def __init__(self, world: World, process: Process, rng: random.Random) -> None:
@@ -342,9 +342,6 @@ class MetastoreLine:
 
     async def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:
         return await self._write(lambda server: server.begin_life(life, incarnation_id))
-
-    async def record_database(self, life: int, incarnation_id: uuid.UUID) -> bool:
-        raise AssertionError("each life of the simulation names its database")
 
     async def commit_files(self, node_id: int, broker_epoch: int, files: Sequence[FileCommit]) -> list[FileAnswer]:
         sent = [FileCommit(file.file_id, file.size, list(file.batches)) for file in files]

@@ -20,6 +20,7 @@ from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.numbers import NO_LIFE
 from tests.simulation.database import Database
 from tests.simulation.faults import Fault
+from tests.simulation.metadata import NamesDatabase
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.plan import Crash, Failover
 from tests.simulation.remote import run_at_once
@@ -135,7 +136,7 @@ class Failovers:
                 self._world.stay_until(now + stays + COMES_BACK_SECONDS)
 
 
-class Operator:
+class Operator(NamesDatabase):
     """LifeApi straight on a server, for `headrace migrate --restored`."""
 
     named_life = NO_LIFE
@@ -157,6 +158,3 @@ class Operator:
 
     async def begin_life(self, life: int, incarnation_id: uuid.UUID) -> bool:
         return self._server.begin_life(life, incarnation_id)
-
-    async def record_database(self, life: int, incarnation_id: uuid.UUID) -> bool:
-        raise AssertionError("each life of the simulation names its database")
