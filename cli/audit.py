@@ -34,12 +34,13 @@ from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.life.bucket import newest_life
 from headrace.metastore.life.following import FollowedLife
+from headrace.metastore.life.in_use import require_unused
 from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.life.own_bucket import require_bucket
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.settings_in_force import read_settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
-from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
 
@@ -104,10 +105,11 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     bar = ProgressBar()
     try:
-        await require_formatted(store, metastore.cluster_id)
+        await require_bucket(metastore, store, settings.bucket)
         if args.lost or args.resume_janitor:  # an old primary that stays up knows every file that was lost
             await FollowedLife(metastore, store, SystemClock(), random.Random()).require_current()
         if args.rebuild_index:
+            await require_unused(store, SystemClock())
             keeper = LifeKeeper(metastore, store, SystemClock(), random.Random())
             rebuilt = await rebuild_index(metastore, store, keeper, bar)
             bar.close()

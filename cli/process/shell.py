@@ -29,11 +29,11 @@ from headrace.config.addresses import address_text
 from headrace.config.listeners import http_port
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.life.own_bucket import require_bucket, require_files
 from headrace.metastore.life.watch import LifeWatch
 from headrace.metastore.setting_reporter import SettingReporter
 from headrace.metastore.upkeep_watch import UpkeepWatch
 from headrace.storage.clock import Clock
-from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.dependency import BUCKET, METASTORE, DependencyWatch
 from headrace.storage.errors import NotFoundError
 from headrace.storage.objects.put_outcomes import PROBE_KEY, PutOutcomes
@@ -100,13 +100,15 @@ class ProcessShell:
         )
 
     async def require_formatted_storage(self) -> None:
-        """InvalidError, with instructions, unless bucket and metastore were formatted as the same cluster.
+        """InvalidError, with instructions, unless the bucket is the metastore's and has its newest files.
 
         Waits for the bucket as open_metastore does for Postgres.
         """
-        await until_available(
-            "bucket", lambda: require_formatted(self._store, self._metastore.cluster_id), self._settings, self._clock
-        )
+        await until_available("bucket", self._require_bucket, self._settings, self._clock)
+
+    async def _require_bucket(self) -> None:
+        await require_bucket(self._metastore, self._store, self._settings.bucket)
+        await require_files(self._metastore, self._store)
 
     async def start(self) -> None:
         """Start every role. Raises the error that prevented it."""

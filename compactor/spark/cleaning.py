@@ -73,8 +73,12 @@ class SparkCleaner:
         metrics: CleaningMetrics,
         scan: type[ScanTask] = ScanTask,
         rewrite: type[RewriteTask] = RewriteTask,
+        bucket_id: str = "",
     ) -> None:
-        """`part_bytes`: approximate bytes that one task reads. The rates are those of all tasks together."""
+        """`part_bytes`: approximate bytes that one task reads. The rates are those of all tasks together. `bucket_id`:
+        as throttled_store.
+        """
+        self._bucket_id = bucket_id
         self._spark, self._metastore = spark, metastore
         self._ending = Ending(metastore, commit_shards, clock, rng, metrics)
         self._part_bytes, self._limits = part_bytes, limits
@@ -115,6 +119,7 @@ class SparkCleaner:
             (),
             partition.aborted,
             partition.log_start_offset,
+            self._bucket_id,
         )
 
     async def _reserved(self, plan: PassPlan, job: Job, lease: Lease) -> PassPlan:

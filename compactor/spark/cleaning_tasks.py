@@ -75,6 +75,8 @@ class PassPlan(msgspec.Struct, frozen=True):
     """The ids of files by part."""
     aborted: tuple[AbortedRange, ...] = ()
     log_start_offset: int = 0
+    bucket_id: str = ""
+    """Of the driver's bucket."""
 
     @property
     def ended(self) -> EndedTransactions:
@@ -144,7 +146,7 @@ class _PassTask:
     async def _store(self, clock: Clock, rng: random.Random) -> AsyncIterator[ObjectStore]:
         plan = self.opened
         async with throttled_store(
-            clock, rng, bytes_per_s=plan.bytes_per_s, requests_per_s=plan.requests_per_s
+            clock, rng, plan.bucket_id, bytes_per_s=plan.bytes_per_s, requests_per_s=plan.requests_per_s
         ) as store:
             yield store
 

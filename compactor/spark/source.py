@@ -65,6 +65,8 @@ class Task(msgspec.Struct, frozen=True):
     requests_per_s: float
     attempts: int
     """Ids that a file needs."""
+    bucket_id: str = ""
+    """Of the driver's bucket."""
 
 
 class PlanPart(msgspec.Struct, frozen=True):
@@ -173,7 +175,7 @@ class MergeWriter(DataSourceWriter):
         clock, rng, task = SystemClock(), random.Random(), self._task
         counts, files = MergeCounts(), []
         async with throttled_store(
-            clock, rng, bytes_per_s=task.bytes_per_s, requests_per_s=task.requests_per_s
+            clock, rng, task.bucket_id, bytes_per_s=task.bytes_per_s, requests_per_s=task.requests_per_s
         ) as store:
             for part in parts:
                 plan = decode_plan(part.plan.encode())
@@ -241,9 +243,12 @@ class SparkCompactor:
         bytes_per_s: float,
         requests_per_s: float,
         source: type[DataSource] = CompactionSource,
+        bucket_id: str = "",
     ) -> None:
-        """`part_bytes`: approximate live bytes that one task merges. The rates are those of all tasks together."""
-        self._spark = spark
+        """`part_bytes`: approximate live bytes that one task merges. The rates are those of all tasks together.
+        `bucket_id`: as throttled_store.
+        """
+        self._spark, self._bucket_id = spark, bucket_id
         self._part_bytes, self._limits = part_bytes, limits
         self._bytes_per_s, self._requests_per_s = bytes_per_s, requests_per_s
         spark.dataSource.register(source)
@@ -262,6 +267,7 @@ class SparkCompactor:
             self._bytes_per_s / tasks,
             self._requests_per_s / tasks,
             attempts_of_a_task(self._spark),
+            self._bucket_id,
         )
         encoded = msgspec.json.encode(task).decode()
         await in_group(self._spark, token, "compact segment files", lambda: self._run(encoded))

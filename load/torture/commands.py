@@ -50,8 +50,8 @@ class Commands:
         await self._insist("storage", "format", "--ignore-formatted", "--cluster-id", cluster_id, url=url)
 
     async def migrate_restored(self, url: str) -> None:
-        """Say that this server is the metastore from now on."""
-        await self._insist("migrate", "--restored", url=url)
+        """Say that this server is the metastore from now on, although the agents are running."""
+        await self._insist("migrate", "--restored", "--force", url=url)
 
     async def audit(self, url: str) -> dict[str, Any]:
         """The findings of the audit after which objects are deleted again, also the only copies of lost records."""

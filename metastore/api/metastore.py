@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from headrace.metastore.api.audit_archive import AuditArchiveApi
+from headrace.metastore.api.bucket import BucketApi
 from headrace.metastore.api.bulk import BulkRecordApi, BulkWriteApi
 from headrace.metastore.api.cleaning import CleaningApi
 from headrace.metastore.api.client_rows import ClientRowsApi
@@ -76,6 +77,7 @@ class Metastore(
     SegmentLogApi,
     LifeApi,
     StandbyApi,
+    BucketApi,
     SettingsApi,
     Protocol,
 ):

@@ -12,6 +12,7 @@ from typing import Self
 
 from headrace.config.settings import Settings
 from headrace.metastore.backups import WalArchive
+from headrace.metastore.postgres.bucket.bucket import PostgresBucket
 from headrace.metastore.postgres.bulk.bulk import PostgresBulkWrites
 from headrace.metastore.postgres.cleaning.cleaning import PostgresCleaning
 from headrace.metastore.postgres.cluster.agents import PostgresAgents
@@ -57,6 +58,7 @@ class PostgresMetastore(
     PostgresExtents,
     PostgresFeed,
     PostgresLife,
+    PostgresBucket,
     PostgresTopics,
     PostgresSplits,
     PostgresHalvings,

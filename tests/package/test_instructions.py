@@ -20,6 +20,7 @@ NOT_RUN = {
     **dict.fromkeys(("headrace dev", "headrace agent", "headrace compactor", "headrace bench"), "they run on"),
     "headrace console": "it runs on; README's line is run",
     "headrace storage format": "storage that is not formatted",
+    "headrace storage adopt-bucket": "a bucket that was moved",
     "headrace doctor -c": "a file of settings",
     "headrace backup -c": "a file of settings",
     "headrace migrate --restored": "a restored Postgres",

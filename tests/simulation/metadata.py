@@ -30,6 +30,13 @@ TOPIC_RESOURCE = 2
 FIRST_TOPIC_NUMBER = 10
 
 
+class NamesDatabase:
+    """The part of LifeApi for clusters of the release before."""
+
+    async def record_database(self, life: int, incarnation_id: uuid.UUID) -> bool:
+        raise AssertionError("each life of the simulation names its database")
+
+
 @dataclass(eq=False, slots=True)
 class Topic:
     """One incarnation of a topic. `deleted_at` in virtual seconds; None while it exists."""

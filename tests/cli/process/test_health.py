@@ -7,6 +7,7 @@ import json
 import random
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -68,6 +69,12 @@ class ScriptedMetastore:
 
     def refusal(self) -> str | None:
         return self.refuses
+
+    async def known_bucket(self) -> None:
+        """The bucket is not known yet."""
+
+    async def sample_files(self, oldest: int, newest: int) -> list[uuid.UUID]:
+        return []
 
     async def probe_commit(self) -> None:
         self.probes += 1

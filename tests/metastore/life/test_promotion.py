@@ -199,7 +199,7 @@ async def test_a_copy_of_the_volume_writes_nothing_until_an_operator_says_so(wor
 
 
 async def test_a_dump_restored_into_the_same_server_writes_nothing_either(world: World) -> None:
-    """Identifier and timeline are the same, and the WAL continued: only what the metastore holds went back."""
+    """Identifier and timeline are the same, and the WAL continued: the database is another one, and went back."""
     process = await world.process("primary")
     await process.keeper.check()
     data = await asyncio.to_thread(world.servers.dump, "primary")
