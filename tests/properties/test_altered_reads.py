@@ -268,7 +268,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.requirement("L5")
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.__name__)
 def test_what_is_written_is_sound(path: Callable[[int], Any]) -> None:
-    for seed in range(6):
+    for seed in range(15):
         asyncio.run(path(seed))
 
 
