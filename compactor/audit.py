@@ -19,15 +19,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from headrace.compactor.listing import pages
+from headrace.compactor.put_back import read_whole
 from headrace.compactor.sweeper import MIN_AGE_MS
 from headrace.metastore.api.files import SWEEP_ORPHANS, FileApi, FileState
 from headrace.metastore.api.read import Extent
 from headrace.metastore.api.reports import AuditedFile, FileReports, PartitionName, PartitionReports
-from headrace.storage.errors import CorruptError, NotFoundError
+from headrace.storage.errors import BadTransferError, CorruptError, NotFoundError
 from headrace.storage.file_id import born_ms, object_key, term_ms
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.segment.format import Footer, PartitionEntry
-from headrace.storage.segment.reader import load_footer, verify_segment, walk_batches
+from headrace.storage.segment.reader import walk_batches
+from headrace.storage.segment.rereading import VerifiedReads
 
 PAGE_FILES = 500
 PARALLEL = 16
@@ -115,7 +117,7 @@ def young_ms(delete_delay_ms: int) -> int:
 
 
 async def audit(
-    api: AuditMetastore, store: ObjectStore, *, deep: bool, on_progress: OnProgress, delete_delay_ms: int = 0
+    api: AuditMetastore, reads: VerifiedReads, *, deep: bool, on_progress: OnProgress, delete_delay_ms: int = 0
 ) -> Audit:
     """Check metastore and bucket. Raises what either raises if it is not available.
 
@@ -123,8 +125,8 @@ async def audit(
     """
     found = Audit()
     totals = await api.file_totals()
-    await _check_files(_FileCheck(api, store, found, deep=deep), totals.total, on_progress)
-    await _check_objects(api, store, found, young_ms(delete_delay_ms), on_progress)
+    await _check_files(_FileCheck(api, reads, found, deep=deep), totals.total, on_progress)
+    await _check_objects(api, reads.store, found, young_ms(delete_delay_ms), on_progress)
     return found
 
 
@@ -169,9 +171,9 @@ async def _is_there(store: ObjectStore, file_id: uuid.UUID) -> bool:
 class _FileCheck:
     """Checks files, several of them in parallel."""
 
-    def __init__(self, api: AuditMetastore, store: ObjectStore, found: Audit, *, deep: bool) -> None:
+    def __init__(self, api: AuditMetastore, reads: VerifiedReads, found: Audit, *, deep: bool) -> None:
         self.api = api
-        self._store = store
+        self._reads = reads
         self._found = found
         self._deep = deep
 
@@ -211,7 +213,7 @@ class _FileCheck:
         chunk is committed.
         """
         try:
-            size = (await self._store.head(object_key(file.file_id))).size
+            size = (await self._reads.store.head(object_key(file.file_id))).size
         except NotFoundError:
             self._found.report(Kind.MISSING, file.file_id, f"it is staged: size={file.size}")
             return
@@ -222,17 +224,16 @@ class _FileCheck:
         key = object_key(file.file_id)
         try:
             if self._deep:
-                body = await self._store.get(key)
-                footer = verify_segment(body)
+                body, footer = await read_whole(self._reads, file.file_id)
                 if footer.object_size != file.size:
                     raise CorruptError(f"unexpected size: expected={file.size} found={footer.object_size}")
             else:
-                body, footer = b"", await load_footer(self._store, key, file.size)
+                body, footer = None, await self._reads.footer(key, file.size)
         except NotFoundError:
             if await self._still_lives(file):
                 self._found.report(Kind.MISSING, file.file_id, f"extents={len(file.extents)} bytes={file.live_bytes}")
             return
-        except CorruptError as error:
+        except (CorruptError, BadTransferError) as error:
             self._found.report(Kind.UNSOUND, file.file_id, str(error))
             return
         body_bytes = sum(entry.length for entry in footer.partitions)
@@ -240,7 +241,7 @@ class _FileCheck:
         self._found.overhead_bytes += file.size - body_bytes
         for problem in problems(file.extents, names, footer):
             self._found.report(Kind.MISMATCH, file.file_id, problem)
-        if body:
+        if body is not None:
             for problem in deep_problems(file.extents, body):
                 self._found.report(Kind.MISMATCH, file.file_id, problem)
 
@@ -269,7 +270,7 @@ def problems(extents: Sequence[Extent], names: Mapping[int, PartitionName], foot
     return found
 
 
-def deep_problems(extents: Sequence[Extent], body: bytes) -> list[str]:
+def deep_problems(extents: Sequence[Extent], body: memoryview) -> list[str]:
     """Extents that are not complete batches with the same number of records."""
     found = []
     for extent in extents:

@@ -16,6 +16,7 @@ import msgspec
 
 from headrace.metastore.api.life import ServerLife
 from headrace.storage.errors import AlreadyExistsError, CorruptError, NotFoundError
+from headrace.storage.objects.agreed import read_agreed
 from headrace.storage.objects.store import ObjectStore
 
 PREFIX = "metastore/life/"
@@ -122,7 +123,7 @@ async def with_database(store: ObjectStore, record: LifeRecord) -> LifeRecord:
 async def read_position(store: ObjectStore, life: int) -> Position | None:
     """The newest position that was recorded in this life, and flushed."""
     try:
-        position = _decoded(await store.get(_key(life, _POSITION)), Position)
+        position = _decoded(await read_agreed(store, _key(life, _POSITION)), Position)
     except NotFoundError:
         return None
     return position if position.is_flushed else None
@@ -151,7 +152,7 @@ def _is_life(key: str) -> bool:
 
 
 async def _read_life(store: ObjectStore, key: str) -> LifeRecord:
-    return _decoded(await store.get(key), LifeRecord)
+    return _decoded(await read_agreed(store, key), LifeRecord)
 
 
 def _decoded(data: bytes, kind: type[T]) -> T:
