@@ -7,6 +7,7 @@
     ├── FencedError             another incarnation owns this role now: stop, do not retry
     ├── OutcomeUnknownError     it may or may not have happened: repeat it with the same id
     ├── CorruptError            stored or received bytes do not match their checksum or format
+    │   └── DamagedError          the stored object itself is damaged: reading it again gives the same bytes
     └── InvalidError            the request itself is wrong; a retry cannot succeed
         ├── NotFoundError         the named thing does not exist
         ├── AlreadyExistsError    the named thing exists and must not be replaced
@@ -49,6 +50,10 @@ class OutcomeUnknownError(HeadraceError):
 
 class CorruptError(HeadraceError):
     """Bytes contradict their own checksum, length or format."""
+
+
+class DamagedError(CorruptError):
+    """Repeated reads past every cache gave the same wrong bytes: the object in the bucket is damaged."""
 
 
 class InvalidError(HeadraceError):

@@ -31,7 +31,7 @@ from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.fetch.sessions import FetchSessions, Ref
 from headrace.agent.fetch.waiters import Waiters
 from headrace.metastore.api.read import ExtentQuery
-from headrace.protocol.errors import READ_FAILED
+from headrace.protocol.errors import READ_FAILED, read_error
 from headrace.protocol.fetch_codec import (
     FIRST_BY_ID,
     AbortedTransaction,
@@ -338,7 +338,7 @@ def _reply(ref: Ref, lookup: Lookup, outcome: DeliveryOutcome, *, committed: boo
     elif isinstance(outcome, Batches):
         reply.records = outcome.buffers
     else:
-        reply.error_code = READ_FAILED
+        reply.error_code = read_error(outcome)
     return reply
 
 

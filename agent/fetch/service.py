@@ -21,6 +21,7 @@ from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
 from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.files.cache import ChunkCache
+from headrace.agent.fetch.files.damage import Damage
 from headrace.agent.fetch.files.file_index import FileIndex
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.files.read_ahead import read_ahead
@@ -108,10 +109,12 @@ class FetchService:
         self._reader = reader = RangeReader(
             *(store, self._cache, index.live_end, metrics, shared, replays, ReadTurns(uploading))
         )
-        seeker = Seeker(reader, ResumeHints(), FileIndex(store))
+        file_index = FileIndex(store)
+        damage = Damage(store, reader, file_index, clock)
+        seeker = Seeker(reader, ResumeHints(), file_index, damage)
         locator = steps.locator(index, metastore, rng, metrics)
         ahead = replays and read_ahead(locator, reader, self._cache, replays, clock)
-        delivery = steps.delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent, ahead)
+        delivery = steps.delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent, ahead, damage)
         self._sessions = sessions = FetchSessions(
             clock, rng, metrics, partitions_max=settings.fetch_session_max_partitions
         )
@@ -129,7 +132,7 @@ class FetchService:
             is_shared=lambda listener: virtual_node(shared_address, listener) is not None,
         )
         self._serve_fetch = steps.handle(self._fetch.handle)
-        search, before = TimestampSearch(metastore, seeker), self.before_log_starts_move
+        search, before = TimestampSearch(metastore, seeker, damage), self.before_log_starts_move
         self.share_reader = ShareReader(locator, delivery, self._feed.catch_up, settings.fetch_max_bytes)
         self.share_logs = LogEndsOfIndex(locator, metastore, search, waiters, self._feed, self._fetch)
         self._list_offsets = ListOffsetsHandler(view, metastore, search, metrics, rendered, before)

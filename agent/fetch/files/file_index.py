@@ -4,7 +4,8 @@ Place: asked by seek.py before it walks an extent. A reader that enters an exten
 searches a timestamp in it, reads the footer (usually one HEAD and one GET) and one index interval instead of
 everything before its record.
 Invariant: an answer is a batch boundary of the extent with its real offset, at or before the wanted batch. The
-footer is covered by its own checksum. Without a usable footer there is no answer, and the reader walks.
+footer is covered by its own checksum, and what is counted beside it by those of the batches. Without a usable footer
+there is no answer, and the reader walks.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import NamedTuple
 
 from headrace.agent.fetch.files.walk import BatchStart
 from headrace.metastore.api.read import Extent
-from headrace.storage.errors import HeadraceError
+from headrace.storage.errors import CorruptError, HeadraceError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.records.header import batch_crc
+from headrace.storage.segment.damage import Mark
 from headrace.storage.segment.format import PartitionEntry
 from headrace.storage.segment.reader import load_footer, start_at_record, start_at_timestamp, walk_batches
 
@@ -54,6 +57,20 @@ class FileIndex:
     async def before_timestamp(self, extent: Extent, timestamp: int) -> BatchStart | None:
         """A batch boundary of which every record before it is older than `timestamp`; None as above."""
         return await self._start(extent, lambda i: start_at_timestamp(i.entry, timestamp))
+
+    async def marks(self, extent: Extent) -> list[Mark]:
+        """The batch boundaries inside the extent that the footer names; none without a usable footer."""
+        index = await self._index_of(extent)
+        if index is None:
+            return []
+        offset = extent.base_offset - index.records_before
+        found = [Mark(mark.position, offset + mark.record_position) for mark in index.entry.index_entries]
+        end = extent.position + extent.length
+        return [
+            mark
+            for mark in found
+            if extent.position < mark.position < end and extent.base_offset < mark.offset <= extent.last_offset
+        ]
 
     async def _start(self, extent: Extent, find: Callable[[ExtentIndex], tuple[int, int]]) -> BatchStart | None:
         if extent.length < WORTHWHILE_BYTES:
@@ -96,6 +113,9 @@ class FileIndex:
                 break
             records, start = mark.record_position, mark.position
         if start < position:
-            body = await self._store.get(key, ByteRange(start, position - start))
-            records += sum(header.last_offset_delta + 1 for _, header in walk_batches(body))
+            body = memoryview(await self._store.get(key, ByteRange(start, position - start)))
+            for at, header in walk_batches(body):
+                if batch_crc(body[at : at + header.size]) != header.crc:  # a wrong count is a wrong offset
+                    raise CorruptError(f"batch checksum mismatch: key={key} position={start + at}")
+                records += header.last_offset_delta + 1
         return records

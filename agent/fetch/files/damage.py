@@ -1,0 +1,144 @@
+"""Tell damage in the bucket from a bad transfer, and remember which offsets of which extents cannot be read.
+
+Place: asked by deliver.py and timestamps.py after a read failed its check; seek.py enters an extent behind damage.
+Invariant: an extent counts as damaged only if two reads past every cache, one after the other, gave the same wrong bytes
+and none gave sound ones. So a consumer gets CORRUPT_MESSAGE only for what no repetition changes. Whatever was cached of
+the file is dropped first: a bad copy is never served twice. One extent is examined at a time, of at most EXAMINED_BYTES.
+Damage is looked at again after AGAIN_S: in between a reader at damage costs no request. Repaired extents have another
+file, so nothing that is remembered of the old one applies to them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from headrace.agent.fetch.files.file_index import FileIndex
+from headrace.agent.fetch.files.read import RangeReader
+from headrace.agent.fetch.files.walk import BatchStart
+from headrace.metastore.api.read import Extent
+from headrace.storage.clock import Clock
+from headrace.storage.errors import CorruptError, DamagedError, UnavailableError
+from headrace.storage.file_id import object_key
+from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.segment.damage import Piece, Run, damaged, pieces
+
+log = logging.getLogger(__name__)
+
+READS_MAX = 5
+"""Reads of one examination; two that give the same bytes, one after the other, end it."""
+PAUSE_S = 0.1
+"""Before each further read."""
+AGAIN_S = 30.0
+"""How long an answer counts. Somebody may restore the object."""
+EXTENTS_MAX = 1_024
+"""Number of damaged extents that are remembered; a further one takes the place of the oldest."""
+EXAMINED_BYTES = 256 * 1024 * 1024
+"""A larger extent is not examined: its readers get a storage error."""
+
+_ExtentKey = tuple[object, int, int]
+
+
+class _Known(NamedTuple):
+    """The damaged pieces of an extent, in order, as of a time of the monotonic clock."""
+
+    pieces: list[Piece]
+    at: float
+
+
+class Damage:
+    """What this agent knows of damage. One per agent.
+
+    `report` gets each extent that was found damaged, with its damaged pieces: metastore and doctor should know.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        reader: RangeReader,
+        index: FileIndex,
+        clock: Clock,
+        report: Callable[[Extent, Sequence[Piece]], None] = lambda extent, pieces: None,
+    ) -> None:
+        self._store, self._reader, self._index, self._clock, self._report = store, reader, index, clock, report
+        self._known: OrderedDict[_ExtentKey, _Known] = OrderedDict()
+        self._turn = asyncio.Lock()
+
+    def at(self, extent: Extent, offset: int) -> DamagedError | None:
+        """Return the error of a read at this offset, if it is known; no I/O."""
+        piece = self.next(extent, offset)
+        return None if piece is None or offset < piece.base_offset else damage_error(extent, piece)
+
+    def next(self, extent: Extent, offset: int) -> Piece | None:
+        """Return the first damaged piece with `offset` or later offsets, if it is known; no I/O."""
+        return next((piece for piece in self._pieces(extent) if offset <= piece.last_offset), None)
+
+    def floor(self, extent: Extent, offset: int) -> BatchStart | None:
+        """Return where to start behind the damage before `offset`; None without any. No I/O."""
+        before = [piece for piece in self._pieces(extent) if piece.last_offset < offset]
+        return BatchStart(before[-1].end, before[-1].last_offset + 1) if before else None
+
+    async def examine(self, extent: Extent) -> bool:
+        """Read the extent past all caches until it is known whether it is damaged.
+
+        False for sound bytes: then caches or transfers were bad. UnavailableError if the reads differ from each other,
+        and what the store raises.
+        """
+        async with self._turn:
+            if self._pieces(extent):  # another reader was first
+                return True
+            self._reader.forget(extent.file_id)
+            found = await self._found(extent)
+            if not found:
+                self._known.pop(_key(extent), None)
+                return False
+            self._known[_key(extent)] = _Known(found, self._clock.monotonic())
+            self._known.move_to_end(_key(extent))
+            if len(self._known) > EXTENTS_MAX:
+                self._known.popitem(last=False)
+        for piece in found:
+            log.error("damage in the bucket: %s", damage_error(extent, piece))
+        self._report(extent, found)
+        return True
+
+    def _pieces(self, extent: Extent) -> Sequence[Piece]:
+        known = self._known.get(_key(extent))
+        return known.pieces if known is not None and self._clock.monotonic() < known.at + AGAIN_S else ()
+
+    async def _found(self, extent: Extent) -> list[Piece]:
+        """Return the damaged pieces; none if a read was sound."""
+        if extent.length > EXAMINED_BYTES:
+            raise UnavailableError(f"extent too large to be examined: {extent}")
+        marks = await self._index.marks(extent)
+        run = Run(extent.position, extent.length, extent.base_offset, extent.last_offset)
+        before: bytes | None = None
+        for number in range(READS_MAX):
+            if number:
+                await self._clock.sleep(PAUSE_S)
+            body = await self._store.get(object_key(extent.file_id), ByteRange(extent.position, extent.length))
+            if len(body) == extent.length:
+                found = damaged(await asyncio.to_thread(pieces, memoryview(body), run, marks))
+                if not found or body == before:
+                    return found
+            before = body
+        raise UnavailableError(f"reads differ from each other: file={extent.file_id} position={extent.position}")
+
+
+def damage_error(extent: Extent, piece: Piece) -> DamagedError:
+    """Return the error of a read at this piece."""
+    return DamagedError(
+        f"{piece.why}: file={extent.file_id} position={piece.position} length={piece.length}"
+        f" partition_key={extent.partition_key} offsets={piece.base_offset}-{piece.last_offset}"
+    )
+
+
+def is_suspect(error: object) -> bool:
+    """Return whether an extent should be examined after this error: its bytes were wrong, and may be again."""
+    return isinstance(error, CorruptError) and not isinstance(error, DamagedError)
+
+
+def _key(extent: Extent) -> _ExtentKey:
+    return extent.file_id, extent.position, extent.base_offset
