@@ -12,6 +12,7 @@ from headrace.metastore.api.cluster import ClusterApi, ClusterFacts, ConfigApi, 
 from headrace.metastore.api.commit import CommitApi
 from headrace.metastore.api.compaction import CompactionApi
 from headrace.metastore.api.controller import ControllerApi
+from headrace.metastore.api.damage import DamageApi
 from headrace.metastore.api.files import FileApi, RebuildApi
 from headrace.metastore.api.groups import GroupApi
 from headrace.metastore.api.halvings import HalvingApi
@@ -61,6 +62,7 @@ class Metastore(
     RetentionApi,
     CompactionApi,
     CleaningApi,
+    DamageApi,
     SegmentApi,
     SegmentCleanupApi,
     AuditArchiveApi,

@@ -23,6 +23,7 @@ from headrace.metastore.postgres.commit.commit_files import PostgresCommit
 from headrace.metastore.postgres.commit.shards import DESCRIBE_CLUSTER, PostgresShards
 from headrace.metastore.postgres.compaction.compaction import PostgresCompaction
 from headrace.metastore.postgres.controller.controller import PostgresController
+from headrace.metastore.postgres.damage.damage import PostgresDamage
 from headrace.metastore.postgres.diagnosis.diagnosis import wal_archive
 from headrace.metastore.postgres.files.deletion import PostgresDeletion
 from headrace.metastore.postgres.files.rebuild import PostgresRebuild
@@ -70,6 +71,7 @@ class PostgresMetastore(
     PostgresRetention,
     PostgresCompaction,
     PostgresCleaning,
+    PostgresDamage,
     PostgresSegments,
     PostgresAuditArchive,
     PostgresDeletion,
