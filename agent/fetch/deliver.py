@@ -166,7 +166,7 @@ class Delivery:
         if self._damage is None or not is_suspect(outcome):
             return False
         try:
-            return await self._damage.examine(partition.lookup.extents[0])
+            return await self._damage.find(partition.lookup.extents[0])
         except HeadraceError as error:
             log.warning("extent not examined: partition_key=%d error=%s", partition.query.partition_key, error)
             return False

@@ -20,6 +20,7 @@ from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
 from headrace.agent.fetch.allowed_topics import AllowedTopics
+from headrace.agent.fetch.damage_notes import DamageNotes, NoteDamage
 from headrace.agent.fetch.files.cache import ChunkCache
 from headrace.agent.fetch.files.damage import Damage
 from headrace.agent.fetch.files.file_index import FileIndex
@@ -86,9 +87,11 @@ class FetchService:
         supervisor: Supervisor | None = None,
         uploading: Callable[[], bool] = lambda: False,
         follow: FollowPolicy | None = FOLLOW_POLICY,
+        note_damage: NoteDamage | None = None,
     ) -> None:
         """`authorizer`: None if ACLs are not enforced. `count_sent`: see deliver.py. `uploading`: see read_turns.py.
-        `follow`: for how long commit shards are followed; None, or `feed.follow.all`: all are."""
+        `follow`: for how long commit shards are followed; None, or `feed.follow.all`: all are. `note_damage`: records
+        what is found damaged; None if nothing is recorded."""
         store = steps.store(store)
         self._connect, self._view, self._on_metadata_moved = connect, view, on_metadata_moved
         metrics = FetchMetrics(registry)
@@ -110,7 +113,9 @@ class FetchService:
             *(store, self._cache, index.live_end, metrics, shared, replays, ReadTurns(uploading))
         )
         file_index = FileIndex(store)
-        damage = Damage(store, reader, file_index, clock)
+        self._damage_notes = None if note_damage is None else DamageNotes(note_damage, clock)
+        report = None if self._damage_notes is None else self._damage_notes.note
+        damage = Damage(store, reader, file_index, clock, report)
         seeker = Seeker(reader, ResumeHints(), file_index, damage)
         locator = steps.locator(index, metastore, rng, metrics)
         ahead = replays and read_ahead(locator, reader, self._cache, replays, clock)
@@ -249,6 +254,8 @@ class FetchService:
         self.drain()
         await self._feed.close()
         await self._forgotten.close()
+        if self._damage_notes is not None:
+            await self._damage_notes.close()
         if self.zone_cache is not None:
             await self.zone_cache.close()
         await self._reader.close()

@@ -1,11 +1,11 @@
 """Tell damage in the bucket from a bad transfer, and remember which offsets of which extents cannot be read.
 
 Place: asked by deliver.py and timestamps.py after a read failed its check; seek.py enters an extent behind damage.
-Invariant: an extent counts as damaged only if two reads past every cache, one after the other, gave the same wrong bytes
-and none gave sound ones. So a consumer gets CORRUPT_MESSAGE only for what no repetition changes. Whatever was cached of
-the file is dropped first: a bad copy is never served twice. One extent is examined at a time, of at most EXAMINED_BYTES.
-Damage is looked at again after AGAIN_S: in between a reader at damage costs no request. Repaired extents have another
-file, so nothing that is remembered of the old one applies to them.
+Invariant: an extent is examined past every cache (storage/segment/damage_reads.py), and a consumer gets CORRUPT_MESSAGE
+only for what no repetition changes. Whatever was cached of the file is dropped first: a bad copy is never served twice.
+One extent is examined at a time, of at most EXAMINED_BYTES. Damage is looked at again after AGAIN_S: in between a
+reader at damage costs no request. Repaired extents have another file, so what is remembered of the old one does not
+apply to them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,16 @@ from typing import NamedTuple
 from headrace.agent.fetch.files.file_index import FileIndex
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.files.walk import BatchStart
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import Extent, run_of
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, DamagedError, UnavailableError
 from headrace.storage.file_id import object_key
-from headrace.storage.objects.store import ByteRange, ObjectStore
-from headrace.storage.segment.damage import Piece, Run, damaged, pieces
+from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.damage import Piece
+from headrace.storage.segment.damage_reads import examine
 
 log = logging.getLogger(__name__)
 
-READS_MAX = 5
-"""Reads of one examination; two that give the same bytes, one after the other, end it."""
-PAUSE_S = 0.1
-"""Before each further read."""
 AGAIN_S = 30.0
 """How long an answer counts. Somebody may restore the object."""
 EXTENTS_MAX = 1_024
@@ -61,7 +58,7 @@ class Damage:
         reader: RangeReader,
         index: FileIndex,
         clock: Clock,
-        report: Callable[[Extent, Sequence[Piece]], None] = lambda extent, pieces: None,
+        report: Callable[[Extent, Sequence[Piece]], None] | None = None,
     ) -> None:
         self._store, self._reader, self._index, self._clock, self._report = store, reader, index, clock, report
         self._known: OrderedDict[_ExtentKey, _Known] = OrderedDict()
@@ -81,7 +78,7 @@ class Damage:
         before = [piece for piece in self._pieces(extent) if piece.last_offset < offset]
         return BatchStart(before[-1].end, before[-1].last_offset + 1) if before else None
 
-    async def examine(self, extent: Extent) -> bool:
+    async def find(self, extent: Extent) -> bool:
         """Read the extent past all caches until it is known whether it is damaged.
 
         False for sound bytes: then caches or transfers were bad. UnavailableError if the reads differ from each other,
@@ -101,7 +98,8 @@ class Damage:
                 self._known.popitem(last=False)
         for piece in found:
             log.error("damage in the bucket: %s", damage_error(extent, piece))
-        self._report(extent, found)
+        if self._report is not None:
+            self._report(extent, found)
         return True
 
     def _pieces(self, extent: Extent) -> Sequence[Piece]:
@@ -112,19 +110,8 @@ class Damage:
         """Return the damaged pieces; none if a read was sound."""
         if extent.length > EXAMINED_BYTES:
             raise UnavailableError(f"extent too large to be examined: {extent}")
-        marks = await self._index.marks(extent)
-        run = Run(extent.position, extent.length, extent.base_offset, extent.last_offset)
-        before: bytes | None = None
-        for number in range(READS_MAX):
-            if number:
-                await self._clock.sleep(PAUSE_S)
-            body = await self._store.get(object_key(extent.file_id), ByteRange(extent.position, extent.length))
-            if len(body) == extent.length:
-                found = damaged(await asyncio.to_thread(pieces, memoryview(body), run, marks))
-                if not found or body == before:
-                    return found
-            before = body
-        raise UnavailableError(f"reads differ from each other: file={extent.file_id} position={extent.position}")
+        key, marks = object_key(extent.file_id), await self._index.marks(extent)
+        return (await examine(self._store, key, run_of(extent), marks, self._clock.sleep)).damaged
 
 
 def damage_error(extent: Extent, piece: Piece) -> DamagedError:

@@ -17,14 +17,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.agent.fetch.files.walk import BatchStart
-from headrace.metastore.api.read import Extent
-from headrace.storage.errors import CorruptError, HeadraceError
+from headrace.metastore.api.read import Extent, run_of
+from headrace.storage.errors import HeadraceError
 from headrace.storage.file_id import object_key
-from headrace.storage.objects.store import ByteRange, ObjectStore
-from headrace.storage.records.header import batch_crc
+from headrace.storage.objects.store import ObjectStore
 from headrace.storage.segment.damage import Mark
+from headrace.storage.segment.damage_reads import records_before, run_marks
 from headrace.storage.segment.format import PartitionEntry
-from headrace.storage.segment.reader import load_footer, start_at_record, start_at_timestamp, walk_batches
+from headrace.storage.segment.reader import load_footer, start_at_record, start_at_timestamp
 
 log = logging.getLogger(__name__)
 
@@ -63,14 +63,7 @@ class FileIndex:
         index = await self._index_of(extent)
         if index is None:
             return []
-        offset = extent.base_offset - index.records_before
-        found = [Mark(mark.position, offset + mark.record_position) for mark in index.entry.index_entries]
-        end = extent.position + extent.length
-        return [
-            mark
-            for mark in found
-            if extent.position < mark.position < end and extent.base_offset < mark.offset <= extent.last_offset
-        ]
+        return run_marks(index.entry, index.records_before, run_of(extent))
 
     async def _start(self, extent: Extent, find: Callable[[ExtentIndex], tuple[int, int]]) -> BatchStart | None:
         if extent.length < WORTHWHILE_BYTES:
@@ -102,20 +95,5 @@ class FileIndex:
         footer = await load_footer(self._store, key, (await self._store.head(key)).size)
         for entry in footer.partitions:
             if entry.position <= extent.position < entry.position + entry.length:
-                return ExtentIndex(entry, await self._records_before(key, entry, extent.position))
+                return ExtentIndex(entry, await records_before(self._store, key, entry, extent.position))
         return None
-
-    async def _records_before(self, key: str, entry: PartitionEntry, position: int) -> int:
-        """The partition's records in the file before `position`; reads at most one index interval to count them."""
-        records, start = 0, entry.position
-        for mark in entry.index_entries:
-            if mark.position > position:
-                break
-            records, start = mark.record_position, mark.position
-        if start < position:
-            body = memoryview(await self._store.get(key, ByteRange(start, position - start)))
-            for at, header in walk_batches(body):
-                if batch_crc(body[at : at + header.size]) != header.crc:  # a wrong count is a wrong offset
-                    raise CorruptError(f"batch checksum mismatch: key={key} position={start + at}")
-                records += header.last_offset_delta + 1
-        return records

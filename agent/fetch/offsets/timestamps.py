@@ -77,7 +77,7 @@ class TimestampSearch:
 
     async def _damaged_piece(self, extent: Extent, start: BatchStart) -> Piece | None:
         """Return the first damage from `start` on; None if the bytes in the bucket are sound."""
-        if self._damage is None or not await self._damage.examine(extent):
+        if self._damage is None or not await self._damage.find(extent):
             return None
         return self._damage.next(extent, start.offset)
 

@@ -1,0 +1,93 @@
+"""Read a run of batches until it is known whether the stored object is damaged, or only what came of it.
+
+Place: under the agents' read path (agent/fetch/files/damage.py) and what mends or audits extents (compactor/mending/).
+Invariant: a run is damaged only if two reads, one directly after the other, gave the same bytes, and no read was sound.
+Reads that differ from each other are bad transfers: they say nothing about the object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from headrace.storage.errors import CorruptError, UnavailableError
+from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.records.header import batch_crc
+from headrace.storage.segment.damage import Mark, Piece, Run, damaged, pieces
+from headrace.storage.segment.format import PartitionEntry
+from headrace.storage.segment.reader import load_footer, walk_batches
+
+READS_MAX = 5
+PAUSE_S = 0.1
+"""Before each further read."""
+
+
+class Examined(NamedTuple):
+    """The pieces of a run, and its bytes as they were read last."""
+
+    pieces: list[Piece]
+    body: bytes
+
+    @property
+    def damaged(self) -> list[Piece]:
+        """The damaged pieces; none if the run is sound."""
+        return damaged(self.pieces)
+
+
+async def examine(
+    store: ObjectStore, key: str, run: Run, marks: Sequence[Mark], sleep: Callable[[float], Awaitable[None]]
+) -> Examined:
+    """Return what the object has. UnavailableError if the reads differ from each other; what the store raises."""
+    before: bytes | None = None
+    for number in range(READS_MAX):
+        if number:
+            await sleep(PAUSE_S)
+        body = await store.get(key, ByteRange(run.position, run.length))
+        if len(body) == run.length:
+            found = await asyncio.to_thread(pieces, memoryview(body), run, marks)
+            if body == before or not damaged(found):
+                return Examined(found, body)
+        before = body
+    raise UnavailableError(f"reads differ from each other: key={key} position={run.position} length={run.length}")
+
+
+async def footer_marks(store: ObjectStore, key: str, size: int, run: Run) -> list[Mark]:
+    """Return the marks of a run in an object of `size` bytes; none if footer or batches before the run are damaged."""
+    try:
+        footer = await load_footer(store, key, size)
+        for entry in footer.partitions:
+            if entry.position <= run.position < entry.position + entry.length:
+                return run_marks(entry, await records_before(store, key, entry, run.position), run)
+    except CorruptError:
+        pass
+    return []
+
+
+def run_marks(entry: PartitionEntry, before: int, run: Run) -> list[Mark]:
+    """Return the marks inside a run. `before`: the partition's records in the file before it."""
+    found = (Mark(m.position, run.base_offset + m.record_position - before) for m in entry.index_entries)
+    return [
+        mark
+        for mark in found
+        if run.position < mark.position < run.position + run.length and run.base_offset < mark.offset <= run.last_offset
+    ]
+
+
+async def records_before(store: ObjectStore, key: str, entry: PartitionEntry, position: int) -> int:
+    """The partition's records in the file before `position`; reads at most one index interval to count them.
+
+    CorruptError if a batch there has a wrong checksum: a wrong count would be a wrong offset.
+    """
+    records, start = 0, entry.position
+    for mark in entry.index_entries:
+        if mark.position > position:
+            break
+        records, start = mark.record_position, mark.position
+    if start < position:
+        body = memoryview(await store.get(key, ByteRange(start, position - start)))
+        for at, header in walk_batches(body):
+            if batch_crc(body[at : at + header.size]) != header.crc:
+                raise CorruptError(f"batch checksum mismatch: key={key} position={start + at}")
+            records += header.last_offset_delta + 1
+    return records
