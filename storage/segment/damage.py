@@ -57,7 +57,7 @@ class Piece(NamedTuple):
     last_offset: int
     why: str = ""
     claim: BatchHeader | None = None
-    """The header of the damaged batch, if the piece is exactly one batch by its framing and its number of offsets."""
+    """The header of the damaged batch, if the piece is exactly one batch by its framing."""
 
     @property
     def end(self) -> int:
@@ -114,7 +114,7 @@ def damaged(found: Sequence[Piece]) -> list[Piece]:
 
 def _damaged(data: memoryview, run: Run, part: _Part, first: int, last: int) -> Piece:
     header = _header(data, part.start - run.position)
-    is_one = header is not None and header.size == part.end - part.start and header.last_offset_delta == last - first
+    is_one = header is not None and header.size == part.end - part.start
     return Piece(part.start, part.end - part.start, first, last, part.why, header if is_one else None)
 
 

@@ -36,9 +36,7 @@ async def world() -> AsyncIterator[World]:
 async def write(world: World, name: str = "t") -> tuple[int, uuid.UUID, int]:
     """A partition with five batches of three records in one file: its key, the file, the size of a batch."""
     (key,) = world.create_topic(name, 1)
-    batches = [
-        plain_batch(RECORDS, bytes([65 + n]) * 90, base_timestamp=BASE_TIME_MS + 100 * n) for n in range(BATCHES)
-    ]
+    batches = [plain_batch(RECORDS, b"ABCDE"[n : n + 1] * 90, base_timestamp=BASE_TIME_MS + 100 * n) for n in range(5)]
     file_id = await world.write([(key, batch) for batch in batches])
     return key, file_id, len(batches[0])
 
