@@ -6,7 +6,8 @@ never changes; a missing object is a violation only if its row still exists when
 only if it still exists when checked again.
 What is checked: the bytes of every extent are inside the footer's range of that partition, with the same number of
 records; the live bytes of files add up; every object has a row or is recent. With --deep also every batch's checksum
-and framing. Memory is limited to one page of files.
+and framing: what is wrong is read again, so that no transfer counts as damage, and only what extents name counts.
+Memory is limited to one page of files.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from typing import NamedTuple, Protocol
 from headrace.compactor.listing import pages
 from headrace.compactor.sweeper import MIN_AGE_MS
 from headrace.metastore.api.files import SWEEP_ORPHANS, FileApi, FileState
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import Extent, run_of
 from headrace.metastore.api.reports import AuditedFile, FileReports, PartitionName, PartitionReports
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import born_ms, object_key, term_ms
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.damage import Run, damaged, pieces
+from headrace.storage.segment.damage_reads import READS_MAX
 from headrace.storage.segment.format import Footer, PartitionEntry
-from headrace.storage.segment.reader import load_footer, verify_segment, walk_batches
+from headrace.storage.segment.reader import load_footer, read_footer, verify_segment, walk_batches
 
 PAGE_FILES = 500
 PARALLEL = 16
@@ -45,6 +48,8 @@ class Kind(enum.StrEnum):
     """An extent does not match the footer, or with --deep the batches."""
     MISCOUNTED = "miscounted"
     """Its live bytes are not the sum of the bytes of its extents."""
+    DAMAGED = "damaged"
+    """Its bytes at some offsets are not those that were stored, which --deep finds: `headrace damage` goes past it."""
     UNNAMED = "unnamed"
     """It has no row and is not recent any more."""
 
@@ -53,6 +58,15 @@ class Violation(NamedTuple):
     kind: Kind
     file_id: uuid.UUID
     detail: str
+
+
+class DamagedOffsets(NamedTuple):
+    """Damage in a live extent; `name` is None for a deleted partition."""
+
+    name: PartitionName | None
+    file_id: uuid.UUID
+    first_offset: int
+    last_offset: int
 
 
 @dataclass(slots=True)
@@ -83,6 +97,8 @@ class Audit:
     violation_count: int = 0
     violations: list[Violation] = field(default_factory=list)
     """The first violations."""
+    damaged: list[DamagedOffsets] = field(default_factory=list)
+    """The places of the violations of kind DAMAGED, as far as these are listed."""
 
     @property
     def amplification(self) -> float:
@@ -222,10 +238,7 @@ class _FileCheck:
         key = object_key(file.file_id)
         try:
             if self._deep:
-                body = await self._store.get(key)
-                footer = verify_segment(body)
-                if footer.object_size != file.size:
-                    raise CorruptError(f"unexpected size: expected={file.size} found={footer.object_size}")
+                body, footer = await self._verified(file, key, names)
             else:
                 body, footer = b"", await load_footer(self._store, key, file.size)
         except NotFoundError:
@@ -240,9 +253,42 @@ class _FileCheck:
         self._found.overhead_bytes += file.size - body_bytes
         for problem in problems(file.extents, names, footer):
             self._found.report(Kind.MISMATCH, file.file_id, problem)
-        if body:
+        if body and not any(place.file_id == file.file_id for place in self._found.damaged):
             for problem in deep_problems(file.extents, body):
                 self._found.report(Kind.MISMATCH, file.file_id, problem)
+
+    async def _verified(self, file: AuditedFile, key: str, names: Mapping[int, PartitionName]) -> tuple[bytes, Footer]:
+        """The file's bytes and footer; reports damage in its live extents. CorruptError if anything else is wrong."""
+        body, before = await self._store.get(key), b""
+        for _ in range(READS_MAX):
+            try:
+                footer = verify_segment(body)
+            except CorruptError as error:
+                if body == before:
+                    return body, self._report_damage(file, body, names, error)
+                before, body = body, await self._store.get(key)
+                continue
+            if footer.object_size != file.size:
+                raise CorruptError(f"unexpected size: expected={file.size} found={footer.object_size}")
+            return body, footer
+        raise CorruptError(f"reads differ from each other: key={key}")
+
+    def _report_damage(
+        self, file: AuditedFile, body: bytes, names: Mapping[int, PartitionName], error: CorruptError
+    ) -> Footer:
+        """The footer of a file with damaged batches; raises `error` if those are not all that is wrong."""
+        footer = read_footer(memoryview(body), len(body))
+        if footer.object_size != file.size or not _has_damaged_batches(body, footer):
+            raise error
+        for extent in file.extents:
+            for piece in damaged(pieces(memoryview(body)[extent.position :][: extent.length], run_of(extent))):
+                name = names.get(extent.partition_key)
+                offsets = f"offsets={piece.base_offset}-{piece.last_offset}"
+                self._found.report(Kind.DAMAGED, file.file_id, f"{piece.why}: {offsets} {_where(extent)}")
+                if len(self._found.damaged) < KEPT_VIOLATIONS:
+                    place = DamagedOffsets(name, file.file_id, piece.base_offset, piece.last_offset)
+                    self._found.damaged.append(place)
+        return footer
 
     async def _still_lives(self, file: AuditedFile) -> bool:
         """Return whether extents refer to the file now: it may have been replaced and deleted meanwhile."""
@@ -267,6 +313,15 @@ def problems(extents: Sequence[Extent], names: Mapping[int, PartitionName], foot
         elif not _fits(extent, entry):
             found.append(f"the footer has other values: {_where(extent)} entry={entry._replace(index_entries=())}")
     return found
+
+
+def _has_damaged_batches(body: bytes, footer: Footer) -> bool:
+    view = memoryview(body)
+    for entry in footer.partitions:
+        run = Run(entry.position, entry.length, 0, entry.record_count - 1)
+        if damaged(pieces(view[entry.position : entry.position + entry.length], run)):
+            return True
+    return False
 
 
 def deep_problems(extents: Sequence[Extent], body: bytes) -> list[str]:

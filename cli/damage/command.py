@@ -36,7 +36,8 @@ Records that cannot be read because the bucket has damaged bytes: consumers get 
   headrace damage repair orders --partition 3 …   a sound copy, from files that it was made of and that are still there
   headrace damage skip orders --partition 3 …     what cannot be repaired is lost: readers go past it
 
-Offsets never change. Repair first: those files are deleted after file.delete.delay.ms, or a week after damage was found.
+Offsets never change. Repair first: those files are deleted after file.delete.delay.ms, or a week after the damage was
+found if that is later.
 """
 
 

@@ -90,8 +90,9 @@ class Mending:
         offset: int,
         on_searched: Callable[[int, int], None] = lambda done, total: None,
     ) -> Look:
-        """Read the extent with this offset, and search what it has damaged. `on_searched` gets the number of files: done, total.
+        """Read the extent with this offset, and search what it has damaged.
 
+        `on_searched` gets the number of files: done, total.
         NotFoundError if the log has no such offset; UnavailableError if reads differ; what the store raises.
         """
         (answer,) = await self._api.find_extents([ExtentQuery(partition_key, offset, 1)])
