@@ -76,14 +76,19 @@ class PostgresDamage:
         await _CLEAR_DAMAGE.row(self.pool, file_id=file_id, position=position)
 
     async def list_damage(self, limit: int) -> tuple[list[ListedDamage], int]:
-        rows = await _LIST_DAMAGE.rows(self.pool, limit=limit)
-        return [_listed(row) for row in rows], rows[0][-1] if rows else 0
+        return await list_damage(self.pool, limit)
 
     async def repair_sources(self, damaged: Extent, first: int, last: int, limit: int) -> list[RepairSource]:
         rows = await _REPAIR_SOURCES.rows(
             self.pool, file_id=damaged.file_id, key=damaged.partition_key, first=first, last=last, limit=limit
         )
         return [RepairSource(*row) for row in rows]
+
+
+async def list_damage(pool: Pool, limit: int) -> tuple[list[ListedDamage], int]:
+    """The damaged extents that are live, and how many there are in all; also for the doctor."""
+    rows = await _LIST_DAMAGE.rows(pool, limit=limit)
+    return [_listed(row) for row in rows], rows[0][-1] if rows else 0
 
 
 def _listed(row: tuple[Any, ...]) -> ListedDamage:
