@@ -28,9 +28,9 @@ from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import born_ms, object_key, term_ms
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.segment.damage import Run, damaged, pieces
-from headrace.storage.segment.damage_reads import READS_MAX
 from headrace.storage.segment.format import Footer, PartitionEntry
 from headrace.storage.segment.reader import load_footer, read_footer, verify_segment, walk_batches
+from headrace.storage.segment.rereading import Verdict, digest, judge
 
 PAGE_FILES = 500
 PARALLEL = 16
@@ -259,19 +259,22 @@ class _FileCheck:
 
     async def _verified(self, file: AuditedFile, key: str, names: Mapping[int, PartitionName]) -> tuple[bytes, Footer]:
         """The file's bytes and footer; reports damage in its live extents. CorruptError if anything else is wrong."""
-        body, before = await self._store.get(key), b""
-        for _ in range(READS_MAX):
+        digests: list[bytes] = []
+        while True:
+            body = await self._store.get(key)
             try:
                 footer = verify_segment(body)
             except CorruptError as error:
-                if body == before:
+                digests.append(digest(body))
+                verdict = judge(digests)
+                if verdict is Verdict.DAMAGED:
                     return body, self._report_damage(file, body, names, error)
-                before, body = body, await self._store.get(key)
+                if verdict is Verdict.BAD_TRANSFER:
+                    raise CorruptError(f"reads differ from each other: key={key} error={error}") from error
                 continue
             if footer.object_size != file.size:
                 raise CorruptError(f"unexpected size: expected={file.size} found={footer.object_size}")
             return body, footer
-        raise CorruptError(f"reads differ from each other: key={key}")
 
     def _report_damage(
         self, file: AuditedFile, body: bytes, names: Mapping[int, PartitionName], error: CorruptError

@@ -4,10 +4,11 @@
     ├── RetryableError          nothing happened: try again later
     │   ├── ThrottledError        the store asked for fewer requests
     │   └── UnavailableError      a dependency is unreachable or timed out before it did anything
+    │       └── BadTransferError    each of several reads was altered on its way: the bytes may be right
     ├── FencedError             another incarnation owns this role now: stop, do not retry
     ├── OutcomeUnknownError     it may or may not have happened: repeat it with the same id
     ├── CorruptError            stored or received bytes do not match their checksum or format
-    │   └── DamagedError          the stored object itself is damaged: reading it again gives the same bytes
+    │   └── DamagedError          the bucket has such bytes: several reads in a row returned the same
     └── InvalidError            the request itself is wrong; a retry cannot succeed
         ├── NotFoundError         the named thing does not exist
         ├── AlreadyExistsError    the named thing exists and must not be replaced
@@ -40,6 +41,10 @@ class UnavailableError(RetryableError):
     """The dependency could not be reached and certainly did nothing."""
 
 
+class BadTransferError(UnavailableError):
+    """Stored bytes were altered in each of several reads, not twice in the same way: later reads may be right."""
+
+
 class FencedError(HeadraceError):
     """The caller's epoch is no longer the current one."""
 
@@ -53,7 +58,7 @@ class CorruptError(HeadraceError):
 
 
 class DamagedError(CorruptError):
-    """Repeated reads past every cache gave the same wrong bytes: the object in the bucket is damaged."""
+    """The bucket has other bytes than were stored: several reads in a row returned the same wrong ones."""
 
 
 class InvalidError(HeadraceError):

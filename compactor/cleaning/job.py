@@ -8,8 +8,9 @@
 Place: a handler of the job loop (runner.py); spark/cleaning.py does the same on Spark for partitions with too many
 keys, which this worker leaves to it if there is one.
 Invariant: a swap names the cleaned offset that its pass relied on. The cleaned offset moves on only if every extent
-below it is one that this pass wrote, or read and left. A pass that cannot read a batch ends there: its partition is
-marked, and not cleaned for a while. After a crash, swaps that were done stay; the next pass is made of what is live.
+below it is one that this pass wrote, or read and left. A pass that cannot read an extent ends there: its partition is
+marked, and not cleaned for a while. If each read of the extent was altered on its way, nothing is marked: the pass is
+planned again. After a crash, swaps that were done stay; the next pass is made of what is live.
 Memory: a key map, one file that is being written, and the reads of a partition.
 """
 
@@ -33,17 +34,20 @@ from headrace.compactor.lease import Lease
 from headrace.compactor.merge import GrowingFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan, partition_plan
 from headrace.compactor.policy import LAST_LEVEL
-from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, StoredBatch
+from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources
 from headrace.compactor.take_over import Uploads
 from headrace.metastore.api.cleaning import CleanablePartition, CleaningApi
 from headrace.metastore.api.compaction import NewFile, Swap
+from headrace.metastore.api.damage import DamageApi
 from headrace.metastore.api.jobs import Job, JobApi, JobToken, NewJob
 from headrace.metastore.api.read import Extent
 from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import Clock
-from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, UnavailableError
+from headrace.storage.errors import BadTransferError, HeadraceError, InvalidError, NotFoundError, UnavailableError
 from headrace.storage.file_id import level_of
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.rereading import VerifiedReads
+from headrace.storage.segment.verified import SoundBatch
 
 KIND = "clean"
 LARGE_KIND = "clean-large"
@@ -54,7 +58,7 @@ TOO_MANY_KEYS = "the keys of one extent exceed log.cleaner.dedupe.buffer.size"
 """Such a partition needs more memory, or Spark (L9)."""
 
 
-class CleanerApi(CleaningApi, SegmentApi, JobApi, Protocol):
+class CleanerApi(CleaningApi, DamageApi, SegmentApi, JobApi, Protocol):
     """The part of the metastore that passes need."""
 
 
@@ -88,7 +92,9 @@ class Cleaner:
         self._clock, self._rng, self._metrics = clock, rng, metrics
 
     async def handle(self, job: Job, lease: Lease) -> None:
-        """Clean the job's partitions. FencedError if the lease is lost; else as the store."""
+        """Clean the job's partitions. FencedError if the lease is lost; BadTransferError if each of them had an
+        extent that was altered on its way; else as the store.
+        """
         began = self._clock.monotonic()
         payload = decode_cleaning(job.payload)
         tasks = {wanted.partition_key: wanted for wanted in payload.tasks}
@@ -104,14 +110,18 @@ class Cleaner:
         output = Output(take_over, self._metrics.judged, self.limits)
         unreadable = UNREADABLE if job.attempts <= PATIENT_ATTEMPTS else UNREADABLE_AT_LAST
         leaves_to_spark = self.has_spark and not payload.is_large
-        longest = 0.0
+        reads = VerifiedReads(self._store, self._clock, self._rng, self._metrics.altered.inc)
+        longest, altered = 0.0, list[BadTransferError]()
         found.sort(key=lambda partition: (partition.live.topic_id.int, partition.live.partition_index))
         for number, partition in enumerate(found, start=1):
             started, wanted = self._clock.monotonic(), tasks[partition.live.partition_key]
             try:
-                await self._clean(partition, wanted, output, now_ms, unreadable, leaves_to_spark)
+                await self._clean(partition, wanted, reads, output, now_ms, unreadable, leaves_to_spark)
             except UncleanableError as error:
-                await self._ending.give_up(lease.token, partition.live, str(error))
+                await self._ending.give_up(lease.token, partition.live, str(error), error.damaged)
+            except BadTransferError as error:
+                self._ending.leave_for_later(partition.live, error)
+                altered.append(error)
             except _ForSparkError:
                 await self._leave_to_spark(wanted, lease.token)
             longest = max(longest, self._clock.monotonic() - started)
@@ -120,6 +130,8 @@ class Cleaner:
         for cleaned in output.passes.values():
             await self._ending.finish(lease.token, cleaned)
         self._metrics.clean_seconds.set(longest)
+        if altered and len(altered) == len(found):  # else the planner makes another job for these partitions
+            raise altered[-1]
 
     async def _leave_to_spark(self, wanted: CleaningTask, token: JobToken) -> None:
         self._metrics.ended.labels("spark").inc()
@@ -129,6 +141,7 @@ class Cleaner:
         self,
         partition: CleanablePartition,
         wanted: CleaningTask,
+        reads: VerifiedReads,
         output: Output,
         now_ms: Callable[[], int],
         unreadable: tuple[type[HeadraceError], ...],
@@ -137,20 +150,20 @@ class Cleaner:
         """One pass: what has to be written is added to `output`. Nothing is noted there if it cannot be complete."""
         plan = partition_plan(partition.live)
         end = end_of_pass(plan, wanted)
-        keys, end = await self._keys(partition, plan, end, unreadable, leaves_to_spark)
+        keys, end = await self._keys(partition, plan, end, reads, unreadable, leaves_to_spark)
         began_ms = now_ms()
         rule = CleaningPass(
             keys, partition.cleaned_offset, began_ms, began_ms + wanted.delete_retention_ms, ended_in(partition)
         )
         extents = [extent for extent in plan.extents if extent.last_offset < end]
-        sources = sources_of(self._store, extents, self.limits)
+        sources = sources_of(reads, extents, self.limits)
         output.begin(Pass(plan, partition.cleaned_offset, end))
         try:
             for extent in extents:
                 if is_marker(extent):
                     await output.add_marker(extent, horizon_of(extent, rule))
                     continue
-                with uncleanable_for(unreadable):
+                with uncleanable_for(unreadable, extent):
                     batches = await self._read(sources, extent)
                 with uncleanable_for(UNREADABLE):
                     judged = await asyncio.to_thread(judge, batches, rule)
@@ -167,6 +180,7 @@ class Cleaner:
         partition: CleanablePartition,
         plan: PartitionPlan,
         end: int,
+        reads: VerifiedReads,
         unreadable: tuple[type[HeadraceError], ...],
         leaves_to_spark: bool,
     ) -> tuple[KeyMap, int]:
@@ -177,14 +191,14 @@ class Cleaner:
             for extent in plan.extents
             if partition.cleaned_offset <= extent.last_offset < end and not is_marker(extent)
         ]
-        sources = sources_of(self._store, dirty, self.limits)
+        sources = sources_of(reads, dirty, self.limits)
         try:
             for number, extent in enumerate(dirty):
                 if await asyncio.to_thread(lambda: keys.is_full):
                     if leaves_to_spark:
                         raise _ForSparkError
                     return keys, extent.base_offset
-                with uncleanable_for(unreadable):
+                with uncleanable_for(unreadable, extent):
                     batches = await self._read(sources, extent)
                 with uncleanable_for(UNREADABLE):
                     await asyncio.to_thread(note_keys, keys, batches, ended)
@@ -196,7 +210,7 @@ class Cleaner:
         finally:
             await sources.close()
 
-    async def _read(self, sources: Sources, extent: Extent) -> list[StoredBatch]:
+    async def _read(self, sources: Sources, extent: Extent) -> list[SoundBatch]:
         self._metrics.read_bytes.inc(extent.length)
         return await sources.batches(extent)
 
@@ -237,7 +251,7 @@ def horizon_of(marker: Extent, rule: CleaningPass) -> int | None:
     )
 
 
-def sources_of(store: ObjectStore, extents: Sequence[Extent], limits: MergeLimits) -> Sources:
+def sources_of(reads: VerifiedReads, extents: Sequence[Extent], limits: MergeLimits) -> Sources:
     """Reads of these extents."""
     by_file = defaultdict(list)
     for extent in extents:
@@ -245,7 +259,7 @@ def sources_of(store: ObjectStore, extents: Sequence[Extent], limits: MergeLimit
             by_file[extent.file_id].append(extent)
     for mine in by_file.values():
         mine.sort(key=lambda extent: extent.position)
-    return Sources(store, by_file, limits.read_bytes)
+    return Sources(reads, by_file, limits.read_bytes)
 
 
 @contextmanager

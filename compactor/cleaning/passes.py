@@ -17,11 +17,13 @@ from headrace.compactor.cleaning.rewrite import CleanRecords, JudgedBatch
 from headrace.compactor.cleaning.transactions import marker_batch
 from headrace.compactor.merge import GrowingExtent, GrowingFile, MergeCounts, MergeLimits
 from headrace.compactor.plan import PartitionPlan
-from headrace.compactor.sources import StoredBatch
+from headrace.compactor.sources import damaged_extent
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput, SwapOutcome
+from headrace.metastore.api.damage import DamagedExtent
 from headrace.metastore.api.read import Extent
-from headrace.storage.errors import HeadraceError, InvalidError
+from headrace.storage.errors import BadTransferError, HeadraceError, InvalidError
 from headrace.storage.records.compression import Codec
+from headrace.storage.segment.verified import SoundBatch
 
 JOINED_BYTES = 256 * 1024
 """An extent that loses nothing, but is at most this large, is written again if the one before it is."""
@@ -57,14 +59,25 @@ class Pass:
 class UncleanableError(Exception):
     """The partition cannot be cleaned now; its text is the reason."""
 
+    def __init__(self, why: str, damaged: DamagedExtent | None = None) -> None:
+        """`damaged`: the extent that cannot be read, if that is the reason."""
+        super().__init__(why)
+        self.damaged = damaged
+
 
 @contextmanager
-def uncleanable_for(kinds: tuple[type[HeadraceError], ...]) -> Iterator[None]:
-    """These errors are about the partition, not about the job."""
+def uncleanable_for(kinds: tuple[type[HeadraceError], ...], reading: Extent | None = None) -> Iterator[None]:
+    """These errors are about the partition, not about the job. `reading`: the extent that is read, if one is.
+
+    A BadTransferError passes: nothing is known of the partition then.
+    """
     try:
         yield
+    except BadTransferError:
+        raise
     except kinds as error:
-        raise UncleanableError(str(error)) from error
+        damaged = None if reading is None else damaged_extent(reading, error)
+        raise UncleanableError(str(error), damaged) from error
 
 
 class Output:
@@ -99,12 +112,12 @@ class Output:
             self._pass.note_horizon(horizon_ms)
             await self._leave(extent)
 
-    async def add(self, extent: Extent, batches: list[StoredBatch], judged: Sequence[JudgedBatch]) -> None:
+    async def add(self, extent: Extent, batches: list[SoundBatch], judged: Sequence[JudgedBatch]) -> None:
         """Write the extent again, or leave it."""
         for one in judged:
             self._judged(one)
             self._pass.note_horizon(one.horizon_ms)
-        joins = self._run.takes(extent, batches)
+        joins = self._run.takes(extent)
         is_changed = any(one.is_changed for one in judged)
         if not is_changed and not (joins and self._run.is_open and extent.length <= JOINED_BYTES):
             await self._leave(extent)

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from headrace.compactor.cleaning.key_map import KeyMap
 from headrace.compactor.cleaning.transactions import NONE_ENDED, EndedTransactions
 from headrace.compactor.rewrite import SPAN_MAX, Kept, WrittenBatch
-from headrace.compactor.sources import StoredBatch
 from headrace.storage.errors import CorruptError, InvalidError
 from headrace.storage.records.check_records import largest
 from headrace.storage.records.codec import Record, empty_batch, encode_batch, open_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import HEADER_BYTES, read_header
+from headrace.storage.segment.verified import SoundBatch
 
 
 class LaterRecords(Protocol):
@@ -54,7 +54,7 @@ class CleaningPass(NamedTuple):
 class JudgedBatch(NamedTuple):
     """A batch, and what stays of it."""
 
-    batch: StoredBatch
+    batch: SoundBatch
     records: list[Record]
     """Those that stay."""
     size_bytes: int
@@ -81,38 +81,36 @@ class JudgedBatch(NamedTuple):
         )
 
 
-def open_sound(batch: StoredBatch) -> tuple[list[Record], int]:
+def open_whole(batch: SoundBatch) -> tuple[list[Record], int]:
     """(records, their unpacked size). CorruptError, or InvalidError if it is too large, if not all of it can be read:
     then nothing of its partition may be removed.
     """
-    if not batch.is_sound:
-        raise CorruptError(f"batch checksum mismatch: offset={batch.offset}")
     if batch.header.is_control:
         raise CorruptError(f"control batch: offset={batch.offset}")
     opened = open_batch(batch.data, max_opened_bytes=largest(batch.header.size).unpacked_bytes)
     return list(opened), opened.body_bytes
 
 
-def keyed_records(batch: StoredBatch, ended: EndedTransactions) -> list[tuple[bytes, int]]:
-    """(key, offset) of the records that count: they were committed, and have a key. Errors as `open_sound`."""
-    records, _ = open_sound(batch)
+def keyed_records(batch: SoundBatch, ended: EndedTransactions) -> list[tuple[bytes, int]]:
+    """(key, offset) of the records that count: they were committed, and have a key. Errors as `open_whole`."""
+    records, _ = open_whole(batch)
     return [] if ended.hide(batch) else [(r.key, r.offset) for r in records if r.key is not None]
 
 
-def note_keys(keys: KeyMap, batches: Sequence[StoredBatch], ended: EndedTransactions = NONE_ENDED) -> None:
-    """Add the keys of an extent of the dirty part. Errors as `open_sound`."""
+def note_keys(keys: KeyMap, batches: Sequence[SoundBatch], ended: EndedTransactions = NONE_ENDED) -> None:
+    """Add the keys of an extent of the dirty part. Errors as `open_whole`."""
     for batch in batches:
         keyed = keyed_records(batch, ended)
         keys.add(keys.digests(key for key, _ in keyed), numpy.array([offset for _, offset in keyed], numpy.int64))
 
 
-def judge(batches: Sequence[StoredBatch], rule: CleaningPass) -> list[JudgedBatch]:
-    """Return what stays of an extent's batches. Errors as `open_sound`."""
+def judge(batches: Sequence[SoundBatch], rule: CleaningPass) -> list[JudgedBatch]:
+    """Return what stays of an extent's batches. Errors as `open_whole`."""
     return [_judge(batch, rule) for batch in batches]
 
 
-def _judge(batch: StoredBatch, rule: CleaningPass) -> JudgedBatch:
-    records, size_bytes = open_sound(batch)
+def _judge(batch: SoundBatch, rule: CleaningPass) -> JudgedBatch:
+    records, size_bytes = open_whole(batch)
     if rule.ended.hide(batch):
         return JudgedBatch(batch, [], size_bytes, None, 0, 0, 0, len(records))
     keyed = [(record.key, record.offset) for record in records if record.key is not None]
@@ -154,7 +152,7 @@ class CleanRecords:
         self._waiting: list[JudgedBatch] = []
         self._unpacked_bytes = 0
 
-    def add(self, batch: StoredBatch) -> Iterator[WrittenBatch]:
+    def add(self, batch: SoundBatch) -> Iterator[WrittenBatch]:
         judged = self.judged.pop(batch.offset)
         if self._waiting and self._is_apart(judged):
             yield from self.flush()

@@ -15,10 +15,9 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 
-from headrace.compactor.sources import StoredBatch
 from headrace.metastore.api.read import AbortedRange, Extent
 from headrace.metastore.transactions.markers import marker_of, render_marker
-from headrace.storage.records.header import read_header
+from headrace.storage.segment.verified import SoundBatch
 
 
 class EndedTransactions:
@@ -30,12 +29,12 @@ class EndedTransactions:
             self._ranges[one.producer_id].append((one.first_offset, one.last_offset))
         self._log_start_offset = log_start_offset
 
-    def hide(self, batch: StoredBatch) -> bool:
+    def hide(self, batch: SoundBatch) -> bool:
         """Return whether no record of the batch was committed."""
         header = batch.header
         if not header.is_transactional:
             return False
-        if batch.offset + header.last_offset_delta < self._log_start_offset:
+        if batch.last_offset < self._log_start_offset:
             return True
         ranges = self._ranges.get(header.producer_id, [])
         before = bisect_right(ranges, (batch.offset, 1 << 62))
@@ -50,10 +49,9 @@ def is_marker(extent: Extent) -> bool:
     return marker_of(extent.file_id) is not None
 
 
-def marker_batch(extent: Extent) -> StoredBatch:
+def marker_batch(extent: Extent) -> SoundBatch:
     """A marker as it would be stored."""
-    data = memoryview(bytearray(render_marker(extent)))
-    return StoredBatch(extent.base_offset, read_header(data), data, True)
+    return SoundBatch(memoryview(bytearray(render_marker(extent))), extent.base_offset, extent.leader_epoch)
 
 
 def marker_horizon_ms(extent: Extent, *, cleaned_offset: int, now_ms: int, delete_retention_ms: int) -> int | None:

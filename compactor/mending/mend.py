@@ -35,11 +35,10 @@ from headrace.storage.errors import InvalidError, NotFoundError, UnavailableErro
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.records.codec import empty_batch
-from headrace.storage.records.header import read_header
-from headrace.storage.records.patch import patch_offset
 from headrace.storage.segment.damage import Piece
 from headrace.storage.segment.damage_reads import Examined, examine, footer_marks
 from headrace.storage.segment.format import BODY_START
+from headrace.storage.segment.verified import SoundBatch
 from headrace.storage.segment.writer import SegmentWriter
 
 KIND = "mend-damage"
@@ -172,12 +171,10 @@ def mended_file(look: Look, name: PartitionName) -> MergedFile:
             batches = list(_without_records(piece, extent, look.aborted))
         offset = piece.base_offset
         for batch in batches:
-            data = bytearray(batch)
-            patch_offset(data, offset, extent.leader_epoch)
-            header = read_header(data)
-            writer.add(name.topic_id, name.partition_index, extent.partition_key, memoryview(bytes(data)), header)
-            newest, length = max(newest, header.highest_timestamp), length + len(data)
-            offset += header.last_offset_delta + 1
+            sound = SoundBatch(memoryview(bytearray(batch)), offset, extent.leader_epoch)
+            writer.add(name.topic_id, name.partition_index, extent.partition_key, sound.data, sound.header)
+            newest, length = max(newest, sound.header.highest_timestamp), length + len(sound.data)
+            offset = sound.last_offset + 1
         if offset != piece.last_offset + 1:
             raise InvalidError(
                 f"batches do not cover the offsets: {piece.base_offset}-{piece.last_offset} end={offset}"

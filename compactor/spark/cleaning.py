@@ -166,11 +166,11 @@ class SparkCleaner:
                 with not_of_the_partition():
                     await self._start(lease, file, runs)
                 await self._ending.swap_in(lease.token, file, runs, {key: plan.cleaned_offset}, {key: cleaned})
-        why = next((report.why for report in reports if report.why), None)
-        if why is None:
+        refused = next((report for report in reports if report.why), None)
+        if refused is None:
             await self._ending.finish(lease.token, cleaned)
         else:
-            await self._ending.give_up(lease.token, partition.live, why)
+            await self._ending.give_up(lease.token, partition.live, refused.why or "", refused.damaged)
 
     async def _start(self, lease: Lease, file: NewFile, runs: list[list[Swap]]) -> None:
         await start(self._metastore, lease.token, file.file_id, file.level, runs, self._rng, is_reserved=True)

@@ -95,8 +95,6 @@ class FlushedPart(NamedTuple):
     file_id: uuid.UUID
     first_offset: int
     """The first offset of the partition in this file."""
-    is_unreadable: bool
-    """A merge could not read all of it, within the last day."""
 
 
 class CleaningApi(Protocol):

@@ -1,8 +1,8 @@
 """Read a run of batches until it is known whether the stored object is damaged, or only what came of it.
 
 Place: under the agents' read path (agent/fetch/files/damage.py) and what mends or audits extents (compactor/mending/).
-Invariant: a run is damaged only if two reads, one directly after the other, gave the same bytes, and no read was sound.
-Reads that differ from each other are bad transfers: they say nothing about the object.
+Invariant: a run is damaged as rereading.py decides for what is written on: the last reads gave the same bytes, and no
+read was sound. Reads that differ from each other are bad transfers: they say nothing about the object.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from headrace.storage.errors import CorruptError, UnavailableError
+from headrace.storage.errors import BadTransferError, CorruptError
 from headrace.storage.objects.store import ByteRange, ObjectStore
 from headrace.storage.records.header import batch_crc
 from headrace.storage.segment.damage import Mark, Piece, Run, damaged, pieces
 from headrace.storage.segment.format import PartitionEntry
 from headrace.storage.segment.reader import load_footer, walk_batches
+from headrace.storage.segment.rereading import Verdict, digest, judge
 
-READS_MAX = 5
-PAUSE_S = 0.1
-"""Before each further read."""
+PAUSE_S = 0.2
+"""Before each further read. Clients wait."""
 
 
 class Examined(NamedTuple):
@@ -38,18 +38,22 @@ class Examined(NamedTuple):
 async def examine(
     store: ObjectStore, key: str, run: Run, marks: Sequence[Mark], sleep: Callable[[float], Awaitable[None]]
 ) -> Examined:
-    """Return what the object has. UnavailableError if the reads differ from each other; what the store raises."""
-    before: bytes | None = None
-    for number in range(READS_MAX):
-        if number:
-            await sleep(PAUSE_S)
+    """Return what the object has. BadTransferError if the reads differ from each other; what the store raises."""
+    digests: list[bytes] = []
+    while True:
         body = await store.get(key, ByteRange(run.position, run.length))
         if len(body) == run.length:
             found = await asyncio.to_thread(pieces, memoryview(body), run, marks)
-            if body == before or not damaged(found):
+            if not damaged(found):
                 return Examined(found, body)
-        before = body
-    raise UnavailableError(f"reads differ from each other: key={key} position={run.position} length={run.length}")
+        digests.append(digest(body))
+        verdict = judge(digests)
+        if verdict is Verdict.DAMAGED and len(body) == run.length:
+            return Examined(found, body)
+        if verdict is not Verdict.AGAIN:
+            place = f"key={key} position={run.position} length={run.length}"
+            raise BadTransferError(f"reads differ from each other, or are short: {place}")
+        await sleep(PAUSE_S)
 
 
 async def footer_marks(store: ObjectStore, key: str, size: int, run: Run) -> list[Mark]:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 from headrace.metastore.api.cleaning import CleanablePartition, CleanedPartition
 from headrace.metastore.api.compaction import LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
+from headrace.metastore.api.damage import DamagedExtent
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.segments import NewSegment, StartOutcome
 from headrace.metastore.keys import split_partition_key
@@ -47,7 +48,7 @@ class ModelCompactionApi:
         self.model.announce_swaps(new)
         return outcomes
 
-    async def mark_unreadable(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> None:
+    async def mark_damaged(self, token: JobToken, extents: Sequence[DamagedExtent]) -> None:
         """There is no planner here."""
 
     async def start_segments(

@@ -20,6 +20,7 @@ from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import read_header
 from headrace.storage.segment.format import BODY_START
+from tests.storage.altered_reads import reads_of
 from tests.storage.batches import crowded_batch
 
 MIB = 1024 * 1024
@@ -49,7 +50,7 @@ async def peak_of(
     counts, covered = MergeCounts(), 0
     tracemalloc.start()
     try:
-        async for file in merge(plan, store, LIMITS, counts):
+        async for file in merge(plan, reads_of(store), LIMITS, counts):
             covered += sum(swap.last_offset - swap.base_offset + 1 for swap in file.swaps)
         _, peak = tracemalloc.get_traced_memory()
     finally:

@@ -124,7 +124,7 @@ class PostgresCleaning:
         return {key for (key,) in rows}
 
     async def flushed_files(self, ends: Sequence[tuple[int, int]]) -> list[FlushedPart]:
-        return [FlushedPart(*row) for row in await _FLUSHED_FILES.rows(self.pool, **_parts(ends))]
+        return [FlushedPart(*row[:3]) for row in await _FLUSHED_FILES.rows(self.pool, **_parts(ends))]
 
     async def files_of_parts(self, ends: Sequence[tuple[int, int]]) -> set[uuid.UUID]:
         return {file_id for (file_id,) in await _FILES_OF_PARTS.rows(self.pool, **_parts(ends))}

@@ -19,7 +19,7 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- Of which of these partitions files of level 0 hold extents below p_ends[i]: (partition, file, the first offset there,
--- whether an extent of the partition in this file is held back as damaged).
+-- whether an extent of the partition in this file is held back as damaged, for planners of the release before).
 -- Locks: none. Idempotent: reads only. Cost: two or three probes per extent below the ends.
 CREATE OR REPLACE FUNCTION flushed_files_of_parts(p_keys bigint[], p_ends bigint[])
 RETURNS TABLE (partition_key bigint, file_id uuid, first_offset bigint, is_unreadable boolean)

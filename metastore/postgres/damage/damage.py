@@ -54,7 +54,7 @@ class PostgresDamage:
             return []
         keys, wanted = np.array(ends, dtype=np.int64).reshape(-1, 2).T
         rows = await _DAMAGED_PARTS.rows(self.pool, keys=pack_int8(keys), ends=pack_int8(wanted))
-        return [DamagedExtent(*row[:-2], DamageKind(row[-2]), row[-1]) for row in rows]
+        return [DamagedExtent._make((*row[:-2], DamageKind(row[-2]), row[-1])) for row in rows]
 
     async def note_damage(self, found: Sequence[FoundDamage]) -> None:
         if not found:

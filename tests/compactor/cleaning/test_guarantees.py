@@ -249,8 +249,11 @@ async def test_an_unreadable_extent_makes_its_partition_uncleanable(world: Clean
     assert world.shown("uncleanable_partitions_count") == 1
     await world.store.rewrite(object_key(first.file_id), lambda _: sound)
     await world.wait(1.5)
+    assert await world.clean() == 0, "what is damaged is read again after a day"
+    await world.wait(24)
     assert await world.clean() == 1
     assert await world.seen(key) == [(2, "a", "3")]
+    assert await world.postgres.damaged_parts([(key, 100)]) == []
     await world.plan()
     assert world.shown("uncleanable_partitions_count") == 0
 

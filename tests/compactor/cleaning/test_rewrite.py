@@ -7,22 +7,20 @@ import pytest
 from headrace.compactor.cleaning.key_map import KeyMap
 from headrace.compactor.cleaning.rewrite import CleaningPass, CleanRecords, judge, note_keys
 from headrace.compactor.rewrite import MergeRecords
-from headrace.compactor.sources import StoredBatch
 from headrace.storage.errors import CorruptError
 from headrace.storage.records.codec import Record, decode_records, empty_batch, encode_batch
 from headrace.storage.records.header import BatchHeader, read_header
+from headrace.storage.segment.verified import SoundBatch
+from tests.storage.batches import forge
 
 NOW_MS, HORIZON_MS = 1_700_000_000_000, 1_700_086_400_000
 
 
-def stored(data: bytes, *, is_sound: bool = True) -> StoredBatch:
-    header = read_header(data)
-    return StoredBatch(header.base_offset, header, memoryview(data), is_sound)
+def stored(data: bytes) -> SoundBatch:
+    return SoundBatch(memoryview(bytearray(data)), read_header(data).base_offset, -1)
 
 
-def batch(
-    offset: int, *records: tuple[str, str | None], horizon_ms: int | None = None, step_ms: int = 1
-) -> StoredBatch:
+def batch(offset: int, *records: tuple[str, str | None], horizon_ms: int | None = None, step_ms: int = 1) -> SoundBatch:
     made = [
         Record(offset + number, NOW_MS + number * step_ms, key.encode(), None if value is None else value.encode())
         for number, (key, value) in enumerate(records)
@@ -30,7 +28,7 @@ def batch(
     return stored(encode_batch(made, base_offset=offset, delete_horizon_ms=horizon_ms))
 
 
-def cleaned(*batches: StoredBatch, cleaned_offset: int = 0, now_ms: int = NOW_MS, **limits: int) -> list[bytes]:
+def cleaned(*batches: SoundBatch, cleaned_offset: int = 0, now_ms: int = NOW_MS, **limits: int) -> list[bytes]:
     keys = KeyMap(1 << 20, b"")
     note_keys(keys, batches)
     rule = CleaningPass(keys, cleaned_offset, now_ms, HORIZON_MS)
@@ -136,5 +134,6 @@ def test_times_too_far_apart_for_one_batch() -> None:
 
 
 def test_what_cannot_be_read_is_not_cleaned() -> None:
+    contradictory = forge(encode_batch([Record(0, 0, b"a", b"1")], base_offset=0), record_count=2)
     with pytest.raises(CorruptError):
-        cleaned(stored(encode_batch([Record(0, 0, b"a", b"1")], base_offset=0), is_sound=False))
+        cleaned(stored(contradictory))
