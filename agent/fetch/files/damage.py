@@ -39,6 +39,17 @@ EXAMINED_BYTES = 256 * 1024 * 1024
 _ExtentKey = tuple[object, int, int]
 
 
+class DamagedOffsetsError(DamagedError):
+    """These offsets of a partition are damaged in the bucket."""
+
+    def __init__(self, extent: Extent, piece: Piece) -> None:
+        super().__init__(
+            f"{piece.why}: file={extent.file_id} position={piece.position} length={piece.length}"
+            f" partition_key={extent.partition_key} offsets={piece.base_offset}-{piece.last_offset}"
+        )
+        self.first_offset, self.last_offset = piece.base_offset, piece.last_offset
+
+
 class _Known(NamedTuple):
     """The damaged pieces of an extent, in order, as of a time of the monotonic clock."""
 
@@ -64,10 +75,10 @@ class Damage:
         self._known: OrderedDict[_ExtentKey, _Known] = OrderedDict()
         self._turn = asyncio.Lock()
 
-    def at(self, extent: Extent, offset: int) -> DamagedError | None:
+    def at(self, extent: Extent, offset: int) -> DamagedOffsetsError | None:
         """Return the error of a read at this offset, if it is known; no I/O."""
         piece = self.next(extent, offset)
-        return None if piece is None or offset < piece.base_offset else damage_error(extent, piece)
+        return None if piece is None or offset < piece.base_offset else DamagedOffsetsError(extent, piece)
 
     def next(self, extent: Extent, offset: int) -> Piece | None:
         """Return the first damaged piece with `offset` or later offsets, if it is known; no I/O."""
@@ -97,7 +108,7 @@ class Damage:
             if len(self._known) > EXTENTS_MAX:
                 self._known.popitem(last=False)
         for piece in found:
-            log.error("damage in the bucket: %s", damage_error(extent, piece))
+            log.error("damage in the bucket: %s", DamagedOffsetsError(extent, piece))
         if self._report is not None:
             self._report(extent, found)
         return True
@@ -112,14 +123,6 @@ class Damage:
             raise UnavailableError(f"extent too large to be examined: {extent}")
         key, marks = object_key(extent.file_id), await self._index.marks(extent)
         return (await examine(self._store, key, run_of(extent), marks, self._clock.sleep)).damaged
-
-
-def damage_error(extent: Extent, piece: Piece) -> DamagedError:
-    """Return the error of a read at this piece."""
-    return DamagedError(
-        f"{piece.why}: file={extent.file_id} position={piece.position} length={piece.length}"
-        f" partition_key={extent.partition_key} offsets={piece.base_offset}-{piece.last_offset}"
-    )
 
 
 def is_suspect(error: object) -> bool:
