@@ -27,7 +27,7 @@ from headrace.metastore.api.reports import AuditedFile, FileReports, PartitionNa
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import born_ms, object_key, term_ms
 from headrace.storage.objects.store import ObjectStore
-from headrace.storage.segment.damage import Run, damaged, pieces
+from headrace.storage.segment.damage import BatchRun, damaged, pieces
 from headrace.storage.segment.format import Footer, PartitionEntry
 from headrace.storage.segment.reader import load_footer, read_footer, verify_segment, walk_batches
 from headrace.storage.segment.rereading import Verdict, digest, judge
@@ -321,7 +321,7 @@ def problems(extents: Sequence[Extent], names: Mapping[int, PartitionName], foot
 def _has_damaged_batches(body: bytes, footer: Footer) -> bool:
     view = memoryview(body)
     for entry in footer.partitions:
-        run = Run(entry.position, entry.length, 0, entry.record_count - 1)
+        run = BatchRun(entry.position, entry.length, 0, entry.record_count - 1)
         if damaged(pieces(view[entry.position : entry.position + entry.length], run)):
             return True
     return False

@@ -1,7 +1,7 @@
 """Tells the metastore which extents this agent found damaged, so that doctor names them and their sources are kept.
 
 Place: called by files/damage.py; written in the background, as no reader waits for it.
-Invariant: what is found is told until the metastore has it: an unavailable metastore delays it. The same damage is told
+Invariant: what is found is sent until the metastore has it: an unavailable metastore delays it. The same damage is sent
 at most every REPEAT_S, however many readers meet it, and at most PENDING_MAX extents wait: what does not fit is found
 again by the next reader.
 """
@@ -40,7 +40,7 @@ class DamageNotes:
         self._telling: asyncio.Task[None] | None = None
 
     def note(self, extent: Extent, pieces: Sequence[Piece]) -> None:
-        """Tell the metastore that these pieces of the extent are damaged, unless it was told lately."""
+        """Tell the metastore that these pieces of the extent are damaged, unless that was done lately."""
         found = FoundDamage(
             DamagedExtent(
                 extent.file_id,

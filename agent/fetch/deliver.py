@@ -161,7 +161,7 @@ class Delivery:
 
     async def _is_damaged(self, partition: PartitionRead, outcome: DeliveryOutcome | None) -> bool:
         """Return whether the bucket has damage where this partition could not be read, so that it is known from now
-        on. What cannot be told yet is left as it is: the client asks again.
+        on. If that is not clear yet, the outcome stays: the client asks again.
         """
         if self._damage is None or not is_suspect(outcome):
             return False

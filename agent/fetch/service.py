@@ -112,10 +112,9 @@ class FetchService:
         self._reader = reader = RangeReader(
             *(store, self._cache, index.live_end, metrics, shared, replays, ReadTurns(uploading))
         )
-        file_index = FileIndex(store)
         self._damage_notes = None if note_damage is None else DamageNotes(note_damage, clock)
-        report = None if self._damage_notes is None else self._damage_notes.note
-        damage = Damage(store, reader, file_index, clock, report)
+        file_index = FileIndex(store)
+        damage = Damage(store, reader, file_index, clock, self._damage_notes)
         seeker = Seeker(reader, ResumeHints(), file_index, damage)
         locator = steps.locator(index, metastore, rng, metrics)
         ahead = replays and read_ahead(locator, reader, self._cache, replays, clock)

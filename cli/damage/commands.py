@@ -1,6 +1,6 @@
 """The commands that an operator runs at damage, as doctor, audit and the log print them.
 
-Place: beside the command itself (command.py).
+Place: under doctor, audit and the command itself (command.py).
 Invariant: each line runs as it is, but for the addresses of metastore and bucket.
 """
 

@@ -1,8 +1,8 @@
 """Find the damaged extents that the command names, show what can be done for each, and do it.
 
 Place: under command.py.
-Invariant: each extent is read again before it is replaced. One that is sound by now is only forgotten; one whose reads
-differ is left alone, with an error. Nothing is replaced without confirmation.
+Invariant: each extent is read again before it is replaced. One that is sound by now is only forgotten; if reads
+differ, it is left alone, with an error. Nothing is replaced without confirmation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.cli.progress_bar import ProgressBar
 from headrace.cli.record_json import plain
 from headrace.cli.tables import Row, confirm
 from headrace.cli.times import iso_time
-from headrace.compactor.mending.mend import Look, Mending
+from headrace.compactor.mending.mend import ExtentLook, Mending
 from headrace.compactor.mending.skipped import lost_ranges, skipped, write_skipped
 from headrace.metastore.api.compaction import SwapOutcome
 from headrace.metastore.api.damage import DamageApi
@@ -113,7 +113,7 @@ async def _mend_one(
     mending: Mending,
     name: PartitionName,
     damaged: Damaged,
-    look: Look,
+    look: ExtentLook,
     args: argparse.Namespace,
     clock: Clock,
 ) -> str:
@@ -125,7 +125,7 @@ async def _mend_one(
         return "not repaired"
     if args.dry_run:
         return "not done: --dry-run"
-    what = f"skip {_records(look)} that are lost for good" if look.lost else "replace the extent by a sound copy"
+    what = f"skip {_records(look)}, which are lost" if look.lost else "replace the extent by a sound copy"
     confirm(args, f"{what}? {damaged.topic}:{damaged.partition_index}")
     entry = skipped(damaged.topic, name.topic_id, damaged.partition_index, look, clock.wall_ms())
     if look.lost:
@@ -137,7 +137,7 @@ async def _mend_one(
     return "replaced" if outcome is SwapOutcome.DONE else "not done: the extent was replaced or removed meanwhile"
 
 
-def _describe(damaged: Damaged, look: Look) -> dict[str, Any]:
+def _describe(damaged: Damaged, look: ExtentLook) -> dict[str, Any]:
     extent = look.extent
     return {
         "topic": damaged.topic,
@@ -175,6 +175,6 @@ def _lines(answer: dict[str, Any]) -> Sequence[str]:
     return lines
 
 
-def _records(look: Look) -> str:
+def _records(look: ExtentLook) -> str:
     ranges = ", ".join(f"{one.piece.base_offset}-{one.piece.last_offset}" for one in look.lost)
     return f"the records at offsets {ranges}"

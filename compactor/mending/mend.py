@@ -8,9 +8,9 @@
 Place: `headrace damage`.
 Invariant: offsets never change, and every batch that is not damaged is in the copy, byte for byte. Nothing is written
 for an extent that is sound, or that reads give differently. A damaged piece is skipped only if the caller says so; the
-marker of an aborted transaction in it is written anew from the metastore, because consumers would take later records of
-its producer for aborted. If the process crashes before the swap, the extent stays as it is, and the cleanup ends the
-file (segment_cleanup.py).
+marker of an aborted transaction in it is written again from the metastore, because consumers would take later records
+of its producer for aborted. If the process crashes before the swap, the extent stays as it is, and the cleanup ends
+the file (segment_cleanup.py).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FoundPiece(NamedTuple):
     source: str = ""
 
 
-class Look(NamedTuple):
+class ExtentLook(NamedTuple):
     """An extent as it was read, and what was found for its damaged pieces."""
 
     extent: Extent
@@ -88,7 +88,7 @@ class Mending:
         partition_key: int,
         offset: int,
         on_searched: Callable[[int, int], None] = lambda done, total: None,
-    ) -> Look:
+    ) -> ExtentLook:
         """Read the extent with this offset, and search what it has damaged.
 
         `on_searched` gets the number of files: done, total.
@@ -101,9 +101,9 @@ class Mending:
         (file,) = await self._api.audit_files(uuid.UUID(int=extent.file_id.int - 1), 1)
         examined = await self._examine(extent, file)
         found = [await self._find(name, extent, one, on_searched) for one in _wanted(examined, extent)]
-        return Look(extent, answer.aborted, file.level, examined, found)
+        return ExtentLook(extent, answer.aborted, file.level, examined, found)
 
-    async def replace(self, look: Look, name: PartitionName, *, skips: bool) -> SwapOutcome:
+    async def replace(self, look: ExtentLook, name: PartitionName, *, skips: bool) -> SwapOutcome:
         """Let a sound copy take over. LOST: the extent was replaced or removed meanwhile.
 
         InvalidError for an extent that is sound, or has lost pieces unless the caller skips them; errors as a merge's.
@@ -146,7 +146,7 @@ class Mending:
         return FoundPiece(wanted.piece, [])
 
     async def _lease(self, extent: Extent) -> JobToken:
-        """A kind of its own, so that no other process takes the job."""
+        """Lease a job of a kind that no other process asks for."""
         kind = f"{KIND} {uuid.UUID(int=self._rng.getrandbits(128), version=4)}"
         key = f"{extent.file_id} {extent.position}"
         await self._api.enqueue_jobs([NewJob(kind, key, max_attempts=1)])
@@ -156,7 +156,7 @@ class Mending:
         return job.token
 
 
-def mended_file(look: Look, name: PartitionName) -> MergedFile:
+def mended_file(look: ExtentLook, name: PartitionName) -> MergedFile:
     """The file that takes over: sound batches as they are, found ones in their places, and nothing of what is lost."""
     extent, writer = look.extent, SegmentWriter()
     found = {one.piece.position: one for one in look.found}

@@ -1,4 +1,4 @@
-"""What operators skipped: an object in the bucket for each extent, beside the audit trail that has its swap.
+"""What operators skipped: an object in the bucket for each extent. Its swap is in the audit trail.
 
 Place: written by `headrace damage skip`, for people who ask later which records are lost.
 Invariant: written before the swap, and again after it with its outcome: if the process crashes in between, `begun` is
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.compactor.mending.mend import Look
+from headrace.compactor.mending.mend import ExtentLook
 from headrace.metastore.api.read import Extent
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.segment.damage import Piece
@@ -60,7 +60,7 @@ def lost_ranges(pieces: Sequence[Piece]) -> list[LostRange]:
     ]
 
 
-def skipped(topic: str, topic_id: uuid.UUID, partition_index: int, look: Look, wall_ms: int) -> Skipped:
+def skipped(topic: str, topic_id: uuid.UUID, partition_index: int, look: ExtentLook, wall_ms: int) -> Skipped:
     """Return the entry of what a replacement leaves out."""
     extent: Extent = look.extent
     place = (extent.file_id, extent.position, extent.length)

@@ -4,7 +4,7 @@ Place: under `headrace damage repair`; matching is pure, search reads the candid
 Invariant: only batches with a correct checksum are returned, and only if they are certainly the damaged ones:
     - their header is the damaged one from the CRC on: the CRC covers the records; or
     - their records are the damaged one's byte for byte, and one field of the header differs; or
-    - they lie between the same two sound batches as the damage, with as many offsets and bytes; or
+    - they are between the same two sound batches as the damage, with as many offsets and bytes; or
     - they have the same offsets, by the metastore's row of the segment that was replaced. Not below a cleaned offset: a
       removed record must not come back.
 If two places of a file match with different batches, neither is used.
@@ -160,7 +160,7 @@ def _is_same(wanted: Wanted, one: Stored) -> bool:
 
 
 def _between(wanted: Wanted, run: Sequence[Stored | None]) -> Iterable[list[Stored]]:
-    """Yield what lies between the same neighbours, with as many offsets and bytes."""
+    """Yield what is between the same neighbours, with as many offsets and bytes."""
     if wanted.before is None or wanted.behind is None:
         return
     for number, one in enumerate(run):

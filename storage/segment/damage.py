@@ -7,7 +7,7 @@
 Place: an agent that meets damage asks for what is readable behind it (agent/fetch/files/damage.py); `headrace damage`
 makes a sound copy of the extent from the pieces; `headrace audit --deep` names the offsets.
 Invariant: the pieces cover the run's bytes and offsets without a gap or overlap, in order. A piece is sound only if its
-checksum is right and its offsets follow from the run's ends, from a mark, or from headers whose sum fits the
+checksum is right and its offsets follow from the run's ends, from a mark, or from headers with a sum that fits the
 whole run. Where sound bytes have no certain offsets they count as damaged: no record is ever given a wrong offset.
 A batch that is only found by searching its header counts only if sound batches follow it up to a mark or the run's end:
 the value of a record may be a batch, too.
@@ -32,7 +32,7 @@ from headrace.storage.records.header import (
 _MAGIC_BYTE = bytes((MAGIC,))
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """Consecutive batches of one partition in a segment file, as the metastore's row of the extent says."""
 
     position: int
@@ -41,7 +41,7 @@ class Run(NamedTuple):
     last_offset: int
 
 
-class Mark(NamedTuple):
+class BatchMark(NamedTuple):
     """A batch boundary inside a run."""
 
     position: int
@@ -82,7 +82,7 @@ class _Part:
         return sum(count for _, _, count in self.batches)
 
 
-def pieces(data: memoryview, run: Run, marks: Sequence[Mark] = ()) -> list[Piece]:
+def pieces(data: memoryview, run: BatchRun, marks: Sequence[BatchMark] = ()) -> list[Piece]:
     """Return the pieces of the run's bytes. `marks` in order of position, all inside the run."""
     parts = _parts(data, run, marks)
     if not _place(parts, data, run, marks):
@@ -112,13 +112,13 @@ def damaged(found: Sequence[Piece]) -> list[Piece]:
     return [piece for piece in found if piece.why]
 
 
-def _damaged(data: memoryview, run: Run, part: _Part, first: int, last: int) -> Piece:
+def _damaged(data: memoryview, run: BatchRun, part: _Part, first: int, last: int) -> Piece:
     header = _header(data, part.start - run.position)
     is_one = header is not None and header.size == part.end - part.start
     return Piece(part.start, part.end - part.start, first, last, part.why, header if is_one else None)
 
 
-def _parts(data: memoryview, run: Run, marks: Sequence[Mark]) -> list[_Part]:
+def _parts(data: memoryview, run: BatchRun, marks: Sequence[BatchMark]) -> list[_Part]:
     """Return sound batches and damaged bytes in turns."""
     borders = sorted({mark.position - run.position for mark in marks} | {len(data)})
     parts: list[_Part] = []
@@ -143,7 +143,7 @@ def _parts(data: memoryview, run: Run, marks: Sequence[Mark]) -> list[_Part]:
     return parts
 
 
-def _place(parts: Sequence[_Part], data: memoryview, run: Run, marks: Sequence[Mark]) -> bool:
+def _place(parts: Sequence[_Part], data: memoryview, run: BatchRun, marks: Sequence[BatchMark]) -> bool:
     """Give the sound parts their first offsets; False if what is known of them contradicts itself."""
     offsets = {mark.position: mark.offset for mark in marks}
     for number, part in enumerate(parts):
@@ -165,7 +165,7 @@ def _place(parts: Sequence[_Part], data: memoryview, run: Run, marks: Sequence[M
     return True
 
 
-def _place_by_claims(parts: Sequence[_Part], data: memoryview, run: Run) -> None:
+def _place_by_claims(parts: Sequence[_Part], data: memoryview, run: BatchRun) -> None:
     """Believe the headers of the damaged batches if all of them together fit the run."""
     offset = run.base_offset
     firsts: list[int] = []

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from headrace.storage.errors import BadTransferError, CorruptError
 from headrace.storage.objects.store import ByteRange, ObjectStore
 from headrace.storage.records.header import batch_crc
-from headrace.storage.segment.damage import Mark, Piece, Run, damaged, pieces
+from headrace.storage.segment.damage import BatchMark, BatchRun, Piece, damaged, pieces
 from headrace.storage.segment.format import PartitionEntry
 from headrace.storage.segment.reader import load_footer, walk_batches
 from headrace.storage.segment.rereading import Verdict, digest, judge
@@ -36,7 +36,7 @@ class Examined(NamedTuple):
 
 
 async def examine(
-    store: ObjectStore, key: str, run: Run, marks: Sequence[Mark], sleep: Callable[[float], Awaitable[None]]
+    store: ObjectStore, key: str, run: BatchRun, marks: Sequence[BatchMark], sleep: Callable[[float], Awaitable[None]]
 ) -> Examined:
     """Return what the object has. BadTransferError if the reads differ from each other; what the store raises."""
     digests: list[bytes] = []
@@ -56,7 +56,7 @@ async def examine(
         await sleep(PAUSE_S)
 
 
-async def footer_marks(store: ObjectStore, key: str, size: int, run: Run) -> list[Mark]:
+async def footer_marks(store: ObjectStore, key: str, size: int, run: BatchRun) -> list[BatchMark]:
     """Return the marks of a run in an object of `size` bytes; none if footer or batches before the run are damaged."""
     try:
         footer = await load_footer(store, key, size)
@@ -68,9 +68,9 @@ async def footer_marks(store: ObjectStore, key: str, size: int, run: Run) -> lis
     return []
 
 
-def run_marks(entry: PartitionEntry, before: int, run: Run) -> list[Mark]:
+def run_marks(entry: PartitionEntry, before: int, run: BatchRun) -> list[BatchMark]:
     """Return the marks inside a run. `before`: the partition's records in the file before it."""
-    found = (Mark(m.position, run.base_offset + m.record_position - before) for m in entry.index_entries)
+    found = (BatchMark(m.position, run.base_offset + m.record_position - before) for m in entry.index_entries)
     return [
         mark
         for mark in found

@@ -2,7 +2,7 @@
 
 Place: asked by deliver.py and timestamps.py after a read failed its check; seek.py enters an extent behind damage.
 Invariant: an extent is examined past every cache (storage/segment/damage_reads.py), and a consumer gets CORRUPT_MESSAGE
-only for what no repetition changes. Whatever was cached of the file is dropped first: a bad copy is never served twice.
+only for what no repetition changes. What was cached of the file is dropped first: a bad copy is never served twice.
 One extent is examined at a time, of at most EXAMINED_BYTES. Damage is looked at again after AGAIN_S: in between a
 reader at damage costs no request. Repaired extents have another file, so what is remembered of the old one does not
 apply to them.
@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from headrace.agent.fetch.damage_notes import DamageNotes
 from headrace.agent.fetch.files.file_index import FileIndex
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.files.walk import BatchStart
@@ -30,7 +31,7 @@ from headrace.storage.segment.damage_reads import examine
 log = logging.getLogger(__name__)
 
 AGAIN_S = 30.0
-"""How long an answer counts. Somebody may restore the object."""
+"""How long an answer counts. An operator may restore the object."""
 EXTENTS_MAX = 1_024
 """Number of damaged extents that are remembered; a further one takes the place of the oldest."""
 EXAMINED_BYTES = 256 * 1024 * 1024
@@ -60,7 +61,7 @@ class _Known(NamedTuple):
 class Damage:
     """What this agent knows of damage. One per agent.
 
-    `report` gets each extent that was found damaged, with its damaged pieces: metastore and doctor should know.
+    `notes` gets each extent that was found damaged, with its damaged pieces; None if nothing is recorded.
     """
 
     def __init__(
@@ -69,9 +70,9 @@ class Damage:
         reader: RangeReader,
         index: FileIndex,
         clock: Clock,
-        report: Callable[[Extent, Sequence[Piece]], None] | None = None,
+        notes: DamageNotes | None = None,
     ) -> None:
-        self._store, self._reader, self._index, self._clock, self._report = store, reader, index, clock, report
+        self._store, self._reader, self._index, self._clock, self._notes = store, reader, index, clock, notes
         self._known: OrderedDict[_ExtentKey, _Known] = OrderedDict()
         self._turn = asyncio.Lock()
 
@@ -109,8 +110,8 @@ class Damage:
                 self._known.popitem(last=False)
         for piece in found:
             log.error("damage in the bucket: %s", DamagedOffsetsError(extent, piece))
-        if self._report is not None:
-            self._report(extent, found)
+        if self._notes is not None:
+            self._notes.note(extent, found)
         return True
 
     def _pieces(self, extent: Extent) -> Sequence[Piece]:

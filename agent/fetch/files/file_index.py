@@ -4,7 +4,7 @@ Place: asked by seek.py before it walks an extent. A reader that enters an exten
 searches a timestamp in it, reads the footer (usually one HEAD and one GET) and one index interval instead of
 everything before its record.
 Invariant: an answer is a batch boundary of the extent with its real offset, at or before the wanted batch. The
-footer is covered by its own checksum, and what is counted beside it by those of the batches. Without a usable footer
+footer is covered by its own checksum, and records that are counted by those of their batches. Without a usable footer
 there is no answer, and the reader walks.
 """
 
@@ -21,7 +21,7 @@ from headrace.metastore.api.read import Extent, run_of
 from headrace.storage.errors import HeadraceError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ObjectStore
-from headrace.storage.segment.damage import Mark
+from headrace.storage.segment.damage import BatchMark
 from headrace.storage.segment.damage_reads import records_before, run_marks
 from headrace.storage.segment.format import PartitionEntry
 from headrace.storage.segment.reader import load_footer, start_at_record, start_at_timestamp
@@ -58,7 +58,7 @@ class FileIndex:
         """A batch boundary of which every record before it is older than `timestamp`; None as above."""
         return await self._start(extent, lambda i: start_at_timestamp(i.entry, timestamp))
 
-    async def marks(self, extent: Extent) -> list[Mark]:
+    async def marks(self, extent: Extent) -> list[BatchMark]:
         """The batch boundaries inside the extent that the footer names; none without a usable footer."""
         index = await self._index_of(extent)
         if index is None:

@@ -1,5 +1,5 @@
--- Whether a dead file may be what a damaged merged file was made of, so that its object is kept: it was there when the merged
--- file was begun, and died since. For a week after the damage was found; then only the damaged extent is left.
+-- Whether a dead file may be what a damaged merged file was made of, so that its object is kept: it was live when the merged
+-- file was begun, and became dead since. For a week after the damage was found; then only the damaged extent is left.
 -- Locks: none. Idempotent: reads only. Cost: a scan of damaged_extents, which is empty in a sound cluster.
 CREATE OR REPLACE FUNCTION held_for_repair(p_file segment_files) RETURNS boolean
 LANGUAGE sql STABLE

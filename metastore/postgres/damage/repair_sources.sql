@@ -1,5 +1,5 @@
 -- Files that may have the sound bytes of what a damaged merged file has at these offsets of a partition: those of the segments
--- that it replaced (with their offsets), then flushed files that died since it was begun, the nearest in time first. Their
+-- that it replaced (with their offsets), then flushed files that became dead since it was begun, the nearest in time first. Their
 -- objects are there until the janitor deletes them (held_for_repair). Below the cleaned offset the offsets are left out: a
 -- batch there may have records that the cleaning removed.
 -- Locks: none. Idempotent: reads only. Cost: a scan of the partition's segments from the offsets on, and of the dead files.

@@ -1,4 +1,4 @@
-"""Damage in the bucket: what is before and behind it is read, and it is told apart from bad transfers."""
+"""Damage in the bucket: what is before and behind it is read, and bad transfers are not taken for it."""
 
 from __future__ import annotations
 
@@ -93,6 +93,20 @@ async def test_a_reader_that_stays_at_damage_costs_no_requests(world: World) -> 
     assert (len(world.store.gets), world.metastore.asked["find_extents"]) == (gets, asked)
 
 
+async def test_an_answer_with_nothing_but_damage_waits_a_little(world: World) -> None:
+    key, file_id, size = await write(world)
+    await flip(world, file_id, BODY_START + size + 80)
+    await world.fetch({key: 3})
+
+    for wait_ms, took in ((500, 0.1), (20, 0.02), (0, 0.0)):
+        began = world.clock.monotonic()
+        await world.fetch({key: 3}, max_wait_ms=wait_ms)
+        assert world.clock.monotonic() - began == pytest.approx(took)
+    began = world.clock.monotonic()
+    await world.fetch({key: 0}, max_wait_ms=500)
+    assert world.clock.monotonic() == began
+
+
 async def test_a_restored_object_is_read_again(world: World) -> None:
     key, file_id, size = await write(world)
     await flip(world, file_id, BODY_START + size + 80)
@@ -178,7 +192,7 @@ async def test_a_time_in_a_damaged_batch_is_its_first_offset(world: World, times
 
 
 @pytest.mark.parametrize(("number", "offset"), [(0, 14), (3, 14), (4, 12)])
-async def test_the_newest_record_beside_damage_is_found(world: World, number: int, offset: int) -> None:
+async def test_the_newest_record_next_to_damage_is_found(world: World, number: int, offset: int) -> None:
     _, file_id, size = await write(world)
     await flip(world, file_id, BODY_START + number * size + 80)
 
@@ -188,7 +202,7 @@ async def test_the_newest_record_beside_damage_is_found(world: World, number: in
 
 
 async def story(seed: int) -> None:
-    """Read at any offsets beside damage, through transfers that alter bytes: readers get the real batches or an error,
+    """Read at any offsets around damage, through transfers that alter bytes: readers get the real batches or an error,
     and CORRUPT_MESSAGE only at damage.
     """
     world, rng = World(seed=seed), random.Random(seed)
@@ -231,7 +245,7 @@ async def story(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_any_reader_beside_damage_gets_what_is_sound(seed: int) -> None:
+async def test_any_reader_around_damage_gets_what_is_sound(seed: int) -> None:
     await story(seed)
 
 
@@ -247,17 +261,17 @@ def _nothing_behind(self: Damage, extent: Extent, offset: int) -> None:
 
 
 async def _kept(self: Damage, extent: Extent) -> bool:
-    """Planted: a bad read is damage for ever, and the caches keep it."""
+    """Planted: one bad read is damage from then on."""
     found = await _one_bad_read(self, extent)
     self._known[damage_module._key(extent)] = damage_module._Known(found, 1e18)
     return bool(found)
 
 
-BUGS = PlantedBugs("reading beside damage", most=300)
+BUGS = PlantedBugs("reading around damage", most=300)
 PLANTED: dict[str, tuple[type, str, Callable[..., object]]] = {
     "one bad read is damage": (Damage, "_found", _one_bad_read),
     "what is behind damage is not read": (Damage, "floor", _nothing_behind),
-    "a bad transfer is damage for ever": (Damage, "find", _kept),
+    "a bad transfer is damage from then on": (Damage, "find", _kept),
 }
 
 

@@ -136,7 +136,7 @@ async def test_what_is_lost_is_skipped_and_nothing_else(world: CompactionWorld) 
     assert await violations(world) == []
 
 
-async def test_records_that_a_merge_encoded_anew_are_found_by_their_offsets(world: CompactionWorld) -> None:
+async def test_records_that_a_merge_encoded_again_are_found_by_their_offsets(world: CompactionWorld) -> None:
     keys = await fill(world, 2)
     before = await world.records(keys[0])
     await damage(world, keys[0], 0)

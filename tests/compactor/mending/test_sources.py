@@ -11,7 +11,7 @@ import pytest
 
 from headrace.agent.fetch.files.walk import start_of, walk
 from headrace.compactor.mending import mend, sources
-from headrace.compactor.mending.mend import FoundPiece, Look, _wanted, mended_file
+from headrace.compactor.mending.mend import ExtentLook, FoundPiece, _wanted, mended_file
 from headrace.compactor.mending.sources import Stored, Wanted, at_offsets, from_own_bytes, matches, stored
 from headrace.metastore.api.read import AbortedRange, Extent, run_of
 from headrace.metastore.api.reports import PartitionName
@@ -59,7 +59,7 @@ class Story:
         self.examined = Examined(pieces(memoryview(bytes(body)), run_of(self.extent)), bytes(body))
 
     def other_files(self) -> list[list[Stored | None]]:
-        """Sources in any order: with some of the batches, all of them, or others that are alike."""
+        """Sources in any order: with some of the batches, all of them, or similar ones."""
         rng = self.rng
         kept = list(map(stored, self.batches))
         start = rng.randrange(len(kept))
@@ -69,7 +69,7 @@ class Story:
             files = files[1:] if rng.random() < 0.5 else [other]
         return [list(file) for file in rng.sample(files, len(files))]
 
-    def look(self, *, by_offset: bool) -> Look:
+    def look(self, *, by_offset: bool) -> ExtentLook:
         """Search as the command does."""
         found = []
         for wanted in _wanted(self.examined, self.extent):
@@ -79,9 +79,9 @@ class Story:
             if not batches and by_offset:
                 batches = at_offsets(wanted, list(map(stored, self.batches)), BASE)
             found.append(FoundPiece(wanted.piece, batches))
-        return Look(self.extent, [], 1, self.examined, found)
+        return ExtentLook(self.extent, [], 1, self.examined, found)
 
-    def check(self, look: Look) -> None:
+    def check(self, look: ExtentLook) -> None:
         """The copy has what the extent had, but for the damaged batches that were not found."""
         file = mended_file(look, NAME)
         verify_segment(file.body)
@@ -131,7 +131,7 @@ def _first_of_several(wanted: Wanted, run: Sequence[Stored | None]) -> list[Stor
     return [one for one in run[places[0] + 1 : places[0] + 2] if one] if places else []
 
 
-def _with_the_neighbour(look: Look, name: PartitionName) -> Any:
+def _with_the_neighbour(look: ExtentLook, name: PartitionName) -> Any:
     """Planted: the batch before the damage is skipped, too."""
     old = look.examined.pieces
     number = next((n for n, piece in enumerate(old) if piece.why and n and not old[n - 1].why), None)
@@ -213,7 +213,7 @@ def test_the_marker_of_an_aborted_transaction_is_not_skipped() -> None:
     damage = wanted.piece
     found = pieces(memoryview(body), run_of(extent))
     examined = Examined([found[0], damage, found[2]], body)
-    look = Look(extent, [AbortedRange(1, 7, 0, 3)], 1, examined, [FoundPiece(damage, [])])
+    look = ExtentLook(extent, [AbortedRange(1, 7, 0, 3)], 1, examined, [FoundPiece(damage, [])])
 
     file = mended_file(look, NAME)
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from headrace.storage.records.header import read_header
-from headrace.storage.segment.damage import Mark, Piece, Run, damaged, pieces
+from headrace.storage.segment.damage import BatchMark, BatchRun, Piece, damaged, pieces
 from tests.storage.batches import plain_batch
 
 START, BASE = 1_000, 50
@@ -25,7 +25,7 @@ class Layout:
             count = read_header(batch).last_offset_delta + 1
             self.true.append(Piece(position, len(batch), offset, offset + count - 1))
             position, offset = position + len(batch), offset + count
-        self.run = Run(START, len(self.bytes), BASE, offset - 1)
+        self.run = BatchRun(START, len(self.bytes), BASE, offset - 1)
 
     def flip(self, number: int, at: int, bits: int = 1) -> None:
         """Alter a byte of a batch."""
@@ -33,7 +33,7 @@ class Layout:
 
     def found(self, *marked: int) -> list[Piece]:
         """The pieces, with marks at these batches."""
-        marks = [Mark(self.true[number].position, self.true[number].base_offset) for number in marked]
+        marks = [BatchMark(self.true[number].position, self.true[number].base_offset) for number in marked]
         return pieces(memoryview(self.bytes), self.run, marks)
 
     def check(self, found: list[Piece]) -> None:
