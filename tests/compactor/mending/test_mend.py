@@ -94,6 +94,7 @@ async def violations(world: CompactionWorld) -> list[str]:
     return [f"{one.kind} {one.detail}" for one in found.violations]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("W5")
 async def test_what_was_merged_is_repaired_from_its_sources(world: CompactionWorld) -> None:
     keys = await fill(world, 1)
@@ -149,6 +150,7 @@ async def test_records_that_a_merge_encoded_again_are_found_by_their_offsets(wor
     assert await violations(world) == []
 
 
+@pytest.mark.slow
 async def test_a_batch_with_damaged_framing_needs_no_source(world: CompactionWorld) -> None:
     keys = await fill(world, 0)
     await world.compact(1)
@@ -189,6 +191,7 @@ async def test_reads_that_differ_are_not_damage(world: CompactionWorld, monkeypa
         await mending(world).look(name(world, keys[0]), keys[0], 0)
 
 
+@pytest.mark.slow
 async def test_an_offset_without_a_file_is_refused(world: CompactionWorld) -> None:
     keys = await fill(world, 1)
 

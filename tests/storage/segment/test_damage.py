@@ -148,7 +148,7 @@ def test_sound_batches_of_other_offsets_are_all_damage() -> None:
     assert piece[:4] == run.run
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_any_damage_leaves_what_is_sound_at_its_offset(seed: int) -> None:
     rng = random.Random(seed)
     batches = []
