@@ -42,7 +42,7 @@ from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.objects.open import StoreOptions, open_store
-from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.rereading import VerifiedReads
 
 DESCRIPTION = """\
 Compare the bucket with the metastore: the bytes of every extent must exist, as the file's footer says,
@@ -103,24 +103,24 @@ def run(args: argparse.Namespace) -> int:
 async def _run(settings: Settings, args: argparse.Namespace) -> int:
     store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
-    bar = ProgressBar()
+    bar, reads = ProgressBar(), VerifiedReads(store, SystemClock(), random.Random())
     try:
         await require_formatted(store, metastore.cluster_id)
         if args.lost or args.resume_janitor:  # an old primary that stays up knows every file that was lost
             await FollowedLife(metastore, store, SystemClock(), random.Random()).require_current()
         if args.rebuild_index:
             keeper = LifeKeeper(metastore, store, SystemClock(), random.Random())
-            rebuilt = await rebuild_index(metastore, store, keeper, bar)
+            rebuilt = await rebuild_index(metastore, reads, keeper, bar)
             bar.close()
             _print(_as_dict(rebuilt) | {"lost": LOST} if args.json else _rebuilt_lines(rebuilt))
             return 1 if rebuilt.unsound or rebuilt.homeless else 0
         if args.lost:
-            return await _lost(metastore, store, args, bar)
+            return await _lost(metastore, reads, args, bar)
         if args.resume_janitor:
-            await confirm_loss(metastore, store, SystemClock(), args, bar)
+            await confirm_loss(metastore, reads, SystemClock(), args, bar)
         found = await audit(
             metastore,
-            store,
+            reads,
             deep=args.deep,
             delete_delay_ms=(await read_settings(metastore, settings)).file_delete_delay_ms,
             on_progress=bar,
@@ -149,19 +149,20 @@ async def _ways_past(metastore: PostgresMetastore, found: Audit) -> list[str]:
     ]
 
 
-async def _lost(metastore: PostgresMetastore, store: ObjectStore, args: argparse.Namespace, bar: ProgressBar) -> int:
+async def _lost(metastore: PostgresMetastore, reads: VerifiedReads, args: argparse.Namespace, bar: ProgressBar) -> int:
     """1 if records may be lost."""
+    store = reads.store
     life = await newest_life(store, None)
     if life is None or not life.life:
         print("no promotion or restore of the metastore was recorded: nothing is lost")
         return 0
-    found = await find_lost(metastore, store, life.begun_ms, SystemClock().wall_ms(), bar)
+    found = await find_lost(metastore, reads, life.begun_ms, SystemClock().wall_ms(), bar)
     if args.export is not None:
-        await export(store, found.file_ids, args.export)
+        await export(reads, found.file_ids, args.export)
     bar.close()
     image = await load_image(metastore)
     if args.put_back is not None:
-        return await put_back(metastore, store, image, life.life, found.certain_ids, args)
+        return await put_back(metastore, reads, image, life.life, found.certain_ids, args)
     names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
     ends = await find_lost_ends(metastore, store)
     shares = await find_lost_shares(metastore, store, life.life)

@@ -20,17 +20,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from headrace.compactor.listing import pages
+from headrace.compactor.put_back import read_whole
 from headrace.compactor.sweeper import MIN_AGE_MS
 from headrace.metastore.api.files import SWEEP_ORPHANS, FileApi, FileState
 from headrace.metastore.api.read import Extent, run_of
 from headrace.metastore.api.reports import AuditedFile, FileReports, PartitionName, PartitionReports
-from headrace.storage.errors import CorruptError, NotFoundError
+from headrace.storage.errors import BadTransferError, CorruptError, DamagedError, NotFoundError
 from headrace.storage.file_id import born_ms, object_key, term_ms
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.segment.damage import BatchRun, damaged, pieces
 from headrace.storage.segment.format import Footer, PartitionEntry
-from headrace.storage.segment.reader import load_footer, read_footer, verify_segment, walk_batches
-from headrace.storage.segment.rereading import Verdict, digest, judge
+from headrace.storage.segment.reader import read_footer, walk_batches
+from headrace.storage.segment.rereading import VerifiedReads
 
 PAGE_FILES = 500
 PARALLEL = 16
@@ -131,7 +132,7 @@ def young_ms(delete_delay_ms: int) -> int:
 
 
 async def audit(
-    api: AuditMetastore, store: ObjectStore, *, deep: bool, on_progress: OnProgress, delete_delay_ms: int = 0
+    api: AuditMetastore, reads: VerifiedReads, *, deep: bool, on_progress: OnProgress, delete_delay_ms: int = 0
 ) -> Audit:
     """Check metastore and bucket. Raises what either raises if it is not available.
 
@@ -139,8 +140,8 @@ async def audit(
     """
     found = Audit()
     totals = await api.file_totals()
-    await _check_files(_FileCheck(api, store, found, deep=deep), totals.total, on_progress)
-    await _check_objects(api, store, found, young_ms(delete_delay_ms), on_progress)
+    await _check_files(_FileCheck(api, reads, found, deep=deep), totals.total, on_progress)
+    await _check_objects(api, reads.store, found, young_ms(delete_delay_ms), on_progress)
     return found
 
 
@@ -185,9 +186,9 @@ async def _is_there(store: ObjectStore, file_id: uuid.UUID) -> bool:
 class _FileCheck:
     """Checks files, several of them in parallel."""
 
-    def __init__(self, api: AuditMetastore, store: ObjectStore, found: Audit, *, deep: bool) -> None:
+    def __init__(self, api: AuditMetastore, reads: VerifiedReads, found: Audit, *, deep: bool) -> None:
         self.api = api
-        self._store = store
+        self._reads = reads
         self._found = found
         self._deep = deep
 
@@ -227,7 +228,7 @@ class _FileCheck:
         chunk is committed.
         """
         try:
-            size = (await self._store.head(object_key(file.file_id))).size
+            size = (await self._reads.store.head(object_key(file.file_id))).size
         except NotFoundError:
             self._found.report(Kind.MISSING, file.file_id, f"it is staged: size={file.size}")
             return
@@ -238,14 +239,16 @@ class _FileCheck:
         key = object_key(file.file_id)
         try:
             if self._deep:
-                body, footer = await self._verified(file, key, names)
+                body, footer = await self._whole(file, names)
+                if footer.object_size != file.size:
+                    raise CorruptError(f"unexpected size: expected={file.size} found={footer.object_size}")
             else:
-                body, footer = b"", await load_footer(self._store, key, file.size)
+                body, footer = None, await self._reads.footer(key, file.size)
         except NotFoundError:
             if await self._still_lives(file):
                 self._found.report(Kind.MISSING, file.file_id, f"extents={len(file.extents)} bytes={file.live_bytes}")
             return
-        except CorruptError as error:
+        except (CorruptError, BadTransferError) as error:
             self._found.report(Kind.UNSOUND, file.file_id, str(error))
             return
         body_bytes = sum(entry.length for entry in footer.partitions)
@@ -253,45 +256,28 @@ class _FileCheck:
         self._found.overhead_bytes += file.size - body_bytes
         for problem in problems(file.extents, names, footer):
             self._found.report(Kind.MISMATCH, file.file_id, problem)
-        if body and not any(place.file_id == file.file_id for place in self._found.damaged):
+        if body is not None and not any(place.file_id == file.file_id for place in self._found.damaged):
             for problem in deep_problems(file.extents, body):
                 self._found.report(Kind.MISMATCH, file.file_id, problem)
 
-    async def _verified(self, file: AuditedFile, key: str, names: Mapping[int, PartitionName]) -> tuple[bytes, Footer]:
-        """The file's bytes and footer; reports damage in its live extents. CorruptError if anything else is wrong."""
-        digests: list[bytes] = []
-        while True:
-            body = await self._store.get(key)
-            try:
-                footer = verify_segment(body)
-            except CorruptError as error:
-                digests.append(digest(body))
-                verdict = judge(digests)
-                if verdict is Verdict.DAMAGED:
-                    return body, self._report_damage(file, body, names, error)
-                if verdict is Verdict.BAD_TRANSFER:
-                    raise CorruptError(f"reads differ from each other: key={key} error={error}") from error
-                continue
-            if footer.object_size != file.size:
-                raise CorruptError(f"unexpected size: expected={file.size} found={footer.object_size}")
-            return body, footer
-
-    def _report_damage(
-        self, file: AuditedFile, body: bytes, names: Mapping[int, PartitionName], error: CorruptError
-    ) -> Footer:
-        """The footer of a file with damaged batches; raises `error` if those are not all that is wrong."""
-        footer = read_footer(memoryview(body), len(body))
-        if footer.object_size != file.size or not _has_damaged_batches(body, footer):
-            raise error
+    async def _whole(self, file: AuditedFile, names: Mapping[int, PartitionName]) -> tuple[memoryview, Footer]:
+        """The file's bytes and footer; reports damaged batches in its live extents. CorruptError for other damage."""
+        try:
+            return await read_whole(self._reads, file.file_id)
+        except DamagedError:
+            body = memoryview(await self._reads.store.get(object_key(file.file_id)))
+            footer = read_footer(body, len(body))
+            if not _has_damaged_batches(body, footer):
+                raise
         for extent in file.extents:
-            for piece in damaged(pieces(memoryview(body)[extent.position :][: extent.length], run_of(extent))):
-                name = names.get(extent.partition_key)
+            for piece in damaged(pieces(body[extent.position :][: extent.length], run_of(extent))):
                 offsets = f"offsets={piece.base_offset}-{piece.last_offset}"
                 self._found.report(Kind.DAMAGED, file.file_id, f"{piece.why}: {offsets} {_where(extent)}")
                 if len(self._found.damaged) < KEPT_VIOLATIONS:
+                    name = names.get(extent.partition_key)
                     place = DamagedOffsets(name, file.file_id, piece.base_offset, piece.last_offset)
                     self._found.damaged.append(place)
-        return footer
+        return body, footer
 
     async def _still_lives(self, file: AuditedFile) -> bool:
         """Return whether extents refer to the file now: it may have been replaced and deleted meanwhile."""
@@ -318,16 +304,15 @@ def problems(extents: Sequence[Extent], names: Mapping[int, PartitionName], foot
     return found
 
 
-def _has_damaged_batches(body: bytes, footer: Footer) -> bool:
-    view = memoryview(body)
+def _has_damaged_batches(body: memoryview, footer: Footer) -> bool:
     for entry in footer.partitions:
         run = BatchRun(entry.position, entry.length, 0, entry.record_count - 1)
-        if damaged(pieces(view[entry.position : entry.position + entry.length], run)):
+        if damaged(pieces(body[entry.position : entry.position + entry.length], run)):
             return True
     return False
 
 
-def deep_problems(extents: Sequence[Extent], body: bytes) -> list[str]:
+def deep_problems(extents: Sequence[Extent], body: memoryview) -> list[str]:
     """Extents that are not complete batches with the same number of records."""
     found = []
     for extent in extents:

@@ -37,6 +37,7 @@ from headrace.metastore.transactions.outcomes import PartitionOutcomes, list_out
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import level_of, term_ms
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.rereading import VerifiedReads
 
 ROWS_PER_CALL = 2_000
 EXTENT_BYTES = 8 * 1024 * 1024
@@ -98,7 +99,7 @@ class Rebuilt:
 
 
 async def rebuild_index(
-    metastore: RebuildMetastore, store: ObjectStore, keeper: LifeKeeper, on_progress: OnProgress
+    metastore: RebuildMetastore, reads: VerifiedReads, keeper: LifeKeeper, on_progress: OnProgress
 ) -> Rebuilt:
     """Add every file of the bucket to the metastore. InvalidError unless the metastore has no files.
 
@@ -107,10 +108,10 @@ async def rebuild_index(
     if (await metastore.file_totals()).total:
         raise InvalidError("the metastore already has segment files: rebuild the index in a new, formatted metastore")
     await keeper.begin_anew("rebuilt from the bucket")
-    read = await scan(store, on_progress)
+    read = await scan(reads, on_progress)
     found = Rebuilt(files=len(read.files), unsound=read.unsound)
-    outcomes = await all_outcomes(store)
-    writes = await bulk_files(store, read)
+    outcomes = await all_outcomes(reads.store)
+    writes = await bulk_files(reads.store, read)
     image = await _with_topics(metastore, read, found)
     extents: list[Extent] = []
     for name in sorted(read.partitions):
@@ -126,7 +127,7 @@ async def rebuild_index(
         found.aborted_records += shown.aborted
         found.unknown_records += shown.unknown
         placement = settle(shown.batches)
-        await recognise_records(store, read, placement)
+        await recognise_records(reads, read, placement)
         guess(placement)
         found.records += sum(batch.records for batch in placement.batches.values() if batch.marker is None)
         found.guessed_records += placement.guessed_records

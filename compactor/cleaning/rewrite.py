@@ -81,7 +81,7 @@ class JudgedBatch(NamedTuple):
         )
 
 
-def open_whole(batch: SoundBatch) -> tuple[list[Record], int]:
+def open_sound(batch: SoundBatch) -> tuple[list[Record], int]:
     """(records, their unpacked size). CorruptError, or InvalidError if it is too large, if not all of it can be read:
     then nothing of its partition may be removed.
     """
@@ -92,25 +92,25 @@ def open_whole(batch: SoundBatch) -> tuple[list[Record], int]:
 
 
 def keyed_records(batch: SoundBatch, ended: EndedTransactions) -> list[tuple[bytes, int]]:
-    """(key, offset) of the records that count: they were committed, and have a key. Errors as `open_whole`."""
-    records, _ = open_whole(batch)
+    """(key, offset) of the records that count: they were committed, and have a key. Errors as `open_sound`."""
+    records, _ = open_sound(batch)
     return [] if ended.hide(batch) else [(r.key, r.offset) for r in records if r.key is not None]
 
 
 def note_keys(keys: KeyMap, batches: Sequence[SoundBatch], ended: EndedTransactions = NONE_ENDED) -> None:
-    """Add the keys of an extent of the dirty part. Errors as `open_whole`."""
+    """Add the keys of an extent of the dirty part. Errors as `open_sound`."""
     for batch in batches:
         keyed = keyed_records(batch, ended)
         keys.add(keys.digests(key for key, _ in keyed), numpy.array([offset for _, offset in keyed], numpy.int64))
 
 
 def judge(batches: Sequence[SoundBatch], rule: CleaningPass) -> list[JudgedBatch]:
-    """Return what stays of an extent's batches. Errors as `open_whole`."""
+    """Return what stays of an extent's batches. Errors as `open_sound`."""
     return [_judge(batch, rule) for batch in batches]
 
 
 def _judge(batch: SoundBatch, rule: CleaningPass) -> JudgedBatch:
-    records, size_bytes = open_whole(batch)
+    records, size_bytes = open_sound(batch)
     if rule.ended.hide(batch):
         return JudgedBatch(batch, [], size_bytes, None, 0, 0, 0, len(records))
     keyed = [(record.key, record.offset) for record in records if record.key is not None]

@@ -59,6 +59,12 @@ class Commands:
         found: dict[str, Any] = json.loads(await self._insist(*words, url=url, fine=1))
         return found
 
+    async def audit_deep(self, url: str) -> list[dict[str, Any]]:
+        """What differs between metastore and bucket, with every byte of every live file read."""
+        found = json.loads(await self._insist("audit", "--deep", "--json", url=url, fine=1))
+        violations: list[dict[str, Any]] = found["violations"]
+        return violations
+
     async def lost(self, url: str) -> LostReport:
         """Return what the promotions and restores so far have lost."""
         directory = self._directory / "lost"

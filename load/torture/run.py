@@ -167,6 +167,8 @@ async def _torture(
     watching.cancel()
     await asyncio.to_thread(_look_at_what_is_left, cluster, outcome)
     outcome.unsettled += cluster.drills.offences
+    progress.step("audit of every byte")
+    outcome.unsettled += [f"audit --deep: {one}" for one in await cluster.commands.audit_deep(cluster.drills.url)]
     if plan.drills:
         progress.step("audit")
         found = await cluster.commands.audit(cluster.drills.url)

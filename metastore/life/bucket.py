@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.metastore.api.life import ServerLife
 from headrace.storage.errors import AlreadyExistsError, CorruptError, NotFoundError
+from headrace.storage.objects.agreed import read_agreed
 from headrace.storage.objects.store import ObjectStore
 
 PREFIX = "metastore/life/"
@@ -91,7 +92,7 @@ async def record_life(store: ObjectStore, record: LifeRecord) -> bool:
 async def read_position(store: ObjectStore, life: int) -> Position | None:
     """The newest position that was recorded in this life, and flushed."""
     try:
-        position = _decoded(await store.get(_key(life, _POSITION)), Position)
+        position = _decoded(await read_agreed(store, _key(life, _POSITION)), Position)
     except NotFoundError:
         return None
     return position if position.is_flushed else None
@@ -112,7 +113,7 @@ def _is_life(key: str) -> bool:
 
 
 async def _read_life(store: ObjectStore, key: str) -> LifeRecord:
-    return _decoded(await store.get(key), LifeRecord)
+    return _decoded(await read_agreed(store, key), LifeRecord)
 
 
 def _decoded(data: bytes, kind: type[T]) -> T:

@@ -27,6 +27,8 @@ from headrace.storage.errors import BadTransferError, CorruptError, DamagedError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange, ObjectStore
 from headrace.storage.repetition import Repetitions
+from headrace.storage.segment.format import Footer, decode_footer, tail_bytes
+from headrace.storage.segment.reader import TAIL_BYTES
 from headrace.storage.segment.verified import SoundBatch, StoredExtent, sound_batches
 
 logger = logging.getLogger(__name__)
@@ -91,6 +93,22 @@ class VerifiedReads:
             place,
             first,
         )
+
+    async def footer(self, key: str, size: int) -> Footer:
+        """The footer of a segment file of `size` bytes, in one read, or two if it is large. Errors as `read`."""
+        first = min(size, TAIL_BYTES)
+        if first <= 0:
+            raise CorruptError(f"segment file too short: key={key} size={size}")
+
+        def decoded(tail: memoryview) -> Footer | int:
+            needed = tail_bytes(tail, size)
+            return needed if needed > len(tail) else decode_footer(tail, size)
+
+        place = f"footer of key={key} size={size}"
+        found = await self.read(key, ByteRange(size - first, first), decoded, place)
+        if isinstance(found, Footer):
+            return found
+        return await self.read(key, ByteRange(size - found, found), lambda tail: decode_footer(tail, size), place)
 
     async def read(
         self,

@@ -21,6 +21,7 @@ from headrace.storage.errors import InvalidError, NotFoundError, UnavailableErro
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange
 from headrace.storage.records.header import read_header
+from headrace.storage.segment.rereading import VerifiedReads
 from tests.agent.fetch.fetch_world import split_sent
 from tests.compactor.world import CompactionWorld
 from tests.metastore.segment_keys import with_keys
@@ -90,7 +91,8 @@ async def readable(world: CompactionWorld, key: int) -> tuple[list[bytes], list[
 
 
 async def violations(world: CompactionWorld) -> list[str]:
-    found = await audit(world.postgres, world.store, deep=True, on_progress=lambda *_: None)
+    reads = VerifiedReads(world.store, world.clock, world.rng)
+    found = await audit(world.postgres, reads, deep=True, on_progress=lambda *_: None)
     return [f"{one.kind} {one.detail}" for one in found.violations]
 
 
