@@ -109,19 +109,15 @@ class FetchService:
             self.zone_cache = self._make_zone_cache(zone_secret, settings, clock, traffic, metrics, registry)
         shared = None if self.zone_cache is None else self.zone_cache.shared
         self._replays = replays = _replays(store, settings, metrics)
-        self._reader = reader = RangeReader(
-            *(store, self._cache, index.live_end, metrics, shared, replays, ReadTurns(uploading))
-        )
-        self._damage_notes = None if note_damage is None else DamageNotes(note_damage, clock)
-        file_index = FileIndex(store)
-        damage = Damage(store, reader, file_index, clock, self._damage_notes)
-        seeker = Seeker(reader, ResumeHints(), file_index, damage)
+        turns = ReadTurns(uploading)
+        self._reader = reader = RangeReader(store, self._cache, index.live_end, metrics, shared, replays, turns)
+        self._damage_notes = note_damage and DamageNotes(note_damage, clock)
+        damage, seeker = _seeking(store, reader, clock, self._damage_notes)
         locator = steps.locator(index, metastore, rng, metrics)
         ahead = replays and read_ahead(locator, reader, self._cache, replays, clock)
         delivery = steps.delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent, ahead, damage)
-        self._sessions = sessions = FetchSessions(
-            clock, rng, metrics, partitions_max=settings.fetch_session_max_partitions
-        )
+        most = settings.fetch_session_max_partitions
+        self._sessions = sessions = FetchSessions(clock, rng, metrics, partitions_max=most)
         rendered = None if rendered_logs is None else rendered_topics(rendered_logs, store, view, clock)
         self._fetch = FetchHandler(
             *(view, sessions, locator, delivery, waiters, clock),
@@ -266,6 +262,12 @@ class FetchService:
 
 def _partition_keys(commits: Sequence[FileCommit]) -> Iterable[int]:
     return (batch.partition_key for commit in commits for batch in commit.batches)
+
+
+def _seeking(store: ObjectStore, reader: RangeReader, clock: Clock, notes: DamageNotes | None) -> tuple[Damage, Seeker]:
+    index = FileIndex(store)
+    damage = Damage(store, reader, index, clock, notes)
+    return damage, Seeker(reader, ResumeHints(), index, damage)
 
 
 def _replays(store: ObjectStore, settings: Settings, metrics: FetchMetrics) -> ChunkCache | None:

@@ -43,6 +43,7 @@ from headrace.storage.segment.writer import SegmentWriter
 
 KIND = "mend-damage"
 LEASE_MS = 600_000
+LEASE_ATTEMPTS, LEASE_PAUSE_S = 20, 0.2
 
 
 class MendingApi(CompactionApi, SegmentApi, DamageApi, JobApi, ReadApi, FileReports, Protocol):
@@ -113,7 +114,7 @@ class Mending:
         if look.lost and not skips:
             raise InvalidError(f"no sound copy was found: offsets={look.lost[0].piece.base_offset}")
         file = mended_file(look, name)
-        token = await self._lease(look.extent)
+        token = await self._lease()
         level, born_ms = max(look.level, 1), (await self._api.file_totals()).wall_ms
         stored_file = await Uploads(self._api, self._store, self._rng).store(token, file, level=level, born_ms=born_ms)
         swapper = Swapper(self._api, self._shards, self._clock, self._rng)
@@ -145,15 +146,18 @@ class Mending:
                 return FoundPiece(wanted.piece, found, f"file {source.file_id}")
         return FoundPiece(wanted.piece, [])
 
-    async def _lease(self, extent: Extent) -> JobToken:
-        """Lease a job of a kind that no other process asks for."""
-        kind = f"{KIND} {uuid.UUID(int=self._rng.getrandbits(128), version=4)}"
-        key = f"{extent.file_id} {extent.position}"
-        await self._api.enqueue_jobs([NewJob(kind, key, max_attempts=1)])
-        job = await self._api.claim_job("headrace damage", [kind], LEASE_MS)
-        if job is None:
-            raise UnavailableError(f"no lease for the replacement of an extent: kind={kind}")
-        return job.token
+    async def _lease(self) -> JobToken:
+        """Add a job and lease it. One that another run of the command added is given back to it."""
+        key = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+        await self._api.enqueue_jobs([NewJob(KIND, key, max_attempts=1)])
+        for _ in range(LEASE_ATTEMPTS):
+            job = await self._api.claim_job("headrace damage", [KIND], LEASE_MS)
+            if job is not None and job.key == key:
+                return job.token
+            if job is not None:
+                await self._api.release_job(job.token)
+            await self._clock.sleep(LEASE_PAUSE_S)
+        raise UnavailableError(f"no lease for the replacement of an extent: other runs have theirs: kind={KIND}")
 
 
 def mended_file(look: ExtentLook, name: PartitionName) -> MergedFile:

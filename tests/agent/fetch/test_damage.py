@@ -93,7 +93,7 @@ async def test_a_reader_that_stays_at_damage_costs_no_requests(world: World) -> 
     assert (len(world.store.gets), world.metastore.asked["find_extents"]) == (gets, asked)
 
 
-async def test_an_answer_with_nothing_but_damage_waits_a_little(world: World) -> None:
+async def test_an_answer_with_damage_alone_waits_a_little(world: World) -> None:
     key, file_id, size = await write(world)
     await flip(world, file_id, BODY_START + size + 80)
     await world.fetch({key: 3})
