@@ -109,14 +109,13 @@ class FetchService:
             self.zone_cache = self._make_zone_cache(zone_secret, settings, clock, traffic, metrics, registry)
         shared = None if self.zone_cache is None else self.zone_cache.shared
         self._replays = replays = _replays(store, settings, metrics)
-        turns = ReadTurns(uploading)
+        turns, most = ReadTurns(uploading), settings.fetch_session_max_partitions
         self._reader = reader = RangeReader(store, self._cache, index.live_end, metrics, shared, replays, turns)
         self._damage_notes = note_damage and DamageNotes(note_damage, clock)
         damage, seeker = _seeking(store, reader, clock, self._damage_notes)
         locator = steps.locator(index, metastore, rng, metrics)
         ahead = replays and read_ahead(locator, reader, self._cache, replays, clock)
         delivery = steps.delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent, ahead, damage)
-        most = settings.fetch_session_max_partitions
         self._sessions = sessions = FetchSessions(clock, rng, metrics, partitions_max=most)
         rendered = None if rendered_logs is None else rendered_topics(rendered_logs, store, view, clock)
         self._fetch = FetchHandler(
