@@ -49,6 +49,8 @@ FILES_MAX = 64
 A client that times out before its answer asks for the same again, and without end if that takes as long.
 """
 
+EXAMINED_MAX = 2
+"""Extents that are examined for one response, which waits for it; the others' readers ask again."""
 LEAST_PART = 8
 """Least part of a further extent that is read, an eighth of the limit: a batch may well not fit, and to
 read a fragment costs as much as to read a long run.
@@ -134,7 +136,8 @@ class Delivery:
                 del outcomes[partition.number]
             partitions = [PartitionRead(i, query, lookups[i]) for i, query, _ in lost if lookups[i].extents]
             outcomes |= await self._once_more(partitions, outcomes, max_bytes, committed=committed)
-            damaged = [each for each in partitions if await self._is_damaged(each, outcomes.get(each.number))]
+            suspects = [each for each in partitions if is_suspect(outcomes.get(each.number))][:EXAMINED_MAX]
+            damaged = [each for each in suspects if await self._is_damaged(each)]
             outcomes |= await self._once_more(damaged, outcomes, max_bytes, committed=committed)
         self._report(queries, outcomes)
         if self._ahead is not None and partitions:
@@ -159,11 +162,11 @@ class Delivery:
         left = max_bytes - sum(batches.size_bytes for batches in outcomes.values() if isinstance(batches, Batches))
         return await self._attempt(partitions, left, at_least_one=left == max_bytes, committed=committed)
 
-    async def _is_damaged(self, partition: PartitionRead, outcome: DeliveryOutcome | None) -> bool:
+    async def _is_damaged(self, partition: PartitionRead) -> bool:
         """Return whether the bucket has damage where this partition could not be read, so that it is known from now
         on. If that is not clear yet, the outcome stays: the client asks again.
         """
-        if self._damage is None or not is_suspect(outcome):
+        if self._damage is None:
             return False
         try:
             return await self._damage.find(partition.lookup.extents[0])

@@ -78,6 +78,8 @@ class Damage:
 
     def at(self, extent: Extent, offset: int) -> DamagedOffsetsError | None:
         """Return the error of a read at this offset, if it is known; no I/O."""
+        if not self._known:  # as nearly always: this is asked for each partition of a fetch
+            return None
         piece = self.next(extent, offset)
         return None if piece is None or offset < piece.base_offset else DamagedOffsetsError(extent, piece)
 
@@ -94,10 +96,12 @@ class Damage:
         """Read the extent past all caches until it is known whether it is damaged.
 
         False for sound bytes: then caches or transfers were bad. UnavailableError if the reads differ from each other,
-        and what the store raises.
+        or another extent is being examined: no reader waits for more than one. And what the store raises.
         """
+        if self._turn.locked():
+            raise UnavailableError("another extent is being examined")
         async with self._turn:
-            if self._pieces(extent):  # another reader was first
+            if self._pieces(extent):  # another reader found it
                 return True
             self._reader.forget(extent.file_id)
             found = await self._found(extent)

@@ -107,6 +107,19 @@ async def test_an_answer_with_damage_alone_waits_a_little(world: World) -> None:
     assert world.clock.monotonic() == began
 
 
+async def test_a_response_waits_for_few_examinations(world: World) -> None:
+    places = [await write(world, f"t{number}") for number in range(4)]
+    for _, file_id, size in places:
+        await flip(world, file_id, BODY_START + size + 80)
+    asked = {key: 3 for key, _, _ in places}
+
+    first, second = await world.fetch(asked), await world.fetch(asked)
+
+    codes = sorted(first.code(key) for key in asked)
+    assert codes == [ErrorCode.corrupt_message] * 2 + [ErrorCode.kafka_storage_error] * 2
+    assert {second.code(key) for key in asked} == {ErrorCode.corrupt_message}
+
+
 async def test_a_restored_object_is_read_again(world: World) -> None:
     key, file_id, size = await write(world)
     await flip(world, file_id, BODY_START + size + 80)
