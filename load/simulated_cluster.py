@@ -173,7 +173,7 @@ class SimulatedCluster:
 
     async def audit(self) -> Audit:
         """Every byte looked at. RuntimeError when something is wrong."""
-        reads = VerifiedReads(self.store, self._clock, random.Random(1))
+        reads = VerifiedReads(self.store, self._clock, self._rng)
         found = await audit(self.metastore, reads, deep=True, on_progress=lambda *_: None)
         if found.violation_count:
             raise RuntimeError(f"the audit found {found.violations[:3]}")

@@ -10,8 +10,8 @@ Fault model, per window of time:
   alter      in half of the chunks of S3's answers to ranged GETs, some bytes of the body are others
 and at once:
   reset      every connection is reset (RST)
-Invariant: bytes that arrive are the sender's, in order; they are corrupted by `alter` alone, which stands for what is
-between a store's disk and its socket: TCP has checksums.
+Invariant: bytes that arrive are the sender's, in order. Only `alter` corrupts them, as a fault between a store's disk and
+its socket does: TCP has checksums.
 New connections are refused while there is no target.
 """
 

@@ -106,7 +106,7 @@ class CompactionApi(Protocol):
         """Return up to `limit` of the oldest live files of each level but the last, and of the
         last those after `scan_from`.
 
-        Files that hold nothing but what was damaged lately are left out (metastore/api/damage.py). O(limit).
+        Files with damaged extents only are left out (metastore/api/damage.py). O(limit).
         """
 
     async def unfinished_payloads(self, *kinds: str) -> list[list[bytes]]:

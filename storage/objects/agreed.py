@@ -1,4 +1,4 @@
-"""Reads small objects whose format has no checksum, so that a bad transfer is not taken for what they say.
+"""Reads small objects of a format without a checksum, so that a bad transfer is not taken for what they say.
 
 Place: under those who read such an object and write on what it says: records of the bucket that are joined, taken over
 or replayed (metastore/recorded_objects.py, metastore/life/), plans that are continued.

@@ -7,7 +7,7 @@
 
 Place: under every path that writes what it read (verified.py has the check of batches); a caller that has read several
 extents at once gives the bytes of that read as the first one.
-Invariant: what failed its check is never returned. One sound read is enough, whatever the others were; reads that
+Invariant: what failed its check is never returned. One sound read is enough, after any number of others; reads that
 differ say nothing about the bucket. Pauses grow, and together they take at most PAUSES_MAX_S for one VerifiedReads, so
 that a file that is damaged all over does not hold a job for hours.
 """
@@ -45,7 +45,7 @@ LINES = 5
 """Log lines per minute about failed checks."""
 
 
-class Verdict(enum.Enum):
+class ReadVerdict(enum.Enum):
     """What follows from failed reads."""
 
     AGAIN = enum.auto()
@@ -53,11 +53,11 @@ class Verdict(enum.Enum):
     BAD_TRANSFER = enum.auto()
 
 
-def judge(digests: Sequence[bytes]) -> Verdict:
+def judge(digests: Sequence[bytes]) -> ReadVerdict:
     """Decide after failed reads, from the digests of what each returned, in order. Pure."""
     if len(digests) >= SAME_READS and len(set(digests[-SAME_READS:])) == 1:
-        return Verdict.DAMAGED
-    return Verdict.BAD_TRANSFER if len(digests) >= READS_MAX else Verdict.AGAIN
+        return ReadVerdict.DAMAGED
+    return ReadVerdict.BAD_TRANSFER if len(digests) >= READS_MAX else ReadVerdict.AGAIN
 
 
 class VerifiedReads:
@@ -136,9 +136,9 @@ class VerifiedReads:
             self._on_failed()
             self._note(place, len(digests), wrong)
             verdict = judge(digests)
-            if verdict is Verdict.DAMAGED:
+            if verdict is ReadVerdict.DAMAGED:
                 raise DamagedError(f"stored bytes are damaged: {place} reads={len(digests)} error={wrong}") from wrong
-            if verdict is Verdict.BAD_TRANSFER:
+            if verdict is ReadVerdict.BAD_TRANSFER:
                 raise BadTransferError(f"each read was altered: {place} reads={len(digests)} error={wrong}") from wrong
             await self._pause(len(digests))
 

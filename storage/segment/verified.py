@@ -1,4 +1,4 @@
-"""Stored batches whose bytes were checked: the only form in which code that writes gets what it read.
+"""Stored batches with checked bytes: the only form in which code that writes gets what it read.
 
 Place: above reader.py's framing; rereading.py reads until the check succeeds. Merges, passes of cleaning by key,
 tables, exports and put-back take SoundBatch, so an unverified batch is a type error there.
@@ -18,7 +18,7 @@ from headrace.storage.records.patch import patch_offset
 from headrace.storage.segment.reader import walk_batches
 
 NO_EPOCH = -1
-"""The leader epoch of batches whose readers do not ask for it."""
+"""The leader epoch of batches for readers that do not ask for it."""
 
 
 class StoredExtent(Protocol):
@@ -38,7 +38,7 @@ class StoredExtent(Protocol):
 
 @final
 class SoundBatch:
-    """A complete batch with a correct CRC, its real offset and its leader epoch, in bytes that nobody changes."""
+    """A complete batch with a correct CRC, its real offset and its leader epoch, in bytes that do not change."""
 
     __slots__ = ("data", "header")
 

@@ -1,4 +1,4 @@
-"""Whatever a store does to the bytes that it returns: what is written is what is in the bucket, or nothing.
+"""A store may alter the bytes that it returns: what is written is what is in the bucket, or nothing.
 
 Fault model: tests/storage/altered_reads.py, at rates up to three of four reads, on every path that writes what it read:
 merges of both levels, here and in a task of Spark; a pass of cleaning by key, by its tasks on Spark (the local worker
@@ -37,7 +37,7 @@ from headrace.storage.records.codec import Record, decode_records, encode_batch
 from headrace.storage.records.header import read_header
 from headrace.storage.segment import rereading, verified
 from headrace.storage.segment.reader import verify_segment, walk_batches
-from headrace.storage.segment.rereading import Verdict, VerifiedReads
+from headrace.storage.segment.rereading import ReadVerdict, VerifiedReads
 from headrace.storage.segment.writer import SegmentWriter
 from tests.planted import PlantedBugs, Report, Trial
 from tests.storage.altered_reads import AlteringStore, InstantClock
@@ -246,7 +246,7 @@ PATHS = (merges_of_a_worker, merges_of_a_task, passes_on_spark, rows_of_a_scan, 
 
 @pytest.fixture(autouse=True)
 def stores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks of Spark open the bucket of the story under way, and nobody waits."""
+    """Tasks of Spark open the bucket of the story under way, without pauses."""
     current: list[Bucket] = []
     made = Bucket.__init__
 
@@ -284,7 +284,7 @@ def _unchecked(batch: memoryview) -> int:
 
 
 async def _accept_the_second(self: VerifiedReads, key: str, byte_range: Any, check: Any, *more: Any) -> Any:
-    """What was read twice counts, whatever it is."""
+    """What was read twice counts, also if it is wrong."""
     reads = 0
 
     def lenient(data: memoryview) -> Any:
@@ -298,8 +298,8 @@ async def _accept_the_second(self: VerifiedReads, key: str, byte_range: Any, che
     return await _read(self, key, byte_range, lenient, *more)
 
 
-def _hasty(digests: Any) -> Verdict:
-    return Verdict.DAMAGED if len(digests) > 1 else Verdict.AGAIN
+def _hasty(digests: Any) -> ReadVerdict:
+    return ReadVerdict.DAMAGED if len(digests) > 1 else ReadVerdict.AGAIN
 
 
 _read = VerifiedReads.read

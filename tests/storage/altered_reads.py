@@ -1,6 +1,6 @@
 """A store that alters what it returns, and reads that do not wait for it.
 
-Fault model: the bucket is sound; at a rate, or when a test says so, one or several bytes of a GET's answer are others,
+Fault model: the bucket is sound; at a rate, or when a test says so, one or several bytes of what a GET returns are others,
 or its end is missing. Any number of GETs in a row may be struck, the same one again in another way. Seeded.
 """
 
@@ -19,7 +19,7 @@ Alter = Callable[[str, ByteRange | None, bytes], bytes]
 
 
 class InstantClock(SystemClock):
-    """The machine's clock; nobody waits."""
+    """The machine's clock, without waiting."""
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)

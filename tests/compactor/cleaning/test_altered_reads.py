@@ -1,4 +1,4 @@
-"""Cleaning by key over a store that alters bytes, and beside damage that is in the bucket.
+"""Cleaning by key over a store that alters bytes, and with damage that is in the bucket.
 
 Fault model: tests/storage/altered_reads.py; bytes of a stored object that are changed in the bucket itself.
 """

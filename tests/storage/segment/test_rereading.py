@@ -15,7 +15,7 @@ from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange
 from headrace.storage.segment import rereading
 from headrace.storage.segment.format import Footer
-from headrace.storage.segment.rereading import PAUSES_MAX_S, READS_MAX, SAME_READS, Verdict, VerifiedReads, judge
+from headrace.storage.segment.rereading import PAUSES_MAX_S, READS_MAX, SAME_READS, ReadVerdict, VerifiedReads, judge
 from headrace.storage.segment.verified import SoundBatch, sound_batches
 from tests.storage.altered_reads import AlteringStore, InstantClock, flipped, reads_of
 from tests.storage.batches import plain_batch
@@ -41,16 +41,16 @@ A_FILE, _ = lay_out([Placed(uuid.UUID(int=2), number, plain_batch(2)) for number
 @pytest.mark.parametrize(
     ("reads", "verdict"),
     [
-        ("a", Verdict.AGAIN),
-        ("aa", Verdict.AGAIN),
-        ("aaa", Verdict.DAMAGED),
-        ("aba", Verdict.AGAIN),
-        ("abbb", Verdict.DAMAGED),
-        ("aabaa", Verdict.BAD_TRANSFER),
-        ("abcde", Verdict.BAD_TRANSFER),
+        ("a", ReadVerdict.AGAIN),
+        ("aa", ReadVerdict.AGAIN),
+        ("aaa", ReadVerdict.DAMAGED),
+        ("aba", ReadVerdict.AGAIN),
+        ("abbb", ReadVerdict.DAMAGED),
+        ("aabaa", ReadVerdict.BAD_TRANSFER),
+        ("abcde", ReadVerdict.BAD_TRANSFER),
     ],
 )
-def test_equal_reads_in_a_row_are_damage(reads: str, verdict: Verdict) -> None:
+def test_equal_reads_in_a_row_are_damage(reads: str, verdict: ReadVerdict) -> None:
     assert judge([read.encode() for read in reads]) is verdict
 
 
