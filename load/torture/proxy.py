@@ -10,9 +10,8 @@ Fault model, per window of time:
   alter      in half of the chunks of S3's answers to ranged GETs, some bytes of the body are others
 and at once:
   reset      every connection is reset (RST)
-Invariant: bytes that arrive are the sender's, in order. Only `alter` corrupts them, as a fault between a store's disk and
-its socket does: TCP has checksums.
-New connections are refused while there is no target.
+Invariant: bytes that arrive are the sender's, in order. Only `alter` corrupts them, as a fault between a store's disk
+and its socket does: TCP has checksums. New connections are refused while there is no target.
 """
 
 from __future__ import annotations

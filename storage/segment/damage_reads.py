@@ -17,7 +17,7 @@ from headrace.storage.records.header import batch_crc
 from headrace.storage.segment.damage import BatchMark, BatchRun, Piece, damaged, pieces
 from headrace.storage.segment.format import PartitionEntry
 from headrace.storage.segment.reader import load_footer, walk_batches
-from headrace.storage.segment.rereading import Verdict, digest, judge
+from headrace.storage.segment.rereading import ReadVerdict, digest, judge
 
 PAUSE_S = 0.2
 """Before each further read. Clients wait."""
@@ -48,9 +48,9 @@ async def examine(
                 return Examined(found, body)
         digests.append(digest(body))
         verdict = judge(digests)
-        if verdict is Verdict.DAMAGED and len(body) == run.length:
+        if verdict is ReadVerdict.DAMAGED and len(body) == run.length:
             return Examined(found, body)
-        if verdict is not Verdict.AGAIN:
+        if verdict is not ReadVerdict.AGAIN:
             place = f"key={key} position={run.position} length={run.length}"
             raise BadTransferError(f"reads differ from each other, or are short: {place}")
         await sleep(PAUSE_S)

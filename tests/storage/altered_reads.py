@@ -1,7 +1,7 @@
 """A store that alters what it returns, and reads that do not wait for it.
 
-Fault model: the bucket is sound; at a rate, or when a test says so, one or several bytes of what a GET returns are others,
-or its end is missing. Any number of GETs in a row may be struck, the same one again in another way. Seeded.
+Fault model: the bucket is sound; at a rate, or when a test says so, one or several bytes of what a GET returns are
+others, or its end is missing. Any number of GETs in a row may be struck, the same one again in another way. Seeded.
 """
 
 from __future__ import annotations
