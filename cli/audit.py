@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.damage.commands import ways_past
 from headrace.cli.lost_shares import lost_share_lines, lost_shares_as_dict
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.progress_bar import ProgressBar
@@ -128,11 +129,26 @@ async def _run(settings: Settings, args: argparse.Namespace) -> int:
         )
         bar.close()
         stopped = await deletion_state(metastore, store, resume=args.resume_janitor)
-        _print(_as_dict(found) | {"janitor_stopped": stopped} if args.json else _audit_lines(found, stopped))
+        ways = await _ways_past(metastore, found)
+        as_dict = _as_dict(found) | {"janitor_stopped": stopped, "commands": ways}
+        _print(as_dict if args.json else chain(_audit_lines(found, stopped), ways))
         return 1 if found.violation_count else 0
     finally:
         await metastore.close()
         await store.close()
+
+
+async def _ways_past(metastore: PostgresMetastore, found: Audit) -> list[str]:
+    """A line for each place that is damaged, with the commands that go past it."""
+    if not found.damaged:
+        return []
+    names = {topic_id: topic.name for topic_id, topic in (await load_image(metastore)).topics_by_id.items()}
+    return [
+        f"damaged: {names[one.name.topic_id]}:{one.name.partition_index} offsets={one.first_offset}-{one.last_offset}"
+        f" file={one.file_id}\n  {ways_past(names[one.name.topic_id], one.name.partition_index, one.first_offset)}"
+        for one in found.damaged
+        if one.name is not None and one.name.topic_id in names
+    ]
 
 
 async def _lost(metastore: PostgresMetastore, reads: VerifiedReads, args: argparse.Namespace, bar: ProgressBar) -> int:

@@ -23,7 +23,7 @@ class PartitionAsk(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Returned(msgspec.Struct, frozen=True, array_like=True):
-    """Acquired records that the agent did not send. `is_done`: they are of an aborted transaction."""
+    """Acquired records that the agent did not send. `is_done`: they are of an aborted transaction, or damaged."""
 
     key: int
     first: int

@@ -184,6 +184,7 @@ class RequestPaths:
             steps=base.fetch_steps,
             supervisor=base.supervisor,
             uploading=lambda: self.produce.is_uploading,
+            note_damage=base.metastore.note_damage,
         )
 
     def _compose_produce(self) -> ProducePipeline:

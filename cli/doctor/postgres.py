@@ -13,12 +13,16 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from headrace.cli.damage.commands import ways_past
 from headrace.cli.doctor.findings import Area, Finding, Level
+from headrace.cli.times import iso_time
 from headrace.config.addresses import address_text
 from headrace.config.settings import Settings
+from headrace.metastore.api.damage import ListedDamage
 from headrace.metastore.api.standbys import END_THE_WAIT
 from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.bulk.bulk import oldest_bulk_write
+from headrace.metastore.postgres.damage.damage import list_damage
 from headrace.metastore.postgres.diagnosis.diagnosis import (
     LeftAside,
     LockedTable,
@@ -48,6 +52,7 @@ DEAD_ROWS_WARN = 100_000
 WAL_KEPT_WARN_BYTES = 10 * 1024**3
 AGE_WARN, AGE_BAD = 1_000_000_000, 1_800_000_000
 """Postgres refuses writes near 2,147,000,000."""
+DAMAGE_SHOWN = 20
 ROUND_TRIP_WARN_MS = 5.0
 """A commit is some round trips long."""
 
@@ -79,6 +84,7 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         tables = await table_states(pool)
         schema = await asyncio.to_thread(_schema, settings.metastore_url)
         aside = await left_aside(pool) if schema.level is Level.OK else []
+        damaged, damaged_count = await list_damage(pool, DAMAGE_SHOWN) if schema.level is Level.OK else ([], 0)
         waits_s = await oldest_bulk_write(pool) if schema.level is Level.OK else 0.0
         refusal = await _why_not_spilled(pool)
     except HeadraceError as error:
@@ -94,6 +100,7 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         *judge_tables(tables),
         schema,
         *judge_left_aside(aside),
+        *judge_damage(damaged, damaged_count),
         *judge_bulk_writes(waits_s),
     ]
 
@@ -249,6 +256,20 @@ def judge_left_aside(found: Sequence[LeftAside]) -> Iterator[Finding]:
         yield AREA.bad("compaction", f"{what}: {why}", "look into the worker's log and run headrace audit")
     if not found:
         yield AREA.ok("compaction", "every file could be merged, and every compacted partition cleaned")
+
+
+def judge_damage(damaged: Sequence[ListedDamage], count: int) -> Iterator[Finding]:
+    """One line for each extent that the bucket has damaged, with the commands that go past it."""
+    for one in damaged:
+        found = (
+            f"{one.topic}:{one.partition_index} offsets={one.first_offset}-{one.last_offset} cannot be read:"
+            f" {one.kind.name.lower()} file={one.extent.file_id} since={iso_time(one.found_ms)} {one.why}"
+        )
+        yield AREA.bad("damage", found, ways_past(one.topic, one.partition_index, one.first_offset))
+    if count > len(damaged):
+        yield AREA.bad("damage", f"{count - len(damaged)} more damaged extents", "headrace damage list")
+    if not count:
+        yield AREA.ok("damage", "no agent and no worker found damaged bytes in the bucket")
 
 
 def judge_bulk_writes(waits_s: float) -> Iterator[Finding]:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from headrace.storage.segment.damage import BatchRun
+
 EXTENTS_PER_CALL = 4_000
 """About how many extents one call of find_extents returns: enough for a response, and found in 0.1 s."""
 ALL_BYTES = 1 << 62
@@ -33,6 +35,11 @@ class Extent(NamedTuple):
     length: int
     leader_epoch: int
     max_timestamp: int
+
+
+def run_of(extent: Extent) -> BatchRun:
+    """Return where its batches are, and their offsets."""
+    return BatchRun(extent.position, extent.length, extent.base_offset, extent.last_offset)
 
 
 class ExtentQuery(NamedTuple):

@@ -132,7 +132,7 @@ class VerifiedReads:
                 return await asyncio.to_thread(check, memoryview(body))
             except CorruptError as error:
                 wrong = error
-            digests.append(_digest(body))
+            digests.append(digest(body))
             self._on_failed()
             self._note(place, len(digests), wrong)
             verdict = judge(digests)
@@ -159,8 +159,8 @@ class VerifiedReads:
             logger.warning("bytes failed their check: %s reads=%d left_out=%d error=%s", place, reads, left_out, error)
 
 
-def _digest(body: bytes | memoryview | CorruptError) -> bytes:
-    """Of the bytes; of a read that the store itself refused as short or altered, of what it says."""
+def digest(body: bytes | memoryview | CorruptError) -> bytes:
+    """Return that of the bytes; of a read that the store itself refused as short or altered, that of what it says."""
     if isinstance(body, CorruptError):
         return b"refused " + str(body).encode()
     return blake2b(body, digest_size=32).digest()

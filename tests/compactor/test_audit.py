@@ -128,7 +128,7 @@ def _flipped(at: int) -> Callable[[bytes], bytes]:
     ("change", "shallow", "deep"),
     [
         (_flipped(-40), [Kind.UNSOUND], [Kind.UNSOUND]),  # the footer
-        (_flipped(120), [], [Kind.UNSOUND]),  # a batch
+        (_flipped(120), [], [Kind.DAMAGED]),  # a batch
         (lambda body: body[:-10], [Kind.UNSOUND], [Kind.UNSOUND]),
         (lambda body: body + b"more", [], [Kind.UNSOUND]),  # every byte that is named is there
         (lambda body: b"", [Kind.UNSOUND], [Kind.UNSOUND]),

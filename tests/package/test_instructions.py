@@ -27,6 +27,7 @@ NOT_RUN = {
     **dict.fromkeys(("headrace planners", "psql"), "another role of the database"),
     "headrace doctor --m": "its findings are about this machine",
     "headrace audit --": "a promoted or lost metastore",
+    **dict.fromkeys(("headrace damage r", "headrace damage s"), "damage in the bucket"),
     "headrace topics alter orders --": "records that move for minutes",
     "headrace cluster unregister": "an agent that is gone",
     **dict.fromkeys(("headrace groups d", "headrace groups r"), "a group with members"),

@@ -4,7 +4,8 @@ Place: asked by seek.py before it walks an extent. A reader that enters an exten
 searches a timestamp in it, reads the footer (usually one HEAD and one GET) and one index interval instead of
 everything before its record.
 Invariant: an answer is a batch boundary of the extent with its real offset, at or before the wanted batch. The
-footer is covered by its own checksum. Without a usable footer there is no answer, and the reader walks.
+footer is covered by its own checksum, and records that are counted by those of their batches. Without a usable footer
+there is no answer, and the reader walks.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.agent.fetch.files.walk import BatchStart
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import Extent, run_of
 from headrace.storage.errors import HeadraceError
 from headrace.storage.file_id import object_key
-from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.damage import BatchMark
+from headrace.storage.segment.damage_reads import records_before, run_marks
 from headrace.storage.segment.format import PartitionEntry
-from headrace.storage.segment.reader import load_footer, start_at_record, start_at_timestamp, walk_batches
+from headrace.storage.segment.reader import load_footer, start_at_record, start_at_timestamp
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +58,13 @@ class FileIndex:
         """A batch boundary of which every record before it is older than `timestamp`; None as above."""
         return await self._start(extent, lambda i: start_at_timestamp(i.entry, timestamp))
 
+    async def marks(self, extent: Extent) -> list[BatchMark]:
+        """The batch boundaries inside the extent that the footer names; none without a usable footer."""
+        index = await self._index_of(extent)
+        if index is None:
+            return []
+        return run_marks(index.entry, index.records_before, run_of(extent))
+
     async def _start(self, extent: Extent, find: Callable[[ExtentIndex], tuple[int, int]]) -> BatchStart | None:
         if extent.length < WORTHWHILE_BYTES:
             return None
@@ -85,17 +95,5 @@ class FileIndex:
         footer = await load_footer(self._store, key, (await self._store.head(key)).size)
         for entry in footer.partitions:
             if entry.position <= extent.position < entry.position + entry.length:
-                return ExtentIndex(entry, await self._records_before(key, entry, extent.position))
+                return ExtentIndex(entry, await records_before(self._store, key, entry, extent.position))
         return None
-
-    async def _records_before(self, key: str, entry: PartitionEntry, position: int) -> int:
-        """The partition's records in the file before `position`; reads at most one index interval to count them."""
-        records, start = 0, entry.position
-        for mark in entry.index_entries:
-            if mark.position > position:
-                break
-            records, start = mark.record_position, mark.position
-        if start < position:
-            body = await self._store.get(key, ByteRange(start, position - start))
-            records += sum(header.last_offset_delta + 1 for _, header in walk_batches(body))
-        return records

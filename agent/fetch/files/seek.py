@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headrace.agent.fetch.files.damage import Damage
 from headrace.agent.fetch.files.file_index import FileIndex
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.files.resume import ResumeHints
@@ -21,12 +22,16 @@ WINDOW_BYTES = 1024 * 1024
 
 
 class Seeker:
-    """Searches extents; remembers its results in `hints`. `index` shortens the walk through large extents."""
+    """Searches extents; remembers its results in `hints`.
 
-    def __init__(self, reader: RangeReader, hints: ResumeHints, index: FileIndex) -> None:
+    `index` shortens the walk through large extents, `damage` lets it begin behind damaged batches.
+    """
+
+    def __init__(self, reader: RangeReader, hints: ResumeHints, index: FileIndex, damage: Damage | None = None) -> None:
         self._reader = reader
         self._hints = hints
         self._index = index
+        self._damage = damage
 
     def known_start(self, extent: Extent, offset: int) -> BatchStart | None:
         """The start of the batch that contains `offset`, if it is known without reading.
@@ -43,7 +48,8 @@ class Seeker:
         """The same by reading; or the error of the read."""
         try:
             near = None if recent else await self._index.before_offset(extent, offset)
-            begin = start_of(extent) if near is None else near
+            behind = None if self._damage is None else self._damage.floor(extent, offset)
+            begin = max(start for start in (start_of(extent), near, behind) if start is not None)
             found = await self.first_batch(extent, lambda b: offset < b.next_offset, begin, recent=recent)
         except HeadraceError as error:
             return error

@@ -3,8 +3,9 @@
 Place: after the owner's turn, on the read path of ordinary fetches: locate -> read -> assemble.
 Invariant: what is said to be acquired is covered by the batches that are sent, up to its last offset: a client takes an
 acquired offset without a record for a gap, and it would be lost. The rest is given back, and no record of an aborted
-transaction is sent to a group that reads committed ones. Whole batches are sent: they may have other members' records,
-which the client skips.
+transaction is sent to a group that reads committed ones. Records that the bucket has damaged are done, with an error,
+as Kafka's client rejects a corrupt batch: the group goes on behind them. Whole batches are sent: they may have other
+members' records, which the client skips.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, largest_reply
 from headrace.agent.fetch.files.assemble import Batches
+from headrace.agent.fetch.files.damage import DamagedOffsetsError
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.peers.share_turns import Returned
 from headrace.metastore.api.read import AbortedRange, ExtentQuery
-from headrace.protocol.errors import READ_FAILED
+from headrace.protocol.errors import READ_DAMAGED, READ_FAILED
 from headrace.storage.records.header import HEADER_BYTES, read_header
 from headrace.storage.records.patch import PATCHED_BYTES
 
@@ -112,6 +114,11 @@ def _part(
         part.records, gone = _without_aborted(outcome.buffers, aborted)
         for first, last in gone:
             part.returned += [Returned(key, *both, True) for both in _common(acquired, first, last)]
+    elif isinstance(outcome, DamagedOffsetsError):
+        part.error = READ_DAMAGED
+        covered = outcome.last_offset + 1
+        damaged = _common(acquired, outcome.first_offset, outcome.last_offset)
+        part.returned += [Returned(key, *both, True) for both in damaged]
     elif lookup.status is not LookupStatus.OUT_OF_RANGE:
         part.error = READ_FAILED
     if part.error == ErrorCode.unknown_topic_or_partition:
