@@ -31,6 +31,7 @@ from headrace.storage.cluster_properties import read_cluster_id
 from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.rereading import VerifiedReads
 
 DESCRIPTION = """\
 After the files of a cluster were moved, copied or restored to another bucket or prefix, or its address
@@ -93,7 +94,8 @@ async def adopt(metastore: PostgresMetastore, store: ObjectStore, settings: Sett
     await require_unused(store, SystemClock())  # also by agents on another database, which this one is a copy of
     bar = ProgressBar()
     delay_ms = (await read_settings(metastore, settings)).file_delete_delay_ms
-    found = await audit(metastore, store, deep=False, delete_delay_ms=delay_ms, on_progress=bar)
+    reads = VerifiedReads(store, SystemClock(), random.Random())
+    found = await audit(metastore, reads, deep=False, delete_delay_ms=delay_ms, on_progress=bar)
     bar.close()
     lost = report(found)
     if lost and not force:

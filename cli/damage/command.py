@@ -22,9 +22,9 @@ from headrace.cli.tables import add_yes, show
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.life.following import FollowedLife
+from headrace.metastore.life.own_bucket import require_bucket
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
-from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
 
@@ -113,7 +113,7 @@ async def _opened(settings: Settings) -> AsyncIterator[Opened]:
     try:
         metastore = await PostgresMetastore.open(settings.metastore_url, settings)
         try:
-            await require_formatted(store, metastore.cluster_id)
+            await require_bucket(metastore, store, settings.bucket)
             await FollowedLife(metastore, store, clock, rng).require_current()
             yield Opened(metastore, store)
         finally:
