@@ -22,10 +22,9 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from headrace.metastore.api.read import Extent, ExtentQuery, PartitionExtents
+from headrace.metastore.api.read import DataExtent, ExtentQuery, PartitionExtents, is_in_file
 from headrace.metastore.life.forgotten import OffsetRange
 from headrace.metastore.log.image import TopicImage
-from headrace.metastore.transactions.markers import marker_of
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange, ObjectStore
@@ -190,12 +189,12 @@ async def _read_log(api: ExtentApi, store: ObjectStore, key: int, offset: int, k
         if not answer.extents:
             return
         for extent in answer.extents:
-            if marker_of(extent.file_id) is None:
+            if is_in_file(extent):
                 await _read_extent(store, extent, known)
         offset = answer.extents[-1].last_offset + 1
 
 
-async def _read_extent(store: ObjectStore, extent: Extent, known: SentAgain) -> None:
+async def _read_extent(store: ObjectStore, extent: DataExtent, known: SentAgain) -> None:
     body = memoryview(await store.get(object_key(extent.file_id), ByteRange(extent.position, extent.length)))
     for position, header in walk_batches(body):
         known.add(extent.partition_key, header, body[position : position + header.size])

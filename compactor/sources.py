@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import DataExtent
 from headrace.storage.errors import CorruptError, HeadraceError, InvalidError, UnavailableError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ByteRange, ObjectStore
@@ -42,7 +42,7 @@ class _Window:
 
     __slots__ = ("end", "left", "read", "start")
 
-    def __init__(self, first: Extent) -> None:
+    def __init__(self, first: DataExtent) -> None:
         self.start = first.position
         self.end = first.position + first.length
         self.left = 1
@@ -53,7 +53,7 @@ class _Window:
 class Sources:
     """The live extents of some files, each requested once."""
 
-    def __init__(self, store: ObjectStore, files: Mapping[uuid.UUID, Sequence[Extent]], read_bytes: int) -> None:
+    def __init__(self, store: ObjectStore, files: Mapping[uuid.UUID, Sequence[DataExtent]], read_bytes: int) -> None:
         window_bytes = min(max(read_bytes // max(len(files), 1), WINDOW_BYTES_MIN), WINDOW_BYTES_MAX)
         self._store = store
         self._windows: dict[tuple[uuid.UUID, int], _Window] = {}
@@ -65,7 +65,7 @@ class Sources:
         self._places = asyncio.Semaphore(PARALLEL_READS)
         self._reads: set[asyncio.Task[bytes]] = set()
 
-    async def batches(self, extent: Extent) -> list[StoredBatch]:
+    async def batches(self, extent: DataExtent) -> list[StoredBatch]:
         """The extent's batches in order. Raises what the store raises, and CorruptError if the bytes do not match."""
         while self._firsts:  # the first reads of all files start together: most files need no other
             file_id, first = self._firsts.pop()
@@ -107,9 +107,9 @@ class Sources:
             return await self._store.get(object_key(file_id), ByteRange(window.start, window.end - window.start))
 
 
-def _windows(extents: Sequence[Extent], window_bytes: int) -> list[tuple[_Window, list[Extent]]]:
+def _windows(extents: Sequence[DataExtent], window_bytes: int) -> list[tuple[_Window, list[DataExtent]]]:
     """Extents, ordered by byte position, grouped by the read that contains them."""
-    windows: list[tuple[_Window, list[Extent]]] = []
+    windows: list[tuple[_Window, list[DataExtent]]] = []
     for extent in extents:
         end = extent.position + extent.length
         if windows:
@@ -123,7 +123,7 @@ def _windows(extents: Sequence[Extent], window_bytes: int) -> list[tuple[_Window
     return windows
 
 
-def _open(extent: Extent, data: memoryview) -> list[StoredBatch]:
+def _open(extent: DataExtent, data: memoryview) -> list[StoredBatch]:
     """Copies. CorruptError unless the bytes are complete batches with exactly the extent's offsets."""
     view = memoryview(bytearray(data))
     offset = extent.base_offset

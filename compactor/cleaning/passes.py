@@ -2,8 +2,8 @@
 
 Place: under job.py and spark/cleaning_tasks.py, which read and judge; what happens to a complete file is theirs too.
 Invariant: an extent of the pass is either written again or left, never both; `Pass.left` names what is live below its
-end if all swaps are done. A pass that cannot read a batch ends there: its complete extents count, the open one does
-not.
+end if all swaps are done. The marker that ends the log is left (docs/decisions/0093). A pass that cannot read a batch ends
+there: its complete extents count, the open one does not.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from headrace.compactor.cleaning.rewrite import CleanRecords, JudgedBatch
-from headrace.compactor.cleaning.transactions import marker_batch
+from headrace.compactor.cleaning.rewrite import CleaningPass, CleanRecords, JudgedBatch
+from headrace.compactor.cleaning.transactions import marker_batch, marker_horizon_ms
 from headrace.compactor.merge import GrowingExtent, GrowingFile, MergeCounts, MergeLimits
 from headrace.compactor.plan import PartitionPlan
 from headrace.compactor.sources import StoredBatch
@@ -36,6 +36,7 @@ class Pass:
     plan: PartitionPlan
     cleaned_offset: int
     end: int
+    kept_offset: int
     left: list[SwapInput] = field(default_factory=list)
     """Extents below `end` that are live if all swaps are done."""
     horizon_ms: int | None = None
@@ -90,8 +91,17 @@ class Output:
         self.relied[plan.partition_key] = cleaned.cleaned_offset
         self.passes[plan.partition_key] = cleaned
 
-    async def add_marker(self, extent: Extent, horizon_ms: int | None) -> None:
-        """The end of a transaction: it stays until `horizon_ms` at least; None: a new extent covers its offset."""
+    async def add_marker(self, extent: Extent, rule: CleaningPass) -> None:
+        """Leave the end of a transaction, or write an extent without it that covers its offset."""
+        if extent.base_offset == rule.kept_offset:
+            await self._leave(extent)
+            return
+        horizon_ms = marker_horizon_ms(
+            extent,
+            cleaned_offset=rule.cleaned_offset,
+            now_ms=rule.now_ms,
+            delete_retention_ms=rule.horizon_ms - rule.now_ms,
+        )
         if horizon_ms is None:
             batch = marker_batch(extent)
             await self.add(extent, [batch], [JudgedBatch(batch, [], 0, None, 0, 0, 0, aborted=1)])
@@ -117,7 +127,7 @@ class Output:
 
     async def _leave(self, extent: Extent) -> None:
         await self.close_run()
-        self._pass.left.append(SwapInput(extent.last_offset, extent.file_id))
+        self._pass.left.append(SwapInput(extent.last_offset, extent.source))
 
     def abandon(self) -> None:
         """The pass ends here. Its complete extents are swapped in, the one that is open is not; no offset moves on."""

@@ -3,8 +3,9 @@ Pure.
 
 Place: under job.py, which reads the batches and writes what comes out; compactor/rewrite.py is the same for merges.
 Invariant: the last committed record of a key stays, except an expired delete marker; an aborted record counts for
-nothing and goes (transactions.py). Offsets, order, timestamps and their type do
-not change. Cleaned batches cover exactly the offsets of their inputs: an offset without a record belongs to the batch
+nothing and goes (transactions.py). The record that ends the log stays, whatever it is, and gets no horizon
+(docs/decisions/0093): a reader's position reaches the high watermark only by a record or marker before it. Offsets,
+order, timestamps and their type do not change. Cleaned batches cover exactly the offsets of their inputs: an offset without a record belongs to the batch
 around it, or to a batch without records, so a reader at any offset continues.
 A delete marker goes only if its horizon has passed and it is below the offset through which all extents were cleaned
 before the pass began: no earlier record of its key is left then. A marker above that offset gets the horizon of the
@@ -44,7 +45,9 @@ class CleaningPass(NamedTuple):
 
     later: LaterRecords
     cleaned_offset: int
-    """The offset below which all extents had been cleaned before the pass began."""
+    """The offset below which all records had been cleaned before the pass began."""
+    kept_offset: int
+    """The offset of the record or marker that ended the log when the pass began."""
     now_ms: int
     horizon_ms: int
     """The horizon in ms of the delete markers that the pass meets first."""
@@ -99,10 +102,12 @@ def keyed_records(batch: StoredBatch, ended: EndedTransactions) -> list[tuple[by
     return [] if ended.hide(batch) else [(r.key, r.offset) for r in records if r.key is not None]
 
 
-def note_keys(keys: KeyMap, batches: Sequence[StoredBatch], ended: EndedTransactions = NONE_ENDED) -> None:
-    """Add the keys of an extent of the dirty part. Errors as `open_sound`."""
+def note_keys(
+    keys: KeyMap, batches: Sequence[StoredBatch], ended: EndedTransactions = NONE_ENDED, cleaned_offset: int = 0
+) -> None:
+    """Add the keys of an extent of the dirty part, which may begin inside it. Errors as `open_sound`."""
     for batch in batches:
-        keyed = keyed_records(batch, ended)
+        keyed = [found for found in keyed_records(batch, ended) if found[1] >= cleaned_offset]
         keys.add(keys.digests(key for key, _ in keyed), numpy.array([offset for _, offset in keyed], numpy.int64))
 
 
@@ -113,7 +118,7 @@ def judge(batches: Sequence[StoredBatch], rule: CleaningPass) -> list[JudgedBatc
 
 def _judge(batch: StoredBatch, rule: CleaningPass) -> JudgedBatch:
     records, size_bytes = open_sound(batch)
-    if rule.ended.hide(batch):
+    if rule.ended.hide(batch):  # its marker follows it, so it does not end the log
         return JudgedBatch(batch, [], size_bytes, None, 0, 0, 0, len(records))
     keyed = [(record.key, record.offset) for record in records if record.key is not None]
     later = iter(rule.later.are_superseded((key for key, _ in keyed), [offset for _, offset in keyed]).tolist())
@@ -123,7 +128,9 @@ def _judge(batch: StoredBatch, rule: CleaningPass) -> JudgedBatch:
     superseded = keyless = expired = 0
     horizon: int | None = None
     for record in records:
-        if record.key is None:
+        if record.offset == rule.kept_offset:
+            stays.append(record)
+        elif record.key is None:
             keyless += 1
         elif next(later):
             superseded += 1

@@ -104,6 +104,7 @@ class SparkCleaner:
             tuple(msgspec.structs.replace(plan, extents=part) for part in split_extents(extents, self._part_bytes)),
             partition.cleaned_offset,
             end,
+            partition.high_watermark - 1,
             now_ms,
             self._clock.wall_ms(),
             wanted.delete_retention_ms,
@@ -157,7 +158,7 @@ class SparkCleaner:
     ) -> None:
         """Swap in what is stored; the cleaned offset moves on if every part is complete."""
         whole = partition_plan(partition.live)
-        key, cleaned = whole.partition_key, Pass(whole, plan.cleaned_offset, plan.end)
+        key, cleaned = whole.partition_key, Pass(whole, plan.cleaned_offset, plan.end, plan.kept_offset)
         for report in reports:
             self._count(report)
             cleaned.left += report.left

@@ -28,11 +28,11 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from headrace.compactor.cleaning.job import horizon_of, not_of_the_partition, sources_of
+from headrace.compactor.cleaning.job import not_of_the_partition, sources_of
 from headrace.compactor.cleaning.key_map import DIGEST_BYTES, Offsets, joined_digests
 from headrace.compactor.cleaning.passes import Output, Pass, UncleanableError, uncleanable_for
 from headrace.compactor.cleaning.rewrite import CleaningPass, JudgedBatch, judge, keyed_records
-from headrace.compactor.cleaning.transactions import EndedTransactions, is_marker
+from headrace.compactor.cleaning.transactions import EndedTransactions
 from headrace.compactor.merge import GrowingFile, MergedFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan
 from headrace.compactor.policy import LAST_LEVEL
@@ -41,7 +41,7 @@ from headrace.compactor.spark.reserved import PartIds, store_reserved
 from headrace.compactor.spark.store import throttled_store
 from headrace.compactor.take_over import store_merged
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput
-from headrace.metastore.api.read import AbortedRange, Extent
+from headrace.metastore.api.read import AbortedRange, DataExtent, is_in_file
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.collector_tuning import tune_collector
 from headrace.storage.errors import HeadraceError, UnavailableError
@@ -63,6 +63,7 @@ class PassPlan(msgspec.Struct, frozen=True):
     """Consecutive extents each."""
     cleaned_offset: int
     end: int
+    kept_offset: int
     began_ms: int
     driver_ms: int
     delete_retention_ms: int
@@ -182,16 +183,15 @@ class ScanTask(_PassTask):
         async with self._store(SystemClock(), random.Random()) as store:
             sources = sources_of(store, extents, plan.limits)
             try:
-                for extent in extents:
-                    if not is_marker(extent):
-                        yield await self._keyed(number, sources, extent)
+                for extent in filter(is_in_file, extents):
+                    yield await self._keyed(number, sources, extent)
             except UncleanableError as error:
                 for part in range(len(plan.parts)):
                     yield _row(part, UNREADABLE_ROW, str(error))
             finally:
                 await sources.close()
 
-    async def _keyed(self, number: int, sources: Sources, extent: Extent) -> Any:
+    async def _keyed(self, number: int, sources: Sources, extent: DataExtent) -> Any:
         with uncleanable_for(self.opened.unreadable):
             batches = await sources.batches(extent)
         with uncleanable_for(UNREADABLE):
@@ -224,7 +224,7 @@ class RewriteTask(_PassTask):
                 report.files.append((named, merged.runs))
                 report.written_bytes += merged.body_bytes
 
-            cleaned = Pass(part, plan.cleaned_offset, plan.end)
+            cleaned = Pass(part, plan.cleaned_offset, plan.end, plan.kept_offset)
             output = Output(keep, report.judged, plan.limits)
             output.begin(cleaned)
             sources = sources_of(store, part.extents, plan.limits)
@@ -256,11 +256,12 @@ class RewriteTask(_PassTask):
     ) -> None:
         plan = self.opened
         rule = CleaningPass(
-            later, plan.cleaned_offset, plan.began_ms, plan.began_ms + plan.delete_retention_ms, self.ended
+            *(later, plan.cleaned_offset, plan.kept_offset),
+            *(plan.began_ms, plan.began_ms + plan.delete_retention_ms, self.ended),
         )
         for extent in part.extents:
-            if is_marker(extent):
-                await output.add_marker(extent, horizon_of(extent, rule))
+            if not is_in_file(extent):
+                await output.add_marker(extent, rule)
                 continue
             with uncleanable_for(plan.unreadable):
                 batches = await sources.batches(extent)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 
 from headrace.metastore.api.cleaning import CleanablePartition, CleanedPartition
 from headrace.metastore.api.compaction import LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
@@ -88,8 +89,7 @@ class ModelCleaningApi(ModelCompactionApi):
 
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
         """See metastore.api.compaction.CompactionApi: nothing joins what is cleaned and what is not."""
-        closed = [swap for swap in swaps if any(i.last_offset + 1 == self._cleaned(swap) for i in swap.inputs[:-1])]
-        return self._swap(file, swaps, closed)
+        return self._swap(file, swaps, [swap for swap in swaps if self._crosses(swap)])
 
     async def cleanable_extents(self, ends: Sequence[tuple[int, int]]) -> tuple[int, list[CleanablePartition]]:
         """See metastore.api.cleaning.CleaningApi."""
@@ -101,7 +101,8 @@ class ModelCleaningApi(ModelCompactionApi):
                 extents = [extent for extent in partition.visible_extents if extent.last_offset < most]
                 compression_type = self.compression_types.get(key, "")
                 live = LivePartition(key, uuid.UUID(int=number << 64), index, compression_type, extents, None)
-                found.append(CleanablePartition(self._rolled(live), self.cleaned_offsets.get(key, 0)))
+                cleaned_offset = self.cleaned_offsets.get(key, 0)
+                found.append(CleanablePartition(self._rolled(live), cleaned_offset, partition.high_watermark))
         return self.model.clock.wall_ms(), found
 
     async def swap_cleaned_extents(
@@ -119,10 +120,10 @@ class ModelCleaningApi(ModelCompactionApi):
         partition = self.model.partitions.get(key)
         if partition is None:
             return False
-        live = {(e.last_offset, e.file_id) for e in partition.visible_extents if e.base_offset < cleaned.end}
+        live = {(e.last_offset, e.source) for e in partition.visible_extents if e.base_offset < cleaned.end}
         if live != {tuple(e) for e in cleaned.extents if e.last_offset >= partition.log_start_offset}:
             return False
-        self.cleaned_offsets[key] = max(self.cleaned_offsets.get(key, 0), cleaned.end)
+        self.cleaned_offsets[key] = min(max(self.cleaned_offsets.get(key, 0), cleaned.end), cleaned.kept_offset)
         self.horizons[key] = cleaned.horizon_ms
         return True
 
@@ -130,8 +131,10 @@ class ModelCleaningApi(ModelCompactionApi):
         """See metastore.api.cleaning.CleaningApi."""
         self.uncleanable[partition_key] = why
 
-    def _cleaned(self, swap: Swap) -> int:
-        return self.cleaned_offsets.get(swap.partition_key, 0)
+    def _crosses(self, swap: Swap) -> bool:
+        """Whether an input but the last begins before the cleaned offset, and the next one does not."""
+        bases = [swap.base_offset, *(entry.last_offset + 1 for entry in swap.inputs[:-1])]
+        return any(a < self.cleaned_offsets.get(swap.partition_key, 0) <= b for a, b in pairwise(bases))
 
     def _bordered(self, live: LivePartition) -> LivePartition:
         return self._rolled(live)._replace(cleaned_offset=self.cleaned_offsets.get(live.partition_key, 0))

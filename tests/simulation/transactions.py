@@ -295,7 +295,7 @@ class TransactionSimulation:
                 break
             while waiting and waiting[0].first_offset <= extent.last_offset:
                 skipped[waiting.pop(0).producer_id] = True
-            marker = marker_of(extent.file_id)
+            marker = marker_of(extent.source)
             offset = extent.last_offset + 1
             if marker is not None:
                 skipped[marker.producer_id] = False
@@ -358,7 +358,7 @@ class TransactionSimulation:
         files: list[tuple[int, uuid.UUID]] = []
         waiting: dict[int, list[tuple[int, uuid.UUID]]] = defaultdict(list)
         for extent in self.model.stored.logs[key].extents:
-            marker = marker_of(extent.file_id)
+            marker = marker_of(extent.source)
             if marker is None:
                 waiting[self.producer_of(extent.file_id)].append((extent.base_offset, extent.file_id))
             else:

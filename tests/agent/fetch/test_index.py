@@ -253,7 +253,7 @@ def test_the_end_of_a_files_live_bytes_grows_with_what_is_heard() -> None:
 
 
 def replace_file(of: Extent, file_id: uuid.UUID) -> Extent:
-    return of._replace(file_id=file_id)
+    return of._replace(source=file_id)
 
 
 def test_forget_all_starts_over() -> None:

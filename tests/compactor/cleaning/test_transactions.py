@@ -42,14 +42,14 @@ CONFIGS = {
 async def log_of(world: CleaningWorld, key: int) -> tuple[list[str], int, int]:
     """(what each extent is, last stable offset, aborted ranges that readers learn of)."""
     (found,) = await world.postgres.find_extents([ExtentQuery(key, 0, 1 << 40)])
-    kinds = ["marker" if marker_of(extent.file_id) else "data" for extent in found.extents]
+    kinds = ["marker" if marker_of(extent.source) else "data" for extent in found.extents]
     return kinds, found.last_stable_offset, len(found.aborted)
 
 
 async def kept_markers(world: CleaningWorld, key: int) -> set[Extent]:
     """Markers that the next pass may not remove: it is the first to meet them, or their time is not over."""
     cleaned_offset, young_ms = (await world.state(key)).cleaned_offset, world.now_ms() - 2 * HOUR_MS
-    markers = [extent for extent in await world.extents(key) if marker_of(extent.file_id)]
+    markers = [extent for extent in await world.extents(key) if marker_of(extent.source)]
     return {marker for marker in markers if marker.base_offset >= cleaned_offset or marker.position > young_ms}
 
 
@@ -260,11 +260,11 @@ async def test_no_merge_takes_a_marker(world: CleaningWorld, monkeypatch: pytest
     """Nor an extent across one: a merge that tried is refused by the swap."""
     (key,) = await world.topic("t", 1)
     truth, _ = await some_history(world, [key], random.Random(7), 30)
-    before = [extent for extent in await world.extents(key) if marker_of(extent.file_id)]
+    before = [extent for extent in await world.extents(key) if marker_of(extent.source)]
     for level in (1, 2):
         await world.compact(level)
     after = await world.extents(key)
-    assert [extent for extent in after if marker_of(extent.file_id)] == before
+    assert [extent for extent in after if marker_of(extent.source)] == before
     assert await committed(world, key) == truth.committed(key)
     live = await world.postgres.live_extents(await world.live_files())
-    assert not [e for partition in make_plan(1, live).partitions for e in partition.extents if marker_of(e.file_id)]
+    assert not [e for partition in make_plan(1, live).partitions for e in partition.extents if marker_of(e.source)]

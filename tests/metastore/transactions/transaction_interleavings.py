@@ -205,7 +205,7 @@ class TransactionHistory:
             if extent.base_offset != next_offset:
                 raise Impossible(f"a gap in {key} at {next_offset}")
             next_offset = extent.last_offset + 1
-            marker = marker_of(extent.file_id)
+            marker = marker_of(extent.source)
             if marker is None:
                 data = self.batches[extent.file_id, key]
                 seen.add((extent.file_id, key))
