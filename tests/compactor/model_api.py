@@ -79,6 +79,8 @@ class ModelCleaningApi(ModelCompactionApi):
         super().__init__(model)
         self.roll_offsets: dict[int, int] = {}
         self.cleaned_offsets: dict[int, int] = {}
+        self.counted_ends: dict[int, int] = {}
+        """Where the last pass ended: it counted the keys below."""
         self.horizons: dict[int, int | None] = {}
         self.uncleanable: dict[int, str] = {}
 
@@ -124,6 +126,7 @@ class ModelCleaningApi(ModelCompactionApi):
         if live != {tuple(e) for e in cleaned.extents if e.last_offset >= partition.log_start_offset}:
             return False
         self.cleaned_offsets[key] = min(max(self.cleaned_offsets.get(key, 0), cleaned.end), cleaned.kept_offset)
+        self.counted_ends[key] = cleaned.end
         self.horizons[key] = cleaned.horizon_ms
         return True
 

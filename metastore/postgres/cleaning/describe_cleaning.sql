@@ -1,8 +1,9 @@
 -- What the policy of cleaning by key decides by, for partitions of compacted topics. p_min_lag_ms[i]: the topic's
 -- min.compaction.lag.ms. One row per query, in order: NULLs for a partition that is gone.
--- The record or marker that ends the log stays (finish_cleaning). While nothing follows it, it is not dirty: if all before
--- it is cleaned, the clean part is all that a pass would read (clean_end). An extent that crosses the cleaned offset is
--- dirty in the share of its offsets that are.
+-- Nothing is dirty while a pass has counted the keys of all that is rolled (dirty_since): the record or marker at the
+-- cleaned offset stays as long as it ends the log (finish_cleaning), and is dirty again with what is rolled next. Then the
+-- clean part is all that a pass would read (clean_end). An extent that crosses the cleaned offset is dirty in the share
+-- of its offsets that are.
 -- The cleanable part ends at the roll offset, at the first offset of an open transaction, or before the first dirty extent
 -- that is too young. An extent that crosses the roll offset is not cleanable. The newest time of an extent is as in oldest_extents.
 -- active_since: as stored while the log start has not passed the record that it is the time of; else of the first active
@@ -51,8 +52,7 @@ BEGIN
      CROSS JOIN LATERAL (SELECT coalesce(k.roll_offset, 0) AS roll_offset, coalesce(k.rolled_bytes, 0) AS rolled_bytes,
                                 coalesce(k.cleaned_offset, 0) AS cleaned_offset, k.dirty_since, k.horizon_ms,
                                 k.uncleanable_at) AS c
-     CROSS JOIN LATERAL (SELECT CASE WHEN greatest(c.cleaned_offset, p.log_start_offset) >= h.high_watermark - 1
-                                     THEN greatest(c.cleaned_offset, least(c.roll_offset, h.first_open_offset))
+     CROSS JOIN LATERAL (SELECT CASE WHEN c.dirty_since IS NULL THEN greatest(c.cleaned_offset, c.roll_offset)
                                      ELSE c.cleaned_offset END AS clean_end) AS s
      CROSS JOIN LATERAL (SELECT noted_since(k, p.log_start_offset) AS noted_ms) AS n
       LEFT JOIN LATERAL first_active(p.partition_key, greatest(c.roll_offset, p.log_start_offset)) AS a ON true

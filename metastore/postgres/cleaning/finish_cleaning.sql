@@ -3,7 +3,8 @@
 -- one that should have been swapped out, may hold an earlier record of a key. Then false, and nothing happened.
 -- An extent that crosses p_end, as merges made once, is not of the pass: it is cleaned up to there.
 -- p_kept: the offset of the record or marker that ended the log when the pass began. The pass kept it in any case, so the
--- cleaned offset does not pass it, also if it is inside an extent: what follows makes it dirty again.
+-- cleaned offset does not pass it, also if it is inside an extent: with what is rolled next it is dirty again.
+-- dirty_since is NULL if the keys of all that is rolled were counted, also that of the record at p_kept.
 -- p_horizon_ms: the first delete horizon that is left below p_kept, or NULL.
 -- Locks: the job's row, shared; the partition's row. Idempotent: yes. Cost: one row per extent below p_end.
 CREATE OR REPLACE FUNCTION finish_cleaning(
@@ -31,13 +32,14 @@ BEGIN
     ) THEN
         RETURN false;
     END IF;
-    v_end := least(p_end, p_kept, (SELECT base_offset FROM extents WHERE partition_key = p_key AND last_offset >= p_end
-                                    ORDER BY last_offset LIMIT 1));
+    v_end := least(p_end, (SELECT base_offset FROM extents WHERE partition_key = p_key AND last_offset >= p_end
+                            ORDER BY last_offset LIMIT 1));
     UPDATE cleaned_partitions c
        SET cleaned_offset = least(greatest(c.cleaned_offset, v_end), p_kept), horizon_ms = p_horizon_ms,
            uncleanable_at = NULL, uncleanable_why = NULL,
            dirty_since = CASE WHEN v_end < c.roll_offset
-                              THEN (SELECT record_time(newest_ms) FROM newest_of_extents(p_key, v_end, c.roll_offset)
+                              THEN (SELECT record_time(newest_ms)
+                                      FROM newest_of_extents(p_key, least(v_end, p_kept), c.roll_offset)
                                      ORDER BY last_offset LIMIT 1) END
      WHERE c.partition_key = p_key;
     RETURN FOUND;

@@ -16,7 +16,7 @@ LIFE = uuid.UUID(int=1)
 
 
 def extent(base: int, last: int, *, key: int = KEY, length: int = 100, position: int = 0) -> Extent:
-    return Extent(key, base, last, uuid.UUID(int=base), position, length, 0, 0)
+    return Extent(key, base, last, uuid.UUID(int=7 << 76 | base), position, length, 0, 0)
 
 
 def commit(seq: int, *extents: Extent, shard: int = SHARD) -> FeedRow:

@@ -56,7 +56,7 @@ class Entry(NamedTuple):
 
 
 class CleanedLog:
-    """One partition. Everything that is in it counts as rolled."""
+    """One partition."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -102,6 +102,10 @@ class CleanedLog:
         await self.append(records)
         self._note(first, records)
 
+    def roll(self) -> None:
+        """End the active part."""
+        self.api.roll_offsets[self.key] = self.end
+
     async def clean(self) -> bool:
         """Run the pass that is due; False if none is."""
         wanted = task(RULE, self.clock.wall_ms(), self.state())
@@ -123,14 +127,15 @@ class CleanedLog:
 
     def state(self) -> CleaningState:
         """Return what the policy decides by, as describe_cleaning.sql finds it."""
-        start, cleaned = self.partition.log_start_offset, self.api.cleaned_offsets.get(self.key, 0)
-        clean_end = self.end if max(start, cleaned) >= self.end - 1 else cleaned
-        extents = self.partition.visible_extents
+        cleaned = self.api.cleaned_offsets.get(self.key, 0)
+        roll = self.api.roll_offsets.get(self.key, 0)
+        clean_end = max(cleaned, roll) if self.api.counted_ends.get(self.key, 0) >= roll else cleaned
+        extents = [extent for extent in self.partition.visible_extents if extent.last_offset < roll]
         dirty = [extent for extent in extents if extent.last_offset >= clean_end]
         clean_bytes = sum(extent.length for extent in extents) - sum(extent.length for extent in dirty)
         end = max([clean_end, *(extent.last_offset + 1 for extent in dirty)])
         return CleaningState(
-            *(self.key, self.end, self.end, 0, None, True, cleaned, end),
+            *(self.key, self.end, roll, 0, None, True, cleaned, end),
             *(sum(extent.length for extent in dirty), clean_bytes, None, self.api.horizons.get(self.key), None),
         )
 
@@ -193,6 +198,7 @@ class CleanedLog:
 
     async def rest(self) -> None:
         """Clean while something is due, now and later: passes end, and nothing but the log's end is left to clean."""
+        self.roll()
         for _ in range(5):
             for _ in range(4):
                 if not await self.clean():
@@ -227,7 +233,6 @@ class _Api(ModelCleaningApi):
 
     async def cleanable_extents(self, ends: Sequence[tuple[int, int]]) -> tuple[int, list[CleanablePartition]]:
         self.is_raced = False
-        self.roll_offsets[self._log.key] = self._log.end
         now_ms, found = await super().cleanable_extents(ends)
         start = self._log.partition.log_start_offset
         return now_ms, [one._replace(aborted=tuple(self.aborted), log_start_offset=start) for one in found]

@@ -24,9 +24,11 @@ async def history(seed: int) -> None:
     """Some steps; then the log is quiet, one record follows, and it is quiet again."""
     log, rng = CleanedLog(seed), random.Random(seed)
     for _ in range(rng.randint(1, 9)):
-        match rng.choice(("plain", "plain", "commit", "abort", "clock", "clean", "clean", "log start")):
+        match rng.choice(("plain", "plain", "commit", "abort", "roll", "roll", "clock", "clean", "clean", "log start")):
             case "plain":
                 await log.plain(_records(rng))
+            case "roll":
+                log.roll()
             case "clock":
                 log.clock.jump(rng.choice((0.4, 1.1)))
             case "clean":
@@ -79,6 +81,7 @@ def test_a_tail_stays_until_a_record_follows(tail: str) -> None:
         passes_before = log.passes
         assert [entry.offset for entry in await log.read()] == stays
         log.clock.jump(1_000)
+        log.roll()
         assert not await log.clean()
         assert log.passes == passes_before <= 2
         await log.plain([("z", "last")])

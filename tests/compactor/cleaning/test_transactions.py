@@ -131,7 +131,7 @@ def _others_are_hidden_too(ended: Any, batch: Any) -> bool:
     return any(first <= batch.offset < last for ranges in ended._ranges.values() for first, last in ranges)
 
 
-async def _markers_join(output: Output, extent: Any, horizon_ms: int | None) -> None:
+async def _markers_join(output: Output, extent: Any, rule: rewrite.CleaningPass) -> None:
     """A marker that has to stay is part of the extent that is being written."""
     batch = transactions.marker_batch(extent)
     await output.add(extent, [batch], [rewrite.JudgedBatch(batch, [], 0, None, 0, 0, 0)])
@@ -140,8 +140,8 @@ async def _markers_join(output: Output, extent: Any, horizon_ms: int | None) -> 
 _add_marker = Output.add_marker
 
 
-async def _markers_go_at_once(output: Output, extent: Any, horizon_ms: int | None) -> None:
-    await _add_marker(output, extent, None)
+async def _markers_go_at_once(output: Output, extent: Any, rule: rewrite.CleaningPass) -> None:
+    await _add_marker(output, extent, rule._replace(cleaned_offset=1 << 62, now_ms=1 << 62, kept_offset=-1))
 
 
 def _keys_of_aborted_records_count(batch: Any, ended: Any) -> Any:
@@ -202,7 +202,7 @@ async def plant_sql(world: CleaningWorld, function: str, old: str, new: str) -> 
 
 SQL_BUGS = {
     "a pass reads behind the last stable offset": [
-        ("find_cleanable_extents", "c.roll_offset, h.first_open_offset", "c.roll_offset"),
+        ("find_parts_to_clean", "c.roll_offset, h.first_open_offset", "c.roll_offset"),
         ("describe_cleaning", "least(c.roll_offset, h.first_open_offset)", "c.roll_offset"),
     ],
     "a range stays without its marker": [("swap_cleaned_extents", "v_outcomes[i.swap] = swap_done()", "false")],
@@ -225,9 +225,10 @@ async def test_a_forgotten_range_with_a_marker_that_is_gone_would_hide_later_rec
     await writer.begin()
     await writer.send(key, ("a", "no"))
     await writer.end(commits=False)
+    await send(world, truth, key, [("z", "1")])
     await rolled(world, key)
     await world.clean()
-    assert await log_of(world, key) == (["data", "marker"], 2, 1), "the marker stays for delete.retention.ms"
+    assert await log_of(world, key) == (["data", "marker", "data"], 3, 1), "the marker stays for delete.retention.ms"
     await world.wait(2.1)
     await writer.send(key, ("a", "yes"))
     await writer.end(commits=True)
@@ -235,7 +236,7 @@ async def test_a_forgotten_range_with_a_marker_that_is_gone_would_hide_later_rec
     await world.clean()
     kinds, _, aborted = await log_of(world, key)
     assert (kinds.count("marker"), aborted) == (1, 0)
-    assert await committed(world, key) == [SeenRecord(2, "a", "yes")]
+    assert await committed(world, key) == [SeenRecord(2, "z", "1"), SeenRecord(3, "a", "yes")]
 
 
 async def test_an_open_transaction_holds_cleaning_back_and_no_pass_is_planned_for_it(world: CleaningWorld) -> None:
