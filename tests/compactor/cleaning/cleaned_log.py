@@ -198,6 +198,7 @@ class CleanedLog:
 
     async def rest(self) -> None:
         """Clean while something is due, now and later: passes end, and nothing but the log's end is left to clean."""
+        self.api.race = ""
         self.roll()
         for _ in range(5):
             for _ in range(4):
