@@ -13,14 +13,13 @@ from headrace.compactor.cleaning.policy import CleaningTask, in_jobs, read_bytes
 from headrace.compactor.compact import KIND as COMPACT
 from headrace.config.settings import Settings
 from headrace.metastore.api.retention import LogStartTarget
-from headrace.metastore.postgres.packing import unpack_extents
 from headrace.storage.clock import SystemClock
 from headrace.storage.file_id import object_key
 from tests.compactor.cleaning.test_guarantees import EAGER, HOUR_MS, rolled
 from tests.compactor.cleaning.test_merges_meanwhile import end_jobs
 from tests.compactor.cleaning.world import CleaningWorld
 from tests.compactor.world import LEASE_MS
-from tests.metastore.sessions import rows, session
+from tests.metastore.sessions import session
 from tests.metastore.sql_sources import plant
 
 BOTH = {"cleanup_policy": "compact,delete", "min_cleanable_dirty_ratio": "0.01"}
@@ -151,94 +150,6 @@ async def set_cleaned(world: CleaningWorld, key: int, offset: int) -> None:
         await raw.execute("UPDATE cleaned_partitions SET cleaned_offset = %s WHERE partition_key = %s", (offset, key))
 
 
-@pytest.mark.requirement("L5")
-async def test_a_record_that_ends_the_log_is_counted_when_it_is_rolled(world: CleaningWorld) -> None:
-    """All before it was cleaned when it was in the active part; then it supersedes a record of the clean part."""
-    (key,) = await world.topic("t", 1, **EAGER)
-    for pair in (("a", "1"), ("b", "1")):
-        await world.send(key, pair)
-    await rolled(world, key)
-    await world.plan_all()
-    await world.send(key, ("a", "2"))
-    assert await world.clean() == 1
-    assert (await world.state(key)).cleaned_offset == 2
-    await rolled(world, key)
-    assert await world.clean() == 1
-    assert await world.seen(key) == [(1, "b", "1"), (2, "a", "2")]
-    assert await world.clean() == 0
-
-
-@pytest.mark.requirement("L6")
-async def test_what_ends_the_log_is_not_planned_for(world: CleaningWorld) -> None:
-    """A delete marker in an extent with others: they go, it stays, until something follows it."""
-    (key,) = await world.topic("t", 1, **EAGER, delete_retention_ms=str(HOUR_MS))
-    await world.send(key, ("a", "1"), ("b", "1"), ("c", "1"))
-    await world.send(key, ("a", None), ("b", None), ("c", None))
-    await rolled(world, key)
-    passes = 0
-    for _ in range(4):
-        passes += await world.clean()
-        await world.wait(1.1)
-    assert (passes, await world.seen(key)) == (2, [(5, "c", None)])
-    state = await world.state(key)
-    assert (state.cleaned_offset, state.dirty_bytes, state.horizon_ms) == (5, 0, None)
-    await world.send(key, ("z", "1"))
-    await rolled(world, key)
-    passes = 0
-    for _ in range(4):
-        passes += await world.clean()
-        await world.wait(1.1)
-    assert (passes, await world.seen(key)) == (2, [(6, "z", "1")])
-
-
-@pytest.mark.requirement("L6")
-async def test_a_log_whose_end_an_earlier_release_emptied_heals_with_the_next_record(world: CleaningWorld) -> None:
-    """Nothing is planned for it before; its delete marker that is still there goes as always."""
-    (key,) = await world.topic("t", 1, **EAGER, delete_retention_ms=str(HOUR_MS))
-    await world.send(key, ("a", "1"), ("b", None))
-    await rolled(world, key)
-    right = world.postgres.cleanable_extents
-
-    async def as_before(ends: object) -> object:
-        now_ms, found = await right(ends)  # type: ignore[arg-type]
-        return now_ms, [one._replace(high_watermark=1 << 40) for one in found]
-
-    world.postgres.cleanable_extents = as_before  # type: ignore[assignment,method-assign]
-    assert await world.clean() == 1
-    assert (await world.state(key)).cleaned_offset == 2
-    await world.wait(1.1)
-    assert await world.clean() == 1
-    assert await world.seen(key) == [(0, "a", "1")], "the log ends empty"
-    world.postgres.cleanable_extents = right  # type: ignore[method-assign]
-    await world.wait(1.1)
-    assert await world.clean() == 0
-    await world.send(key, ("a", None))
-    for _ in range(3):
-        await rolled(world, key)
-        await world.clean()
-    assert await world.seen(key) == [(2, "a", None)]
-    assert (await world.state(key)).cleaned_offset == 2
-
-
-@pytest.mark.requirement("L6")
-async def test_a_worker_of_the_release_before_leaves_the_end_of_a_log(world: CleaningWorld) -> None:
-    """It gets all extents but the last one, and its pass ends before that."""
-    (key,) = await world.topic("t", 1, **EAGER, delete_retention_ms="0")
-    for pair in (("a", "1"), ("a", None), ("b", None)):
-        await world.send(key, pair)
-    await rolled(world, key)
-    await world.plan_all()
-    async with session(world.url) as raw:
-        ((packed,),) = await rows(raw, "SELECT packed FROM find_cleanable_extents(%s, %s)", [key], [3])
-        extents = unpack_extents(packed)
-        assert [extent.last_offset for extent in extents] == [0, 1]
-        job = await world._claimed(CLEAN)
-        finish = "SELECT finish_cleaning(%s, %s, %s, 3, %s, %s, NULL)"
-        lasts, files = [extent.last_offset for extent in extents], [extent.source for extent in extents]
-        assert await rows(raw, finish, job.token.job_id, job.token.epoch, key, lasts, files) == [(True,)]
-    assert (await world.state(key)).cleaned_offset == 2
-
-
 @pytest.mark.requirement("L6")
 async def test_a_pass_for_a_horizon_costs_what_it_reads(world: CleaningWorld) -> None:
     (key,) = await world.topic("t", 1, **EAGER, delete_retention_ms=str(HOUR_MS))
@@ -325,24 +236,6 @@ BUGS: dict[str, tuple[str, str, str, Proof]] = {
         "AND last_offset >= v_log_start AND last_offset < p_end) AS live",
         "AND last_offset >= v_log_start AND base_offset < p_end) AS live",
         test_a_pass_ends_before_an_extent_that_crosses_the_cleaned_offset,
-    ),
-    "a record that no pass has counted is clean": (
-        "describe_cleaning",
-        "CASE WHEN c.dirty_since IS NULL THEN",
-        "CASE WHEN c.dirty_since IS NULL OR c.cleaned_offset >= h.high_watermark - 1 THEN",
-        test_a_record_that_ends_the_log_is_counted_when_it_is_rolled,
-    ),
-    "what ends the log is dirty": (
-        "describe_cleaning",
-        "CASE WHEN c.dirty_since IS NULL THEN",
-        "CASE WHEN false THEN",
-        test_what_ends_the_log_is_not_planned_for,
-    ),
-    "the cleaned offset passes the end of the log": (
-        "finish_cleaning",
-        "least(greatest(c.cleaned_offset, v_end), p_kept)",
-        "greatest(c.cleaned_offset, v_end)",
-        test_what_ends_the_log_is_not_planned_for,
     ),
     "a pass for a horizon costs nothing": (
         "describe_cleaning",
