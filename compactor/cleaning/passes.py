@@ -2,8 +2,8 @@
 
 Place: under job.py and spark/cleaning_tasks.py, which read and judge; what happens to a complete file is theirs too.
 Invariant: an extent of the pass is either written again or left, never both; `Pass.left` names what is live below its
-end if all swaps are done. The marker that ends the log is left (docs/decisions/0093). A pass that cannot read a batch ends
-there: its complete extents count, the open one does not.
+end if all swaps are done. The marker that ends the log is left (docs/decisions/0093). A pass that cannot read a batch
+ends there: its complete extents count, the open one does not.
 """
 
 from __future__ import annotations

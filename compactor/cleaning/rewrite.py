@@ -3,7 +3,7 @@ Pure.
 
 Place: under job.py, which reads the batches and writes what comes out; compactor/rewrite.py is the same for merges.
 Invariant: the last committed record of a key stays, except an expired delete marker; an aborted record counts for
-nothing and goes (transactions.py). The record that ends the log stays, whatever it is, and gets no horizon
+nothing and goes (transactions.py). The record that ends the log stays, of any kind, and gets no horizon
 (docs/decisions/0093): a reader's position reaches the high watermark only by a record or marker before it. Offsets,
 order, timestamps and their type do not change. Cleaned batches cover exactly the offsets of their inputs: an offset without a record belongs to the batch
 around it, or to a batch without records, so a reader at any offset continues.

@@ -125,7 +125,7 @@ class ModelCleaningApi(ModelCompactionApi):
         live = {(e.last_offset, e.source) for e in partition.visible_extents if e.base_offset < cleaned.end}
         if live != {tuple(e) for e in cleaned.extents if e.last_offset >= partition.log_start_offset}:
             return False
-        self.cleaned_offsets[key] = min(max(self.cleaned_offsets.get(key, 0), cleaned.end), cleaned.kept_offset)
+        self.cleaned_offsets[key] = max(0, min(max(self.cleaned_offsets.get(key, 0), cleaned.end), cleaned.kept_offset))
         self.counted_ends[key] = cleaned.end
         self.horizons[key] = cleaned.horizon_ms
         return True

@@ -119,7 +119,7 @@ async def test_the_age_of_a_lag_is_that_of_the_next_record(metastore: PostgresMe
 async def test_the_age_of_a_lag_behind_a_marker_is_that_of_the_marker(
     metastore: PostgresMetastore, metastore_url: str
 ) -> None:
-    """A group that has read all records of a transaction stands before its marker; what cleaning emptied is alike."""
+    """The next offset of a group that has read all records of a transaction is that of its marker."""
     scene = await open_scene(metastore, partitions=1)
     (key,) = scene.keys
     await scene.commit(file_of([batch(key, records=5)]))

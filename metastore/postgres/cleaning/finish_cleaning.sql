@@ -35,7 +35,7 @@ BEGIN
     v_end := least(p_end, (SELECT base_offset FROM extents WHERE partition_key = p_key AND last_offset >= p_end
                             ORDER BY last_offset LIMIT 1));
     UPDATE cleaned_partitions c
-       SET cleaned_offset = least(greatest(c.cleaned_offset, v_end), p_kept), horizon_ms = p_horizon_ms,
+       SET cleaned_offset = greatest(0, least(greatest(c.cleaned_offset, v_end), p_kept)), horizon_ms = p_horizon_ms,
            uncleanable_at = NULL, uncleanable_why = NULL,
            dirty_since = CASE WHEN v_end < c.roll_offset
                               THEN (SELECT record_time(newest_ms)

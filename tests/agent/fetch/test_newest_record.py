@@ -80,7 +80,7 @@ async def test_a_newest_record_below_the_log_start_is_no_answer() -> None:
 
 
 async def test_a_marker_at_the_end_of_the_log_is_no_record() -> None:
-    """The newest record is below the log start; of the last one only the marker is left; nothing but markers is."""
+    """The newest record is below the log start; of the last one only the marker is left; only markers are."""
     assert await found(World(), batch(900, 80, 10), None, log_start=1) == (1, 80)
     assert await found(World(), batch(900, 80, 10), None, None, log_start=3) == (-1, -1)
     assert await found(World(), None, batch(-1), None, batch(5), None) == (3, 5)

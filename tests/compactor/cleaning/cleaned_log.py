@@ -121,7 +121,7 @@ class CleanedLog:
         self.passes += 1
         if not self.api.is_raced:
             here = await self.read([e for e in self.partition.visible_extents if e.last_offset < wanted.end])
-            kept = partition.high_watermark - 1  # it has no horizon of its own, but may share a batch
+            kept = partition.high_watermark - 1  # it gets no horizon, but may share a batch with one
             assert [_plain(e, kept) for e in by_spark] == [_plain(e, kept) for e in here], "L9: not the same"
         return True
 
@@ -197,7 +197,7 @@ class CleanedLog:
         assert not gone, f"L2: the last value of a key is gone: {gone}"
 
     async def rest(self) -> None:
-        """Clean while something is due, now and later: passes end, and nothing but the log's end is left to clean."""
+        """Clean while something is due, now and later: passes end, and only the log's end is left."""
         self.api.race = ""
         self.roll()
         for _ in range(5):
@@ -208,7 +208,7 @@ class CleanedLog:
                 raise AssertionError(f"passes do not come to rest: {self.state()}")
             await self.check()
             self.clock.jump(1.1)
-        assert not await self.clean(), "a pass is due for ever"
+        assert not await self.clean(), "a pass is due again and again"
         below = [entry for entry in await self.read() if entry.offset < self.end - 1]
         stays = [entry for entry in below if entry.is_marker or entry.key is None or entry.value is None]
         assert not stays, f"L6: not removed: {stays}"

@@ -56,7 +56,9 @@ async def test_what_ends_the_log_is_not_planned_for(world: CleaningWorld) -> Non
 
 
 @pytest.mark.requirement("L6")
-async def test_a_log_whose_end_an_earlier_release_emptied_heals_with_the_next_record(world: CleaningWorld) -> None:
+async def test_a_log_that_an_earlier_release_emptied_at_its_end_is_whole_with_the_next_record(
+    world: CleaningWorld,
+) -> None:
     """Nothing is planned for it before; its delete marker that is still there goes as always."""
     (key,) = await world.topic("t", 1, **EAGER, delete_retention_ms=str(HOUR_MS))
     await world.send(key, ("a", "1"), ("b", None))
