@@ -5,8 +5,8 @@ Place: under job.py, which reads the batches and writes what comes out; compacto
 Invariant: the last committed record of a key stays, except an expired delete marker; an aborted record counts for
 nothing and goes (transactions.py). The record that ends the log stays, of any kind, and gets no horizon
 (docs/decisions/0093): a reader's position reaches the high watermark only by a record or marker before it. Offsets,
-order, timestamps and their type do not change. Cleaned batches cover exactly the offsets of their inputs: an offset without a record belongs to the batch
-around it, or to a batch without records, so a reader at any offset continues.
+order, timestamps and their type do not change. Cleaned batches cover exactly the offsets of their inputs: an offset
+without a record belongs to the batch around it, or to a batch without records, so a reader at any offset continues.
 A delete marker goes only if its horizon has passed and it is below the offset through which all extents were cleaned
 before the pass began: no earlier record of its key is left then. A marker above that offset gets the horizon of the
 pass, even if an unfinished pass gave it an earlier one: a reader that just saw the record before it has

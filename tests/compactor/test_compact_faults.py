@@ -222,7 +222,7 @@ async def test_what_others_took_meanwhile_is_lost_and_nothing_else(world: Compac
                 await world.postgres.move_log_starts([target], max_extents=100)
                 topic = world.view.image.topics_by_name["gone"].topic_id
                 assert await world.postgres.delete_topics(await world.postgres.metadata_head(), [topic])
-                other = await world.claim([extent.file_id for extent in first[:1]], 1)
+                other = await world.claim([extent.source for extent in first[:1]], 1)
                 await world.run(other)
             return await world.postgres.swap_extents(token, file, swaps)
 
@@ -269,11 +269,9 @@ async def test_a_batch_that_cannot_be_opened_is_copied_as_it_is(
     for number in range(3):
         await world.commit((key, plain_batch(2, b"%d" % number * 10)), (key, plain_batch(1, b"x" * 10)))
     first = (await world.extents(key))[0]
-    body = await world.store.get(object_key(first.file_id))
+    body = await world.store.get(object_key(first.source))
     at = first.position + 70
-    await world.store.rewrite(
-        object_key(first.file_id), lambda body: body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
-    )
+    await world.store.rewrite(object_key(first.source), lambda body: body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
 
     await world.run(await world.claim(await world.live_files(), level))
 
@@ -283,7 +281,7 @@ async def test_a_batch_that_cannot_be_opened_is_copied_as_it_is(
     (line,) = [line for line in caplog.messages if line.startswith("batch not rewritten")]
     assert f"topic_id={topic_id} partition=0 offsets=0-1 file={first.file_id} error=" in line
     assert world.counted("kept_batches_total") == 1
-    merged = await world.store.get(object_key(extents[0].file_id))
+    merged = await world.store.get(object_key(extents[0].source))
     assert body[at - 40 : at] + bytes([body[at] ^ 1]) in merged
     assert [item[2].offset for item in await world.records(key, 3)] == list(range(3, 9))
     assert await world.live_files() == [extents[0].file_id], "nothing is left behind in the old ones"
