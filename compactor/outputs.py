@@ -3,8 +3,7 @@
 Place: between a plan and its merge, in the local worker and on a Spark driver.
 Invariant: it depends on the plan alone, so another attempt at the same plan, also under another epoch, has the same
 files and end offsets. A segment is a run of one partition without a gap, of one leader epoch, on one side of its
-cleaned offset and of the offset where its active part begins, and small enough for one swap call. An extent that the
-cleaned offset is inside of counts as before it.
+cleaned offset and of the offset where its active part begins, and small enough for one swap call.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def _runs(partition: PartitionPlan) -> Iterator[list[Extent]]:
     borders = (partition.roll_offset, partition.cleaned_offset)
     run: list[Extent] = []
     for extent in partition.extents:
-        if run and (any(run[-1].base_offset < b <= extent.base_offset for b in borders) or not joins(run, extent)):
+        if run and (extent.base_offset in borders or not joins(run, extent)):
             yield run
             run = []
         run.append(extent)

@@ -62,9 +62,7 @@ class Ending:
     async def finish(self, token: JobToken, cleaned: Pass) -> None:
         """Move the cleaned offset on, if nothing of the pass was lost."""
         key = cleaned.plan.partition_key
-        result = CleanedPartition(
-            key, cleaned.end, tuple(sorted(cleaned.left)), cleaned.horizon_ms, cleaned.kept_offset
-        )
+        result = CleanedPartition(key, cleaned.end, tuple(sorted(cleaned.left)), cleaned.horizon_ms)
         is_done = not cleaned.is_lost and await self._metastore.finish_cleaning(token, result)
         self._metrics.ended.labels("done" if is_done else "lost").inc()
 

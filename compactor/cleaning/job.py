@@ -147,7 +147,7 @@ class Cleaner:
         )
         extents = [extent for extent in plan.extents if extent.last_offset < end]
         sources = sources_of(self._store, extents, self.limits)
-        output.begin(Pass(plan, partition.cleaned_offset, end, kept_offset))
+        output.begin(Pass(plan, partition.cleaned_offset, end))
         try:
             for extent in extents:
                 if not is_in_file(extent):
@@ -190,7 +190,7 @@ class Cleaner:
                 with uncleanable_for(unreadable):
                     batches = await self._read(sources, extent)
                 with uncleanable_for(UNREADABLE):
-                    await asyncio.to_thread(note_keys, keys, batches, ended, partition.cleaned_offset)
+                    await asyncio.to_thread(note_keys, keys, batches, ended)
                 if number == 0 and await asyncio.to_thread(lambda: keys.is_exceeded):
                     if leaves_to_spark:
                         raise _ForSparkError

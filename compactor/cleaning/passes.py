@@ -36,7 +36,6 @@ class Pass:
     plan: PartitionPlan
     cleaned_offset: int
     end: int
-    kept_offset: int
     left: list[SwapInput] = field(default_factory=list)
     """Extents below `end` that are live if all swaps are done."""
     horizon_ms: int | None = None
@@ -113,7 +112,7 @@ class Output:
         """Write the extent again, or leave it."""
         for one in judged:
             self._judged(one)
-            self._pass.note_horizon(one.horizon_ms)
+            self._pass.note_horizon(one.horizon_ms if one.is_due else None)
         joins = self._run.takes(extent, batches)
         is_changed = any(one.is_changed for one in judged)
         if not is_changed and not (joins and self._run.is_open and extent.length <= JOINED_BYTES):

@@ -3,10 +3,10 @@ Pure.
 
 Place: under job.py, which reads the batches and writes what comes out; compactor/rewrite.py is the same for merges.
 Invariant: the last committed record of a key stays, except an expired delete marker; an aborted record counts for
-nothing and goes (transactions.py). The record that ends the log stays, of any kind, and gets no horizon
-(docs/decisions/0093): a reader's position reaches the high watermark only by a record or marker before it. Offsets,
-order, timestamps and their type do not change. Cleaned batches cover exactly the offsets of their inputs: an offset
-without a record belongs to the batch around it, or to a batch without records, so a reader at any offset continues.
+nothing and goes (transactions.py). The record that ends the log stays, of any kind (docs/decisions/0093): a reader's
+position reaches the high watermark only by a record or marker before it. Offsets, order, timestamps and their type do
+not change. Cleaned batches cover exactly the offsets of their inputs: an offset without a record belongs to the batch
+around it, or to a batch without records, so a reader at any offset continues.
 A delete marker goes only if its horizon has passed and it is below the offset through which all extents were cleaned
 before the pass began: no earlier record of its key is left then. A marker above that offset gets the horizon of the
 pass, even if an unfinished pass gave it an earlier one: a reader that just saw the record before it has
@@ -45,7 +45,7 @@ class CleaningPass(NamedTuple):
 
     later: LaterRecords
     cleaned_offset: int
-    """The offset below which all records had been cleaned before the pass began."""
+    """The offset below which all extents had been cleaned before the pass began."""
     kept_offset: int
     """The offset of the record or marker that ended the log when the pass began."""
     now_ms: int
@@ -68,6 +68,8 @@ class JudgedBatch(NamedTuple):
     keyless: int
     expired: int
     aborted: int = 0
+    is_due: bool = True
+    """Whether a later pass removes something because of the horizon: the record that ends the log waits for others."""
 
     @property
     def removed(self) -> int:
@@ -102,12 +104,10 @@ def keyed_records(batch: StoredBatch, ended: EndedTransactions) -> list[tuple[by
     return [] if ended.hide(batch) else [(r.key, r.offset) for r in records if r.key is not None]
 
 
-def note_keys(
-    keys: KeyMap, batches: Sequence[StoredBatch], ended: EndedTransactions = NONE_ENDED, cleaned_offset: int = 0
-) -> None:
-    """Add the keys of an extent of the dirty part, which may begin inside it. Errors as `open_sound`."""
+def note_keys(keys: KeyMap, batches: Sequence[StoredBatch], ended: EndedTransactions = NONE_ENDED) -> None:
+    """Add the keys of an extent of the dirty part. Errors as `open_sound`."""
     for batch in batches:
-        keyed = [found for found in keyed_records(batch, ended) if found[1] >= cleaned_offset]
+        keyed = keyed_records(batch, ended)
         keys.add(keys.digests(key for key, _ in keyed), numpy.array([offset for _, offset in keyed], numpy.int64))
 
 
@@ -127,23 +127,27 @@ def _judge(batch: StoredBatch, rule: CleaningPass) -> JudgedBatch:
     stays: list[Record] = []
     superseded = keyless = expired = 0
     horizon: int | None = None
+    is_due = False
     for record in records:
-        if record.offset == rule.kept_offset:
-            stays.append(record)
-        elif record.key is None:
-            keyless += 1
+        is_last = record.offset == rule.kept_offset
+        if record.key is None:
+            if is_last:
+                stays.append(record)
+            else:
+                keyless += 1
         elif next(later):
             superseded += 1
         elif record.value is None:
             is_below = record.offset < rule.cleaned_offset
-            if is_below and is_expired:
+            if is_below and is_expired and not is_last:
                 expired += 1
                 continue
             horizon = old_horizon if is_below and old_horizon is not None else rule.horizon_ms
+            is_due = is_due or not is_last
             stays.append(record)
         else:
             stays.append(record)
-    return JudgedBatch(batch, stays, size_bytes, horizon, superseded, keyless, expired)
+    return JudgedBatch(batch, stays, size_bytes, horizon, superseded, keyless, expired, is_due=is_due)
 
 
 class CleanRecords:

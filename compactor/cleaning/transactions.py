@@ -4,8 +4,8 @@ Place: under rewrite.py and job.py; the ranges are the metastore's, read after t
 Invariant: a pass ends below the last stable offset, so each transaction with a batch in it has ended: by an abort if a
 range says so, else by a commit. No reader sees a batch below the log start, and its range may be gone: it counts
 as aborted. A committed batch that is written again belongs to no transaction, so nothing depends on its marker; a
-marker goes only below the offset through which all records were cleaned before the pass began, together with its range:
-no batch of its transaction is left then. The marker that ends the log is at or above that offset (passes.py).
+marker goes only below the offset through which all extents were cleaned before the pass began, together with its range:
+no batch of its transaction is left then. The marker that ends the log stays (passes.py).
 Source: KIP-98; KIP-534 (markers are kept for delete.retention.ms).
 """
 

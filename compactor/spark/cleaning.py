@@ -158,7 +158,7 @@ class SparkCleaner:
     ) -> None:
         """Swap in what is stored; the cleaned offset moves on if every part is complete."""
         whole = partition_plan(partition.live)
-        key, cleaned = whole.partition_key, Pass(whole, plan.cleaned_offset, plan.end, plan.kept_offset)
+        key, cleaned = whole.partition_key, Pass(whole, plan.cleaned_offset, plan.end)
         for report in reports:
             self._count(report)
             cleaned.left += report.left

@@ -224,7 +224,7 @@ class RewriteTask(_PassTask):
                 report.files.append((named, merged.runs))
                 report.written_bytes += merged.body_bytes
 
-            cleaned = Pass(part, plan.cleaned_offset, plan.end, plan.kept_offset)
+            cleaned = Pass(part, plan.cleaned_offset, plan.end)
             output = Output(keep, report.judged, plan.limits)
             output.begin(cleaned)
             sources = sources_of(store, part.extents, plan.limits)

@@ -5,11 +5,9 @@
 
 Place: called by the compactor's cleaning planner and by its jobs (compactor/cleaning/).
 Invariant: nothing at or above the roll offset, or the last stable offset, is cleaned. The record or marker that ends
-the log stays until something follows it (docs/decisions/0093): the cleaned offset is at most the kept offset, which is
-the high watermark - 1 that the pass read, and may be inside an extent. The cleaned offset moves on only when every live
-extent below the end of the pass was cleaned against all keys below it, and a swap names the cleaned offset that it
-relies on: so a delete marker never goes while an earlier record of its key is live. Both offsets only grow, except that
-the next pass takes back a cleaned offset with which an earlier release had passed the end of the log.
+the log stays until a pass finds that something follows it (docs/decisions/0093). The cleaned offset moves on only when
+every live extent below it was cleaned against all keys below it, and a swap names the cleaned offset that it relies
+on: so a delete marker never goes while an earlier record of its key is live. Both offsets only grow.
 Units: bytes, and milliseconds on the database's clock.
 """
 
@@ -49,7 +47,7 @@ class CleaningState(NamedTuple):
     cleaned_offset: int
     cleanable_end: int
     dirty_bytes: int
-    """Bytes between cleaned offset and cleanable end; none if that is only the record that ends the log."""
+    """Bytes between cleaned offset and cleanable end."""
     clean_bytes: int
     """Bytes below the cleaned offset; 0 if a pass would not read them: nothing is dirty, and no horizon is
     due.
@@ -91,8 +89,6 @@ class CleanedPartition(NamedTuple):
     extents: tuple[SwapInput, ...]
     horizon_ms: int | None
     """The first delete horizon that is left."""
-    kept_offset: int
-    """The offset of what ended the log when the pass began. The cleaned offset does not pass it."""
 
 
 class FlushedPart(NamedTuple):
@@ -126,9 +122,7 @@ class CleaningApi(Protocol):
         """
 
     async def finish_cleaning(self, token: JobToken, cleaned: CleanedPartition) -> bool:
-        """Move the cleaned offset to `end` or `kept_offset`, whichever is lower; False, and nothing happened, if other
-        extents are there now. Idempotent.
-        """
+        """Move the cleaned offset to `end`; False, and nothing happened, if other extents are there now. Idempotent."""
 
     async def mark_uncleanable(self, token: JobToken, partition_key: int, why: str) -> None:
         """Note that a pass could not read all of it, or not hold its keys."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Sequence
-from itertools import pairwise
 
 from headrace.metastore.api.cleaning import CleanablePartition, CleanedPartition
 from headrace.metastore.api.compaction import LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
@@ -79,8 +78,6 @@ class ModelCleaningApi(ModelCompactionApi):
         super().__init__(model)
         self.roll_offsets: dict[int, int] = {}
         self.cleaned_offsets: dict[int, int] = {}
-        self.counted_ends: dict[int, int] = {}
-        """Where the last pass ended: it counted the keys below."""
         self.horizons: dict[int, int | None] = {}
         self.uncleanable: dict[int, str] = {}
 
@@ -91,7 +88,8 @@ class ModelCleaningApi(ModelCompactionApi):
 
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
         """See metastore.api.compaction.CompactionApi: nothing joins what is cleaned and what is not."""
-        return self._swap(file, swaps, [swap for swap in swaps if self._crosses(swap)])
+        closed = [swap for swap in swaps if any(i.last_offset + 1 == self._cleaned(swap) for i in swap.inputs[:-1])]
+        return self._swap(file, swaps, closed)
 
     async def cleanable_extents(self, ends: Sequence[tuple[int, int]]) -> tuple[int, list[CleanablePartition]]:
         """See metastore.api.cleaning.CleaningApi."""
@@ -125,8 +123,7 @@ class ModelCleaningApi(ModelCompactionApi):
         live = {(e.last_offset, e.source) for e in partition.visible_extents if e.base_offset < cleaned.end}
         if live != {tuple(e) for e in cleaned.extents if e.last_offset >= partition.log_start_offset}:
             return False
-        self.cleaned_offsets[key] = max(0, min(max(self.cleaned_offsets.get(key, 0), cleaned.end), cleaned.kept_offset))
-        self.counted_ends[key] = cleaned.end
+        self.cleaned_offsets[key] = max(self.cleaned_offsets.get(key, 0), cleaned.end)
         self.horizons[key] = cleaned.horizon_ms
         return True
 
@@ -134,10 +131,8 @@ class ModelCleaningApi(ModelCompactionApi):
         """See metastore.api.cleaning.CleaningApi."""
         self.uncleanable[partition_key] = why
 
-    def _crosses(self, swap: Swap) -> bool:
-        """Whether an input but the last begins before the cleaned offset, and the next one does not."""
-        bases = [swap.base_offset, *(entry.last_offset + 1 for entry in swap.inputs[:-1])]
-        return any(a < self.cleaned_offsets.get(swap.partition_key, 0) <= b for a, b in pairwise(bases))
+    def _cleaned(self, swap: Swap) -> int:
+        return self.cleaned_offsets.get(swap.partition_key, 0)
 
     def _bordered(self, live: LivePartition) -> LivePartition:
         return self._rolled(live)._replace(cleaned_offset=self.cleaned_offsets.get(live.partition_key, 0))

@@ -194,7 +194,7 @@ class SimulatedCleaner:
         for place in world.keyed.places:
             end, cleaned = world.end_of(place), self.database.cleaned_offsets.get(place.key, 0)
             seen = world.keyed.stored(place)
-            if cleaned != max(end - 1, 0):
+            if cleaned != end:
                 world.report(Kind.STUCK, f"{place}: cleaned to {cleaned} of {end}")
             if self.database.model.partitions[place.key].log_start_offset < end and (
                 not seen or seen[-1].offset != end - 1

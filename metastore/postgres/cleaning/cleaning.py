@@ -114,7 +114,6 @@ class PostgresCleaning:
             last=pack_int8(np.array([extent.last_offset for extent in cleaned.extents], dtype=np.int64)),
             file=pack_uuids([extent.file_id for extent in cleaned.extents]),
             horizon_ms=cleaned.horizon_ms,
-            kept=cleaned.kept_offset,
         )
         return bool(is_done)
 

@@ -1,9 +1,5 @@
 -- What the policy of cleaning by key decides by, for partitions of compacted topics. p_min_lag_ms[i]: the topic's
 -- min.compaction.lag.ms. One row per query, in order: NULLs for a partition that is gone.
--- Nothing is dirty while a pass has counted the keys of all that is rolled (dirty_since): the record or marker at the
--- cleaned offset stays as long as it ends the log (finish_cleaning), and is dirty again with what is rolled next. Then the
--- clean part is all that a pass would read (clean_end). An extent that crosses the cleaned offset is dirty in the share
--- of its offsets that are.
 -- The cleanable part ends at the roll offset, at the first offset of an open transaction, or before the first dirty extent
 -- that is too young. An extent that crosses the roll offset is not cleanable. The newest time of an extent is as in oldest_extents.
 -- active_since: as stored while the log start has not passed the record that it is the time of; else of the first active
@@ -33,14 +29,12 @@ BEGIN
                 ELSE h.appended_bytes - c.rolled_bytes END,
            CASE WHEN h.high_watermark > greatest(c.roll_offset, p.log_start_offset)
                 THEN coalesce(n.noted_ms, a.since_ms) END,
-           n.noted_ms IS NOT NULL, c.cleaned_offset, coalesce(d.cleanable_end, s.clean_end),
+           n.noted_ms IS NOT NULL, c.cleaned_offset, coalesce(d.cleanable_end, c.cleaned_offset),
            coalesce(b.dirty_bytes, 0)::bigint,
            CASE WHEN b.dirty_bytes > 0 OR c.horizon_ms <= v_now
-                THEN (SELECT coalesce(sum(bytes_below(base_offset, last_offset, length, s.clean_end)), 0)::bigint FROM extents
+                THEN (SELECT coalesce(sum(length), 0)::bigint FROM extents
                        WHERE partition_key = p.partition_key AND last_offset >= p.log_start_offset
-                         AND last_offset <= (SELECT last_offset FROM extents
-                                              WHERE partition_key = p.partition_key AND last_offset >= s.clean_end - 1
-                                              ORDER BY last_offset LIMIT 1))
+                         AND last_offset < c.cleaned_offset)
                 ELSE 0::bigint END,
            CASE WHEN b.dirty_bytes > 0 THEN coalesce(to_ms(c.dirty_since), b.oldest_ms) END,
            c.horizon_ms, to_ms(c.uncleanable_at)
@@ -52,8 +46,6 @@ BEGIN
      CROSS JOIN LATERAL (SELECT coalesce(k.roll_offset, 0) AS roll_offset, coalesce(k.rolled_bytes, 0) AS rolled_bytes,
                                 coalesce(k.cleaned_offset, 0) AS cleaned_offset, k.dirty_since, k.horizon_ms,
                                 k.uncleanable_at) AS c
-     CROSS JOIN LATERAL (SELECT CASE WHEN c.dirty_since IS NULL THEN greatest(c.cleaned_offset, c.roll_offset)
-                                     ELSE c.cleaned_offset END AS clean_end) AS s
      CROSS JOIN LATERAL (SELECT noted_since(k, p.log_start_offset) AS noted_ms) AS n
       LEFT JOIN LATERAL first_active(p.partition_key, greatest(c.roll_offset, p.log_start_offset)) AS a ON true
      CROSS JOIN LATERAL (SELECT coalesce(sum(length), 0)::bigint AS bytes FROM extents  -- retention has not removed them yet
@@ -62,13 +54,12 @@ BEGIN
       LEFT JOIN LATERAL (
           SELECT coalesce(min(x.base_offset) FILTER (WHERE q.lag_ms > 0 AND x.newest_ms > v_now - q.lag_ms),
                           max(x.last_offset) + 1) AS cleanable_end
-            FROM newest_of_extents(p.partition_key, greatest(s.clean_end, p.log_start_offset),
+            FROM newest_of_extents(p.partition_key, greatest(c.cleaned_offset, p.log_start_offset),
                                   least(c.roll_offset, h.first_open_offset)) AS x
           ) AS d ON true
       LEFT JOIN LATERAL (
-          SELECT sum(x.length - bytes_below(x.base_offset, x.last_offset, x.length, s.clean_end)) AS dirty_bytes,
-                 (array_agg(x.newest_ms ORDER BY x.last_offset))[1] AS oldest_ms
-            FROM newest_of_extents(p.partition_key, greatest(s.clean_end, p.log_start_offset),
+          SELECT sum(x.length) AS dirty_bytes, (array_agg(x.newest_ms ORDER BY x.last_offset))[1] AS oldest_ms
+            FROM newest_of_extents(p.partition_key, greatest(c.cleaned_offset, p.log_start_offset),
                                   least(c.roll_offset, h.first_open_offset)) AS x
            WHERE x.last_offset < d.cleanable_end) AS b ON true
      ORDER BY q.number;
@@ -87,12 +78,6 @@ LANGUAGE sql STABLE AS $$
       FROM extents e
      WHERE e.partition_key = p_key AND e.last_offset >= p_from AND e.last_offset < p_to
 $$;
-
--- The bytes of an extent that are below an offset, if all of its offsets have the same share.
--- Locks: none. Idempotent: pure. Cost: none.
-CREATE OR REPLACE FUNCTION bytes_below(p_base bigint, p_last bigint, p_length bigint, p_offset bigint) RETURNS bigint
-LANGUAGE sql IMMUTABLE
-RETURN p_length * least(greatest(p_offset - p_base, 0), p_last - p_base + 1) / (p_last - p_base + 1);
 
 -- Since when the active part has records, as stored; NULL if it is not, or if the log start has passed that record.
 -- Locks: none. Idempotent: pure. Cost: none.

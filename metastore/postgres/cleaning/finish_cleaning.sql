@@ -2,14 +2,10 @@
 -- exactly those that the pass left (p_last, p_file), except below the log start: one that another writer put there, or
 -- one that should have been swapped out, may hold an earlier record of a key. Then false, and nothing happened.
 -- An extent that crosses p_end, as merges made once, is not of the pass: it is cleaned up to there.
--- p_kept: the offset of the record or marker that ended the log when the pass began. The pass kept it in any case, so the
--- cleaned offset does not pass it, also if it is inside an extent: with what is rolled next it is dirty again.
--- dirty_since is NULL if the keys of all that is rolled were counted, also that of the record at p_kept.
--- p_horizon_ms: the first delete horizon that is left below p_kept, or NULL.
+-- p_horizon_ms: the first delete horizon that is left, or NULL.
 -- Locks: the job's row, shared; the partition's row. Idempotent: yes. Cost: one row per extent below p_end.
 CREATE OR REPLACE FUNCTION finish_cleaning(
-    p_job_id bigint, p_epoch bigint, p_key bigint, p_end bigint, p_last bigint[], p_file uuid[], p_horizon_ms bigint,
-    p_kept bigint
+    p_job_id bigint, p_epoch bigint, p_key bigint, p_end bigint, p_last bigint[], p_file uuid[], p_horizon_ms bigint
 ) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 SET jit = off
@@ -35,11 +31,10 @@ BEGIN
     v_end := least(p_end, (SELECT base_offset FROM extents WHERE partition_key = p_key AND last_offset >= p_end
                             ORDER BY last_offset LIMIT 1));
     UPDATE cleaned_partitions c
-       SET cleaned_offset = greatest(0, least(greatest(c.cleaned_offset, v_end), p_kept)), horizon_ms = p_horizon_ms,
+       SET cleaned_offset = greatest(c.cleaned_offset, v_end), horizon_ms = p_horizon_ms,
            uncleanable_at = NULL, uncleanable_why = NULL,
            dirty_since = CASE WHEN v_end < c.roll_offset
-                              THEN (SELECT record_time(newest_ms)
-                                      FROM newest_of_extents(p_key, least(v_end, p_kept), c.roll_offset)
+                              THEN (SELECT record_time(newest_ms) FROM newest_of_extents(p_key, v_end, c.roll_offset)
                                      ORDER BY last_offset LIMIT 1) END
      WHERE c.partition_key = p_key;
     RETURN FOUND;

@@ -107,7 +107,7 @@ BEGIN
                    bool_and(p.partition_key IS NOT NULL AND p_last[i.swap] >= p.log_start_offset AND v_open[i.swap]
                             AND e.file_id IS NOT DISTINCT FROM i.file_id
                             AND (p_cleaned IS NOT NULL OR i.last = p_last[i.swap]
-                                 OR coalesce(c.cleaned_offset, 0) NOT BETWEEN e.base_offset + 1 AND i.last + 1)) AS intact,
+                                 OR i.last + 1 IS DISTINCT FROM c.cleaned_offset)) AS intact,
                    max(CASE WHEN e.appended_at IS NULL AND e.max_timestamp < 0
                             THEN (SELECT committed_at FROM segment_files WHERE file_id = e.file_id)
                             WHEN p_time[i.swap] < 0 AND e.max_timestamp >= 0

@@ -266,9 +266,8 @@ async def test_keys_beyond_the_buffer(world: CleaningWorld) -> None:
     assert (await world.state(key)).cleaned_offset == 2
     assert await world.clean(buffer_bytes=1 << 20) == 1
     assert [entry[0] for entry in await world.seen(key)] == [3, 4, 5]
-    (large,) = await world.topic("large", 1, **EAGER)
-    await world.send(large, *((f"k{number}", "v") for number in range(9)))
-    await rolled(world, large)
+    await world.send(key, *((f"k{number}", "v") for number in range(9)))
+    await rolled(world, key)
     assert await world.clean(buffer_bytes=2 * 112) == 1
     assert world.shown("passes_total", outcome="uncleanable") == 1
 

@@ -16,7 +16,6 @@ import pytest
 from headrace.compactor.cleaning import rewrite
 from headrace.compactor.cleaning.passes import Output
 from tests.compactor.cleaning.cleaned_log import CleanedLog, KeyValue
-from tests.compactor.model_api import ModelCleaningApi
 from tests.planted import PlantedBugs, Report, Trial
 
 
@@ -99,14 +98,22 @@ def the_last_marker_is_not_known(right: Any) -> Any:
     return lambda output, extent, rule: right(output, extent, rule._replace(kept_offset=-1))
 
 
-def the_cleaned_offset_passes_it(right: Any) -> Any:
-    return lambda api, token, cleaned: right(api, token, cleaned._replace(kept_offset=cleaned.end))
+def its_horizon_makes_passes_due(right: Any) -> Any:
+    return lambda batch, rule: right(batch, rule)._replace(is_due=True)
+
+
+def the_last_record_of_each_batch_stays(right: Any) -> Any:
+    def judge(batch: Any, rule: Any) -> Any:
+        return right(batch, rule._replace(kept_offset=batch.offset + batch.header.last_offset_delta))
+
+    return judge
 
 
 BUGS: list[tuple[Callable[[Any], Any], Any, str]] = [
     (the_last_record_is_cleaned, rewrite, "_judge"),
     (the_last_marker_is_not_known, Output, "add_marker"),
-    (the_cleaned_offset_passes_it, ModelCleaningApi, "finish_cleaning"),
+    (its_horizon_makes_passes_due, rewrite, "_judge"),
+    (the_last_record_of_each_batch_stays, rewrite, "_judge"),
 ]
 PLANTED = PlantedBugs("the end of a cleaned log", most=300)
 

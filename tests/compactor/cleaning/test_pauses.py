@@ -52,7 +52,7 @@ async def test_a_pass(world: CleaningWorld, after: bool) -> None:
         for offset in (0, 8):
             seen = [record for record in LEFT if record[0] >= offset]
             assert await world.seen(key, offset) == seen, f"it went on at step={step}"
-        assert (await world.state(key)).cleaned_offset == 9, f"step={step}"
+        assert (await world.state(key)).cleaned_offset == 10, f"step={step}"
         await world.postgres.finish_job(second.token)
         await world.check_accounts()
         await check_objects(world)

@@ -75,8 +75,8 @@ INSERT INTO extents (partition_key, base_offset, last_offset, file_id, position,
 SELECT %(key)s, e * 10, e * 10 + 9, gen_random_uuid(), 0, 1, 0, 0 FROM generate_series(0, %(extents)s - 1) AS e
 """
 CLEANED = """
-INSERT INTO cleaned_partitions (partition_key, roll_offset, cleaned_offset, dirty_since)
-VALUES (%(key)s, %(end)s, %(end)s - %(dirty)s, CASE WHEN %(dirty)s > 0 THEN wall_time() END)
+INSERT INTO cleaned_partitions (partition_key, roll_offset, cleaned_offset)
+VALUES (%(key)s, %(end)s, %(end)s - %(dirty)s)
 """
 
 
