@@ -138,7 +138,7 @@ async def find_lost_ends(api: ReadApi, store: ObjectStore) -> list[LostEnd]:
         end
         for end, answer in zip(recorded, answers, strict=True)
         if answer.log_start_offset <= end.offset
-        and not any(e.base_offset == end.offset and marker_of(e.file_id) == end.marker for e in answer.extents)
+        and not any(e.base_offset == end.offset and marker_of(e.source) == end.marker for e in answer.extents)
     )
 
 

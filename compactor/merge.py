@@ -27,7 +27,7 @@ from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, 
 from headrace.config.settings import Settings
 from headrace.metastore.api.compaction import Swap, SwapInput
 from headrace.metastore.api.damage import DamagedExtent
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import DataExtent, Extent, is_in_file
 from headrace.storage.errors import BadTransferError, CorruptError, HeadraceError, NotFoundError, UnavailableError
 from headrace.storage.records.compression import Codec
 from headrace.storage.segment.format import BODY_START
@@ -127,7 +127,7 @@ async def merge(
             for segment in output.partitions:
                 file.begin_segment()
                 run = GrowingExtent(file, segment, _rewriter(plan.level, segment, limits), limits.extent_bytes)
-                for extent in segment.extents:
+                for extent in filter(is_in_file, segment.extents):  # a plan of files has no markers
                     batches = await _read(sources, segment, extent, counts, leave_for)
                     if batches is None or not run.takes(extent):
                         await asyncio.to_thread(run.close, counts)
@@ -235,7 +235,7 @@ class GrowingExtent:
                 # A header may give a later time than its records have, and rewriting shows that. The value is never
                 # raised: look-ups by time rely on the values in the commit.
                 min(self._max_timestamp, max(extent.max_timestamp for extent in inputs)),
-                tuple(SwapInput(extent.last_offset, extent.file_id) for extent in inputs),
+                tuple(SwapInput(extent.last_offset, extent.source) for extent in inputs),
             )
         )
 
@@ -254,7 +254,7 @@ class GrowingExtent:
             counts.complain(
                 "batch not rewritten: topic_id=%s partition=%d offsets=%d-%d file=%s error=%s",
                 *(self._partition.topic_id, self._partition.partition_index, kept.base_offset, kept.last_offset),
-                *(next(e.file_id for e in self._inputs if kept.base_offset <= e.last_offset), kept.why),
+                *(next(e.source for e in self._inputs if kept.base_offset <= e.last_offset), kept.why),
             )
         self._rewriter.kept.clear()
 
@@ -276,7 +276,7 @@ def _rewriter(level: int, partition: PartitionPlan, limits: MergeLimits) -> Rewr
 async def _read(
     sources: Sources,
     partition: PartitionPlan,
-    extent: Extent,
+    extent: DataExtent,
     counts: MergeCounts,
     leave_for: tuple[type[HeadraceError], ...],
 ) -> list[SoundBatch] | None:

@@ -22,10 +22,9 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from headrace.metastore.api.read import ExtentQuery, PartitionExtents
+from headrace.metastore.api.read import ExtentQuery, PartitionExtents, is_in_file
 from headrace.metastore.life.forgotten import OffsetRange
 from headrace.metastore.log.image import TopicImage
-from headrace.metastore.transactions.markers import marker_of
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.agreed import read_agreed
@@ -202,7 +201,7 @@ async def _read_log(api: ExtentApi, reads: VerifiedReads, key: int, offset: int,
         if not answer.extents:
             return
         for extent in answer.extents:
-            if marker_of(extent.file_id) is None:
+            if is_in_file(extent):
                 for batch in await reads.batches(extent, leader_epoch=extent.leader_epoch):
                     known.add(key, batch.header, batch.data)
         offset = answer.extents[-1].last_offset + 1

@@ -24,7 +24,7 @@ from headrace.compactor.rebuild_scan import Scan, recognise_records, scan
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.files import FileApi, FoundFile, RebuildApi
 from headrace.metastore.api.outcomes import TransactionOutcome
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import Extent, is_in_file
 from headrace.metastore.api.reports import FileReports, PartitionName
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.bulk_records import PREFIX, are_recorded
@@ -32,7 +32,7 @@ from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.recorded_objects import list_in_force, read_entries
-from headrace.metastore.transactions.markers import MARKER_BYTES, Marker, marker_file_id, marker_of
+from headrace.metastore.transactions.markers import MARKER_BYTES, Marker, marker_file_id
 from headrace.metastore.transactions.outcomes import PartitionOutcomes, list_outcomes, read_outcomes
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import level_of, term_ms
@@ -187,7 +187,7 @@ def _extents(key: int, placement: Placement, read: Scan) -> Iterator[Extent]:
 def _joins(last: Extent, new: Extent) -> bool:
     return (
         new.file_id == last.file_id
-        and marker_of(last.file_id) is None
+        and is_in_file(last)
         and new.position == last.position + last.length
         and new.base_offset == last.last_offset + 1
         and last.length + new.length <= EXTENT_BYTES
@@ -198,7 +198,7 @@ async def _name(metastore: RebuildMetastore, read: Scan, extents: list[Extent]) 
     """Files first: a reader of an extent must find its file."""
     live: Counter[uuid.UUID] = Counter()
     for extent in extents:
-        live[extent.file_id] += extent.length
+        live[extent.source] += extent.length
     files = [FoundFile(f.file_id, level_of(f.file_id), f.size, f.body_bytes, live[f.file_id]) for f in read.files]
     for start in range(0, len(files), ROWS_PER_CALL):
         await metastore.rebuild_files(files[start : start + ROWS_PER_CALL])

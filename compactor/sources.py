@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from headrace.metastore.api.damage import DamagedExtent, DamageKind
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import DataExtent
 from headrace.storage.errors import (
     BadTransferError,
     CorruptError,
@@ -40,7 +40,7 @@ class _Window:
 
     __slots__ = ("end", "left", "read", "start")
 
-    def __init__(self, first: Extent) -> None:
+    def __init__(self, first: DataExtent) -> None:
         self.start = first.position
         self.end = first.position + first.length
         self.left = 1
@@ -51,7 +51,7 @@ class _Window:
 class Sources:
     """The live extents of some files, each requested once."""
 
-    def __init__(self, reads: VerifiedReads, files: Mapping[uuid.UUID, Sequence[Extent]], read_bytes: int) -> None:
+    def __init__(self, reads: VerifiedReads, files: Mapping[uuid.UUID, Sequence[DataExtent]], read_bytes: int) -> None:
         window_bytes = min(max(read_bytes // max(len(files), 1), WINDOW_BYTES_MIN), WINDOW_BYTES_MAX)
         self._verified = reads
         self._windows: dict[tuple[uuid.UUID, int], _Window] = {}
@@ -63,7 +63,7 @@ class Sources:
         self._places = asyncio.Semaphore(PARALLEL_READS)
         self._reads: set[asyncio.Task[bytes]] = set()
 
-    async def batches(self, extent: Extent) -> list[SoundBatch]:
+    async def batches(self, extent: DataExtent) -> list[SoundBatch]:
         """The extent's batches in order. DamagedError, BadTransferError, and what the store raises."""
         while self._firsts:  # the first reads of all files start together: most files need no other
             file_id, first = self._firsts.pop()
@@ -106,9 +106,9 @@ class Sources:
             )
 
 
-def _windows(extents: Sequence[Extent], window_bytes: int) -> list[tuple[_Window, list[Extent]]]:
+def _windows(extents: Sequence[DataExtent], window_bytes: int) -> list[tuple[_Window, list[DataExtent]]]:
     """Extents, ordered by byte position, grouped by the read that contains them."""
-    windows: list[tuple[_Window, list[Extent]]] = []
+    windows: list[tuple[_Window, list[DataExtent]]] = []
     for extent in extents:
         end = extent.position + extent.length
         if windows:
@@ -130,7 +130,7 @@ one of these by its class, and says nothing of the extent: callers look for it f
 """
 
 
-def damaged_extent(extent: Extent, error: HeadraceError) -> DamagedExtent:
+def damaged_extent(extent: DataExtent, error: HeadraceError) -> DamagedExtent:
     """The extent that could not be read, for the metastore."""
     assert not isinstance(error, BadTransferError), "nothing is known of the extent"
     kind = DamageKind.REFUSED

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from headrace.metastore.api.read import ALL_BYTES, ExtentQuery, OffsetKind, OffsetQuery, ReadApi
+from headrace.metastore.api.read import ALL_BYTES, ExtentQuery, OffsetKind, OffsetQuery, ReadApi, is_in_file
 from headrace.scan.errors import OptionError, UnreadableFileError
 from headrace.scan.options import AtOffset, AtTimestamp, AtTimestamps, Bound
 from headrace.scan.partitions import ScanPartition
@@ -126,7 +126,7 @@ async def _search(
     while True:
         (found,) = await metastore.find_extents([ExtentQuery(partition.key, offset, ALL_BYTES)])
         for extent in found.extents:
-            if extent.max_timestamp >= timestamp:
+            if is_in_file(extent) and extent.max_timestamp >= timestamp:
                 batches = await reads.batches(extent, leader_epoch=extent.leader_epoch)
                 first = await asyncio.to_thread(_first_in, batches, found.log_start_offset, timestamp)
                 if first is not None:

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 
 from headrace.metastore.api.damage import DamagedExtent, DamageKind, FoundDamage
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import DataExtent
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError
 from headrace.storage.segment.damage import Piece
@@ -39,7 +39,7 @@ class DamageNotes:
         self._told: OrderedDict[_Place, tuple[FoundDamage, float]] = OrderedDict()
         self._telling: asyncio.Task[None] | None = None
 
-    def note(self, extent: Extent, pieces: Sequence[Piece]) -> None:
+    def note(self, extent: DataExtent, pieces: Sequence[Piece]) -> None:
         """Tell the metastore that these pieces of the extent are damaged, unless that was done lately."""
         found = FoundDamage(
             DamagedExtent(

@@ -30,8 +30,8 @@ from headrace.agent.fetch.files.walk import BatchStart, first_size, start_of
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.lookup import Lookup, known_part, stable_part
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.metastore.api.read import Extent, ExtentQuery
-from headrace.metastore.transactions.markers import marker_of, render_marker
+from headrace.metastore.api.read import Extent, ExtentQuery, is_in_file
+from headrace.metastore.transactions.markers import render_marker
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, NotFoundError
 from headrace.storage.records.header import HEADER_BYTES
@@ -70,7 +70,8 @@ class ExtentRead(NamedTuple):
 
     extent: Extent
     start: BatchStart
-    file_range: FileRange
+    file_range: FileRange | None
+    """None for a marker."""
 
 
 DeliveryOutcome = Batches | HeadraceError
@@ -166,10 +167,11 @@ class Delivery:
         """Return whether the bucket has damage where this partition could not be read, so that it is known from now
         on. If that is not clear yet, the outcome stays: the client asks again.
         """
-        if self._damage is None:
+        extent = partition.lookup.extents[0]
+        if self._damage is None or not is_in_file(extent):
             return False
         try:
-            return await self._damage.find(partition.lookup.extents[0])
+            return await self._damage.find(extent)
         except HeadraceError as error:
             log.warning("extent not examined: partition_key=%d error=%s", partition.query.partition_key, error)
             return False
@@ -180,7 +182,8 @@ class Delivery:
         """Return what the primary says now about partitions with missing or corrupt files, by number."""
         for partition in lost:
             for extent in partition.lookup.extents:
-                self._reader.forget(extent.file_id)
+                if is_in_file(extent):
+                    self._reader.forget(extent.file_id)
         lookups = await self._locator.locate_at_primary([partition.query for partition in lost])
         if committed:
             lookups = [stable_part(one.query, lookup) for one, lookup in zip(lost, lookups, strict=True)]
@@ -204,7 +207,7 @@ class Delivery:
             for plan in plans
             if isinstance(plan, list)
             for extent_read in plan
-            if marker_of(extent_read.extent.file_id) is None
+            if extent_read.file_range is not None
         ]
         bodies = iter(await self._reader.read(ranges))
         outcomes: dict[int, DeliveryOutcome] = {}
@@ -242,14 +245,14 @@ class Delivery:
             stop = min(end, start.position + max(limit, HEADER_BYTES))
             if plan and stop < end and limit < least_part:
                 break
-            is_marker = marker_of(extent.file_id) is not None
-            is_one_more = not is_marker and len(files) >= FILES_MAX and extent.file_id not in files
-            if is_one_more and self._cache.peek(extent.file_id, start.position, stop) is None:
-                break
-            if not is_marker:
+            file_range = None
+            if is_in_file(extent):
+                is_one_more = len(files) >= FILES_MAX and extent.file_id not in files
+                if is_one_more and self._cache.peek(extent.file_id, start.position, stop) is None:
+                    break
                 files.add(extent.file_id)
-            run_end = end if extent.length >= LONG_RUN_BYTES else 0
-            file_range = FileRange(extent.file_id, start.position, stop, end, lookup.recent, run_end)
+                run_end = end if extent.length >= LONG_RUN_BYTES else 0
+                file_range = FileRange(extent.file_id, start.position, stop, end, lookup.recent, run_end)
             plan.append(ExtentRead(extent, start, file_range))
             limit -= stop - start.position
             if limit < HEADER_BYTES:
@@ -263,7 +266,7 @@ class Delivery:
         searches = [
             self._seeker.find_start(extent, offset, recent=recent)
             for (extent, offset, recent), start in zip(firsts, known, strict=True)
-            if start is None
+            if start is None and is_in_file(extent)  # a marker has one offset, so its start is known
         ]
         found = iter(await asyncio.gather(*searches)) if searches else iter(())
         return [next(found) if start is None else start for start in known]
@@ -287,7 +290,7 @@ class Delivery:
             began = self._clock.monotonic()
             try:
                 body = _sound(read)
-                if at_least_one and not batches.buffers:
+                if wanted is not None and at_least_one and not batches.buffers:
                     body = await self._whole_first(extent, start, wanted, body)
                 end = batches.add(
                     extent, body, start, max_bytes=limit, at_least_one=at_least_one, end_offset=end_offset
@@ -300,7 +303,7 @@ class Delivery:
                 if end != start:
                     self._seeker.remember(extent, end)
                 break
-            if not wanted.recent:
+            if wanted is not None and not wanted.recent:
                 await self._give_way(began)
         return batches
 
@@ -361,7 +364,7 @@ def _progress(queries: Sequence[ExtentQuery], outcomes: Mapping[int, DeliveryOut
 
 def _marker_body(extent: Extent) -> RangeBytes | None:
     """The batch of a marker, which no file has; None for other extents."""
-    if marker_of(extent.file_id) is None:
+    if is_in_file(extent):
         return None
     return RangeBytes(memoryview(render_marker(extent)), checked=True)
 

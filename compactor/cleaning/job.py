@@ -1,7 +1,8 @@
 """Runs a job of kind "clean": passes over some partitions, with new files that they share.
 
     read   the dirty part of a partition, once: the last offset of each key (key_map.py)
-    read   all of it from the log start on; extents that lose a record, or get a delete horizon, are written again
+    read   all of it from the log start on; extents that lose a record, or get a delete horizon, are written again; the
+           record or marker that ended the log when the pass began stays
     store  a file, as a merge does; swap its extents in
     finish when all swaps of a partition were done: its cleaned offset moves on
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +31,7 @@ from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.passes import Output, Pass, UncleanableError, uncleanable_for
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, decode_cleaning, encode_cleaning
 from headrace.compactor.cleaning.rewrite import CleaningPass, judge, note_keys
-from headrace.compactor.cleaning.transactions import EndedTransactions, is_marker, marker_horizon_ms
+from headrace.compactor.cleaning.transactions import EndedTransactions
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import GrowingFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan, partition_plan
@@ -40,7 +42,7 @@ from headrace.metastore.api.cleaning import CleanablePartition, CleaningApi
 from headrace.metastore.api.compaction import NewFile, Swap
 from headrace.metastore.api.damage import DamageApi
 from headrace.metastore.api.jobs import Job, JobApi, JobToken, NewJob
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import DataExtent, Extent, is_in_file
 from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import Clock
 from headrace.storage.errors import BadTransferError, HeadraceError, InvalidError, NotFoundError, UnavailableError
@@ -151,17 +153,18 @@ class Cleaner:
         plan = partition_plan(partition.live)
         end = end_of_pass(plan, wanted)
         keys, end = await self._keys(partition, plan, end, reads, unreadable, leaves_to_spark)
-        began_ms = now_ms()
+        began_ms, kept_offset = now_ms(), partition.high_watermark - 1
         rule = CleaningPass(
-            keys, partition.cleaned_offset, began_ms, began_ms + wanted.delete_retention_ms, ended_in(partition)
+            *(keys, partition.cleaned_offset, kept_offset),
+            *(began_ms, began_ms + wanted.delete_retention_ms, ended_in(partition)),
         )
         extents = [extent for extent in plan.extents if extent.last_offset < end]
         sources = sources_of(reads, extents, self.limits)
         output.begin(Pass(plan, partition.cleaned_offset, end))
         try:
             for extent in extents:
-                if is_marker(extent):
-                    await output.add_marker(extent, horizon_of(extent, rule))
+                if not is_in_file(extent):
+                    await output.add_marker(extent, rule)
                     continue
                 with uncleanable_for(unreadable, extent):
                     batches = await self._read(sources, extent)
@@ -188,8 +191,8 @@ class Cleaner:
         keys, ended = KeyMap(self.buffer_bytes, self._rng.randbytes(16)), ended_in(partition)
         dirty = [
             extent
-            for extent in plan.extents
-            if partition.cleaned_offset <= extent.last_offset < end and not is_marker(extent)
+            for extent in filter(is_in_file, plan.extents)
+            if partition.cleaned_offset <= extent.last_offset < end
         ]
         sources = sources_of(reads, dirty, self.limits)
         try:
@@ -210,7 +213,7 @@ class Cleaner:
         finally:
             await sources.close()
 
-    async def _read(self, sources: Sources, extent: Extent) -> list[SoundBatch]:
+    async def _read(self, sources: Sources, extent: DataExtent) -> list[SoundBatch]:
         self._metrics.read_bytes.inc(extent.length)
         return await sources.batches(extent)
 
@@ -232,7 +235,7 @@ def end_of_pass(plan: PartitionPlan, wanted: CleaningTask) -> int:
     """Return where a pass ends at the latest: before the first extent of level 0, which the planner lets be merged
     first.
     """
-    flushed = next((extent for extent in plan.extents if not level_of(extent.file_id) and not is_marker(extent)), None)
+    flushed = next((extent for extent in filter(is_in_file, plan.extents) if not level_of(extent.file_id)), None)
     return wanted.end if flushed is None else min(wanted.end, flushed.base_offset)
 
 
@@ -241,22 +244,11 @@ def ended_in(partition: CleanablePartition) -> EndedTransactions:
     return EndedTransactions(partition.aborted, partition.log_start_offset)
 
 
-def horizon_of(marker: Extent, rule: CleaningPass) -> int | None:
-    """marker_horizon_ms in this pass."""
-    return marker_horizon_ms(
-        marker,
-        cleaned_offset=rule.cleaned_offset,
-        now_ms=rule.now_ms,
-        delete_retention_ms=rule.horizon_ms - rule.now_ms,
-    )
-
-
 def sources_of(reads: VerifiedReads, extents: Sequence[Extent], limits: MergeLimits) -> Sources:
     """Reads of these extents."""
-    by_file = defaultdict(list)
-    for extent in extents:
-        if not is_marker(extent):
-            by_file[extent.file_id].append(extent)
+    by_file: dict[uuid.UUID, list[DataExtent]] = defaultdict(list)
+    for extent in filter(is_in_file, extents):
+        by_file[extent.file_id].append(extent)
     for mine in by_file.values():
         mine.sort(key=lambda extent: extent.position)
     return Sources(reads, by_file, limits.read_bytes)

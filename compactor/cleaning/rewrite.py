@@ -3,7 +3,8 @@ Pure.
 
 Place: under job.py, which reads the batches and writes what comes out; compactor/rewrite.py is the same for merges.
 Invariant: the last committed record of a key stays, except an expired delete marker; an aborted record counts for
-nothing and goes (transactions.py). Offsets, order, timestamps and their type do
+nothing and goes (transactions.py). The record that ends the log stays, of any kind (docs/decisions/0093): a reader's
+position reaches the high watermark only by a record or marker before it. Offsets, order, timestamps and their type do
 not change. Cleaned batches cover exactly the offsets of their inputs: an offset without a record belongs to the batch
 around it, or to a batch without records, so a reader at any offset continues.
 A delete marker goes only if its horizon has passed and it is below the offset through which all extents were cleaned
@@ -45,6 +46,8 @@ class CleaningPass(NamedTuple):
     later: LaterRecords
     cleaned_offset: int
     """The offset below which all extents had been cleaned before the pass began."""
+    kept_offset: int
+    """The offset of the record or marker that ended the log when the pass began."""
     now_ms: int
     horizon_ms: int
     """The horizon in ms of the delete markers that the pass meets first."""
@@ -65,6 +68,8 @@ class JudgedBatch(NamedTuple):
     keyless: int
     expired: int
     aborted: int = 0
+    is_due: bool = True
+    """Whether a later pass removes something because of the horizon: the record that ends the log waits for others."""
 
     @property
     def removed(self) -> int:
@@ -111,7 +116,7 @@ def judge(batches: Sequence[SoundBatch], rule: CleaningPass) -> list[JudgedBatch
 
 def _judge(batch: SoundBatch, rule: CleaningPass) -> JudgedBatch:
     records, size_bytes = open_sound(batch)
-    if rule.ended.hide(batch):
+    if rule.ended.hide(batch):  # its marker follows it, so it does not end the log
         return JudgedBatch(batch, [], size_bytes, None, 0, 0, 0, len(records))
     keyed = [(record.key, record.offset) for record in records if record.key is not None]
     later = iter(rule.later.are_superseded((key for key, _ in keyed), [offset for _, offset in keyed]).tolist())
@@ -120,21 +125,27 @@ def _judge(batch: SoundBatch, rule: CleaningPass) -> JudgedBatch:
     stays: list[Record] = []
     superseded = keyless = expired = 0
     horizon: int | None = None
+    is_due = False
     for record in records:
+        is_last = record.offset == rule.kept_offset
         if record.key is None:
-            keyless += 1
+            if is_last:
+                stays.append(record)
+            else:
+                keyless += 1
         elif next(later):
             superseded += 1
         elif record.value is None:
             is_below = record.offset < rule.cleaned_offset
-            if is_below and is_expired:
+            if is_below and is_expired and not is_last:
                 expired += 1
                 continue
             horizon = old_horizon if is_below and old_horizon is not None else rule.horizon_ms
+            is_due = is_due or not is_last
             stays.append(record)
         else:
             stays.append(record)
-    return JudgedBatch(batch, stays, size_bytes, horizon, superseded, keyless, expired)
+    return JudgedBatch(batch, stays, size_bytes, horizon, superseded, keyless, expired, is_due=is_due)
 
 
 class CleanRecords:

@@ -5,7 +5,7 @@ Invariant: a pass ends below the last stable offset, so each transaction with a 
 range says so, else by a commit. No reader sees a batch below the log start, and its range may be gone: it counts
 as aborted. A committed batch that is written again belongs to no transaction, so nothing depends on its marker; a
 marker goes only below the offset through which all extents were cleaned before the pass began, together with its range:
-no batch of its transaction is left then.
+no batch of its transaction is left then. The marker that ends the log stays (passes.py).
 Source: KIP-98; KIP-534 (markers are kept for delete.retention.ms).
 """
 
@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from headrace.metastore.api.read import AbortedRange, Extent
-from headrace.metastore.transactions.markers import marker_of, render_marker
+from headrace.metastore.transactions.markers import render_marker
 from headrace.storage.segment.verified import SoundBatch
 
 
@@ -42,11 +42,6 @@ class EndedTransactions:
 
 
 NONE_ENDED = EndedTransactions()
-
-
-def is_marker(extent: Extent) -> bool:
-    """Return whether the extent is the end of a transaction, which is in no file."""
-    return marker_of(extent.file_id) is not None
 
 
 def marker_batch(extent: Extent) -> SoundBatch:

@@ -26,10 +26,10 @@ from headrace.compactor.take_over import Swapper, Uploads
 from headrace.metastore.api.compaction import CompactionApi, Swap, SwapInput, SwapOutcome
 from headrace.metastore.api.damage import DamageApi
 from headrace.metastore.api.jobs import JobApi, JobToken, NewJob
-from headrace.metastore.api.read import AbortedRange, Extent, ExtentQuery, ReadApi, run_of
+from headrace.metastore.api.read import AbortedRange, DataExtent, Extent, ExtentQuery, ReadApi, is_in_file, run_of
 from headrace.metastore.api.reports import AuditedFile, FileReports, PartitionName
 from headrace.metastore.api.segments import SegmentApi
-from headrace.metastore.transactions.markers import Marker, marker_file_id, marker_of, render_marker
+from headrace.metastore.transactions.markers import Marker, marker_file_id, render_marker
 from headrace.storage.clock import Clock
 from headrace.storage.errors import InvalidError, NotFoundError, UnavailableError
 from headrace.storage.file_id import object_key
@@ -61,7 +61,7 @@ class FoundPiece(NamedTuple):
 class ExtentLook(NamedTuple):
     """An extent as it was read, and what was found for its damaged pieces."""
 
-    extent: Extent
+    extent: DataExtent
     aborted: Sequence[AbortedRange]
     """The aborted transactions with offsets in it."""
     level: int
@@ -97,7 +97,7 @@ class Mending:
         """
         (answer,) = await self._api.find_extents([ExtentQuery(partition_key, offset, 1)])
         extent = next((each for each in answer.extents if each.base_offset <= offset <= each.last_offset), None)
-        if extent is None or offset < answer.log_start_offset or marker_of(extent.file_id) is not None:
+        if extent is None or offset < answer.log_start_offset or not is_in_file(extent):
             raise NotFoundError(f"no file has this offset: partition_key={partition_key} offset={offset}")
         (file,) = await self._api.audit_files(uuid.UUID(int=extent.file_id.int - 1), 1)
         examined = await self._examine(extent, file)
@@ -123,7 +123,7 @@ class Mending:
         await self._api.finish_job(token)
         return outcomes[0]
 
-    async def _examine(self, extent: Extent, file: AuditedFile) -> Examined:
+    async def _examine(self, extent: DataExtent, file: AuditedFile) -> Examined:
         key, run = object_key(extent.file_id), run_of(extent)
         try:
             marks = await footer_marks(self._store, key, file.size, run)
@@ -132,7 +132,7 @@ class Mending:
             return Examined([Piece(*run, why=str(error))], b"")
 
     async def _find(
-        self, name: PartitionName, extent: Extent, wanted: Wanted, on_searched: Callable[[int, int], None]
+        self, name: PartitionName, extent: DataExtent, wanted: Wanted, on_searched: Callable[[int, int], None]
     ) -> FoundPiece:
         own = from_own_bytes(wanted)
         if own:
@@ -202,7 +202,7 @@ def _without_records(piece: Piece, extent: Extent, aborted: Sequence[AbortedRang
         epoch = max(piece.claim.producer_epoch, 0) if piece.claim is not None else 0
         marker = marker_file_id(Marker(one.producer_id, epoch, commits=False))
         yield render_marker(
-            extent._replace(base_offset=end, last_offset=end, file_id=marker, position=extent.max_timestamp)
+            extent._replace(base_offset=end, last_offset=end, source=marker, position=extent.max_timestamp)
         )
         offset = end + 1
     if offset <= piece.last_offset:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.compactor.mending.mend import ExtentLook
-from headrace.metastore.api.read import Extent
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.segment.damage import Piece
 
@@ -62,7 +61,7 @@ def lost_ranges(pieces: Sequence[Piece]) -> list[LostRange]:
 
 def skipped(topic: str, topic_id: uuid.UUID, partition_index: int, look: ExtentLook, wall_ms: int) -> Skipped:
     """Return the entry of what a replacement leaves out."""
-    extent: Extent = look.extent
+    extent = look.extent
     place = (extent.file_id, extent.position, extent.length)
     ranges = lost_ranges([one.piece for one in look.lost])
     return Skipped(topic, topic_id, partition_index, *place, wall_ms, ranges)

@@ -108,6 +108,7 @@ class SparkCleaner:
             tuple(msgspec.structs.replace(plan, extents=part) for part in split_extents(extents, self._part_bytes)),
             partition.cleaned_offset,
             end,
+            partition.high_watermark - 1,
             now_ms,
             self._clock.wall_ms(),
             wanted.delete_retention_ms,

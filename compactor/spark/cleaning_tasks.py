@@ -29,11 +29,11 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from headrace.compactor.cleaning.job import horizon_of, not_of_the_partition, sources_of
+from headrace.compactor.cleaning.job import not_of_the_partition, sources_of
 from headrace.compactor.cleaning.key_map import DIGEST_BYTES, Offsets, joined_digests
 from headrace.compactor.cleaning.passes import Output, Pass, UncleanableError, uncleanable_for
 from headrace.compactor.cleaning.rewrite import CleaningPass, JudgedBatch, judge, keyed_records
-from headrace.compactor.cleaning.transactions import EndedTransactions, is_marker
+from headrace.compactor.cleaning.transactions import EndedTransactions
 from headrace.compactor.merge import GrowingFile, MergedFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan
 from headrace.compactor.policy import LAST_LEVEL
@@ -43,7 +43,7 @@ from headrace.compactor.spark.store import throttled_store
 from headrace.compactor.take_over import store_merged
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput
 from headrace.metastore.api.damage import DamagedExtent
-from headrace.metastore.api.read import AbortedRange, Extent
+from headrace.metastore.api.read import AbortedRange, DataExtent, is_in_file
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.collector_tuning import tune_collector
 from headrace.storage.errors import HeadraceError, UnavailableError
@@ -66,6 +66,7 @@ class PassPlan(msgspec.Struct, frozen=True):
     """Consecutive extents each."""
     cleaned_offset: int
     end: int
+    kept_offset: int
     began_ms: int
     driver_ms: int
     delete_retention_ms: int
@@ -196,9 +197,8 @@ class ScanTask(_PassTask):
         async with self._store(SystemClock(), random.Random()) as store:
             sources = sources_of(VerifiedReads(store, SystemClock(), random.Random()), extents, plan.limits)
             try:
-                for extent in extents:
-                    if not is_marker(extent):
-                        yield await self._keyed(number, sources, extent)
+                for extent in filter(is_in_file, extents):
+                    yield await self._keyed(number, sources, extent)
             except UncleanableError as error:
                 found = msgspec.json.encode(Uncleanable(str(error), error.damaged)).decode()
                 for part in range(len(plan.parts)):
@@ -206,7 +206,7 @@ class ScanTask(_PassTask):
             finally:
                 await sources.close()
 
-    async def _keyed(self, number: int, sources: Sources, extent: Extent) -> Any:
+    async def _keyed(self, number: int, sources: Sources, extent: DataExtent) -> Any:
         with uncleanable_for(self.opened.unreadable, extent):
             batches = await sources.batches(extent)
         with uncleanable_for(UNREADABLE):
@@ -271,11 +271,12 @@ class RewriteTask(_PassTask):
     ) -> None:
         plan = self.opened
         rule = CleaningPass(
-            later, plan.cleaned_offset, plan.began_ms, plan.began_ms + plan.delete_retention_ms, self.ended
+            *(later, plan.cleaned_offset, plan.kept_offset),
+            *(plan.began_ms, plan.began_ms + plan.delete_retention_ms, self.ended),
         )
         for extent in part.extents:
-            if is_marker(extent):
-                await output.add_marker(extent, horizon_of(extent, rule))
+            if not is_in_file(extent):
+                await output.add_marker(extent, rule)
                 continue
             with uncleanable_for(plan.unreadable, extent):
                 batches = await sources.batches(extent)

@@ -37,7 +37,7 @@ _ROWS = list[tuple[uuid.UUID, int, int, int]]
 async def write_forgotten(store: ObjectStore, name: uuid.UUID, extents: Iterable[Extent]) -> None:
     """One object; the same name replaces it."""
     rows = [
-        (extent.file_id, *OffsetRange(extent.partition_key, extent.base_offset, extent.last_offset))
+        (extent.source, *OffsetRange(extent.partition_key, extent.base_offset, extent.last_offset))
         for extent in extents
     ]
     await store.put(f"{PREFIX}{name}.json", msgspec.json.encode(rows))

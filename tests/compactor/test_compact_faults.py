@@ -26,6 +26,7 @@ from headrace.compactor.undecided import Undecided
 from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
 from headrace.metastore.api.damage import DamageKind
 from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.read import is_in_file
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, NotFoundError, OutcomeUnknownError, UnavailableError
@@ -144,8 +145,9 @@ async def test_a_worker_that_lost_its_lease_swaps_nothing(world: CompactionWorld
     assert await world.extents(*keys) == extents
     await world.run(other)
     assert await seen(world, keys) == before
+    (file_extent, *_) = filter(is_in_file, extents)
     with pytest.raises(FencedError):
-        await world.postgres.mark_damaged(job.token, [damaged_extent(extents[0], NotFoundError("gone"))])
+        await world.postgres.mark_damaged(job.token, [damaged_extent(file_extent, NotFoundError("gone"))])
 
 
 class Forgetful:
@@ -226,7 +228,7 @@ async def test_what_others_took_meanwhile_is_lost_and_nothing_else(world: Compac
                 await world.postgres.move_log_starts([target], max_extents=100)
                 topic = world.view.image.topics_by_name["gone"].topic_id
                 assert await world.postgres.delete_topics(await world.postgres.metadata_head(), [topic])
-                other = await world.claim([extent.file_id for extent in first[:1]], 1)
+                other = await world.claim([extent.source for extent in first[:1]], 1)
                 await world.run(other)
             return await world.postgres.swap_extents(token, file, swaps)
 
@@ -288,9 +290,9 @@ async def test_a_batch_that_cannot_be_opened_is_copied_as_it_is(
     named = f"topic_id={topic_id} partition=0 offsets=2-3 file={odd} error="
     assert [named in line for line in lines] == [True] * (level - 1)
     assert world.counted("kept_batches_total") == level - 1
-    merged = await world.store.get(object_key(extent.file_id))
+    merged = await world.store.get(object_key(extent.source))
     assert contradictory[17:] in merged, "from the checksum on"
-    assert await world.live_files() == [extent.file_id], "nothing is left behind in the old ones"
+    assert await world.live_files() == [extent.source], "nothing is left behind in the old ones"
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -302,7 +304,7 @@ async def test_an_extent_with_a_damaged_batch_stays_as_a_whole(
     for number in range(3):
         await world.commit((key, plain_batch(2, b"%d" % number * 10)), (key, plain_batch(1, b"x" * 10)))
     first = (await world.extents(key))[0]
-    await world.store.rewrite(object_key(first.file_id), lambda body: flipped(body, [first.position + 70]))
+    await world.store.rewrite(object_key(first.source), lambda body: flipped(body, [first.position + 70]))
 
     await world.run(await world.claim(await world.live_files(), level), world.compactor(clock=InstantClock()))
 
@@ -313,7 +315,7 @@ async def test_an_extent_with_a_damaged_batch_stays_as_a_whole(
     (line,) = [line for line in caplog.messages if line.startswith("extent not merged")]
     assert f"topic_id={topic_id} partition=0 offsets=0-2 file={first.file_id}" in line
     assert [item[2].offset for item in await world.records(key, 3)] == list(range(3, 9))
-    assert await world.live_files() == sorted(extent.file_id for extent in extents)
+    assert await world.live_files() == sorted(extent.source for extent in extents)
 
 
 async def test_the_log_names_the_first_of_much_damage(world: CompactionWorld, caplog: pytest.LogCaptureFixture) -> None:

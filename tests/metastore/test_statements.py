@@ -103,6 +103,7 @@ def test_every_sql_file_is_used() -> None:
     names = {name for name in signatures() if name.startswith(prefixes)}  # of remote segments: test_names.py
     kept = {
         "claim_job",
+        "find_cleanable_extents",
         "find_live_extents",
         "flushed_files",
         "files_of_partitions",

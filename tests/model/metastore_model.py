@@ -278,7 +278,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
             partition_key=batch.partition_key,
             base_offset=base_offset,
             last_offset=last_offset,
-            file_id=file_id,
+            source=file_id,
             position=batch.position,
             length=batch.length,
             leader_epoch=partition.leader_epoch,

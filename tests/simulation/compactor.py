@@ -63,7 +63,7 @@ class SimulatedCompactor:
             extents = [
                 extent
                 for extent in self._world.database.model.partitions[place.key].visible_extents
-                if level_of(extent.file_id) == 0
+                if level_of(extent.source) == 0
             ]
             partitions += [self._partition(place, extents, rng)] if extents else []
         self._start(Plan(1, self._world.database.clock.wall_ms(), tuple(partitions)), rng)

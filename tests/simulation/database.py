@@ -263,7 +263,7 @@ class Database:
             for committed in self.journal:
                 is_covered = extent.base_offset <= committed.base_offset <= extent.last_offset
                 if (committed.key, committed.outcome) == (place.key, BatchOutcome.APPENDED) and is_covered:
-                    committed.file_id = extent.file_id
+                    committed.file_id = extent.source
                     committed.position, committed.length = places[place.key, committed.base_offset]
                     self.stripped[place.key, committed.base_offset] = committed.identity
 

@@ -20,7 +20,7 @@ from headrace.agent.fetch.damage_notes import DamageNotes
 from headrace.agent.fetch.files.file_index import FileIndex
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.files.walk import BatchStart
-from headrace.metastore.api.read import Extent, run_of
+from headrace.metastore.api.read import DataExtent, Extent, run_of
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, DamagedError, UnavailableError
 from headrace.storage.file_id import object_key
@@ -92,7 +92,7 @@ class Damage:
         before = [piece for piece in self._pieces(extent) if piece.last_offset < offset]
         return BatchStart(before[-1].end, before[-1].last_offset + 1) if before else None
 
-    async def find(self, extent: Extent) -> bool:
+    async def find(self, extent: DataExtent) -> bool:
         """Read the extent past all caches until it is known whether it is damaged.
 
         False for sound bytes: then caches or transfers were bad. UnavailableError if the reads differ from each other,
@@ -122,7 +122,7 @@ class Damage:
         known = self._known.get(_key(extent))
         return known.pieces if known is not None and self._clock.monotonic() < known.at + AGAIN_S else ()
 
-    async def _found(self, extent: Extent) -> list[Piece]:
+    async def _found(self, extent: DataExtent) -> list[Piece]:
         """Return the damaged pieces; none if a read was sound."""
         if extent.length > EXAMINED_BYTES:
             raise UnavailableError(f"extent too large to be examined: {extent}")
@@ -136,4 +136,4 @@ def is_suspect(error: object) -> bool:
 
 
 def _key(extent: Extent) -> _ExtentKey:
-    return extent.file_id, extent.position, extent.base_offset
+    return extent.source, extent.position, extent.base_offset

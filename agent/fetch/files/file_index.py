@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.agent.fetch.files.walk import BatchStart
-from headrace.metastore.api.read import Extent, run_of
+from headrace.metastore.api.read import DataExtent, run_of
 from headrace.storage.errors import HeadraceError
 from headrace.storage.file_id import object_key
 from headrace.storage.objects.store import ObjectStore
@@ -49,23 +49,23 @@ class FileIndex:
         self._capacity = capacity
         self._found: OrderedDict[tuple[uuid.UUID, int], ExtentIndex | None] = OrderedDict()
 
-    async def before_offset(self, extent: Extent, offset: int) -> BatchStart | None:
+    async def before_offset(self, extent: DataExtent, offset: int) -> BatchStart | None:
         """A batch boundary at or before the batch that contains `offset`; None: start at the extent's start."""
         skipped = offset - extent.base_offset
         return await self._start(extent, lambda i: start_at_record(i.entry, i.records_before + skipped))
 
-    async def before_timestamp(self, extent: Extent, timestamp: int) -> BatchStart | None:
+    async def before_timestamp(self, extent: DataExtent, timestamp: int) -> BatchStart | None:
         """A batch boundary of which every record before it is older than `timestamp`; None as above."""
         return await self._start(extent, lambda i: start_at_timestamp(i.entry, timestamp))
 
-    async def marks(self, extent: Extent) -> list[BatchMark]:
+    async def marks(self, extent: DataExtent) -> list[BatchMark]:
         """The batch boundaries inside the extent that the footer names; none without a usable footer."""
         index = await self._index_of(extent)
         if index is None:
             return []
         return run_marks(index.entry, index.records_before, run_of(extent))
 
-    async def _start(self, extent: Extent, find: Callable[[ExtentIndex], tuple[int, int]]) -> BatchStart | None:
+    async def _start(self, extent: DataExtent, find: Callable[[ExtentIndex], tuple[int, int]]) -> BatchStart | None:
         if extent.length < WORTHWHILE_BYTES:
             return None
         index = await self._index_of(extent)
@@ -77,7 +77,7 @@ class FileIndex:
             return None
         return BatchStart(position, offset)
 
-    async def _index_of(self, extent: Extent) -> ExtentIndex | None:
+    async def _index_of(self, extent: DataExtent) -> ExtentIndex | None:
         key = (extent.file_id, extent.position)
         if key not in self._found:
             try:
@@ -90,7 +90,7 @@ class FileIndex:
         self._found.move_to_end(key)
         return self._found[key]
 
-    async def _load(self, extent: Extent) -> ExtentIndex | None:
+    async def _load(self, extent: DataExtent) -> ExtentIndex | None:
         key = object_key(extent.file_id)
         footer = await load_footer(self._store, key, (await self._store.head(key)).size)
         for entry in footer.partitions:

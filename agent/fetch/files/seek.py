@@ -14,7 +14,7 @@ from headrace.agent.fetch.files.file_index import FileIndex
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.files.resume import ResumeHints
 from headrace.agent.fetch.files.walk import BatchStart, ExtentBatch, first_size, start_of, walk
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import DataExtent, Extent
 from headrace.storage.errors import CorruptError, HeadraceError
 from headrace.storage.segment.file_range import FileRange
 
@@ -44,7 +44,7 @@ class Seeker:
         """Remember that a reader stopped before `start` and will continue there."""
         self._hints.remember(extent, start.offset, start)
 
-    async def find_start(self, extent: Extent, offset: int, *, recent: bool) -> BatchStart | HeadraceError:
+    async def find_start(self, extent: DataExtent, offset: int, *, recent: bool) -> BatchStart | HeadraceError:
         """The same by reading; or the error of the read."""
         try:
             near = None if recent else await self._index.before_offset(extent, offset)
@@ -59,13 +59,13 @@ class Seeker:
         self._hints.remember(extent, offset, start)
         return start
 
-    async def start_before(self, extent: Extent, timestamp: int) -> BatchStart:
+    async def start_before(self, extent: DataExtent, timestamp: int) -> BatchStart:
         """A batch boundary of the extent of which every record before it is older than `timestamp`."""
         near = await self._index.before_timestamp(extent, timestamp)
         return start_of(extent) if near is None else near
 
     async def first_batch(
-        self, extent: Extent, wanted: Callable[[ExtentBatch], bool], start: BatchStart, *, recent: bool
+        self, extent: DataExtent, wanted: Callable[[ExtentBatch], bool], start: BatchStart, *, recent: bool
     ) -> ExtentBatch | None:
         """The first `wanted` batch of the extent from `start` on; None if there is none.
 

@@ -119,6 +119,6 @@ def _framing(extent: Extent, data: memoryview, at: int, position: int, offset: i
 
 def _where(extent: Extent, position: int) -> str:
     return (
-        f"file={extent.file_id} position={position} partition_key={extent.partition_key}"
+        f"file={extent.source} position={position} partition_key={extent.partition_key}"
         f" offsets={extent.base_offset}-{extent.last_offset}"
     )

@@ -2,10 +2,10 @@
 
 Place: under ListOffsets; the metastore named the first extent that may contain the record.
 Invariant: the answer is a readable record (at or above the log start) with the wanted timestamp or a later one, and
-no earlier record has one. Batches with a higher timestamp in the header than in their records are skipped. Only for
-a batch that is too large to be opened the header is trusted, and its first readable offset is the answer: a consumer
-that starts there misses nothing. Nor does one that is sent to a damaged batch: it may hold such a record unless its
-header says otherwise, and the consumer learns of the damage.
+no earlier record has one. Markers are passed over: only records are searched for. Batches with a higher timestamp in
+the header than in their records are skipped. Only for a batch that is too large to be opened the header is trusted, and
+its first readable offset is the answer: a consumer that starts there misses nothing. Nor does one that is sent to a
+damaged batch: it may hold such a record unless its header says otherwise, and the consumer learns of the damage.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from headrace.agent.fetch.files.damage import Damage
 from headrace.agent.fetch.files.seek import Seeker
 from headrace.agent.fetch.files.walk import BatchStart, ExtentBatch, UnsoundBatchError
-from headrace.metastore.api.read import Extent, ExtentQuery, ReadApi
+from headrace.metastore.api.read import DataExtent, Extent, ExtentQuery, ReadApi, is_in_file
 from headrace.storage.records.codec import open_batch
 from headrace.storage.records.errors import BatchTooLargeError
 from headrace.storage.records.header import read_header
@@ -44,7 +44,7 @@ class TimestampSearch:
 
     async def first_record(self, extent: Extent, log_start_offset: int, timestamp: int) -> FoundRecord | None:
         """The first record from `log_start_offset` on with `timestamp` or a later one, from `extent` on."""
-        candidate: Extent | None = extent
+        candidate = extent if is_in_file(extent) else await self._next_candidate(extent, timestamp)
         while candidate is not None:
             found = await self._in_extent(candidate, log_start_offset, timestamp)
             if found is not None:
@@ -52,7 +52,7 @@ class TimestampSearch:
             candidate = await self._next_candidate(candidate, timestamp)
         return None
 
-    async def _in_extent(self, extent: Extent, log_start_offset: int, timestamp: int) -> FoundRecord | None:
+    async def _in_extent(self, extent: DataExtent, log_start_offset: int, timestamp: int) -> FoundRecord | None:
         def may_hold(batch: ExtentBatch) -> bool:
             return read_header(batch.data).highest_timestamp >= timestamp and batch.next_offset > log_start_offset
 
@@ -75,19 +75,19 @@ class TimestampSearch:
                 return FoundRecord(*found, extent.leader_epoch)
             start = batch.next
 
-    async def _damaged_piece(self, extent: Extent, start: BatchStart) -> Piece | None:
+    async def _damaged_piece(self, extent: DataExtent, start: BatchStart) -> Piece | None:
         """Return the first damage from `start` on; None if the bytes in the bucket are sound."""
         if self._damage is None or not await self._damage.find(extent):
             return None
         return self._damage.next(extent, start.offset)
 
-    async def _next_candidate(self, extent: Extent, timestamp: int) -> Extent | None:
+    async def _next_candidate(self, extent: Extent, timestamp: int) -> DataExtent | None:
         """The next extent that may contain the record; the first one nearly always does, so this may be slow."""
         key, offset = extent.partition_key, extent.last_offset + 1
         while True:
             (answer,) = await self._metastore.find_extents([ExtentQuery(key, offset, ALL_BYTES)])
             for later in answer.extents:
-                if later.max_timestamp >= timestamp:
+                if is_in_file(later) and later.max_timestamp >= timestamp:
                     return later
             if not answer.extents:
                 return None

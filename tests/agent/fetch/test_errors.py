@@ -174,7 +174,7 @@ async def test_a_file_that_compaction_swapped_away_is_found_in_its_new_place(wor
     old, _ = world.model.partitions[key].extents
     body = await world.store.get(object_key(file_id))
     await world.store.put(object_key(copy), b"pad" + body)
-    world.model.partitions[key].extents[0] = old._replace(file_id=copy, position=old.position + 3)
+    world.model.partitions[key].extents[0] = old._replace(source=copy, position=old.position + 3)
     await world.store.rewrite(object_key(file_id), lambda _: None)
 
     result = await world.fetch({key: 0}, partition_max_bytes=80)
@@ -294,7 +294,7 @@ async def test_a_swap_in_the_feed_sends_older_readers_to_the_primary(world: Worl
     extent = world.model.partitions[key].extents[0]
     new = await world.append(key, b"c", own=True)
     await world.store.put(object_key(new), body)
-    swapped = extent._replace(file_id=new)
+    swapped = extent._replace(source=new)
     world.model.partitions[key].extents[0] = swapped
     world.model._append_feed(world.model._shard(key), FeedKind.SWAP, extents=[swapped])
     await world.clock.advance(0.1)

@@ -193,7 +193,7 @@ class ProduceWorld:
         """Return what readers of a partition see, from the bucket's own bytes."""
         batches = []
         for extent in self.model.partitions[key].extents:
-            data = await self.bucket.get(object_key(extent.file_id), ByteRange(extent.position, extent.length))
+            data = await self.bucket.get(object_key(extent.source), ByteRange(extent.position, extent.length))
             offset, position = extent.base_offset, 0
             while position < len(data):
                 header = read_header(data, position)

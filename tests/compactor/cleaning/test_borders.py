@@ -154,7 +154,7 @@ async def set_cleaned(world: CleaningWorld, key: int, offset: int) -> None:
 async def test_a_pass_for_a_horizon_costs_what_it_reads(world: CleaningWorld) -> None:
     (key,) = await world.topic("t", 1, **EAGER, delete_retention_ms=str(HOUR_MS))
     await world.send(key, ("a", "1" * 5000))
-    await world.send(key, ("b", None))
+    await world.send(key, ("b", None), ("c", "1"))
     await rolled(world, key)
     assert await world.clean() == 1
     assert read_bytes(await world.state(key)) == 0, "nothing to do yet"

@@ -28,10 +28,12 @@ def batch(offset: int, *records: tuple[str, str | None], horizon_ms: int | None 
     return stored(encode_batch(made, base_offset=offset, delete_horizon_ms=horizon_ms))
 
 
-def cleaned(*batches: SoundBatch, cleaned_offset: int = 0, now_ms: int = NOW_MS, **limits: int) -> list[bytes]:
+def cleaned(
+    *batches: SoundBatch, cleaned_offset: int = 0, kept: int = -1, now_ms: int = NOW_MS, **limits: int
+) -> list[bytes]:
     keys = KeyMap(1 << 20, b"")
     note_keys(keys, batches)
-    rule = CleaningPass(keys, cleaned_offset, now_ms, HORIZON_MS)
+    rule = CleaningPass(keys, cleaned_offset, kept, now_ms, HORIZON_MS)
     rewriter = CleanRecords(None, limits.get("batch_bytes", 1 << 20), limits.get("max_bytes", 1 << 20))
     rewriter.judged = {judged.batch.offset: judged for judged in judge(batches, rule)}
     written = [data for one in batches for _, data in rewriter.add(one)]
@@ -61,7 +63,7 @@ def test_one_empty_batch_covers_what_lost_every_record() -> None:
     inputs = [batch(0, ("a", "1")), batch(1, ("b", "1"), ("a", "2"))]
     note_keys(keys, [batch(9, ("a", "9"), ("b", "9"))])
     rewriter = CleanRecords(None, 1 << 20, 1 << 20)
-    rewriter.judged = {j.batch.offset: j for j in judge(inputs, CleaningPass(keys, 0, NOW_MS, HORIZON_MS))}
+    rewriter.judged = {j.batch.offset: j for j in judge(inputs, CleaningPass(keys, 0, -1, NOW_MS, HORIZON_MS))}
     written = [*(data for one in inputs for _, data in rewriter.add(one)), *(data for _, data in rewriter.flush())]
     (header,) = [read_header(data) for data in written]
     assert (header.base_offset, header.last_offset_delta, header.record_count) == (0, 2, 0)
