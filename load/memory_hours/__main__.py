@@ -1,11 +1,12 @@
 """Whether an agent's memory stays flat for hours: `python -m load.memory_hours [--minutes 240] [--out DIRECTORY]`.
 
-One agent with all roles, small caches, a Postgres and a directory as bucket. Producers send --speed records a second to
---partitions partitions, a consumer group follows them, and the agent merges their files. `--speed` above 2,000 runs the
-records of more time in less. A sample every --sample seconds: resident and unshared size, what glibc's heap and
-Python's arenas hold and use, parts of headrace_memory_bytes, threads, merges. Prints a line for each, and a verdict:
-how far resident memory of later quarters of the run is above that of the second (load/memory_hours/verdict.py).
-Writes samples.json and memory.png. Status 1 if memory is not flat. More settings as NAME=VALUE.
+One agent with all roles, small caches, a Postgres and a directory as bucket. A producer sends --speed records a second
+to --partitions partitions, a consumer group follows them, and the agent merges their files. A higher --speed runs the
+records of more time in less, as many batches with more records in each. A sample every --sample seconds: resident and
+unshared size, what glibc's heap and Python's arenas hold and use, parts of headrace_memory_bytes, threads, merges.
+Prints a line for each, and a verdict: how far resident memory of later quarters of the run is above that of the second
+(load/memory_hours/verdict.py). Writes samples.json and memory.png. Status 1 if memory is not flat. More settings as
+NAME=VALUE.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.error import URLError
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -36,8 +38,6 @@ from load.memory_hours.sampling import Sample, sample
 from load.memory_hours.verdict import GROWTH_MAX, Verdict, after_merges, judge
 
 TOPIC = "hours"
-RECORDS_PER_SECOND = 2_000
-"""Of one producer at most: higher speeds are more producers, as more clients would be."""
 TICK_SECONDS = 0.02
 COLUMNS = {
     "rss": "rss",
@@ -52,6 +52,14 @@ COLUMNS = {
     "merge": "part compaction",
 }
 """Columns of sizes, and the fields that they show. `free` of `heap` is unused; `small` of `arenas` is used."""
+DRAWN = {
+    "rss": "resident",
+    "arena": "glibc's heap",
+    "part allocator": "idle in the heap",
+    "python_arenas": "Python's arenas",
+    "python_used": "used in the arenas",
+    "part fetch_cache": "fetch cache",
+}
 OWN = {
     "log.level": "warning",
     "cache.bytes": 32 * MIB,
@@ -62,16 +70,14 @@ OWN = {
 
 
 class Clients:
-    """Producers and one consumer, in threads of this process."""
+    """A producer and a consumer, in threads of this process."""
 
     def __init__(self, bootstrap: str, partitions: int, speed: float, record_bytes: int) -> None:
         self._bootstrap, self._partitions = bootstrap, partitions
         self._speed, self._record_bytes = speed, record_bytes
         self._ended = threading.Event()
         self.sent = self.received = self.failed = 0
-        producers = max(1, round(speed / RECORDS_PER_SECOND))
-        self._threads = [threading.Thread(target=self._produce, args=(speed / producers, n)) for n in range(producers)]
-        self._threads.append(threading.Thread(target=self._consume))
+        self._threads = [threading.Thread(target=work) for work in (self._produce, self._consume)]
 
     def start(self) -> None:
         for thread in self._threads:
@@ -82,8 +88,8 @@ class Clients:
         for thread in self._threads:
             thread.join()
 
-    def _produce(self, speed: float, seed: int) -> None:
-        rng = random.Random(seed)
+    def _produce(self) -> None:
+        rng, speed = random.Random(1), self._speed
         producer = Producer({"bootstrap.servers": self._bootstrap, "enable.idempotence": True, "linger.ms": 50})
         began, sent = time.monotonic(), 0
         while not self._ended.wait(TICK_SECONDS):
@@ -134,10 +140,15 @@ def running_agent(place: Path, args: argparse.Namespace) -> Iterator[tuple[Agent
 def watch(agent: AgentChild, clients: Clients, probed: Path, log: Path, args: argparse.Namespace) -> list[Sample]:
     """Samples until the time is over; a line for each."""
     samples: list[Sample] = []
-    print(f"{'minute':>7} {'records':>10}" + "".join(f"{name:>8}" for name in COLUMNS) + " threads  L1  L2  (MiB)")
+    names = "".join(f"{name:>8}" for name in COLUMNS)
+    print(f"{'minute':>7} {'records':>10}{names} threads  L1  L2  (MiB)")
     began = time.monotonic()
     while (passed := time.monotonic() - began) < args.minutes * 60:
-        now = sample(agent, probed, log) | {"seconds": passed, "sent": clients.sent, "received": clients.received}
+        try:
+            now = sample(agent, probed, log) | {"seconds": passed, "sent": clients.sent, "received": clients.received}
+        except (TimeoutError, URLError) as error:  # of /metrics, on a busy machine
+            print(f"{passed / 60:7.1f} no sample: {error}", flush=True)
+            continue
         samples.append(now)
         sizes = "".join(f"{now[field] / MIB:8.1f}" if field in now else f"{'-':>8}" for field in COLUMNS.values())
         merges = f"{now.get('merges 1', 0):4.0f}{now.get('merges 2', 0):4.0f}"
@@ -161,8 +172,8 @@ def summary(samples: list[Sample], verdict: Verdict) -> str:
         f" {last.get('merges 1', 0):.0f} and {last.get('merges 2', 0):.0f} merged files of level 1 and 2"
     )
     lines.append(
-        f"{'flat' if verdict.is_flat else 'NOT flat'}: mean {verdict.level_growth:+.1%}, peak {verdict.peak_growth:+.1%}"
-        f" of later quarters against the second (at most {GROWTH_MAX:.0%})"
+        f"{'flat' if verdict.is_flat else 'NOT flat'}: mean {verdict.level_growth:+.1%},"
+        f" peak {verdict.peak_growth:+.1%} of later quarters against the second (at most {GROWTH_MAX:.0%})"
     )
     return "\n".join(lines)
 
@@ -174,9 +185,7 @@ def draw(samples: list[Sample], title: str, path: Path) -> None:
     minutes = [each["seconds"] / 60 for each in samples]
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.subplots()
-    shown = {"rss": "resident", "arena": "glibc's heap", "fordblks": "free in the heap", "python_arenas": "Python's arenas",
-             "python_used": "used in the arenas", "part fetch_cache": "fetch cache"}  # fmt: skip
-    for field, label in shown.items():
+    for field, label in DRAWN.items():
         axes.plot(minutes, [each.get(field, 0) / MIB for each in samples], label=label)
     merges = [each.get("merges 2", 0) for each in samples]
     for minute, before, after in zip(minutes[1:], merges, merges[1:], strict=False):
@@ -193,7 +202,7 @@ def main() -> int:
     """Parse the command line, run, judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=240)
-    parser.add_argument("--speed", type=float, default=RECORDS_PER_SECOND, help="records per second")
+    parser.add_argument("--speed", type=float, default=2_000, help="records per second")
     parser.add_argument("--partitions", type=int, default=100)
     parser.add_argument("--record-bytes", type=int, default=100)
     parser.add_argument("--sample", type=float, default=10, help="seconds between samples")

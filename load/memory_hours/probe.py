@@ -2,7 +2,7 @@
 
 Place: a child process of load.memory_hours: `python -m load.memory_hours.probe FILE SECONDS agent FLAGS...`.
 Invariant: each line of the file is one JSON object of sizes in bytes and counts. Only a thread is added to the process,
-and nothing that the agent uses is changed, unless HEADRACE_TRACE_FRAMES turns tracemalloc on.
+and nothing that the agent uses is changed, unless MEMORY_TRACE_FRAMES turns tracemalloc on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from headrace.cli.main import main
 
-TRACE_FRAMES = "HEADRACE_TRACE_FRAMES"
+TRACE_FRAMES = "MEMORY_TRACE_FRAMES"
 """Environment: frames of each allocation that tracemalloc keeps; unset or 0: tracemalloc is off."""
 SHOWN_LINES = 25
 

@@ -9,6 +9,7 @@ GROWTH_MAX.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 GROWTH_MAX = 0.05
@@ -37,7 +38,7 @@ class Verdict(NamedTuple):
 def judge(resident: Sequence[float]) -> Verdict:
     """Judge resident sizes that were sampled at equal intervals; at least four."""
     bounds = [len(resident) * n // 4 for n in range(5)]
-    parts = [resident[first:end] for first, end in zip(bounds, bounds[1:], strict=False)]
+    parts = [resident[first:end] for first, end in pairwise(bounds)]
     quarters = tuple(Quarter(sum(part) / len(part), max(part), min(part)) for part in parts)
     second, later = quarters[1], quarters[2:]
     return Verdict(
