@@ -35,7 +35,7 @@ from headrace.metastore.postgres.migrate import migrate
 from load.agent_child import AgentChild
 from load.machine_state import machine_state
 from load.memory_hours.sampling import Sample, sample
-from load.memory_hours.verdict import GROWTH_MAX, Verdict, after_merges, judge
+from load.memory_hours.verdict import GROWTH_MAX, FlatVerdict, after_merges, judge
 
 TOPIC = "hours"
 TICK_SECONDS = 0.02
@@ -69,7 +69,7 @@ OWN = {
 }
 
 
-class Clients:
+class RunningClients:
     """A producer and a consumer, in threads of this process."""
 
     def __init__(self, bootstrap: str, partitions: int, speed: float, record_bytes: int) -> None:
@@ -137,7 +137,9 @@ def running_agent(place: Path, args: argparse.Namespace) -> Iterator[tuple[Agent
         yield stack.enter_context(AgentChild(where | OWN | given, log, module)), probed, log
 
 
-def watch(agent: AgentChild, clients: Clients, probed: Path, log: Path, args: argparse.Namespace) -> list[Sample]:
+def watch(
+    agent: AgentChild, clients: RunningClients, probed: Path, log: Path, args: argparse.Namespace
+) -> list[Sample]:
     """Samples until the time is over; a line for each."""
     samples: list[Sample] = []
     names = "".join(f"{name:>8}" for name in COLUMNS)
@@ -157,7 +159,7 @@ def watch(agent: AgentChild, clients: Clients, probed: Path, log: Path, args: ar
     return samples
 
 
-def summary(samples: list[Sample], verdict: Verdict) -> str:
+def summary(samples: list[Sample], verdict: FlatVerdict) -> str:
     """The verdict in words."""
     lines = [
         f"quarter {number}: resident mean {quarter.level / MIB:.1f}, least {quarter.least / MIB:.1f},"
@@ -217,7 +219,7 @@ def main() -> int:
         with running_agent(place, args) as (agent, probed, log):
             admin = AdminClient({"bootstrap.servers": agent.kafka})
             admin.create_topics([NewTopic(TOPIC, args.partitions, 1)])[TOPIC].result()
-            clients = Clients(agent.kafka, args.partitions, args.speed, args.record_bytes)
+            clients = RunningClients(agent.kafka, args.partitions, args.speed, args.record_bytes)
             clients.start()
             try:
                 samples = watch(agent, clients, probed, log, args)

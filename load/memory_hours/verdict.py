@@ -23,7 +23,7 @@ class Quarter(NamedTuple):
     least: float
 
 
-class Verdict(NamedTuple):
+class FlatVerdict(NamedTuple):
     """What the run showed. Growth: 0.05 is 5 percent above the second quarter."""
 
     quarters: tuple[Quarter, ...]
@@ -35,13 +35,13 @@ class Verdict(NamedTuple):
         return max(self.level_growth, self.peak_growth) <= GROWTH_MAX
 
 
-def judge(resident: Sequence[float]) -> Verdict:
+def judge(resident: Sequence[float]) -> FlatVerdict:
     """Judge resident sizes that were sampled at equal intervals; at least four."""
     bounds = [len(resident) * n // 4 for n in range(5)]
     parts = [resident[first:end] for first, end in pairwise(bounds)]
     quarters = tuple(Quarter(sum(part) / len(part), max(part), min(part)) for part in parts)
     second, later = quarters[1], quarters[2:]
-    return Verdict(
+    return FlatVerdict(
         quarters,
         max(quarter.level for quarter in later) / second.level - 1,
         max(quarter.peak for quarter in later) / second.peak - 1,
