@@ -26,8 +26,7 @@ from headrace.storage.objects.store import ObjectInfo
 from tests.manual_clock import ManualClock
 from tests.scripted_settings import ScriptedSettings
 
-
-LOOKS_MAX = 5_000
+LOOKS_MAX = 1_000
 
 
 class ScriptedRole:
