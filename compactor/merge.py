@@ -7,7 +7,7 @@ segment is split. Partitions are in the order of a segment file; a new extent re
 that cannot be read stays where it is; a batch that cannot be opened is copied, and a batch with a wrong checksum keeps
 its extent. Both are counted and logged, and do not affect their neighbours.
 Memory: one file being written, twice while it is joined, `read_bytes` of the inputs, and the batches that a rewriter
-has open: nothing here holds a file that the caller has, and a caller lets go of it before it asks for the next.
+has open: nothing here refers to a file that the caller has, and a caller drops it before the next one.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class GrowingFile:
         self.swaps.append(swap)
 
     def finish(self) -> MergedFile:
-        """The file's bytes; what was collected for them is let go, and nothing can be added any more."""
+        """Return the file's bytes; drop what was collected for them. Nothing can be added any more."""
         size, writer, self._writer = self.size, self._writer, SegmentWriter()
         return MergedFile(writer.finish(), size - BODY_START, self._segments)
 

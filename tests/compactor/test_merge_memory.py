@@ -77,7 +77,7 @@ async def test_an_ordinary_merge_holds_two_files_and_its_reads(level: int) -> No
         assert counts.batches_out == counts.batches_in // level
 
 
-def test_a_complete_file_lets_go_of_its_pieces() -> None:
+def test_a_complete_file_drops_its_pieces() -> None:
     """While it is stored, it is in memory once."""
     piece = memoryview(bytearray(encode_batch([Record(0, 1_000, None, b"value")], base_offset=0)))
     kept, file = weakref.ref(piece), GrowingFile()
