@@ -26,7 +26,7 @@ LOOK_SECONDS = 10.0
 LOOKS = 6
 """Number of looks that make a minute."""
 GIVEN_BACK_BYTES = ALLOCATOR_BYTES // 2
-"""Idle memory from which on it is given back: that takes 0.2 to 0.4 ms for each MiB, in which other threads wait for
+"""Idle memory from which on it is given back: that takes 0.2 to 0.8 ms for each MiB, in which other threads wait for
 memory."""
 
 
