@@ -93,6 +93,7 @@ class Compactor:
                     await self._take_over(lease, plan.level, born_ms, file)
                     files += 1
                     lease.progress = f"files={files} batches={counts.batches_in}"
+                    del file  # its bytes, while the next one is built
         if counts.refused_all:
             await self._require_an_answer()
         await self._metastore.mark_damaged(lease.token, counts.damaged)

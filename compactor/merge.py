@@ -7,8 +7,8 @@ outputs.py, but for extents that cannot be read, around which a segment is split
 segment file; a new extent replaces complete old extents. An extent that is damaged, or altered in each read, stays
 where it is, live; a batch that cannot be opened is copied. These are counted and logged, and do not affect their
 neighbours.
-Memory: one file being written (twice while it is joined; the caller also holds the previous one), `read_bytes` of the
-inputs, and the batches that a rewriter has open.
+Memory: one file being written, twice while it is joined, `read_bytes` of the inputs, and the batches that a rewriter
+has open: nothing here refers to a file that the caller has, and a caller drops it before the next one.
 """
 
 from __future__ import annotations
@@ -182,7 +182,9 @@ class GrowingFile:
         self.swaps.append(swap)
 
     def finish(self) -> MergedFile:
-        return MergedFile(self._writer.finish(), self.size - BODY_START, self._segments)
+        """Return the file's bytes; drop what was collected for them. Nothing can be added any more."""
+        size, writer, self._writer = self.size, self._writer, SegmentWriter()
+        return MergedFile(writer.finish(), size - BODY_START, self._segments)
 
 
 class GrowingExtent:

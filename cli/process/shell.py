@@ -18,10 +18,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.limits.limit_metrics import limits_reached
+from headrace.agent.limits.memory_metrics import watch_memory
 from headrace.cli.process.http_app import make_app
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_security import HttpSecurity
 from headrace.cli.process.http_server import HttpServer, ask
+from headrace.cli.process.idle_heap import IdleHeap
 from headrace.cli.process.readiness import Part, PeerReports, Readiness
 from headrace.cli.process.role import MainRole, Role
 from headrace.cli.process.waiting import until_available
@@ -89,7 +91,10 @@ class ProcessShell:
         self._upkeep = UpkeepWatch(
             *(metastore, self._puts, settings.file_delete_delay_ms, is_active_controller, clock, registry)
         )
-        self._watching: asyncio.Task[None] | None = None
+        self._idle_heap = IdleHeap(clock)
+        in_use = {"allocator": lambda: self._idle_heap.idle_bytes}
+        watch_memory(settings, in_use, registry)
+        self._watching: list[asyncio.Task[None]] = []
         security = HttpSecurity(settings, clock)
         connection = bounded(settings.http_max_connections, limits_reached(registry))
         self._http = HttpServer(
@@ -116,7 +121,8 @@ class ProcessShell:
         self._readiness.start()
         await until_available("bucket or metastore", self._life.start, self._settings, self._clock)
         await self._reporter.start()
-        self._watching = self._supervisor.keep("upkeep", self._upkeep.run)
+        loops = {"upkeep": self._upkeep.run, "idle memory": self._idle_heap.run}
+        self._watching = [self._supervisor.keep(name, loop) for name, loop in loops.items()]
         for role in self._roles:
             await role.start()
         await self._reporter.report()  # an agent has its node id now
@@ -125,9 +131,9 @@ class ProcessShell:
     async def stop(self) -> None:
         """Drain and stop every role. Safe in any state, also after a failed start."""
         await asyncio.gather(*map(self._stop, self._members))
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
         await self._reporter.stop()
         await self._life.stop()
         await self._readiness.stop()

@@ -193,6 +193,7 @@ class MergeWriter(DataSourceWriter):
                     written = await _stored(store, file, reserved, born_ms, plan.level, rng)
                     planned = outputs(plan, _limits(task).file_bytes, _limits(task).extent_bytes)[file.number]
                     files.append(written if written.is_new else written._replace(runs=_complete(file, planned)))
+                    del file  # its bytes, while the next one is built
         return WrittenPart(files, counts.damaged, counts.altered_extents, counts.batches_in)
 
     async def _swap(self, done: Sequence[WrittenPart]) -> None:

@@ -14,8 +14,10 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
+from headrace.cli.process import idle_heap
 from headrace.cli.process.readiness import LOOP_SILENCE_SECONDS
 from headrace.cli.process.shell import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS, ProcessShell
+from headrace.config.memory_budget import ALLOCATOR_BYTES, MIB
 from headrace.config.settings import Settings
 from headrace.metastore.setting_reporter import NO_COMPACTOR, REPORT_SECONDS, REPORTS_PER_LOOK, SettingReporter
 from headrace.storage.dependency import NotReady, Reported
@@ -24,6 +26,8 @@ from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.store import ByteRange, ObjectInfo
 from tests.manual_clock import ManualClock
 from tests.scripted_settings import ScriptedSettings
+
+LOOKS_MAX = 1_000
 
 
 class ScriptedRole:
@@ -185,6 +189,24 @@ async def world() -> AsyncIterator[HealthWorld]:
     await world.shell.start()
     yield world
     await world.shell.stop()
+
+
+async def test_each_process_counts_idle_memory_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    unused, part = [100 * MIB], {"part": "allocator"}
+    monkeypatch.setattr(idle_heap, "unused_heap_bytes", lambda: unused[-1])
+    monkeypatch.setattr(idle_heap, "give_heap_back", lambda: unused.append(MIB))
+    world = HealthWorld()
+    await world.shell.start()
+    try:
+        assert world.registry.get_sample_value("headrace_memory_limit_bytes", part) == ALLOCATOR_BYTES
+        seen: list[float | None] = []
+        while MIB not in seen and len(seen) < LOOKS_MAX:  # a look is on a thread, which the clock does not wait for
+            await world.clock.advance(idle_heap.LOOK_SECONDS)
+            seen.append(world.registry.get_sample_value("headrace_memory_bytes", part))
+        assert 100 * MIB in seen
+        assert MIB in seen
+    finally:
+        await world.shell.stop()
 
 
 async def test_a_process_that_takes_work_is_alive_and_ready(world: HealthWorld) -> None:
