@@ -103,6 +103,9 @@ class TopicImage:
     """How many partitions the topic halves to; -1: it does not halve."""
     replication_factor: int = 1
     """What was asked for when the topic was created: shown to clients, and without any other effect."""
+    moved_at: int = field(default=0, compare=False)
+    """The end of the log at the last change after which one of its partitions may have another leader, in any zone; it
+    may be later, as in an image from a snapshot. 0: none since the topic was created. See MetadataImage.moved_at."""
 
     @property
     def indexes(self) -> Sequence[int]:
@@ -236,6 +239,8 @@ class MetadataImage:
     """Entity, its parts in order of their types -> key -> value."""
     failed_replicas: Mapping[int, Mapping[uuid.UUID, tuple[int, ...]]] = field(default_factory=_empty)
     """Node id -> topic id -> partitions."""
+    moved_at: int = field(default=0, compare=False)
+    """The same as TopicImage.moved_at, for all topics: the agents changed, or how leaders follow from them."""
 
     @property
     def metadata_format(self) -> int:

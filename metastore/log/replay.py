@@ -14,7 +14,14 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from headrace.metastore.api.agents import METADATA_FORMAT, SEALED_SECRETS, FeatureRange, Listener
+from headrace.metastore.api.agents import (
+    COMMIT_SHARDS,
+    LEADER_SPREAD,
+    METADATA_FORMAT,
+    SEALED_SECRETS,
+    FeatureRange,
+    Listener,
+)
 from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.changing_partitions import ChangingPartitions
 from headrace.metastore.log.copied_on_write import CopiedOnWrite
@@ -74,6 +81,7 @@ def apply(image: MetadataImage, records: Iterable[bytes]) -> MetadataImage:
     return builder.finish()
 
 
+_LEADER_FEATURES = (COMMIT_SHARDS, LEADER_SPREAD)
 UNREGISTERED_MAX = 1_000
 """Agents that are remembered after they were unregistered: the newest ones."""
 
@@ -90,6 +98,8 @@ class ImageBuilder:
         self._changing: dict[uuid.UUID, ChangingPartitions] = {}
         """Of the topics with partitions that changed here."""
         self._agents = CopiedOnWrite(image.agents)
+        self._moves_leaders = False
+        """Some record changed the agents, or how leaders follow from them; what is as before at the end counts too."""
         self._unregistered = CopiedOnWrite(image.unregistered)
         self._configs = CopiedOnWrite(image.configs)
         self._features = dict(image.features)
@@ -122,7 +132,7 @@ class ImageBuilder:
     def finish(self) -> MetadataImage:
         """The image at the builder's offset; what did not change is shared with the one before."""
         for topic_id, partitions in self._changing.items():
-            self._writable_topics()[topic_id] = partitions.applied_to(self._topics[topic_id])
+            self._writable_topics()[topic_id] = partitions.applied_to(self._topics[topic_id], self.offset)
         return MetadataImage(
             offset=self.offset,
             **self._topic_maps(),
@@ -136,6 +146,7 @@ class ImageBuilder:
             delegation_tokens=MappingProxyType(self._tokens),
             quotas=self._quotas.finished(),
             failed_replicas=MappingProxyType(self._failed),
+            moved_at=self.offset if self._moves_leaders else self._base.moved_at,
         )
 
     def _acl_set(self) -> frozenset[AccessControlRecord]:
@@ -240,6 +251,7 @@ class ImageBuilder:
         if not record.end_points:
             raise self._contradiction(f"agent without an end point: node_id={record.broker_id}")
         self._unregistered.pop(record.broker_id, None)
+        self._moves_leaders = True
         self._agents[record.broker_id] = AgentImage(
             node_id=record.broker_id,
             broker_epoch=record.broker_epoch,
@@ -282,6 +294,8 @@ class ImageBuilder:
         self._agents[agent.node_id] = replace(agent, hidden=False)
 
     def _agent(self, node_id: int, broker_epoch: int) -> AgentImage:
+        """Return the agent that a record changes or unregisters."""
+        self._moves_leaders = True
         agent = self._agents.get(node_id)
         if agent is None or agent.broker_epoch != broker_epoch:
             raise self._contradiction(f"agent is not registered so: node_id={node_id} broker_epoch={broker_epoch}")
@@ -309,6 +323,7 @@ class ImageBuilder:
     def _feature(self, record: FeatureLevelRecord) -> None:
         refuse_unknown_format(record)
         self._features[record.name] = FeatureRange(record.min_feature_level, record.max_feature_level)
+        self._moves_leaders |= record.name in _LEADER_FEATURES
         if record.name == METADATA_FORMAT and self._has_keys_only() and self._passwords_until:
             self._passwords_until = self.offset
             self._credentials = {user: tuple(map(as_keys, held)) for user, held in self._credentials.items()}
@@ -318,6 +333,7 @@ class ImageBuilder:
 
     def _remove_feature(self, record: RemoveFeatureLevelRecord) -> None:
         self._features.pop(record.name, None)
+        self._moves_leaders |= record.name in _LEADER_FEATURES
 
     def _access_control(self, record: AccessControlRecord) -> None:
         self._writable_acls().add(record)

@@ -104,6 +104,11 @@ def judge(state: ProducerState | None, batch: StagedBatch, may_start_anywhere: b
     return BatchOutcome.APPENDED if in_order else BatchOutcome.OUT_OF_ORDER
 
 
+def expected_sequence(state: ProducerState | None, batch: StagedBatch) -> int:
+    """Return the sequence that a batch of this epoch has to begin with."""
+    return state.next_sequence if state is not None and state.epoch == batch.producer_epoch else 0
+
+
 def remember(state: ProducerState | None, batch: StagedBatch, base_offset: int, life: int) -> ProducerState:
     """The state after `batch` was appended at `base_offset` in this life of the metastore."""
     entry = RingEntry(batch.base_sequence, last_sequence(batch), base_offset, batch.max_timestamp)
