@@ -268,7 +268,9 @@ class Receiver:
                 if isinstance(verdict, Accepted):
                     if not verdict.is_read:
                         unread.append(len(arrivals))
-                    arrivals.append(_arrival(request, topic, verdict, pending, reply, wanted.partition_count))
+                    arrivals.append(
+                        _arrival(request, topic, verdict, pending, reply, wanted.partition_count, rules.max_bytes)
+                    )
                 else:
                     self._refuse(verdict, pending, reply)
                     self._note(verdict, partition.records, (topic.topic_number, partition.index))
@@ -365,6 +367,7 @@ def _arrival(
     pending: PendingRequest,
     reply: ProducePartitionReply,
     partition_count: int,
+    max_bytes: int,
 ) -> Arrival:
     """A batch for an alias goes to its parent; a client that sends counts places the records again instead."""
     data, header, _ = accepted
@@ -385,6 +388,7 @@ def _arrival(
         transaction_of(header, request.api_version),
         MovedKeys.UNKNOWN,
         alias,
+        max_bytes,
     )
 
 
