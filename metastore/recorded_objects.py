@@ -37,8 +37,9 @@ async def write_entries(
 ) -> RecordedObject:
     """One object."""
     key = f"{prefix}{life:010}/{len(entries):08}-{name}.json"
+    recorded = RecordedObject(key, life, len(entries))
     await store.put(key, msgspec.json.encode(entries))
-    return RecordedObject(key, life, len(entries))
+    return recorded
 
 
 async def list_recorded(store: ObjectStore, prefix: str) -> list[RecordedObject]:

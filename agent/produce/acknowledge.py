@@ -207,9 +207,7 @@ class Acknowledger:
         if self._refused.explain(numbered, now):
             return "an earlier batch of the producer was refused"
         is_settled = self._last_stored.is_settled(entry, answer)
-        if self._refused.explain_by_another_agent(
-            numbered, now, missing=answer.next_sequence, is_settled=is_settled
-        ):
+        if self._refused.explain_by_another_agent(numbered, now, missing=answer.next_sequence, is_settled=is_settled):
             return "an earlier batch of the producer may be on its way through another agent"
         return None
 

@@ -82,6 +82,7 @@ def apply(image: MetadataImage, records: Iterable[bytes]) -> MetadataImage:
 
 
 _LEADER_FEATURES = (COMMIT_SHARDS, LEADER_SPREAD)
+DELETED_NAMES_MAX = 1_000
 UNREGISTERED_MAX = 1_000
 """Agents that are remembered after they were unregistered: the newest ones."""
 
@@ -101,6 +102,7 @@ class ImageBuilder:
         self._moves_leaders = False
         """Some record changed the agents, or how leaders follow from them; what is as before at the end counts too."""
         self._unregistered = CopiedOnWrite(image.unregistered)
+        self._deleted_names = CopiedOnWrite(image.deleted_names)
         self._configs = CopiedOnWrite(image.configs)
         self._features = dict(image.features)
         self._access_controls: set[AccessControlRecord] | None = None
@@ -138,6 +140,7 @@ class ImageBuilder:
             **self._topic_maps(),
             agents=self._agents.finished(),
             unregistered=self._unregistered.finished(),
+            deleted_names=self._deleted_names.finished(),
             configs=self._configs.finished(),
             features=MappingProxyType(self._features),
             access_controls=self._acl_set(),
@@ -178,6 +181,7 @@ class ImageBuilder:
     def _topic(self, record: TopicRecord) -> None:
         if record.topic_id in self._topics:
             raise self._contradiction(f"topic exists: topic_id={record.topic_id}")
+        self._deleted_names.pop(record.topic_name, None)
         self._writable_topics()[record.topic_id] = TopicImage(
             topic_id=record.topic_id,
             topic_number=self.offset if record.topic_number < 0 else record.topic_number,
@@ -229,6 +233,9 @@ class ImageBuilder:
         if topic is None:
             raise self._contradiction(f"removal of an unknown topic: topic_id={record.topic_id}")
         self._changing.pop(record.topic_id, None)
+        self._deleted_names[topic.name] = self.offset
+        if len(self._deleted_names) > DELETED_NAMES_MAX:
+            del self._deleted_names[next(iter(self._deleted_names))]
         self._configs.pop((TOPIC_RESOURCE, topic.name), None)
         for node_id, failed in list(self._failed.items()):
             if record.topic_id in failed:

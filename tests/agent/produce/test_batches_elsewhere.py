@@ -271,9 +271,7 @@ class TestGaps:
     def setup_method(self) -> None:
         self.notes = RefusedSequences(lambda number: None)
 
-    def explain(
-        self, sequence: int, now: float, *, epoch: int = 0, missing: int = 0, is_settled: bool = False
-    ) -> bool:
+    def explain(self, sequence: int, now: float, *, epoch: int = 0, missing: int = 0, is_settled: bool = False) -> bool:
         batch = Numbered(PRODUCER, epoch, sequence, (9, 0))
         return self.notes.explain(batch, now) or self.notes.explain_by_another_agent(
             batch, now, missing=missing, is_settled=is_settled

@@ -72,7 +72,9 @@ BUGS = {
     "only what was refused is a reason": Bug(
         Acknowledger,
         "_explanation",
-        lambda self, file, entry, answer: "planted" if self._refused.explain(entry.numbered, self._clock.monotonic()) else None,
+        lambda self, file, entry, answer: (
+            "planted" if self._refused.explain(entry.numbered, self._clock.monotonic()) else None
+        ),
         refused.test_what_comes_behind_a_file_without_an_answer_is_refused_retriably,
     ),
     "a refused batch that another agent stored is waited for": Bug(

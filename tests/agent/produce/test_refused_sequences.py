@@ -117,7 +117,7 @@ async def test_a_refused_batch_that_another_agent_stored_prevents_nothing() -> N
             await other.clock.advance(0.1)
             assert _error(sent) == "none"
         assert await bench.append(2) == "none"
-        await bench.world.clock.advance(ELSEWHERE_SECONDS)  # until then, batch 3 may be on its way through the other one
+        await bench.world.clock.advance(ELSEWHERE_SECONDS)  # until then, 3 may be on its way elsewhere
         assert await bench.append(4) == "out_of_order_sequence_number"
 
 
