@@ -1,7 +1,7 @@
 """Changes of the metadata log that requests ask for: judged on an image, made only if the log still ends there.
 
-Place: used by admin requests. `change_log` is the loop of all but the creation and deletion of topics; LogChange appends
-records for those that have no specific operation in the metastore. All count their appends with Appends.
+Place: used by admin requests. `change_log` is the loop of all but the creation and deletion of topics; LogChange
+appends records for those that have no specific operation in the metastore. All count their appends with Appends.
 Invariant: compare and append; if the log changed, everything is judged again on the newer image. A judge is given the
 attempt that got no response, and looks in the image or the log whether it was made. Otherwise the repetition of a
 removal would be answered "not found".
@@ -91,8 +91,8 @@ Act = Callable[[MetadataImage, Plan], Awaitable[bool | Waits]]
 async def change_log(
     cluster: ClusterView, clock: Clock, judge: Judge[Plan], act: Act[Plan], deadline: float
 ) -> Verdict:
-    """Judge on the newest image and act, until that is done, refused or late; `deadline` of the clock's monotonic(), and
-    APPENDS_MIN times at least if others came first.
+    """Judge on the newest image and act, until that is done, refused or late: after `deadline` of the clock's
+    monotonic(), and APPENDS_MIN times at least if others came first.
 
     A change that was made is in the cluster's image when this returns. Errors but a lost response are raised.
     """

@@ -72,7 +72,8 @@ class Acknowledger:
         count_received: Callable[[int, int, int], None],
         slow_ms: int = 0,
     ) -> None:
-        """`image`: the newest one. The others by partition key. `count_received`: gets the bytes and records of each batch that was appended.
+        """`image`: the newest one. The others by partition key. `count_received`: gets the bytes and records of each
+        batch that was appended.
         `slow_ms`: slow.request.ms.
         """
         self._slow_seconds = slow_ms / 1000 if slow_ms else math.inf
@@ -204,7 +205,7 @@ class Acknowledger:
         if any(entry.stream in before.streams for before in file.predecessors):
             self._refused.note(numbered, now)
             return "an earlier batch of the producer has no answer yet"
-        if self._refused.explain(numbered, now):
+        if self._refused.explain(numbered, now, missing=answer.next_sequence):
             return "an earlier batch of the producer was refused"
         is_settled = self._last_stored.is_settled(entry, answer)
         if self._refused.explain_by_another_agent(numbered, now, missing=answer.next_sequence, is_settled=is_settled):

@@ -225,8 +225,8 @@ class MetadataImage:
     unregistered: Mapping[int, int] = field(default_factory=_empty)
     """Node id -> last broker epoch of agents that are gone, in the order in which they went; the newest ones only."""
     deleted_names: Mapping[str, int] = field(default_factory=_empty, compare=False)
-    """Name -> offset of its RemoveTopicRecord, of topics that were deleted and not created again, the newest last: those
-    that the process saw itself, as snapshots lack them."""
+    """Name -> offset of its RemoveTopicRecord, of topics that were deleted and not created again, the newest last: as
+    far as the process saw the log, for snapshots lack them."""
     configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=_empty)
     """(ConfigResource type, resource name) -> name -> value."""
     features: Mapping[str, FeatureRange] = field(default_factory=_empty)

@@ -38,7 +38,7 @@ class ProducerState:
     next_sequence: int
     ring: list[RingEntry] = field(default_factory=list)
     contiguous_life: int = UNKNOWN_LIFE
-    """The metastore's life in which everything from sequence 0 of this epoch on was appended."""
+    """The metastore's life in which this epoch began with sequence 0, from which on everything was appended."""
     wrapped: bool = False
     """Sequences of this epoch went over their end."""
 
@@ -60,9 +60,9 @@ def find_duplicate(state: ProducerState | None, batch: StagedBatch) -> RingEntry
 
 def is_stored(state: ProducerState | None, batch: StagedBatch, life: int) -> bool:
     """Return whether a batch that is not remembered any more is certainly in the log: nothing was left out before
-    it.
+    it. A life of the metastore continues a prefix of the log of earlier ones, and their producers' state with it.
     """
-    if state is None or state.epoch != batch.producer_epoch or state.contiguous_life != life:
+    if state is None or state.epoch != batch.producer_epoch or not 0 <= state.contiguous_life <= life:
         return False
     if state.wrapped:
         behind = (state.next_sequence - batch.base_sequence) % SEQUENCES

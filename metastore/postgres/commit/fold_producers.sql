@@ -26,7 +26,7 @@ DECLARE
     v_epoch smallint;   -- NULL: never seen
     v_next  int;
     v_ring  bytea;
-    v_whole boolean;    -- all sequences from 0 to v_next are in the log, in this epoch and life
+    v_whole boolean;    -- all sequences of this epoch from 0 to v_next are in the log, whichever life it began in
     v_wrap  boolean;    -- sequences went over their end in this epoch
     v_same  boolean;    -- the batch belongs to the epoch that the producer is in
     v_range bytea;      -- the batch's first and last sequence, as a ring entry opens
@@ -45,7 +45,7 @@ BEGIN
     LOOP
         IF b.prod <> v_prod THEN
             v_prod := b.prod;
-            SELECT s.epoch, s.next_sequence, s.ring, s.contiguous_life = cluster_life(), s.wrapped
+            SELECT s.epoch, s.next_sequence, s.ring, s.contiguous_life BETWEEN 0 AND cluster_life(), s.wrapped
               INTO v_epoch, v_next, v_ring, v_whole, v_wrap
               FROM producer_state s
              WHERE s.partition_key = p_part_key[p_batch_part[b.i]] AND s.producer_id = p_prod_id[v_prod]

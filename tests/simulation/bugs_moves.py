@@ -1,0 +1,58 @@
+"""Deliberate bugs of what an agent makes of leaders that moved (agent/produce/last_stored.py, refused_sequences.py)."""
+
+from __future__ import annotations
+
+from headrace.agent.produce import last_stored
+from headrace.agent.produce.batches import PlacedBatch
+from headrace.agent.produce.last_stored import LastStored
+from headrace.agent.produce.refused_sequences import Numbered, RefusedSequences
+from headrace.metastore.api.commit import BatchAnswer
+from tests.patch import Patch
+from tests.simulation.bug import bug
+from tests.simulation.problems import Kind
+
+
+@bug("W7", Kind.SPURIOUS)
+def moves_of_a_leader_are_not_looked_at(patch: Patch) -> None:
+    """A connection is as settled as before once the leader is back."""
+    patch.replace(last_stored, "_moved_at", lambda image, batch: 0)
+
+
+@bug("W7", Kind.SPURIOUS)
+def an_agent_that_was_not_told_of_a_move_knows_of_none(patch: Patch) -> None:
+    """The end of the metadata log in the commit's answer is not looked at."""
+
+    def is_settled(self: LastStored, entry: PlacedBatch, answer: BatchAnswer) -> bool:
+        return bool(original(self, entry, answer._replace(metadata_offset=0)))
+
+    original = patch.replace(LastStored, "is_settled", is_settled)
+
+
+@bug("W7", Kind.SPURIOUS)
+def only_agents_that_come_and_go_unsettle_a_connection(patch: Patch) -> None:
+    """Neither moves nor what another agent stored are looked at: decision 82 as it was."""
+
+    def is_settled(self: LastStored, entry: PlacedBatch, answer: BatchAnswer) -> bool:
+        return bool(original(self, entry, answer._replace(next_sequence=0, metadata_offset=0)))
+
+    original = patch.replace(LastStored, "is_settled", is_settled)
+    patch.replace(last_stored, "_moved_at", lambda image, batch: image.moved_at)
+    patch.replace(last_stored, "_all_came_here", lambda known, batch, end, is_appended: True)
+
+
+@bug("W7", Kind.SPURIOUS)
+def a_gap_is_one_of_its_stream(patch: Patch) -> None:
+    """The time of a gap that another agent closed goes on for the next one."""
+
+    def explain(self: RefusedSequences, batch: Numbered, now: float, *, missing: int, is_settled: bool) -> bool:
+        return bool(original(self, batch, now, missing=0, is_settled=is_settled))
+
+    original = patch.replace(RefusedSequences, "explain_by_another_agent", explain)
+
+
+BUGS = [
+    moves_of_a_leader_are_not_looked_at,
+    an_agent_that_was_not_told_of_a_move_knows_of_none,
+    only_agents_that_come_and_go_unsettle_a_connection,
+    a_gap_is_one_of_its_stream,
+]
