@@ -29,7 +29,7 @@ from headrace.protocol.request import ClientConnection
 from headrace.storage.clock import Clock
 
 STREAMS_MAX = 8_192
-STREAM_BYTES = 320
+STREAM_BYTES = 384
 """One stream in a dict."""
 
 

@@ -8,7 +8,7 @@ from headrace.agent.produce.last_stored import LastStored
 from headrace.agent.produce.refused_sequences import Numbered, RefusedSequences
 from headrace.metastore.api.commit import BatchAnswer
 from tests.patch import Patch
-from tests.simulation.bug import bug
+from tests.simulation.bug import Bug, bug
 from tests.simulation.problems import Kind
 
 
@@ -50,9 +50,4 @@ def a_gap_is_one_of_its_stream(patch: Patch) -> None:
     original = patch.replace(RefusedSequences, "explain_by_another_agent", explain)
 
 
-BUGS = [
-    moves_of_a_leader_are_not_looked_at,
-    an_agent_that_was_not_told_of_a_move_knows_of_none,
-    only_agents_that_come_and_go_unsettle_a_connection,
-    a_gap_is_one_of_its_stream,
-]
+BUGS: tuple[Bug, ...] = tuple(found for found in vars().values() if isinstance(found, Bug))

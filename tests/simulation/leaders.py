@@ -1,8 +1,8 @@
-"""What an idempotent producer knows of leaders: whom it sends batches to, and a connection to each agent that stays open.
+"""What an idempotent producer knows of leaders, and a connection to each agent that stays open.
 
-Place: idempotent_producer.py, in schedules with moves. As in the libraries, it is what some agent answered a while ago: it
-is looked up again after a time, and when something fails. Real routing (agent/cluster/routing.py) of the image that the
-agent has at that moment.
+Place: idempotent_producer.py, in schedules with moves. Invariant: as in the libraries, it is what some agent answered a
+while ago. It is asked for again after a time, and when something fails; the answer is real routing
+(agent/cluster/routing.py) of the image that the agent has at that moment.
 """
 
 from __future__ import annotations

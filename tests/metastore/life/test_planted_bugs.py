@@ -111,8 +111,8 @@ async def test_what_earlier_lives_stored_is_known(metastore_url: str) -> None:
 
 
 async def test_a_life_that_knows_only_what_it_stored_itself_is_caught(metastore_url: str) -> None:
-    source = source_of("fold_producers")
-    assert (right := "s.contiguous_life BETWEEN 0 AND cluster_life()") in source
+    source, right = source_of("fold_producers"), "s.contiguous_life BETWEEN 0 AND cluster_life()"
+    assert right in source
     async with session(metastore_url) as raw:
         await raw.execute(source.replace(right, "s.contiguous_life = cluster_life()").encode())
     with pytest.raises(AssertionError):
