@@ -205,7 +205,8 @@ class Acknowledger:
         if any(entry.stream in before.streams for before in file.predecessors):
             self._refused.note(numbered, now)
             return "an earlier batch of the producer has no answer yet"
-        if self._refused.explain(numbered, now, missing=answer.next_sequence):
+        if self._refused.explain(numbered, now):
+            self._refused.see_gap(numbered, now, missing=answer.next_sequence)
             return "an earlier batch of the producer was refused"
         is_settled = self._last_stored.is_settled(entry, answer)
         if self._refused.explain_by_another_agent(numbered, now, missing=answer.next_sequence, is_settled=is_settled):

@@ -108,10 +108,10 @@ class LastStored:
     def _since(self, batch: StagedBatch, origin: Origin, moved_at: int, *, is_appended: bool) -> float:
         """Return from when on the origin counts whose first stored batch this is."""
         given = origin.given
-        is_first = is_appended and not batch.base_sequence and given is not None
-        if is_first and given.producer == (batch.producer_id, batch.producer_epoch) and given.offset >= moved_at:
-            return -math.inf
-        return self._clock.monotonic()
+        if given is None or batch.base_sequence or not is_appended:
+            return self._clock.monotonic()
+        is_its_own = given.producer == (batch.producer_id, batch.producer_epoch)
+        return -math.inf if is_its_own and given.offset >= moved_at else self._clock.monotonic()
 
 
 def origin_of(connection: ClientConnection) -> Origin:

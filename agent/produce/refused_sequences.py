@@ -118,9 +118,9 @@ class RefusedSequences:
             if batch.epoch > found.epoch or not (found.refused or found.gap):
                 self._forget(key)
 
-    def explain(self, batch: Numbered, now: float, *, missing: int) -> bool:
+    def explain(self, batch: Numbered, now: float) -> bool:
         """Return whether an earlier sequence of the same epoch was refused here, which is why this batch is out of
-        order. `missing`: as in `explain_by_another_agent`, whose time for this gap begins now at the latest.
+        order.
 
         If so, the batch is noted in the same way, for as long as the note that explains it: others may be behind it.
         """
@@ -133,10 +133,13 @@ class RefusedSequences:
         ]
         if times:
             self._note_as_of(batch, max(times), now)
-            found = self._producers.get((batch.producer_id, batch.place))
-            if found is not None and found.epoch == batch.epoch and not found.waits_for(missing):
-                found.gap = missing, now
         return bool(times)
+
+    def see_gap(self, batch: Numbered, now: float, *, missing: int) -> None:
+        """Begin the time of `explain_by_another_agent` for a gap that a note explains for now."""
+        found = self._producers.get((batch.producer_id, batch.place))
+        if found is not None and found.epoch == batch.epoch and not found.waits_for(missing):
+            found.gap = missing, now
 
     def explain_by_another_agent(self, batch: Numbered, now: float, *, missing: int, is_settled: bool) -> bool:
         """Return whether an earlier batch of the same epoch may be on its way through another agent.

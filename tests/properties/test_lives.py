@@ -22,7 +22,7 @@ from tests.model.producer_model import (
     remember,
 )
 
-HISTORIES, STEPS = 150, 60
+HISTORIES, STEPS = 80, 60
 
 
 @dataclass

@@ -1,11 +1,10 @@
-"""Deliberate bugs of what an agent makes of leaders that moved (agent/produce/last_stored.py, refused_sequences.py)."""
+"""Deliberate bugs of what an agent makes of leaders that moved (agent/produce/last_stored.py)."""
 
 from __future__ import annotations
 
 from headrace.agent.produce import last_stored
 from headrace.agent.produce.batches import PlacedBatch
 from headrace.agent.produce.last_stored import LastStored
-from headrace.agent.produce.refused_sequences import Numbered, RefusedSequences
 from headrace.metastore.api.commit import BatchAnswer
 from tests.patch import Patch
 from tests.simulation.bug import Bug, bug
@@ -38,16 +37,6 @@ def only_agents_that_come_and_go_unsettle_a_connection(patch: Patch) -> None:
     original = patch.replace(LastStored, "is_settled", is_settled)
     patch.replace(last_stored, "_moved_at", lambda image, batch: image.moved_at)
     patch.replace(last_stored, "_all_came_here", lambda known, batch, end, is_appended: True)
-
-
-@bug("W7", Kind.SPURIOUS)
-def a_gap_is_one_of_its_stream(patch: Patch) -> None:
-    """The time of a gap that another agent closed goes on for the next one."""
-
-    def explain(self: RefusedSequences, batch: Numbered, now: float, *, missing: int, is_settled: bool) -> bool:
-        return bool(original(self, batch, now, missing=0, is_settled=is_settled))
-
-    original = patch.replace(RefusedSequences, "explain_by_another_agent", explain)
 
 
 BUGS: tuple[Bug, ...] = tuple(found for found in vars().values() if isinstance(found, Bug))

@@ -19,7 +19,7 @@ from tests.simulation.problems import Kind
 @bug("W7", Kind.SPURIOUS)
 def what_is_behind_a_refused_batch_is_called_out_of_order(patch: Patch) -> None:
     """The commit's OUT_OF_ORDER goes to the client as it is."""
-    patch.replace(RefusedSequences, "explain", lambda self, batch, now, missing: False)
+    patch.replace(RefusedSequences, "explain", lambda self, batch, now: False)
 
 
 @bug("W7", Kind.SPURIOUS)

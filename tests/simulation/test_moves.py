@@ -19,7 +19,7 @@ from tests.simulation.plan import FIRST_SEED_WITH_MOVES, make_plan
 from tests.simulation.planting import look_for
 from tests.simulation.summary import SIMULATED
 
-EVERYDAY = 8
+EVERYDAY = 4
 SLOW = 1_000
 SLOW_PER_TEST = 100
 

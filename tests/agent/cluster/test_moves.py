@@ -53,7 +53,7 @@ def leaders(image: MetadataImage) -> Iterator[tuple[tuple[uuid.UUID, int], tuple
             yield (topic.topic_id, index), tuple(agent and agent.node_id for agent in found)
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32), st.integers(5, 60), st.integers(0, 100), st.booleans())
 def test_each_move_shows_in_the_image_however_many_records_are_applied_at_once(
     seed: int, steps: int, percent: int, is_spread: bool

@@ -273,7 +273,7 @@ class TestGaps:
 
     def explain(self, sequence: int, now: float, *, epoch: int = 0, missing: int = 0, is_settled: bool = False) -> bool:
         batch = Numbered(PRODUCER, epoch, sequence, (9, 0))
-        return self.notes.explain(batch, now, missing=missing) or self.notes.explain_by_another_agent(
+        return self.notes.explain(batch, now) or self.notes.explain_by_another_agent(
             batch, now, missing=missing, is_settled=is_settled
         )
 

@@ -73,16 +73,14 @@ BUGS = {
         Acknowledger,
         "_explanation",
         lambda self, file, entry, answer: (
-            "planted"
-            if self._refused.explain(entry.numbered, self._clock.monotonic(), missing=answer.next_sequence)
-            else None
+            "planted" if self._refused.explain(entry.numbered, self._clock.monotonic()) else None
         ),
         refused.test_what_comes_behind_a_file_without_an_answer_is_refused_retriably,
     ),
     "a refused batch that another agent stored is waited for": Bug(
         RefusedSequences,
         "explain",
-        lambda self, batch, now, missing: True,
+        lambda self, batch, now: True,
         refused.test_a_refused_batch_that_another_agent_stored_prevents_nothing,
     ),
     "only a refusal here is a reason": Bug(

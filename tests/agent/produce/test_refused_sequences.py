@@ -246,7 +246,8 @@ async def test_batches_for_an_alias_are_noted_under_the_partition_that_their_cli
         assert [_error(each) for each in sent] == ["kafka_storage_error"] * 2
         notes = bench.world.pipeline._refused
         assert len(notes) == 1
-        assert notes.explain(Numbered(PRODUCER, 0, 2, (topic.topic_number, 1)), bench.world.clock.monotonic())
+        behind = Numbered(PRODUCER, 0, 2, (topic.topic_number, 1))
+        assert notes.explain(behind, bench.world.clock.monotonic())
 
 
 async def test_a_final_refusal_is_not_noted() -> None:
