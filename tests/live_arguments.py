@@ -1,4 +1,4 @@
-"""Operations that are called as by a caller whose arguments change while it waits.
+"""Calls of operations with arguments that change while the caller waits.
 
 Place: the contract suites and the metastore's own tests patch each class of the boundary (`spoil_arguments`), so that
 each of their calls proves that the operation keeps no argument: what it was asked is what it got, not what the
@@ -105,7 +105,7 @@ class _Call:
 
 
 def _mutable(value: Any) -> Any:
-    """Return an equal argument, with lists, dicts and sets that belong to nobody else."""
+    """Return an equal argument, with separate lists, dicts and sets."""
     if isinstance(value, AbstractSet):
         return set(value)
     return dict(value) if isinstance(value, Mapping) else _deep(value)

@@ -106,7 +106,7 @@ class LastStored:
         )
 
     def _since(self, batch: StagedBatch, origin: Origin, moved_at: int, *, is_appended: bool) -> float:
-        """Return from when on the origin counts whose first stored batch this is."""
+        """Return from when on an origin counts that begins with this stored batch."""
         given = origin.given
         if given is None or batch.base_sequence or not is_appended:
             return self._clock.monotonic()
@@ -123,7 +123,7 @@ def origin_of(connection: ClientConnection) -> Origin:
 
 
 def _key(batch: StagedBatch) -> Stream:
-    """Return the producer and the partition as its client numbers batches: an alias has sequences of its own."""
+    """Return the producer and the partition as its client numbers batches: an alias has separate sequences."""
     if batch.alias == NO_ALIAS:
         return batch.producer_id, batch.partition_key
     return batch.producer_id, partition_key(split_partition_key(batch.partition_key)[0], batch.alias)

@@ -90,7 +90,7 @@ def is_wrong_somewhere(seed: int, *, is_prefix: bool = True) -> tuple[bool, int]
 def test_what_a_life_calls_stored_is_in_its_log() -> None:
     found = [is_wrong_somewhere(seed) for seed in range(HISTORIES)]
     assert not any(wrong for wrong, _ in found)
-    assert sum(known for _, known in found) > HISTORIES, "later lives know what earlier ones stored"
+    assert sum(known for _, known in found) > HISTORIES, "retries are known after a promotion"
 
 
 def test_rows_that_are_not_of_the_log_are_noticed() -> None:

@@ -254,7 +254,7 @@ def _with_parts(plan: Plan) -> Plan:
 
 
 def _with_moves(plan: Plan) -> Plan:
-    """Producers alone, whose requests are often slow, so that neighbours meet at two agents."""
+    """Producers alone, with requests that are often slow, so that neighbours meet at two agents."""
     rng = random.Random(plan.seed ^ _MOVES)
     seconds, before = rng.uniform(120.0, 600.0), plan.seconds
     rates = {fault: rate for fault, rate in plan.rates.items() if fault in _WITH_MOVES} if rng.random() < 0.5 else {}

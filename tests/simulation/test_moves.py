@@ -1,7 +1,7 @@
 """Schedules of minutes in which leaders move, mostly there and back, and producers keep a connection to each agent.
 
-No producer is told that a batch is out of order while an earlier one may be on its way through another agent, and what
-is remembered ends in time. A failure names its seed and the command that replays it.
+No agent calls a batch out of order while an earlier one may be on its way through another agent, and what is
+remembered ends in time. A failure names its seed and the command that replays it.
 """
 
 from __future__ import annotations

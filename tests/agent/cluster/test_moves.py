@@ -1,4 +1,4 @@
-"""An image says when a leader may have moved: whatever the log had in between, for clients of any zone.
+"""An image says when a leader may have moved, for clients of any zone, also if it moved back.
 
 What an agent knows of its producers' batches depends on it (agent/produce/last_stored.py).
 """

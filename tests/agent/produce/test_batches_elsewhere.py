@@ -240,7 +240,7 @@ async def test_a_gap_that_was_closed_through_another_agent_does_not_make_the_nex
 
 
 @pytest.mark.requirement("W7")
-async def test_no_client_is_told_which_sequence_is_expected() -> None:
+async def test_the_expected_sequence_is_not_in_a_clients_answer() -> None:
     """A commit's answer says it to the agent."""
     async with Two() as two:
         world = two.worlds[0]
@@ -375,7 +375,7 @@ class TestLastStored:
     @pytest.mark.parametrize(
         ("sequence", "is_appended", "epoch"), [(9, True, 0), (8, False, 0), (1, True, 1), (0, False, 1)]
     )
-    async def test_a_batch_that_shows_that_others_came_elsewhere_begins_anew(
+    async def test_a_batch_that_shows_that_others_came_elsewhere_begins_the_time_again(
         self, sequence: int, is_appended: bool, epoch: int
     ) -> None:
         origin = Origin(1, None)
@@ -413,7 +413,7 @@ class TestLastStored:
             assert not self.is_settled(origin, expected=9), "nothing came since"
             self.last = LastStored(self.clock, lambda: self.image, streams_max=10)
 
-    async def test_an_alias_has_sequences_of_its_own(self) -> None:
+    async def test_an_alias_has_separate_sequences(self) -> None:
         origin = Origin(1, None)
         self.store(origin, 7)
         self.last.note(self.entry(origin, sequence=100, alias=1), is_appended=True)

@@ -137,7 +137,7 @@ BUGS = {
         _settled_whatever(metadata_offset=0),
         partial(elsewhere.test_a_gap_is_waited_for_after_the_leader_moved_there_and_back, 0, False),
     ),
-    "a gap is one of the stream, whatever is missing": Bug(
+    "a gap is one of the stream, not of the missing batch": Bug(
         RefusedSequences,
         "explain_by_another_agent",
         _whatever_is_missing,

@@ -193,7 +193,7 @@ async def test_a_topic_that_was_deleted_is_created_again_after_an_answer_without
     assert await world.api.delete_topics(len(world.api.log), [created])
     world.api.add_topic("orders")
     (third,) = (await world.metadata("orders", version=version, allow_auto_topic_creation=True)).topics
-    assert third.error_code == 0, "somebody else created it"
+    assert third.error_code == 0, "another client created it"
 
 
 async def test_auto_creation_can_be_switched_off(fake_clock: ManualClock) -> None:

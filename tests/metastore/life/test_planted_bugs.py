@@ -106,7 +106,7 @@ async def stored_stays_stored(url: str) -> None:
 
 
 @pytest.mark.requirement("W7")
-async def test_what_earlier_lives_stored_is_known(metastore_url: str) -> None:
+async def test_what_was_stored_before_a_restore_is_known(metastore_url: str) -> None:
     await stored_stays_stored(metastore_url)
 
 
