@@ -36,7 +36,7 @@ PRODUCED_BATCH_BYTES = 1_200
 for a request of one batch, 3.2 KB while it waited in a task, 780 bytes for each further batch."""
 REFUSED_SEQUENCES_BYTES = 8 * MIB
 """What an agent remembers of batches that it refused (agent/produce/refused_sequences.py)."""
-LAST_STORED_BYTES = 5 * MIB
+LAST_STORED_BYTES = 6 * MIB
 """What it remembers of how the last batch of a producer came (agent/produce/last_stored.py)."""
 REMEMBERED_BYTES: Mapping[str, int] = {
     "access_decisions": 8 * MIB,

@@ -43,8 +43,9 @@ async def write_entries(
     """One object."""
     body = msgspec.json.encode(entries)
     key = f"{prefix}{life:010}/{len(entries):08}-{name}-{crc32c.crc32c(body):08x}.json"
+    recorded = RecordedObject(key, life, len(entries))
     await store.put(key, body)
-    return RecordedObject(key, life, len(entries))
+    return recorded
 
 
 async def list_recorded(store: ObjectStore, prefix: str) -> list[RecordedObject]:

@@ -181,6 +181,8 @@ class Statement:
         """
         if parameters.keys() != self.parameters:
             raise self._wrong(parameters)
+        # they are sent once there is a connection, and the caller's own lists may change until then
+        parameters = {name: list(value) if type(value) is list else value for name, value in parameters.items()}
         if self.names_life:
             parameters["life"] = pool.life
         try:

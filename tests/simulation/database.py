@@ -280,7 +280,7 @@ class Database:
             held = "nothing" if body is None else f"{len(body)} bytes"
             self._world.report(Kind.UNSTORED, f"file={file.file_id} size={file.size} bucket holds {held}")
             return
-        for staged, (outcome, base_offset, _) in zip(file.batches, answer.batches, strict=True):
+        for staged, (outcome, base_offset, *_) in zip(file.batches, answer.batches, strict=True):
             data = body[staged.position : staged.position + staged.length]
             if self._world.keyed.holds(staged.partition_key):
                 self._world.keyed.committed(staged.partition_key, outcome, base_offset, data)

@@ -43,6 +43,7 @@ class PostgresCleaning:
     pool: Pool
 
     async def describe_cleaning(self, queries: Sequence[CleaningQuery]) -> tuple[int, list[CleaningState]]:
+        queries = list(queries)
         keys, lags = np.array(queries, dtype=np.int64).reshape(-1, 2).T
         rows = await _DESCRIBE_CLEANING.rows(self.pool, keys=pack_int8(keys), min_lag_ms=pack_int8(lags))
         found = [

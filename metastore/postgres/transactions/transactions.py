@@ -64,6 +64,7 @@ class PostgresTransactions:
     async def add_to_transaction(
         self, transactional_id: str, asked: ProducerEpoch, keys: Set[int] = frozenset(), groups: Set[str] = frozenset()
     ) -> TransactionAnswer:
+        keys, groups = frozenset(keys), frozenset(groups)
         return await self._change(transactional_id, lambda found: policy.add(found, asked, keys, groups))
 
     async def add_pending_offsets(
@@ -76,6 +77,7 @@ class PostgresTransactions:
         *,
         adds_group: bool,
     ) -> PendingOffsetsAnswer:
+        offsets = list(offsets)
         latest = {offset.partition_key: offset for offset in offsets}
         ordered = [latest[key] for key in sorted(latest)]
         for _ in range(ATTEMPTS_MAX):
