@@ -24,6 +24,7 @@ from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.segment.format import BODY_START
 from load.bench_memory import resident_bytes
 from tests.manual_clock import ManualClock
+from tests.storage.altered_reads import reads_of
 
 PARTITIONS, RECORDS = 100, 10
 CACHED_BYTES = 40_000
@@ -45,7 +46,7 @@ async def merge_once(files: int, cached: list[bytearray]) -> None:
         )
 
     partitions = (PartitionPlan(p, uuid.UUID(int=1), p, None, extents(p)) for p in range(PARTITIONS))
-    async for _ in merge(Plan(2, 0, tuple(partitions)), store, MergeLimits(), MergeCounts()):
+    async for _ in merge(Plan(2, 0, tuple(partitions)), reads_of(store), MergeLimits(), MergeCounts()):
         cached += [bytearray(CACHED_BYTES) for _ in range(10)]
 
 
