@@ -1,7 +1,7 @@
 """Leaders that move there and back again while clients write, by reassignments of single partitions.
 
-Place: together with the faults of a torture run (`--leaders-move`). A producer then has batches in flight to two agents,
-and comes back to one over a connection that stayed open (decisions/0096).
+Place: together with the faults of a torture run (`--leaders-move`). A producer then has batches in flight to two
+agents, and comes back to one over a connection that stayed open (decisions/0096).
 Invariant: which partitions move, and when, is a function of the seed; how far they get depends on the agents.
 """
 
