@@ -173,11 +173,11 @@ def connections_to_an_old_primary_are_kept(patch: Patch) -> None:
 def a_gap_is_waited_for_without_end(patch: Patch) -> None:
     """Each batch that is out of order begins the wait again."""
 
-    def explain(self: RefusedSequences, batch: Numbered, now: float, *, is_settled: bool) -> bool:
+    def explain(self: RefusedSequences, batch: Numbered, now: float, *, missing: int, is_settled: bool) -> bool:
         found = self._producers.get((batch.producer_id, batch.place))
         if found is not None:
             found.gap = None
-        return bool(original(self, batch, now, is_settled=False))
+        return bool(original(self, batch, now, missing=missing, is_settled=False))
 
     original = patch.replace(RefusedSequences, "explain_by_another_agent", explain)
 
