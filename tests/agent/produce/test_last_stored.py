@@ -1,4 +1,4 @@
-"""The connection by which the batches of a stream have come, and since when (agent/produce/last_stored.py)."""
+"""What an agent remembers of how a producer's batches came, and when that settles a gap (decisions/0096)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from headrace.agent.produce.pending import ALL_ACKS, Origin, PendingRequest
 from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
 from headrace.config.memory_budget import LAST_STORED_BYTES
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, StagedBatch
-from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
+from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest
 from headrace.protocol.request import ClientConnection, GivenProducer
 from tests.manual_clock import ManualClock
 
 PRODUCER = 77
-AGENT = AgentImage(2, 5, uuid.UUID(int=5), "host", 9092, None, fenced=False)
 
 
 class TestLastStored:
