@@ -6,8 +6,6 @@ import math
 import uuid
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
-from unittest.mock import AsyncMock
 
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.produce.refused_sequences import Numbered, RefusedSequences
@@ -101,17 +99,6 @@ def a_second_server_joins_a_life_of_another(patch: Patch) -> None:
 
     original = patch.replace(LifeKeeper, "_begin", begin)
     patch.replace(Database, "prepare_life", prepare)
-
-
-@bug("W1", Kind.STUCK)
-def a_life_is_prepared_for_another_that_has_just_begun(patch: Patch) -> None:
-    """A late process names a further life; if it cannot begin it, every process takes its server for superseded."""
-
-    async def begin(self: LifeKeeper, found: Any, *given: Any) -> bool:
-        with mock.patch.object(self._api, "describe_life", AsyncMock(return_value=found)):
-            return bool(await original(self, found, *given))
-
-    original = patch.replace(LifeKeeper, "_begin", begin)
 
 
 def _restores_a_promoted_one(plan: Plan) -> bool:
