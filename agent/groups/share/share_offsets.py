@@ -82,15 +82,9 @@ class ShareOffsets:
         except HeadraceError as error:
             logger.warning("share offsets not altered: group=%s error=%s", group_id, error)
             return ErrorCode(coordinator_error(error))
-        if owned.is_over:
-            return ErrorCode.not_coordinator
-        if owned.group.state_name != EMPTY:
-            return ErrorCode.non_empty_group
-        for key, start in starts.items():
-            partition = owned.group.partitions[key] = owned.new_partition(start)
-            partition.changes = 1
-        if not await owned.store(starts):
-            return ErrorCode.not_coordinator
+        refusal = await owned.set_starts(starts)
+        if refusal is not ErrorCode.none:
+            return refusal
         gone = ErrorCode.unknown_topic_or_partition
         return {key: ErrorCode.none if key in owned.group.partitions else gone for key in starts}
 

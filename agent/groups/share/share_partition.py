@@ -13,7 +13,7 @@ Source: KIP-932; Kafka's SharePartition.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -21,10 +21,13 @@ from typing import NamedTuple
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.share.in_flight import ChangedRanges, InFlight, Judge, RangeState, joined
+from headrace.agent.groups.share.suspects import are_suspects, delivery_records
 from headrace.metastore.share_states import KeptRange
 
 FEW_RANGES = 16
 """Ranges that a partition may always have."""
+READ_AHEAD = 8
+"""How many offsets an agent reads for each record that a member asks for, at most."""
 
 
 class AckType(enum.IntEnum):
@@ -86,6 +89,10 @@ class SharePartition:
         """Rises with each change that has to be stored."""
         self.stored_changes = 0
         """How many of them are stored, as group_partitions.py knows."""
+        self.is_set_by_hand = False
+        """Whether the start was set before any member of the group read the topic."""
+        self._log_end = 0
+        """The highest end of the log that was seen; 0 if none was."""
         self._ranges: list[InFlight] = []
         self._first_available: int | None = None
         self._next_deadline: float | None = None
@@ -140,41 +147,30 @@ class SharePartition:
         *,
         is_sparing: bool = False,
     ) -> list[Acquired]:
-        """Give the member records: the first ones that are available, then new ones before `log_end`.
+        """Give the member records before `log_end`: the first ones that are available, then new ones.
 
-        At most `max_records`, all within as many offsets, because an agent reads all records between them.
+        At most `max_records`, all within READ_AHEAD times as many offsets, because an agent reads all records between
+        them. Records of which attempts failed are delivered as suspects.py says.
         `is_sparing`: so that there are hardly more ranges than FEW_RANGES.
         """
         self.expire(now, limits.attempts)
+        self._log_end = max(self._log_end, log_end)
         if is_sparing and len(self._ranges) >= FEW_RANGES:
-            return self._acquire_one_range(now, member_id, max_records, limits)
-        if is_sparing:
-            max_records = min(max_records, FEW_RANGES)
-        first = self._first_available
-        new_end = min(log_end, self.start + limits.in_flight)
-        if max_records <= 0 or (first is None and self.end >= new_end):
+            chosen = self._one_range(log_end, max_records, limits)
+        else:
+            chosen = self._first_ones(log_end, min(max_records, FEW_RANGES) if is_sparing else max_records, limits)
+        if not chosen:
             return []
-        span_end = (self.end if first is None else first) + max_records
-        ranges: list[InFlight] = []
-        acquired: list[Acquired] = []
         deadline = now + limits.lock_seconds
-
-        def take(begin: int, last: int, tries: int) -> None:
-            ranges.append(InFlight(begin, last, RangeState.ACQUIRED, tries, member_id, deadline))
-            acquired.append(Acquired(begin, last, tries))
-
-        for each in self._ranges:
-            if each.state is not RangeState.AVAILABLE or each.first >= span_end:
-                ranges.append(each)
-                continue
-            last = min(each.last, span_end - 1)
-            take(each.first, last, each.tries + 1)
-            if last < each.last:
-                ranges.append(each._replace(first=last + 1))
-        if self.end < min(span_end, new_end):
-            take(self.end, min(span_end, new_end) - 1, 1)
+        changed = ChangedRanges(self._ranges)
+        for each in chosen:
+            if each.first < self.end:
+                changed.judge(each.first, each.last, partial(_acquired, member_id, deadline))
+        ranges = changed.ranges()
+        if chosen[-1].first >= self.end:
+            ranges.append(_acquired(member_id, deadline, InFlight(*chosen[-1][:2], RangeState.AVAILABLE)))
         self._settle(ranges)
-        return _joined(acquired)
+        return _joined(chosen)
 
     def acknowledge(
         self,
@@ -186,7 +182,7 @@ class SharePartition:
         may_grow: bool = True,
     ) -> ErrorCode:
         """Apply all batches, or none: INVALID_RECORD_STATE for records that the member has not acquired (any more),
-        INVALID_REQUEST for what no acquired record can be, and for batches that do not ascend. Records before the start
+        INVALID_REQUEST for what the log does not have, and for batches that do not ascend. Records before the start
         are done: nothing to do. One pass over the ranges. If it may not grow, KAFKA_STORAGE_ERROR, which clients may
         repeat, for what makes more ranges, and more than FEW_RANGES.
         """
@@ -195,8 +191,10 @@ class SharePartition:
         for batch in batches:
             if batch.last < self.start:
                 continue
-            if batch.last >= self.end or max(batch.first, self.start) < changed.reached:
+            if max(batch.first, self.start) < changed.reached:
                 return ErrorCode.invalid_request
+            if batch.last >= self.end:
+                return self._beyond_the_end(batch.last)
             for first, last, kind in _runs(batch, self.start):
                 if not changed.judge(first, last, judgement.of(kind)):
                     return ErrorCode.invalid_record_state
@@ -253,23 +251,52 @@ class SharePartition:
 
     # -- insides
 
-    def _acquire_one_range(self, now: float, member_id: str, max_records: int, limits: AcquireLimits) -> list[Acquired]:
-        """Give the member the first range that is available and small enough as a whole. Only if there is none, and no
-        member has any, give a part of one.
+    def _beyond_the_end(self, last: int) -> ErrorCode:
+        """Return what an acknowledgement gets for records that this owner never handed out. An earlier owner may have:
+        acquisitions are not stored.
         """
-        available = [each for each in self._ranges if each.state is RangeState.AVAILABLE]
-        whole = next((each for each in available if each.last - each.first < max_records), None)
-        if whole is None and not (self.is_quiet and available and max_records > 0):
-            return []
-        chosen = whole or available[0]
-        last, deadline = min(chosen.last, chosen.first + max_records - 1), now + limits.lock_seconds
-        changed = ChangedRanges(self._ranges)
-        changed.judge(
-            *(chosen.first, last),
-            lambda each: InFlight(*each[:2], RangeState.ACQUIRED, each.tries + 1, member_id, deadline),
-        )
-        self._settle(changed.ranges())
-        return [Acquired(chosen.first, last, chosen.tries + 1)]
+        is_in_log = last < self._log_end or not self._log_end
+        return ErrorCode.invalid_record_state if is_in_log else ErrorCode.invalid_request
+
+    def _first_ones(self, log_end: int, max_records: int, limits: AcquireLimits) -> list[Acquired]:
+        """Return the first records that a member may get: suspects, or others and new ones."""
+        first = self._first_available
+        new_end = min(log_end, self.start + limits.in_flight)
+        span_end = (self.end if first is None else first) + READ_AHEAD * max_records
+        chosen: list[Acquired] = []
+        left = max_records
+        for each in self._available(min(log_end, span_end)):
+            if left <= 0:
+                break
+            if are_suspects(each.tries, limits.attempts):
+                return chosen or [_part(each, max_records, limits)]
+            last = min(each.last, each.first + left - 1)
+            chosen.append(Acquired(each.first, last, each.tries + 1))
+            left -= last - each.first + 1
+        new_end = min(new_end, span_end, self.end + left)
+        if self.end < new_end:
+            chosen.append(Acquired(self.end, new_end - 1, 1))
+        return chosen
+
+    def _one_range(self, log_end: int, max_records: int, limits: AcquireLimits) -> list[Acquired]:
+        """Return the first range that is available and small enough as a whole. Only if there is none, and no member
+        has any, return a part of one.
+        """
+        first = None
+        for each in self._available(log_end):
+            most = _part(each, max_records, limits)
+            if most.last == each.last and max_records > 0:
+                return [most]
+            first = first or most
+        return [first] if first is not None and self.is_quiet and max_records > 0 else []
+
+    def _available(self, end: int) -> Iterator[InFlight]:
+        """Yield the ranges that no member has, and that are not done, up to `end`."""
+        for each in self._ranges:
+            if each.first >= end:
+                return
+            if each.state is RangeState.AVAILABLE:
+                yield each._replace(last=min(each.last, end - 1))
 
     def _free(self, is_wanted: Callable[[InFlight], bool], attempts: int) -> bool:
         """Attempts are counted when they end."""
@@ -297,6 +324,18 @@ class SharePartition:
         self._first_available = next((each.first for each in settled if each.state is RangeState.AVAILABLE), None)
         deadlines = (each.deadline for each in settled if each.state is RangeState.ACQUIRED)
         self._next_deadline = min(deadlines, default=None)
+
+
+def _acquired(member_id: str, deadline: float, each: InFlight) -> InFlight:
+    return InFlight(each.first, each.last, RangeState.ACQUIRED, each.tries + 1, member_id, deadline)
+
+
+def _part(each: InFlight, max_records: int, limits: AcquireLimits) -> Acquired:
+    """Return the first records of a range that one delivery may have."""
+    records = min(each.last - each.first + 1, max_records)
+    if are_suspects(each.tries, limits.attempts):
+        records = delivery_records(each.tries, records, limits.attempts)
+    return Acquired(each.first, each.first + records - 1, each.tries + 1)
 
 
 def _freed(each: InFlight, attempts: int) -> InFlight:

@@ -103,7 +103,7 @@ async def test_records_are_acquired_acknowledged_and_stored(owning: Owning) -> N
     assert await owning.turn("m") == (0, 0, [(0, 3, 1)])
     assert await owning.turn("n") == (0, 0, [(4, 7, 1)])
     assert await owning.turn("m", (4, 4, 1), wants=False) == (0, ErrorCode.invalid_record_state, [])
-    assert await owning.turn("m", (0, 1, 1), (2, 3, 2)) == (0, 0, [(2, 3, 2)])
+    assert await owning.turn("m", (0, 1, 1), (2, 3, 2)) == (0, 0, [(2, 3, 2), (8, 9, 1)])
     stored = owning.world.groups.shares["g"][owning.key]
     assert stored.start_offset == 2
 
