@@ -78,7 +78,10 @@ class GroupPartitions:
         return not self._revision
 
     async def ready(self, keys: Collection[int], logs: ShareLogs) -> dict[int, ErrorCode]:
-        """Load or begin what no member has read yet. Return why some cannot be used. HeadraceError if it is not known."""
+        """Load or begin what no member has read yet. Return why some cannot be used.
+
+        HeadraceError if it is not known.
+        """
         if self._is_loaded and all(map(self._is_begun, keys)):
             return {}
         await self.load()
@@ -160,9 +163,9 @@ class GroupPartitions:
             self.states[key] = ShareState(self.group.group_id, key, self.held.epoch, 0, begun, start, kept)
 
     async def _begin(self, keys: list[int], logs: ShareLogs) -> dict[int, ErrorCode]:
-        """Begin in all partitions of each topic that no member has read yet, by share.auto.offset.reset, except where an
-        offset was set; in a partition that a topic got later, begin with its first record, or where a doubling of the
-        topic says that the group begins.
+        """Begin in all partitions of each topic that no member has read yet, by share.auto.offset.reset, except where
+        an offset was set; in a partition that a topic got later, begin with its first record, or where a doubling of
+        the topic says that the group begins.
         """
         codes: dict[int, ErrorCode] = {}
         for number in sorted({split_partition_key(key)[0] for key in keys}):

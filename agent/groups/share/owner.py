@@ -31,7 +31,7 @@ from headrace.agent.groups.share.logs import ShareLogs, ShareWaiter
 from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.rules import ShareGroupRules
 from headrace.agent.groups.share.share_memory import ShareMemory
-from headrace.agent.groups.share.share_partition import AckBatch, Acquired, SharePartition
+from headrace.agent.groups.share.share_partition import AckBatch, Acquired, SharePartition, end_of
 from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.agent.peers.share_turns import (
@@ -234,14 +234,21 @@ class ShareOwner:
         return codes
 
     def _give_back(self, owned: GroupPartitions, turn: ShareTurn, client: ClientConnection) -> None:
-        """Late returns free nothing: the member has the records again by another connection. Aborted ones are done."""
+        """Late returns free nothing: the member has the records again by another connection. Aborted ones are done, and
+        offsets without a record, if it was this claim that gave them: another life of the metastore may have records
+        there.
+        """
         returned: defaultdict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
         for each in turn.returned:
             returned[each.key, each.is_done].append((each.first, each.last))
         for (key, is_done), ranges in returned.items():
             partition = owned.group.partitions.get(key)
             is_late = self._connections.get((turn.group_id, turn.member_id, key)) is not client
-            if partition is not None and (is_done or not is_late):
+            if partition is None:
+                continue
+            if is_done and turn.claim == owned.held.epoch:
+                partition.are_holes(turn.member_id, ranges)
+            elif is_done or not is_late:
                 partition.give_back(turn.member_id, ranges, is_done=is_done)
         if turn.returned:
             self._changed(owned)
@@ -327,10 +334,14 @@ class ShareOwner:
                 continue
             if now >= (partition.next_deadline() or now + 1):
                 continue  # it expired while others were stored: the next turn stores that first
-            got = partition.acquire(now, turn.member_id, end.end, left, configs.limits, is_sparing=is_sparing)
+            got = partition.acquire(
+                *(now, turn.member_id, end.end, left, configs.limits),
+                takes_batches=turn.takes_batches,
+                is_sparing=is_sparing,
+            )
             if got:
                 acquired[key] = got
-                left -= sum(each.last - each.first + 1 for each in got)
+                left -= sum(each.records for each in got)
         if acquired:
             self._groups.perform(owned.held, [])
         return acquired
@@ -368,16 +379,24 @@ class ShareOwner:
         waited: float,
     ) -> TurnAnswer:
         """Return it with what was acquired just now, after `waited` seconds."""
-        configs = owned.group.configs()
+        configs, left = owned.group.configs(), turn.max_records
+        ends = {}
+        for key, got in acquired.items():
+            ends[key] = end_of(got, left)
+            left -= sum(each.records for each in got)
 
         def one(ask: PartitionAsk) -> PartitionTurn:
             ranges = [(each.first, each.last, each.tries) for each in acquired.get(ask.key, ())]
-            return PartitionTurn(
-                ask.key, codes.get(ask.key, ErrorCode.none), ack_codes.get(ask.key, ErrorCode.none), ranges
-            )
+            error, ack_error = codes.get(ask.key, ErrorCode.none), ack_codes.get(ask.key, ErrorCode.none)
+            return PartitionTurn(ask.key, error, ack_error, ranges, ends.get(ask.key, 0))
 
-        lock_ms = int(configs.limits.lock_seconds * 1000)
-        return TurnAnswer(0, list(map(one, turn.partitions)), lock_ms, configs.read_committed, int(waited * 1000))
+        return TurnAnswer(
+            partitions=list(map(one, turn.partitions)),
+            lock_ms=int(configs.limits.lock_seconds * 1000),
+            read_committed=configs.read_committed,
+            waited_ms=int(waited * 1000),
+            claim=owned.held.epoch,
+        )
 
 
 def _rotated(keys: Sequence[int], first: int) -> list[int]:

@@ -26,6 +26,8 @@ from headrace.metastore.share_states import KeptRange
 
 FEW_RANGES = 16
 """Ranges that a partition may always have."""
+BATCH_RECORDS = 1000
+"""How many records a batch may have beyond what a member asks for, so that it is delivered as a whole."""
 READ_AHEAD = 8
 """How many offsets an agent reads for each record that a member asks for, at most."""
 
@@ -48,6 +50,11 @@ class Acquired(NamedTuple):
     first: int
     last: int
     tries: int
+
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return self.last - self.first + 1
 
 
 class AckBatch(NamedTuple):
@@ -145,20 +152,25 @@ class SharePartition:
         max_records: int,
         limits: AcquireLimits,
         *,
+        takes_batches: bool = False,
         is_sparing: bool = False,
     ) -> list[Acquired]:
         """Give the member records before `log_end`: the first ones that are available, then new ones.
 
         At most `max_records`, all within READ_AHEAD times as many offsets, because an agent reads all records between
         them. Records of which attempts failed are delivered as suspects.py says.
+        `takes_batches`: up to BATCH_RECORDS more, of which the agent gives back what its last batch does not have.
         `is_sparing`: so that there are hardly more ranges than FEW_RANGES.
         """
         self.expire(now, limits.attempts)
         self._log_end = max(self._log_end, log_end)
         if is_sparing and len(self._ranges) >= FEW_RANGES:
             chosen = self._one_range(log_end, max_records, limits)
+        elif is_sparing:
+            chosen = self._first_ones(log_end, min(max_records, FEW_RANGES), limits)
         else:
-            chosen = self._first_ones(log_end, min(max_records, FEW_RANGES) if is_sparing else max_records, limits)
+            more = BATCH_RECORDS if takes_batches and max_records > 0 else 0
+            chosen = self._first_ones(log_end, max_records, limits, more)
         if not chosen:
             return []
         deadline = now + limits.lock_seconds
@@ -219,14 +231,22 @@ class SharePartition:
                 return InFlight(each.first, each.last, RangeState.DONE)
             return InFlight(each.first, each.last, RangeState.AVAILABLE, max(each.tries - 1, 0))
 
-        changed = ChangedRanges(self._ranges)
-        for first, last in sorted(ranges):
-            first, last = max(first, self.start, changed.reached), min(last, self.end - 1)
-            if first <= last:
-                changed.judge(first, last, judge)
-        if changed.reached:
-            self.changes += is_done
-            self._settle(changed.ranges())
+        self._judge(ranges, judge, has_changed=is_done)
+
+    def are_holes(self, member_id: str, ranges: Iterable[tuple[int, int]]) -> None:
+        """The log has no records at these offsets: they are done, unless another member has them; also those that were
+        never handed out, as far as the log is known.
+        """
+
+        def judge(each: InFlight) -> InFlight | None:
+            is_others = each.state is RangeState.ACQUIRED and each.member_id != member_id
+            return each if is_others else InFlight(each.first, each.last, RangeState.DONE)
+
+        known = sorted((first, min(last, self._log_end - 1)) for first, last in ranges)
+        self._judge(known, judge, has_changed=True)
+        for first, last in known:
+            if first <= self.end <= last:
+                self._settle([*self._ranges, InFlight(self.end, last, RangeState.DONE)])
 
     def release(self, member_id: str, attempts: int) -> bool:
         """The member is gone: others may have what it had acquired. Return whether it had anything."""
@@ -258,13 +278,13 @@ class SharePartition:
         is_in_log = last < self._log_end or not self._log_end
         return ErrorCode.invalid_record_state if is_in_log else ErrorCode.invalid_request
 
-    def _first_ones(self, log_end: int, max_records: int, limits: AcquireLimits) -> list[Acquired]:
-        """Return the first records that a member may get: suspects, or others and new ones."""
+    def _first_ones(self, log_end: int, max_records: int, limits: AcquireLimits, more: int = 0) -> list[Acquired]:
+        """Return the first records that a member may get: suspects, or others and new ones, and `more` of these."""
         first = self._first_available
         new_end = min(log_end, self.start + limits.in_flight)
-        span_end = (self.end if first is None else first) + READ_AHEAD * max_records
+        span_end = (self.end if first is None else first) + READ_AHEAD * max_records + more
         chosen: list[Acquired] = []
-        left = max_records
+        left = max_records + more
         for each in self._available(min(log_end, span_end)):
             if left <= 0:
                 break
@@ -297,6 +317,17 @@ class SharePartition:
                 return
             if each.state is RangeState.AVAILABLE:
                 yield each._replace(last=min(each.last, end - 1))
+
+    def _judge(self, ranges: Iterable[tuple[int, int]], judge: Judge, *, has_changed: bool) -> None:
+        """Judge the parts of these ranges that are in flight. `has_changed`: it has to be stored."""
+        changed = ChangedRanges(self._ranges)
+        for first, last in sorted(ranges):
+            first, last = max(first, self.start, changed.reached), min(last, self.end - 1)
+            if first <= last:
+                changed.judge(first, last, judge)
+        if changed.reached:
+            self.changes += has_changed
+            self._settle(changed.ranges())
 
     def _free(self, is_wanted: Callable[[InFlight], bool], attempts: int) -> bool:
         """Attempts are counted when they end."""
@@ -382,6 +413,15 @@ def _runs(batch: AckBatch, start: int) -> Iterable[tuple[int, int, int]]:
         if at == len(types) or types[at] != types[begin]:
             yield first + begin, first + at - 1, types[begin]
             begin = at
+
+
+def end_of(acquired: Iterable[Acquired], records: int) -> int:
+    """Return the offset after so many acquired records, or 0 if there are not more."""
+    for each in acquired:
+        if records < each.records:
+            return each.first + records
+        records -= each.records
+    return 0
 
 
 def _joined(acquired: list[Acquired]) -> list[Acquired]:
