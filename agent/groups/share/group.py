@@ -127,7 +127,7 @@ class ShareGroup:
         """Refuse it, as `join`."""
         return [Departure(ref, ErrorCode.unknown_member_id) for ref in refs], []
 
-    def check_commit(self, now: float, ref: MemberRef, version: int) -> ErrorCode:
+    def check_commit(self, now: float, ref: MemberRef, version: int, keys: Collection[int] = ()) -> ErrorCode:
         """A share group has no committed offsets."""
         return ErrorCode.group_id_not_found
 
