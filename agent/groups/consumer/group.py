@@ -181,8 +181,8 @@ class ConsumerGroup:
         return self.target.is_judged_by(by_name)
 
     def check_commit(self, now: float, ref: MemberRef, version: int, keys: Collection[int] = ()) -> ErrorCode:
-        """STALE_MEMBER_EPOCH asks the member to heartbeat and to commit under its new epoch. An epoch that is over counts
-        if the member has had all these partitions since then (KIP-1251).
+        """STALE_MEMBER_EPOCH asks the member to heartbeat and to commit under its new epoch. An epoch that is over
+        counts if the member has had all these partitions since then (KIP-1251).
         """
         if ref.generation < 0 and not len(self.roster):
             return ErrorCode.none  # a consumer that assigns itself, or an admin
