@@ -34,7 +34,7 @@ FETCH, ACKNOWLEDGE = 78, 79
 
 class _Reader:
     async def read(
-        self, acquired: Mapping[int, Sequence[AcquiredRange]], max_bytes: int, memory: Any, *, committed: bool
+        self, acquired: Mapping[int, Sequence[AcquiredRange]], max_bytes: int, memory: Any, **how: Any
     ) -> dict[int, ShareDelivery]:
         return {key: ShareDelivery(records=[b"r"], acquired=list(ranges)) for key, ranges in acquired.items()}
 
@@ -98,7 +98,7 @@ class Sharing:
             types.FetchPartition(partition_index=index, acknowledgement_batches=_batches(types, acks))
             for index, acks in (partitions or {}).items()
         )
-        fields: dict[str, Any] = {"group_id": "g", "member_id": "m", "max_records": 5, "share_acquire_mode": 0}
+        fields: dict[str, Any] = {"group_id": "g", "member_id": "m", "max_records": 5, "share_acquire_mode": 1}
         fields |= {"is_renew_ack": False, "forgotten_topics_data": (), **more}
         entity = types.ShareFetchRequest(
             share_session_epoch=epoch,
