@@ -18,6 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.damage.commands import ways_past
 from headrace.cli.lost_shares import lost_share_lines, lost_shares_as_dict
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.cli.progress_bar import ProgressBar
@@ -34,14 +35,15 @@ from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.life.bucket import newest_life
 from headrace.metastore.life.following import FollowedLife
+from headrace.metastore.life.in_use import require_unused
 from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.life.own_bucket import require_bucket
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.settings_in_force import read_settings
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
-from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.objects.open import StoreOptions, open_store
-from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.rereading import VerifiedReads
 
 DESCRIPTION = """\
 Compare the bucket with the metastore: the bytes of every extent must exist, as the file's footer says,
@@ -102,50 +104,67 @@ def run(args: argparse.Namespace) -> int:
 async def _run(settings: Settings, args: argparse.Namespace) -> int:
     store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
-    bar = ProgressBar()
+    bar, reads = ProgressBar(), VerifiedReads(store, SystemClock(), random.Random())
     try:
-        await require_formatted(store, metastore.cluster_id)
+        await require_bucket(metastore, store, settings.bucket)
         if args.lost or args.resume_janitor:  # an old primary that stays up knows every file that was lost
             await FollowedLife(metastore, store, SystemClock(), random.Random()).require_current()
         if args.rebuild_index:
+            await require_unused(store, SystemClock())
             keeper = LifeKeeper(metastore, store, SystemClock(), random.Random())
-            rebuilt = await rebuild_index(metastore, store, keeper, bar)
+            rebuilt = await rebuild_index(metastore, reads, keeper, bar)
             bar.close()
             _print(_as_dict(rebuilt) | {"lost": LOST} if args.json else _rebuilt_lines(rebuilt))
             return 1 if rebuilt.unsound or rebuilt.homeless else 0
         if args.lost:
-            return await _lost(metastore, store, args, bar)
+            return await _lost(metastore, reads, args, bar)
         if args.resume_janitor:
-            await confirm_loss(metastore, store, SystemClock(), args, bar)
+            await confirm_loss(metastore, reads, SystemClock(), args, bar)
         found = await audit(
             metastore,
-            store,
+            reads,
             deep=args.deep,
             delete_delay_ms=(await read_settings(metastore, settings)).file_delete_delay_ms,
             on_progress=bar,
         )
         bar.close()
         stopped = await deletion_state(metastore, store, resume=args.resume_janitor)
-        _print(_as_dict(found) | {"janitor_stopped": stopped} if args.json else _audit_lines(found, stopped))
+        ways = await _ways_past(metastore, found)
+        as_dict = _as_dict(found) | {"janitor_stopped": stopped, "commands": ways}
+        _print(as_dict if args.json else chain(_audit_lines(found, stopped), ways))
         return 1 if found.violation_count else 0
     finally:
         await metastore.close()
         await store.close()
 
 
-async def _lost(metastore: PostgresMetastore, store: ObjectStore, args: argparse.Namespace, bar: ProgressBar) -> int:
+async def _ways_past(metastore: PostgresMetastore, found: Audit) -> list[str]:
+    """A line for each place that is damaged, with the commands that go past it."""
+    if not found.damaged:
+        return []
+    names = {topic_id: topic.name for topic_id, topic in (await load_image(metastore)).topics_by_id.items()}
+    return [
+        f"damaged: {names[one.name.topic_id]}:{one.name.partition_index} offsets={one.first_offset}-{one.last_offset}"
+        f" file={one.file_id}\n  {ways_past(names[one.name.topic_id], one.name.partition_index, one.first_offset)}"
+        for one in found.damaged
+        if one.name is not None and one.name.topic_id in names
+    ]
+
+
+async def _lost(metastore: PostgresMetastore, reads: VerifiedReads, args: argparse.Namespace, bar: ProgressBar) -> int:
     """1 if records may be lost."""
+    store = reads.store
     life = await newest_life(store, None)
     if life is None or not life.life:
         print("no promotion or restore of the metastore was recorded: nothing is lost")
         return 0
-    found = await find_lost(metastore, store, life.begun_ms, SystemClock().wall_ms(), bar)
+    found = await find_lost(metastore, reads, life.begun_ms, SystemClock().wall_ms(), bar)
     if args.export is not None:
-        await export(store, found.file_ids, args.export)
+        await export(reads, found.file_ids, args.export)
     bar.close()
     image = await load_image(metastore)
     if args.put_back is not None:
-        return await put_back(metastore, store, image, life.life, found.certain_ids, args)
+        return await put_back(metastore, reads, image, life.life, found.certain_ids, args)
     names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
     ends = await find_lost_ends(metastore, store)
     shares = await find_lost_shares(metastore, store, life.life)

@@ -21,9 +21,13 @@ from headrace.cli.options import S3, add_settings, settings_from
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.backups import BackupKind, BackupRecord, read_backup, record_backup
+from headrace.metastore.life.own_bucket import other_bucket
 from headrace.metastore.postgres.address import parsed
+from headrace.metastore.postgres.formatted import formatted_cluster
 from headrace.metastore.postgres.password import url_with_password
+from headrace.storage.bucket_properties import bucket_address
 from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import read_cluster_id
 from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.objects.open import StoreOptions, open_store
 
@@ -57,8 +61,10 @@ def run(args: argparse.Namespace) -> int:
     if args.began and not args.record:
         raise ConfigError("--began needs --record")
     if args.to is not None:
+        asyncio.run(_require_the_metastore(settings))
         record = _dumped(settings, args.to, args.place)
     elif args.record:
+        asyncio.run(_cluster_of_the_bucket(settings))
         record = BackupRecord(BackupKind(args.record), _began_ms(args.began), args.place)
     else:
         return _show(asyncio.run(_read(settings)))
@@ -80,10 +86,40 @@ def _began_ms(text: str | None) -> int:
     return int(began.timestamp() * 1000)
 
 
-def _dumped(settings: Settings, file: Path, place: str) -> BackupRecord:
-    """Take a dump: under another name until it is complete."""
+async def _require_the_metastore(settings: Settings) -> None:
+    """InvalidError if the dump would be of another database than the bucket's metastore; of its standby is right."""
     if not settings.metastore_url:
         raise ConfigError("metastore.url is not set (--metastore-url or --config)")
+    in_bucket = await _cluster_of_the_bucket(settings)
+    try:
+        cluster = await asyncio.to_thread(formatted_cluster, url_with_password(settings))
+    except UnavailableError:
+        return  # pg_dump cannot reach it either, and says why
+    if cluster is not None and cluster.bucket is not None and cluster.bucket.address != bucket_address(settings.bucket):
+        raise InvalidError(other_bucket(cluster.bucket, bucket_address(settings.bucket)))
+    if cluster is None or cluster.is_copy or cluster.cluster_id != in_bucket:
+        found = None if cluster is None else cluster.cluster_id
+        what = "a copy of the metastore" if cluster is not None and cluster.is_copy else "not the bucket's metastore"
+        raise InvalidError(
+            f"this database is {what}: cluster id={found} in the bucket={in_bucket}: correct metastore.url or bucket;"
+            " nothing was dumped or recorded"
+        )
+
+
+async def _cluster_of_the_bucket(settings: Settings) -> str:
+    """The cluster id of the bucket. InvalidError if it has none: no process reads a record there."""
+    store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
+    try:
+        found = await read_cluster_id(store)
+    finally:
+        await store.close()
+    if found is None:
+        raise InvalidError(f"bucket is not formatted: correct bucket; nothing was recorded: bucket={settings.bucket}")
+    return found
+
+
+def _dumped(settings: Settings, file: Path, place: str) -> BackupRecord:
+    """Take a dump: under another name until it is complete."""
     program = shutil.which("pg_dump")
     if program is None:
         raise ConfigError("pg_dump is not in PATH: install Postgres' client programs, of the server's version or newer")

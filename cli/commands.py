@@ -44,6 +44,7 @@ COMMANDS = (
     Command("doctor", "headrace.cli.doctor.command", "look at everything a cluster depends on, and say what to change"),
     Command("backup", "headrace.cli.backup", "take or record a backup of Postgres"),
     Command("audit", "headrace.cli.audit", "compare the bucket with the metastore"),
+    Command("damage", "headrace.cli.damage.command", "list damaged records, repair them, or go past them"),
     Command("topics", "headrace.cli.topics", "list, describe, create, alter or delete topics"),
     Command("groups", "headrace.cli.groups", "list, describe, reset or delete consumer groups"),
     Command("configs", "headrace.cli.configs", "describe, set or delete configs"),

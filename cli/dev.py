@@ -2,8 +2,8 @@
 
 Place: supervises the embedded Postgres and `headrace agent` processes; for trying out, tests and the demo.
 Production runs `headrace agent`.
-Invariant: all state is under the data directory; a restart on it finds all data. An agent that exits is reported and
-not restarted. If the supervisor exits, its child processes are stopped.
+Invariant: all state is under the data directory; a restart on it finds all data, also after the directory was moved.
+An agent that exits is reported and not restarted. If the supervisor exits, its child processes are stopped.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import random
 import signal
 import sys
 from pathlib import Path
@@ -34,7 +35,11 @@ from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.password import url_with_password
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.bucket_properties import bucket_address, read_bucket_id
+from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import OBJECT_KEY as CLUSTER_ID
 from headrace.storage.errors import InvalidError, UnavailableError
+from headrace.storage.objects.open import StoreOptions, open_store
 
 DESCRIPTION = """\
 Start a complete Headrace on this machine: an embedded Postgres, a directory as bucket, one or more
@@ -59,8 +64,10 @@ NEXT_STEPS = """\
   Kafka clients connect to {addresses}; Ctrl-C stops everything and keeps the data in {data_dir}"""
 SHOWN = ("listeners", "http.port", "metastore.url", "bucket", "linger.ms", "log.level")
 AGENT_START_SECONDS = 180
+OWN = "bucket"
+"""The bucket inside the data directory."""
 REMEMBERED = "bucket.url"
-"""File of the data directory: the bucket of its first run."""
+"""File of the data directory: the bucket of its first run, if that is not OWN."""
 PRIVATE = "INTERNAL"
 """The listener that agents use between each other, if clients use one address for all."""
 
@@ -124,10 +131,10 @@ def run(args: argparse.Namespace) -> int:
 def _make(data_dir: Path) -> None:
     """Make the directories. InvalidError if that is not possible, or another user has made them."""
     try:
-        (data_dir / "bucket").mkdir(parents=True, exist_ok=True)
+        (data_dir / OWN).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidError(f"cannot create the data directory: {data_dir}: {error.strerror}") from error
-    for part in (data_dir, data_dir / "bucket", data_dir / "postgres"):
+    for part in (data_dir, data_dir / OWN, data_dir / "postgres"):
         if part.exists() and not os.access(part, os.R_OK | os.W_OK | os.X_OK):
             raise InvalidError(
                 f"the data directory belongs to another user: {part} user={_owner(part)};"
@@ -137,12 +144,13 @@ def _make(data_dir: Path) -> None:
 
 def _bucket(named: str, data_dir: Path) -> str:
     """Return the bucket of this directory's cluster; InvalidError if `named` (empty: not named) is another one."""
-    own, file = (data_dir / "bucket").as_uri(), data_dir / REMEMBERED
+    own, file = (data_dir / OWN).as_uri(), data_dir / REMEMBERED
     if not file.exists() and named not in ("", own):
         if (data_dir / "postgres").exists():
             raise InvalidError(f"the files of this cluster are in {own}; name another --data-dir for bucket {named}")
         return named
-    kept = file.read_text().strip() if file.exists() else own
+    is_own = (data_dir / OWN / CLUSTER_ID).exists()  # an earlier release remembers the place where that was, too
+    kept = file.read_text().strip() if file.exists() and not is_own else own
     if named not in ("", kept):
         raise InvalidError(f"the files of this cluster are in {kept}; name another --data-dir for bucket {named}")
     return kept
@@ -181,7 +189,10 @@ async def _refuse_foreign(settings: Settings, url: str) -> None:
 
 
 def _serve(settings: Settings, url: str, data_dir: Path, count: int, passed_on: dict[str, str]) -> int:
-    (data_dir / REMEMBERED).write_text(settings.bucket + "\n")
+    if settings.bucket == (data_dir / OWN).as_uri():  # also after the directory was moved
+        (data_dir / REMEMBERED).unlink(missing_ok=True)
+    else:
+        (data_dir / REMEMBERED).write_text(settings.bucket + "\n")
     values = proposed(settings)  # of a new cluster: an old one keeps what it has
     cluster_id = migrate(url, commit_shards=settings.commit_shards, values=values).cluster_id
     return asyncio.run(_supervise(settings, url, data_dir, cluster_id, count, passed_on))
@@ -196,7 +207,10 @@ async def _supervise(
         loop.add_signal_handler(number, stopping.set)
     if not settings.metastore_url:
         await _forget_dead_agents(url, settings)
-    await format_bucket(msgspec.structs.replace(settings, metastore_url=url), cluster_id)
+    local = msgspec.structs.replace(settings, metastore_url=url)
+    if not settings.metastore_url:
+        await _follow_moved_bucket(local)
+    await format_bucket(local, cluster_id)
     agents = [_agent(settings, index, url, passed_on) for index in range(count)]
     beside = [_tables(settings, url, passed_on)] if "tables.catalog.name" in passed_on else []
     try:
@@ -257,6 +271,20 @@ async def _forget_dead_agents(url: str, settings: Settings) -> None:
             await metastore.unregister_agent(agent.node_id, agent.broker_epoch)
     finally:
         await metastore.close()
+
+
+async def _follow_moved_bucket(settings: Settings) -> None:
+    """The data directory was moved or copied as a whole: its Postgres knows its bucket at the place where it was."""
+    address = bucket_address(settings.bucket)
+    store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
+    metastore = await PostgresMetastore.open(settings.metastore_url, settings)
+    try:
+        known = await metastore.known_bucket()
+        if known is not None and known.address != address and await read_bucket_id(store) == known.bucket_id:
+            await metastore.adopt_bucket(known, known._replace(address=address))
+    finally:
+        await metastore.close()
+        await store.close()
 
 
 async def _watch(agents: list[AgentProcess], stopping: asyncio.Event) -> int:

@@ -14,13 +14,14 @@ from headrace.cli.options import S3, add_settings, settings_from
 from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.metastore.life.in_use import require_unused
 from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.life.own_bucket import require_bucket
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.migration_plan import plan_migration
 from headrace.metastore.postgres.password import url_with_password
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
-from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.objects.open import StoreOptions, open_store
 
 DESCRIPTION = """\
@@ -45,6 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " begin a new life of the metastore, so that agents forget the old one and nothing is deleted until an audit",
     )
     parser.add_argument(
+        "--force",
+        action="store_true",
+        help="with --restored: although agents are running on the server that was the metastore until now",
+    )
+    parser.add_argument(
         "--plan",
         action="store_true",
         help="change nothing: print the migrations that are missing, and which tables they lock how",
@@ -66,16 +72,19 @@ def run(args: argparse.Namespace) -> int:
     values = proposed(settings) if args.config else {}
     print(migrate(url_with_password(settings), commit_shards=settings.commit_shards, values=values))
     if args.restored:
-        print(f"a new life of the metastore begins: life={asyncio.run(_begin_life(settings))}")
+        life = asyncio.run(_begin_life(settings, force=args.force))
+        print(f"a new life of the metastore begins: life={life}")
         print("no object is deleted until you run `headrace audit --resume-janitor`")
     return 0
 
 
-async def _begin_life(settings: Settings) -> int:
+async def _begin_life(settings: Settings, *, force: bool) -> int:
     store = open_store(settings.bucket, StoreOptions.of(settings), clock=SystemClock(), rng=random.Random())
     metastore = await PostgresMetastore.open(settings.metastore_url, settings)
     try:
-        await require_formatted(store, metastore.cluster_id)
+        await require_bucket(metastore, store, settings.bucket)
+        if not force:
+            await require_unused(store, SystemClock())
         return await LifeKeeper(metastore, store, SystemClock(), random.Random()).begin_anew("restored")
     finally:
         await metastore.close()

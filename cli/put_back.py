@@ -33,16 +33,16 @@ from headrace.compactor.put_back import (
     files_put_back,
     plan_put_back,
     read_put_back,
+    read_whole,
 )
 from headrace.metastore.life.forgotten import read_forgotten
 from headrace.metastore.log.image import MetadataImage
 from headrace.storage.clock import SystemClock
 from headrace.storage.errors import UnavailableError
-from headrace.storage.file_id import object_key
-from headrace.storage.objects.store import ObjectStore
 from headrace.storage.records.codec import decode_records
 from headrace.storage.records.compression import Codec
-from headrace.storage.records.header import read_header
+from headrace.storage.segment.rereading import VerifiedReads
+from headrace.storage.segment.verified import NO_EPOCH, SoundBatch
 
 TRIES, PAUSE_SECONDS = 60, 1.0
 """Number of tries of one batch, and the pause between them, while its leader is away or moves."""
@@ -54,13 +54,14 @@ WARNING = (
 
 async def put_back(
     api: ExtentApi,
-    store: ObjectStore,
+    reads: VerifiedReads,
     image: MetadataImage,
     life: int,
     lost_files: Set[uuid.UUID],
     args: argparse.Namespace,
 ) -> int:
     """The exit status: 0 if all that can be put back is. `lost_files`: ids of files with recorded extents."""
+    store = reads.store
     plan = await read_put_back(store, life)
     if plan is not None and plan.is_done:
         print(f"put back already, in this life of the metastore: batches={len(plan.batches)}")
@@ -70,7 +71,7 @@ async def put_back(
             before = await files_put_back(store)
             fed = {f: ranges for f, ranges in (await read_forgotten(store)).items() if f in lost_files}
             fed = {file_id: ranges for file_id, ranges in fed.items() if file_id not in before}
-            planned = await plan_put_back(api, store, fed, image.topics_by_id)
+            planned = await plan_put_back(api, reads, fed, image.topics_by_id)
             batches = planned.batches
             for line in left_out(planned):
                 print(line)
@@ -85,7 +86,7 @@ async def put_back(
         else:
             print(f"going on with what was begun: batches={len(plan.batches)}")
             confirm(args, f"go on? {WARNING}.")
-        await _send(cluster, store, plan)
+        await _send(cluster, reads, plan)
     await end_put_back(store, plan)
     print(f"put back: batches={len(plan.batches)} records={sum(batch.records for batch in plan.batches)}")
     return 0
@@ -110,27 +111,29 @@ def _lines(batches: list[PlannedBatch]) -> Iterator[str]:
         yield f"to be put back: {topic} partition={index} records={count}"
 
 
-async def _send(cluster: KafkaCluster, store: ObjectStore, plan: PutBack) -> None:
+async def _send(cluster: KafkaCluster, reads: VerifiedReads, plan: PutBack) -> None:
     bar, sequences = ProgressBar(), Counter[TopicPartition]()
-    file_id, body = None, b""
+    file_id, body = None, memoryview(b"")
     for done, batch in enumerate(plan.batches, 1):
         if batch.file_id != file_id:
-            file_id, body = batch.file_id, await store.get(object_key(batch.file_id))
+            file_id, (body, _) = batch.file_id, await read_whole(reads, batch.file_id)
         place = (batch.topic, batch.partition_index)
-        data = memoryview(body)[batch.position : batch.position + batch.length]
-        await _insist(cluster, place, data, plan, sequences[place])
+        data = memoryview(bytearray(body[batch.position : batch.position + batch.length]))
+        await _insist(cluster, place, SoundBatch(data, 0, NO_EPOCH), plan, sequences[place])
         sequences[place] += batch.records
         bar("batches", done, len(plan.batches))
     bar.close()
 
 
-async def _insist(cluster: KafkaCluster, place: TopicPartition, data: memoryview, plan: PutBack, sequence: int) -> None:
+async def _insist(
+    cluster: KafkaCluster, place: TopicPartition, batch: SoundBatch, plan: PutBack, sequence: int
+) -> None:
     """Send one batch until it is stored: its sequence makes that safe. Errors as `require`, for a final refusal."""
     producer = (plan.producer_id, plan.producer_epoch, sequence)
     clock, rng = SystemClock(), random.Random()
     for attempt in range(TRIES):
         try:
-            code = await asyncio.to_thread(_send_one, cluster, place, data, producer)
+            code = await asyncio.to_thread(_send_one, cluster, place, batch, producer)
         except UnavailableError:  # the answer may be lost; WrongBrokerError is one of these
             if attempt == TRIES - 1:
                 raise
@@ -142,10 +145,10 @@ async def _insist(cluster: KafkaCluster, place: TopicPartition, data: memoryview
 
 
 def _send_one(
-    cluster: KafkaCluster, place: TopicPartition, data: memoryview, producer: tuple[int, int, int]
+    cluster: KafkaCluster, place: TopicPartition, batch: SoundBatch, producer: tuple[int, int, int]
 ) -> ErrorCode:
     leader = partitions_of(cluster, [place[0]])[place]
-    records, codec = decode_records(data), Codec(read_header(data).codec)
+    records, codec = decode_records(batch.data), Codec(batch.header.codec)
     code = produce_again(cluster, leader, place, records, codec, producer)
     if code.retriable:
         raise UnavailableError(f"not stored yet: {place[0]}:{place[1]} {code.name}")

@@ -19,17 +19,18 @@ from headrace.metastore.api.files import FileApi
 from headrace.metastore.life.bucket import newest_life
 from headrace.storage.clock import Clock
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.rereading import VerifiedReads
 
 
 async def confirm_loss(
-    metastore: AuditMetastore, store: ObjectStore, clock: Clock, args: argparse.Namespace, bar: OnProgress
+    metastore: AuditMetastore, reads: VerifiedReads, clock: Clock, args: argparse.Namespace, bar: OnProgress
 ) -> None:
     """InvalidError unless no lost file with a recorded commit is left, or the user accepts its loss."""
-    life = await newest_life(store, None)
+    life = await newest_life(reads.store, None)
     if life is None or not life.life:
         return
-    found = await find_lost(metastore, store, life.begun_ms, clock.wall_ms(), bar)
-    left = found.certain_ids - await files_put_back(store, finished=True)
+    found = await find_lost(metastore, reads, life.begun_ms, clock.wall_ms(), bar)
+    left = found.certain_ids - await files_put_back(reads.store, finished=True)
     if not left:
         return
     records = sum(partition.certain_records for partition in found.in_order())

@@ -1,10 +1,10 @@
 """`headrace storage`: info, format, random-uuid; Kafka's kafka-storage.sh for a metastore and a bucket. And
-rotate-zone-secret, seal-secrets, grow-commit-shards.
+adopt-bucket, rotate-zone-secret, seal-secrets, grow-commit-shards.
 
 Place: before the first agent of a cluster starts; agents refuse storage that is not formatted.
-Invariant: formatting never replaces anything: a part that belongs to a cluster keeps its id. If the command is
-interrupted, one part may be formatted and the other not; `info` shows it, and the same command with
---ignore-formatted completes it.
+Invariant: formatting never replaces anything: a part that belongs to a cluster keeps its id, and a metastore keeps its
+bucket. If the command is interrupted, one part may be formatted and the other not; `info` shows it, and the same
+command with --ignore-formatted completes it. A bucket that lacks the files of a metastore is never formatted for it.
 Source: KIP-631, kafka-storage.sh.
 """
 
@@ -13,9 +13,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-from collections.abc import Iterable
+import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
+from headrace.cli.adopt_bucket import add_adopt_bucket
 from headrace.cli.commit_shards import grow_commit_shards
 from headrace.cli.current_metastore import open_current
 from headrace.cli.first_users import add_users, parse_user
@@ -25,12 +29,16 @@ from headrace.config.cluster_values import proposed
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.api.zone_secret import Rotation
-from headrace.metastore.postgres.formatted import formatted_cluster_id
+from headrace.metastore.life.own_bucket import claim_bucket, most_missing, other_bucket
+from headrace.metastore.postgres.formatted import FormattedCluster, formatted_cluster, sampled_files
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.password import url_with_password
+from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.bucket_properties import bucket_address
 from headrace.storage.clock import SystemClock
 from headrace.storage.cluster_properties import check_cluster_id, random_cluster_id, read_cluster_id, write_cluster_id
 from headrace.storage.errors import AlreadyExistsError, InvalidError
+from headrace.storage.file_id import object_key
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
 
@@ -73,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     making.set_defaults(run=run_format)
     drawing = commands.add_parser("random-uuid", help="print a random cluster id")
     drawing.set_defaults(run=run_random_uuid)
+    add_adopt_bucket(commands)
     rotating = commands.add_parser(
         "rotate-zone-secret", help="take the next step of replacing the secret between agents"
     )
@@ -96,6 +105,8 @@ class StoragePart:
     name: str
     address: str
     cluster_id: str | None
+    cluster: FormattedCluster | None = None
+    """The row of a metastore that is formatted."""
 
 
 def run_info(args: argparse.Namespace) -> int:
@@ -106,7 +117,7 @@ def run_info(args: argparse.Namespace) -> int:
         print(
             f"Found metadata: MetaProperties(clusterId={part.cluster_id})\n" if part.cluster_id else "Not formatted.\n"
         )
-    print("\n".join(problems := _problems(parts)) or "Metastore and bucket belong to one cluster.")
+    print("\n".join(problems := _problems(*parts)) or "Metastore and bucket belong to one cluster.")
     return 1 if problems else 0
 
 
@@ -168,14 +179,15 @@ def run_random_uuid(args: argparse.Namespace) -> int:
 
 async def look(settings: Settings) -> tuple[StoragePart, StoragePart]:
     """The current state of metastore and bucket."""
-    in_metastore = await asyncio.to_thread(formatted_cluster_id, url_with_password(settings))
+    cluster = await asyncio.to_thread(formatted_cluster, url_with_password(settings))
+    in_metastore = None if cluster is None else cluster.cluster_id
     store = _open(settings)
     try:
         in_bucket = await read_cluster_id(store)
     finally:
         await store.close()
     return (
-        StoragePart("metastore", _without_password(settings.metastore_url), in_metastore),
+        StoragePart("metastore", _without_password(settings.metastore_url), in_metastore, cluster),
         StoragePart("bucket", settings.bucket, in_bucket),
     )
 
@@ -187,8 +199,8 @@ async def format_storage(
 
     `with_values`: a new cluster gets these settings as the cluster's values.
 
-    AlreadyExistsError if a part is formatted and not ignored, InvalidError if it belongs to
-    another cluster; in both cases nothing is changed.
+    AlreadyExistsError if a part is formatted and not ignored, InvalidError if it belongs to another cluster, or the
+    metastore to another bucket; in all cases nothing is changed.
     """
     check_cluster_id(cluster_id)
     parts = await look(settings)
@@ -201,6 +213,8 @@ async def format_storage(
             raise AlreadyExistsError(
                 f"{part.name} is already formatted: at={part.address} (--ignore-formatted skips what is formatted)"
             )
+    if parts[0].cluster is not None and (refusal := await _why_another_bucket(settings, parts[0].cluster, parts[1])):
+        raise InvalidError(refusal)
     await asyncio.to_thread(
         migrate,
         url_with_password(settings),
@@ -212,10 +226,47 @@ async def format_storage(
     return [f"{'Formatting' if part.cluster_id is None else 'Skipping'} {part.name} {part.address}" for part in parts]
 
 
+async def _why_another_bucket(settings: Settings, cluster: FormattedCluster, bucket: StoragePart) -> str | None:
+    """Return why this bucket may not become the one of a metastore that is formatted already; None if it may."""
+    address, known = bucket_address(settings.bucket), cluster.bucket
+    if known is not None and known.address != address:
+        return other_bucket(known, address)
+    if bucket.cluster_id is not None:
+        return None
+    store, url = _open(settings), url_with_password(settings)
+
+    async def sample(oldest: int, newest: int) -> Sequence[uuid.UUID]:
+        return await asyncio.to_thread(sampled_files, url, oldest, newest)
+
+    try:
+        missing = await most_missing(sample, store)
+    finally:
+        await store.close()
+    if missing:
+        return (
+            f"the bucket lacks files that the metastore names, as {object_key(missing[0])}: is it mounted? correct"
+            f" bucket; nothing was changed: bucket={address}"
+        )
+    if known is None and cluster.has_agents and not await sample(1, 0):
+        return (
+            "the metastore is in use, and does not know its bucket yet: correct bucket, or start an agent of this"
+            f" version with the right one, which records it; nothing was changed: bucket={address}"
+        )
+    return None
+
+
 async def format_bucket(settings: Settings, cluster_id: str) -> None:
-    """Format only the bucket. AlreadyExistsError if it belongs to another cluster."""
+    """Format only the bucket, as the metastore's. AlreadyExistsError if it belongs to another cluster; errors as
+    `claim_bucket`."""
     store = _open(settings)
     try:
+        metastore = await PostgresMetastore.open(
+            settings.metastore_url, msgspec.structs.replace(settings, metastore_pool_size=1)
+        )
+        try:
+            await claim_bucket(metastore, store, settings.bucket, random.SystemRandom())
+        finally:
+            await metastore.close()
         await write_cluster_id(store, cluster_id)
     finally:
         await store.close()
@@ -238,7 +289,11 @@ def _complete(settings: Settings) -> Settings:
     return settings
 
 
-def _problems(parts: Iterable[StoragePart]) -> list[str]:
+def _problems(metastore: StoragePart, bucket: StoragePart) -> list[str]:
+    known = None if metastore.cluster is None else metastore.cluster.bucket
+    if known is not None and known.address != bucket_address(bucket.address):
+        return [f"The metastore has its files in another bucket: {known.address}: agents will not start."]
+    parts = (metastore, bucket)
     bare = [f"Not formatted: {part.name}: run `headrace storage format`." for part in parts if part.cluster_id is None]
     ids = {part.cluster_id for part in parts if part.cluster_id is not None}
     return bare + (["The parts belong to different clusters: agents will not start."] if len(ids) > 1 else [])

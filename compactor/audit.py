@@ -6,7 +6,8 @@ never changes; a missing object is a violation only if its row still exists when
 only if it still exists when checked again.
 What is checked: the bytes of every extent are inside the footer's range of that partition, with the same number of
 records; the live bytes of files add up; every object has a row or is recent. With --deep also every batch's checksum
-and framing. Memory is limited to one page of files.
+and framing: what is wrong is read again, so that no transfer counts as damage, and only what extents name counts.
+Memory is limited to one page of files.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from headrace.compactor.listing import pages
+from headrace.compactor.put_back import read_whole
 from headrace.compactor.sweeper import MIN_AGE_MS
 from headrace.metastore.api.files import SWEEP_ORPHANS, FileApi, FileState
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import Extent, run_of
 from headrace.metastore.api.reports import AuditedFile, FileReports, PartitionName, PartitionReports
-from headrace.storage.errors import CorruptError, NotFoundError
+from headrace.storage.errors import BadTransferError, CorruptError, DamagedError, NotFoundError
 from headrace.storage.file_id import born_ms, object_key, term_ms
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.damage import BatchRun, damaged, pieces
 from headrace.storage.segment.format import Footer, PartitionEntry
-from headrace.storage.segment.reader import load_footer, verify_segment, walk_batches
+from headrace.storage.segment.reader import read_footer, walk_batches
+from headrace.storage.segment.rereading import VerifiedReads
 
 PAGE_FILES = 500
 PARALLEL = 16
@@ -45,6 +49,8 @@ class Kind(enum.StrEnum):
     """An extent does not match the footer, or with --deep the batches."""
     MISCOUNTED = "miscounted"
     """Its live bytes are not the sum of the bytes of its extents."""
+    DAMAGED = "damaged"
+    """Its bytes at some offsets are not those that were stored, which --deep finds: `headrace damage` goes past it."""
     UNNAMED = "unnamed"
     """It has no row and is not recent any more."""
 
@@ -53,6 +59,15 @@ class Violation(NamedTuple):
     kind: Kind
     file_id: uuid.UUID
     detail: str
+
+
+class DamagedOffsets(NamedTuple):
+    """Damage in a live extent; `name` is None for a deleted partition."""
+
+    name: PartitionName | None
+    file_id: uuid.UUID
+    first_offset: int
+    last_offset: int
 
 
 @dataclass(slots=True)
@@ -83,6 +98,8 @@ class Audit:
     violation_count: int = 0
     violations: list[Violation] = field(default_factory=list)
     """The first violations."""
+    damaged: list[DamagedOffsets] = field(default_factory=list)
+    """The places of the violations of kind DAMAGED, as far as these are listed."""
 
     @property
     def amplification(self) -> float:
@@ -115,7 +132,7 @@ def young_ms(delete_delay_ms: int) -> int:
 
 
 async def audit(
-    api: AuditMetastore, store: ObjectStore, *, deep: bool, on_progress: OnProgress, delete_delay_ms: int = 0
+    api: AuditMetastore, reads: VerifiedReads, *, deep: bool, on_progress: OnProgress, delete_delay_ms: int = 0
 ) -> Audit:
     """Check metastore and bucket. Raises what either raises if it is not available.
 
@@ -123,8 +140,8 @@ async def audit(
     """
     found = Audit()
     totals = await api.file_totals()
-    await _check_files(_FileCheck(api, store, found, deep=deep), totals.total, on_progress)
-    await _check_objects(api, store, found, young_ms(delete_delay_ms), on_progress)
+    await _check_files(_FileCheck(api, reads, found, deep=deep), totals.total, on_progress)
+    await _check_objects(api, reads.store, found, young_ms(delete_delay_ms), on_progress)
     return found
 
 
@@ -169,9 +186,9 @@ async def _is_there(store: ObjectStore, file_id: uuid.UUID) -> bool:
 class _FileCheck:
     """Checks files, several of them in parallel."""
 
-    def __init__(self, api: AuditMetastore, store: ObjectStore, found: Audit, *, deep: bool) -> None:
+    def __init__(self, api: AuditMetastore, reads: VerifiedReads, found: Audit, *, deep: bool) -> None:
         self.api = api
-        self._store = store
+        self._reads = reads
         self._found = found
         self._deep = deep
 
@@ -211,7 +228,7 @@ class _FileCheck:
         chunk is committed.
         """
         try:
-            size = (await self._store.head(object_key(file.file_id))).size
+            size = (await self._reads.store.head(object_key(file.file_id))).size
         except NotFoundError:
             self._found.report(Kind.MISSING, file.file_id, f"it is staged: size={file.size}")
             return
@@ -222,17 +239,16 @@ class _FileCheck:
         key = object_key(file.file_id)
         try:
             if self._deep:
-                body = await self._store.get(key)
-                footer = verify_segment(body)
+                body, footer = await self._whole(file, names)
                 if footer.object_size != file.size:
                     raise CorruptError(f"unexpected size: expected={file.size} found={footer.object_size}")
             else:
-                body, footer = b"", await load_footer(self._store, key, file.size)
+                body, footer = None, await self._reads.footer(key, file.size)
         except NotFoundError:
             if await self._still_lives(file):
                 self._found.report(Kind.MISSING, file.file_id, f"extents={len(file.extents)} bytes={file.live_bytes}")
             return
-        except CorruptError as error:
+        except (CorruptError, BadTransferError) as error:
             self._found.report(Kind.UNSOUND, file.file_id, str(error))
             return
         body_bytes = sum(entry.length for entry in footer.partitions)
@@ -240,9 +256,28 @@ class _FileCheck:
         self._found.overhead_bytes += file.size - body_bytes
         for problem in problems(file.extents, names, footer):
             self._found.report(Kind.MISMATCH, file.file_id, problem)
-        if body:
+        if body is not None and not any(place.file_id == file.file_id for place in self._found.damaged):
             for problem in deep_problems(file.extents, body):
                 self._found.report(Kind.MISMATCH, file.file_id, problem)
+
+    async def _whole(self, file: AuditedFile, names: Mapping[int, PartitionName]) -> tuple[memoryview, Footer]:
+        """The file's bytes and footer; reports damaged batches in its live extents. CorruptError for other damage."""
+        try:
+            return await read_whole(self._reads, file.file_id)
+        except DamagedError:
+            body = memoryview(await self._reads.store.get(object_key(file.file_id)))
+            footer = read_footer(body, len(body))
+            if not _has_damaged_batches(body, footer):
+                raise
+        for extent in file.extents:
+            for piece in damaged(pieces(body[extent.position :][: extent.length], run_of(extent))):
+                offsets = f"offsets={piece.base_offset}-{piece.last_offset}"
+                self._found.report(Kind.DAMAGED, file.file_id, f"{piece.why}: {offsets} {_where(extent)}")
+                if len(self._found.damaged) < KEPT_VIOLATIONS:
+                    name = names.get(extent.partition_key)
+                    place = DamagedOffsets(name, file.file_id, piece.base_offset, piece.last_offset)
+                    self._found.damaged.append(place)
+        return body, footer
 
     async def _still_lives(self, file: AuditedFile) -> bool:
         """Return whether extents refer to the file now: it may have been replaced and deleted meanwhile."""
@@ -269,7 +304,15 @@ def problems(extents: Sequence[Extent], names: Mapping[int, PartitionName], foot
     return found
 
 
-def deep_problems(extents: Sequence[Extent], body: bytes) -> list[str]:
+def _has_damaged_batches(body: memoryview, footer: Footer) -> bool:
+    for entry in footer.partitions:
+        run = BatchRun(entry.position, entry.length, 0, entry.record_count - 1)
+        if damaged(pieces(body[entry.position : entry.position + entry.length], run)):
+            return True
+    return False
+
+
+def deep_problems(extents: Sequence[Extent], body: memoryview) -> list[str]:
     """Extents that are not complete batches with the same number of records."""
     found = []
     for extent in extents:

@@ -26,7 +26,9 @@ a day. Memory: the bytes of one object per job, of up to about JOIN_RECORDS reco
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -44,10 +46,11 @@ from headrace.metastore.api.files import FileApi
 from headrace.metastore.api.jobs import Job, NewJob
 from headrace.metastore.api.segment_logs import SegmentLogApi
 from headrace.metastore.api.segments import METADATA_PARTITIONS
-from headrace.metastore.audit_trail.objects import BLOCK_RECORDS, ObjectWriter, epoch_of
+from headrace.metastore.audit_trail.objects import BLOCK_RECORDS, ObjectWriter, epoch_of, verified_blocks
 from headrace.storage.clock import Clock
 from headrace.storage.errors import CorruptError, NotFoundError, UnavailableError
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.rereading import VerifiedReads
 
 logger = logging.getLogger(__name__)
 
@@ -100,8 +103,15 @@ class ArchiveMetastore(AuditArchiveApi, SegmentLogApi, FileApi, Protocol):
 class AuditArchiver:
     """The compactor.runner.JobHandler of archive-audit, and with `archive_rows` the one of archive-audit-rows."""
 
-    def __init__(self, api: ArchiveMetastore, store: ObjectStore, clock: Clock, metrics: AuditArchiveMetrics) -> None:
-        self._api, self._store, self._clock, self._metrics = api, store, clock, metrics
+    def __init__(
+        self,
+        api: ArchiveMetastore,
+        store: ObjectStore,
+        clock: Clock,
+        rng: random.Random,
+        metrics: AuditArchiveMetrics,
+    ) -> None:
+        self._api, self._store, self._clock, self._rng, self._metrics = api, store, clock, rng, metrics
         self._life = -1
         self._runs = 0
         """The number of runs in this life of the metastore."""
@@ -159,13 +169,19 @@ class AuditArchiver:
         return is_done
 
     async def _join(self, lease: Lease) -> None:
-        """One object instead of several, where there are enough. Nothing where retention is faster."""
+        """One object instead of several, where there are enough. Nothing where retention is faster.
+
+        The objects are deleted later: only blocks that were verified are written again. BadTransferError if an object
+        was altered in each read.
+        """
+        reads = VerifiedReads(self._store, self._clock, self._rng)
         for part in range(METADATA_PARTITIONS):
             for group in joinable(await self._api.archived_audit(part)):
                 writer = ObjectWriter()
                 try:
                     for row in group:
-                        writer.add_object(await self._store.get(row.object_key), row)
+                        check = partial(verified_blocks, archived=row)
+                        writer.add_object(await reads.read(row.object_key, None, check, f"key={row.object_key}"))
                 except (NotFoundError, CorruptError) as error:
                     logger.error("objects of the audit trail cannot be joined: partition=%d error=%s", part, error)
                     continue

@@ -4,9 +4,10 @@ Place: the handler of job kind "compact" in the job loop (runner.py).
 Invariant: a file's id is reserved and its segments are started before it is stored; its extents are live only after
 their swap; each step is fenced by the job's lease. After a crash, the next worker makes a new plan of what is still
 live in the inputs and continues; nothing is undone. The cleanup ends what the lost lease started
-(segment_cleanup.py). Files that cannot be read, also not in PATIENT_ATTEMPTS leases, do not
-block other files: they are marked, and planned again after a day. If the store serves nothing at all, the job fails
-and is repeated later.
+(segment_cleanup.py). Extents that are damaged, missing, or refused also in PATIENT_ATTEMPTS leases, do not
+block others: they stay live where they are, are marked, and are planned again after a day. Extents that were altered on
+their way stay, too, and nothing is marked: the rest is swapped in, then the job fails and is repeated later. So it does
+if the store serves nothing at all.
 """
 
 from __future__ import annotations
@@ -21,12 +22,21 @@ from headrace.compactor.metrics import CompactionMetrics
 from headrace.compactor.plan import decode_job, make_plan
 from headrace.compactor.take_over import Swapper, Uploads, record_lost
 from headrace.metastore.api.compaction import CompactionApi
+from headrace.metastore.api.damage import DamageApi
 from headrace.metastore.api.jobs import Job
 from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import Clock
 from headrace.storage.cluster_properties import OBJECT_KEY as CLUSTER_PROPERTIES
-from headrace.storage.errors import FencedError, HeadraceError, InvalidError, NotFoundError, UnavailableError
+from headrace.storage.errors import (
+    BadTransferError,
+    FencedError,
+    HeadraceError,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+)
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.rereading import VerifiedReads
 
 KIND = "compact"
 LARGE_KIND = "compact-large"
@@ -39,7 +49,7 @@ PATIENT_ATTEMPTS = 6
 """How often a job may fail because of unavailable objects: one minute including pauses and the store's retries."""
 
 
-class CompactorApi(CompactionApi, SegmentApi, Protocol):
+class CompactorApi(CompactionApi, DamageApi, SegmentApi, Protocol):
     """The part of the metastore that merges need."""
 
 
@@ -67,7 +77,8 @@ class Compactor:
     async def handle(self, job: Job, lease: Lease) -> None:
         """Merge the live parts of the job's files. FencedError if the lease is lost; else as the store.
 
-        UnavailableError also for a store that refuses everything: an operator can fix its credentials.
+        UnavailableError also for a store that refuses everything: an operator can fix its credentials. BadTransferError
+        for extents that were altered in each read, after the rest is done.
         """
         wanted = decode_job(job.payload)
         began = self._clock.monotonic()
@@ -75,16 +86,19 @@ class Compactor:
         counts, files = MergeCounts(), 0
         patient = job.attempts <= PATIENT_ATTEMPTS
         with self._metrics.merging(plan, counts):
-            async with aclosing(merge(plan, self._store, self.limits, counts, patient=patient)) as merged:
+            reads = VerifiedReads(self._store, self._clock, self._rng, self._metrics.altered.inc)
+            async with aclosing(merge(plan, reads, self.limits, counts, patient=patient)) as merged:
                 async for file in merged:
                     born_ms = plan.made_ms + round((self._clock.monotonic() - began) * 1000)
                     await self._take_over(lease, plan.level, born_ms, file)
                     files += 1
                     lease.progress = f"files={files} batches={counts.batches_in}"
+                    del file  # its bytes, while the next one is built
         if counts.refused_all:
             await self._require_an_answer()
-        if counts.unreadable_files:
-            await self._metastore.mark_unreadable(lease.token, sorted(counts.unreadable_files))
+        await self._metastore.mark_damaged(lease.token, counts.damaged)
+        if counts.altered_extents:
+            raise BadTransferError(f"each read of some extents was altered: extents={counts.altered_extents}")
 
     async def _require_an_answer(self) -> None:
         """UnavailableError unless the store serves the object that every process of the cluster reads first."""

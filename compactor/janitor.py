@@ -4,7 +4,8 @@ Place: run by the job loop every minute; the operations that remove files' bytes
 deletion, compaction) only mark the files as dead.
 Invariant: first the row gets state `deleting`, which is final, then the object is deleted, and the row is deleted only
 after the store confirmed. Delay: the cluster's file.delete.delay.ms after a file became dead, and as long as a merge is
-running that started earlier; while the cluster has no value, nothing is deleted. An object that the store refuses to
+running that started earlier, and for up to a week if it may repair a damaged file (held_for_repair.sql); while the
+cluster has no value, nothing is deleted. An object that the store refuses to
 delete is set aside and tried again later; the others continue. A merged file with keys is deleted with its last
 reference: a key gives up its reference after the same delay, gets DELETE_FINISHED once the object that waited for it
 is gone, and then its tombstone. After a crash at any step, the next run gets the same files again.

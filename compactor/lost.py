@@ -13,6 +13,7 @@ Memory is limited to one page of files and one row per partition.
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,14 +22,16 @@ from typing import NamedTuple
 
 from headrace.compactor.audit import AuditMetastore, OnProgress
 from headrace.compactor.listing import pages
+from headrace.compactor.put_back import read_whole
 from headrace.metastore.api.read import ExtentQuery, ReadApi
 from headrace.metastore.life.forgotten import OffsetRange, read_forgotten
 from headrace.metastore.transactions.markers import Marker, marker_of
-from headrace.storage.errors import CorruptError, NotFoundError
+from headrace.storage.errors import CorruptError, DamagedError, NotFoundError
 from headrace.storage.file_id import born_ms, level_of, object_key
+from headrace.storage.objects.agreed import read_agreed
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.segment.format import PartitionEntry
-from headrace.storage.segment.reader import load_footer
+from headrace.storage.segment.rereading import VerifiedReads
 
 LATE_MS = 60_000
 """After a life began, files of an older one may still come: checks, requests, and clocks that differ."""
@@ -90,24 +93,27 @@ class Lost:
 
 
 async def find_lost(
-    api: AuditMetastore, store: ObjectStore, begun_ms: int, now_ms: int, on_progress: OnProgress
+    api: AuditMetastore, reads: VerifiedReads, begun_ms: int, now_ms: int, on_progress: OnProgress
 ) -> Lost:
     """Files of before the newest life, which began at `begun_ms`, that no row names. One footer is read for each.
     Times are of wall clocks, in ms since the epoch."""
-    found, seen, fed = Lost(), 0, await read_forgotten(store)
+    found, seen, fed = Lost(), 0, await read_forgotten(reads.store)
 
     def may_be_lost(file_id: uuid.UUID) -> bool:
         born = born_ms(file_id)
         is_settled = born < begun_ms or born < now_ms - SETTLE_MS or file_id in fed
         return level_of(file_id) == 0 and born < begun_ms + LATE_MS and is_settled
 
-    async for page in pages(store):
+    async for page in pages(reads.store):
         seen += len(page.files)
         old = [file_id for file_id in page.files if may_be_lost(file_id)]
         for file_id in await api.unnamed_files(old) if old else []:
-            await _count(store, file_id, page.files[file_id].size, fed.get(file_id, set()), found)
+            await _count(reads, file_id, page.files[file_id].size, fed.get(file_id, set()), found)
         on_progress("objects", seen, 0)
     return found
+
+
+logger = logging.getLogger(__name__)
 
 
 class LostEnd(NamedTuple):
@@ -132,15 +138,22 @@ async def find_lost_ends(api: ReadApi, store: ObjectStore) -> list[LostEnd]:
         end
         for end, answer in zip(recorded, answers, strict=True)
         if answer.log_start_offset <= end.offset
-        and not any(e.base_offset == end.offset and marker_of(e.file_id) == end.marker for e in answer.extents)
+        and not any(e.base_offset == end.offset and marker_of(e.source) == end.marker for e in answer.extents)
     )
 
 
-async def export(store: ObjectStore, file_ids: Sequence[uuid.UUID], directory: Path) -> None:
-    """Copy the files to `directory`, each under its id: `headrace dump-log --files` prints their records."""
+async def export(reads: VerifiedReads, file_ids: Sequence[uuid.UUID], directory: Path) -> None:
+    """Copy the files to `directory`, each under its id: `headrace dump-log --files` prints their records.
+
+    A file that is damaged in the bucket is copied as the bucket has it. BadTransferError.
+    """
     await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True)
     for file_id in file_ids:
-        body = await store.get(object_key(file_id))
+        try:
+            body, _ = await read_whole(reads, file_id)
+        except DamagedError as error:
+            logger.error("file is damaged, and copied as it is: file=%s error=%s", file_id, error)
+            body = memoryview(await read_agreed(reads.store, object_key(file_id)))
         await asyncio.to_thread((directory / f"{file_id}.segment").write_bytes, body)
 
 
@@ -155,9 +168,9 @@ def joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return result
 
 
-async def _count(store: ObjectStore, file_id: uuid.UUID, size: int, fed: set[OffsetRange], found: Lost) -> None:
+async def _count(reads: VerifiedReads, file_id: uuid.UUID, size: int, fed: set[OffsetRange], found: Lost) -> None:
     try:
-        footer = await load_footer(store, object_key(file_id), size)
+        footer = await reads.footer(object_key(file_id), size)
     except NotFoundError:
         return  # deleted since it was listed
     except CorruptError as error:

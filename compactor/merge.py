@@ -2,12 +2,13 @@
 
 Place: between the plan and the swap. Reads through sources.py, rewrites through rewrite.py, lays out
 through storage/segment/writer.py.
-Invariant: output files and segments are those of outputs.py, but for extents that cannot be read, around which a
-segment is split. Partitions are in the order of a segment file; a new extent replaces complete old extents. An extent
-that cannot be read stays where it is; a batch that cannot be opened is copied, and a batch with a wrong checksum keeps
-its extent. Both are counted and logged, and do not affect their neighbours.
-Memory: one file being written (twice while it is joined; the caller also holds the previous one), `read_bytes` of the
-inputs, and the batches that a rewriter has open.
+Invariant: only verified batches are written (storage/segment/verified.py). Output files and segments are those of
+outputs.py, but for extents that cannot be read, around which a segment is split. Partitions are in the order of a
+segment file; a new extent replaces complete old extents. An extent that is damaged, or altered in each read, stays
+where it is, live; a batch that cannot be opened is copied. These are counted and logged, and do not affect their
+neighbours.
+Memory: one file being written, twice while it is joined, `read_bytes` of the inputs, and the batches that a rewriter
+has open: nothing here refers to a file that the caller has, and a caller drops it before the next one.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from typing import NamedTuple
 from headrace.compactor.outputs import INPUTS_PER_SEGMENT, outputs
 from headrace.compactor.plan import PartitionPlan, Plan, joins
 from headrace.compactor.rewrite import BATCH_BYTES, CopyBatches, MergeRecords, Rewriter, WrittenBatch
-from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, StoredBatch
+from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, damaged_extent
 from headrace.config.settings import Settings
 from headrace.metastore.api.compaction import Swap, SwapInput
-from headrace.metastore.api.read import Extent
-from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError, UnavailableError
-from headrace.storage.objects.store import ObjectStore
+from headrace.metastore.api.damage import DamagedExtent
+from headrace.metastore.api.read import DataExtent, Extent, is_in_file
+from headrace.storage.errors import BadTransferError, CorruptError, HeadraceError, NotFoundError, UnavailableError
 from headrace.storage.records.compression import Codec
 from headrace.storage.segment.format import BODY_START
+from headrace.storage.segment.rereading import VerifiedReads
+from headrace.storage.segment.verified import SoundBatch
 from headrace.storage.segment.writer import SegmentWriter
 
 logger = logging.getLogger(__name__)
@@ -67,8 +70,10 @@ class MergeCounts:
     batches_out: int = 0
     kept_as_is: int = 0
     """Batches that should have been opened or merged, but could not be."""
-    unreadable_extents: int = 0
-    unreadable_files: set[uuid.UUID] = field(default_factory=set)
+    damaged: list[DamagedExtent] = field(default_factory=list)
+    """Extents that stay where they are, because they are damaged, missing or refused."""
+    altered_extents: int = 0
+    """Extents that stay where they are, because each read of them was altered on its way: to be merged later."""
     extents_read: int = 0
     lost_files: dict[uuid.UUID, HeadraceError] = field(default_factory=dict)
     """Files that the store does not serve, with the reason. Each is requested once."""
@@ -106,15 +111,15 @@ class MergedFile(NamedTuple):
 
 
 async def merge(
-    plan: Plan, store: ObjectStore, limits: MergeLimits, counts: MergeCounts, *, patient: bool = True
+    plan: Plan, reads: VerifiedReads, limits: MergeLimits, counts: MergeCounts, *, patient: bool = True
 ) -> AsyncGenerator[MergedFile, None]:
     """New files one after the other; a file is not used here any more when the next is requested. Close it when done.
 
-    Raises what the store raises, except for inputs that are missing, damaged or refused. `patient`: UnavailableError
-    of a single object is raised too, and so it is if every read was refused; otherwise such inputs are skipped as
-    well.
+    Raises what the store raises, except for inputs that are missing, damaged, refused or altered. `patient`:
+    UnavailableError of a single object is raised too, and so it is if every read was refused; otherwise such inputs are
+    skipped as well.
     """
-    sources = Sources(store, plan.by_file(), limits.read_bytes)
+    sources = Sources(reads, plan.by_file(), limits.read_bytes)
     leave_for = UNREADABLE if patient else UNREADABLE_AT_LAST
     try:
         for number, output in enumerate(outputs(plan, limits.file_bytes, limits.extent_bytes)):
@@ -122,9 +127,9 @@ async def merge(
             for segment in output.partitions:
                 file.begin_segment()
                 run = GrowingExtent(file, segment, _rewriter(plan.level, segment, limits), limits.extent_bytes)
-                for extent in segment.extents:
+                for extent in filter(is_in_file, segment.extents):  # a plan of files has no markers
                     batches = await _read(sources, segment, extent, counts, leave_for)
-                    if batches is None or not run.takes(extent, batches):
+                    if batches is None or not run.takes(extent):
                         await asyncio.to_thread(run.close, counts)
                     if batches is not None:
                         await asyncio.to_thread(run.add, extent, batches, counts)
@@ -177,7 +182,9 @@ class GrowingFile:
         self.swaps.append(swap)
 
     def finish(self) -> MergedFile:
-        return MergedFile(self._writer.finish(), self.size - BODY_START, self._segments)
+        """Return the file's bytes; drop what was collected for them. Nothing can be added any more."""
+        size, writer, self._writer = self.size, self._writer, SegmentWriter()
+        return MergedFile(writer.finish(), size - BODY_START, self._segments)
 
 
 class GrowingExtent:
@@ -187,28 +194,25 @@ class GrowingExtent:
         self.file = file
         self._partition, self._rewriter, self._extent_bytes = partition, rewriter, extent_bytes
         self._inputs: list[Extent] = []
-        self._is_sound = True
         self._start = 0
         self._max_timestamp = 0
 
-    def takes(self, extent: Extent, batches: list[StoredBatch]) -> bool:
-        """Return whether the extent may join the collected ones. A damaged one is not joined, because readers stop at
-        it.
-        """
+    def takes(self, extent: Extent) -> bool:
+        """Return whether the extent may join the collected ones."""
         if not self._inputs:
             return True
         if extent.base_offset == self._partition.roll_offset or not joins(self._inputs, extent):
             return False
-        return extent.length <= self._room and self._is_sound and _are_sound(batches)
+        return extent.length <= self._room
 
     @property
     def is_open(self) -> bool:
         """Whether a new extent was started."""
         return bool(self._inputs)
 
-    def add(self, extent: Extent, batches: list[StoredBatch], counts: MergeCounts) -> None:
+    def add(self, extent: Extent, batches: list[SoundBatch], counts: MergeCounts) -> None:
         if not self._inputs:
-            self._start, self._is_sound = self.file.size, _are_sound(batches)
+            self._start = self.file.size
             self._max_timestamp = -(2**63)
         self._inputs.append(extent)
         self._rewriter.growth_left = max(self._room - extent.length, 0)
@@ -233,7 +237,7 @@ class GrowingExtent:
                 # A header may give a later time than its records have, and rewriting shows that. The value is never
                 # raised: look-ups by time rely on the values in the commit.
                 min(self._max_timestamp, max(extent.max_timestamp for extent in inputs)),
-                tuple(SwapInput(extent.last_offset, extent.file_id) for extent in inputs),
+                tuple(SwapInput(extent.last_offset, extent.source) for extent in inputs),
             )
         )
 
@@ -252,7 +256,7 @@ class GrowingExtent:
             counts.complain(
                 "batch not rewritten: topic_id=%s partition=%d offsets=%d-%d file=%s error=%s",
                 *(self._partition.topic_id, self._partition.partition_index, kept.base_offset, kept.last_offset),
-                *(next(e.file_id for e in self._inputs if kept.base_offset <= e.last_offset), kept.why),
+                *(next(e.source for e in self._inputs if kept.base_offset <= e.last_offset), kept.why),
             )
         self._rewriter.kept.clear()
 
@@ -262,10 +266,6 @@ def _continues(last: Swap, swap: Swap) -> bool:
         swap.partition_key,
         swap.leader_epoch,
     ) and swap.base_offset == last.last_offset + 1
-
-
-def _are_sound(batches: Iterable[StoredBatch]) -> bool:
-    return all(batch.is_sound for batch in batches)
 
 
 def _rewriter(level: int, partition: PartitionPlan, limits: MergeLimits) -> Rewriter:
@@ -278,19 +278,19 @@ def _rewriter(level: int, partition: PartitionPlan, limits: MergeLimits) -> Rewr
 async def _read(
     sources: Sources,
     partition: PartitionPlan,
-    extent: Extent,
+    extent: DataExtent,
     counts: MergeCounts,
     leave_for: tuple[type[HeadraceError], ...],
-) -> list[StoredBatch] | None:
-    """The extent's batches; None, with a log line, if they cannot be read for one of these reasons."""
+) -> list[SoundBatch] | None:
+    """The extent's batches; None, with a log line, if they are altered, or cannot be read for one of these reasons."""
     error = counts.lost_files.get(extent.file_id)
     if error is None:
         try:
             batches = await sources.batches(extent)
             counts.extents_read += 1
             return batches
-        except CorruptError as damage:
-            error = damage
+        except (CorruptError, BadTransferError) as wrong:
+            error = wrong
         except leave_for as refusal:
             error = counts.lost_files[extent.file_id] = refusal
     counts.complain(
@@ -298,6 +298,8 @@ async def _read(
         *(partition.topic_id, partition.partition_index, extent.base_offset, extent.last_offset),
         *(extent.file_id, extent.position, extent.length, error),
     )
-    counts.unreadable_extents += 1
-    counts.unreadable_files.add(extent.file_id)
+    if isinstance(error, BadTransferError):
+        counts.altered_extents += 1
+    else:
+        counts.damaged.append(damaged_extent(extent, error))
     return None

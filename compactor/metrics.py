@@ -62,6 +62,12 @@ class CompactionMetrics:
             registry=registry,
         )  # fmt: skip
 
+        self.altered = Counter(
+            "headrace_compaction_altered_reads",
+            "Reads of merges that failed their check, and were repeated",
+            registry=registry,
+        )
+
     @contextmanager
     def merging(self, plan: Plan, counts: MergeCounts) -> Iterator[None]:
         """Count a merge's inputs, and its counters for every result."""
@@ -74,7 +80,7 @@ class CompactionMetrics:
             self._batches.labels("read").inc(counts.batches_in)
             self._batches.labels("written").inc(counts.batches_out)
             self._kept.inc(counts.kept_as_is)
-            self._unreadable.inc(counts.unreadable_extents)
+            self._unreadable.inc(len(counts.damaged))
 
     def stored(self, level: int, size_bytes: int) -> None:
         """Count a merged file in the bucket."""

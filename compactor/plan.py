@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.metastore.api.compaction import LiveExtents, LivePartition
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import DataExtent, Extent, is_in_file
 from headrace.storage.records.compression import Codec
 
 PRODUCER = "producer"
@@ -57,11 +57,11 @@ class Plan(msgspec.Struct, frozen=True):
     made_ms: int
     partitions: tuple[PartitionPlan, ...]
 
-    def by_file(self) -> dict[uuid.UUID, list[Extent]]:
+    def by_file(self) -> dict[uuid.UUID, list[DataExtent]]:
         """The live extents of each input, ordered by byte position."""
-        files: dict[uuid.UUID, list[Extent]] = {}
+        files: dict[uuid.UUID, list[DataExtent]] = {}
         for partition in self.partitions:
-            for extent in partition.extents:
+            for extent in filter(is_in_file, partition.extents):
                 files.setdefault(extent.file_id, []).append(extent)
         for extents in files.values():
             extents.sort(key=lambda extent: extent.position)

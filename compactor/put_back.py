@@ -9,7 +9,7 @@ Merged files are copies and are left out. A batch that its client sent again is 
 loss, or the plan, has its producer id, epoch and sequence, or the same records of that producer under another epoch,
 which is how Java sends what was lost. The plan of a life, and the producer that carries it out, are one object in the
 bucket, written before the first batch is sent: a run that was interrupted continues with the same sequences, and a
-finished one is never repeated.
+finished one is never repeated. All that is read is verified: an altered byte could hide that a batch was sent again.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from headrace.metastore.api.read import Extent, ExtentQuery, PartitionExtents
+from headrace.metastore.api.read import ExtentQuery, PartitionExtents, is_in_file
 from headrace.metastore.life.forgotten import OffsetRange
 from headrace.metastore.log.image import TopicImage
-from headrace.metastore.transactions.markers import marker_of
 from headrace.storage.errors import CorruptError, NotFoundError
 from headrace.storage.file_id import object_key
-from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.objects.agreed import read_agreed
+from headrace.storage.objects.store import ObjectStore
 from headrace.storage.records.header import HEADER_BYTES, BatchHeader
+from headrace.storage.segment.format import Footer
 from headrace.storage.segment.reader import verify_segment, walk_batches
+from headrace.storage.segment.rereading import VerifiedReads
 
 PREFIX = "metastore/put-back/"
 
@@ -112,7 +114,7 @@ class ExtentApi(Protocol):
 
 async def plan_put_back(
     api: ExtentApi,
-    store: ObjectStore,
+    reads: VerifiedReads,
     fed: Mapping[uuid.UUID, Iterable[OffsetRange]],
     topics: Mapping[uuid.UUID, TopicImage],
 ) -> Planned:
@@ -123,14 +125,14 @@ async def plan_put_back(
         first_lost[lost.partition_key] = min(lost.base_offset, first_lost.get(lost.partition_key, lost.base_offset))
     known = SentAgain()
     for key, offset in first_lost.items():
-        await _read_log(api, store, key, offset, known)
+        await _read_log(api, reads, key, offset, known)
     planned: list[tuple[int, int, PlannedBatch]] = []
     dropped, transactional = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     in_order = sorted(fed.items(), key=lambda item: min(lost.base_offset for lost in item[1]))
     for file_id, ranges in in_order:
         bases = {key: min(r.base_offset for r in ranges if r.partition_key == key) for key, *_ in ranges}
-        body = await store.get(object_key(file_id))
-        for entry in verify_segment(body).partitions:
+        body, footer = await read_whole(reads, file_id)
+        for entry in footer.partitions:
             topic, base = topics.get(entry.topic_id), bases.get(entry.partition_key)
             if topic is None or not topic.has(entry.partition_index) or base is None:
                 continue
@@ -139,11 +141,11 @@ async def plan_put_back(
             ):
                 dropped[topic.name, entry.partition_index] += entry.record_count
                 continue
-            for position, header in walk_batches(memoryview(body)[: entry.position + entry.length], entry.position):
+            for position, header in walk_batches(body[: entry.position + entry.length], entry.position):
                 if header.is_transactional:
                     transactional[topic.name, entry.partition_index] += header.record_count
                     continue
-                batch = memoryview(body)[position : position + header.size]
+                batch = body[position : position + header.size]
                 if known.takes(entry.partition_key, header, batch):
                     continue
                 known.add(entry.partition_key, header, batch)
@@ -152,10 +154,19 @@ async def plan_put_back(
     return Planned([batch for _, _, batch in sorted(planned, key=lambda p: p[:2])], dropped, transactional)
 
 
+async def read_whole(reads: VerifiedReads, file_id: uuid.UUID) -> tuple[memoryview, Footer]:
+    """A file's bytes, each of them verified, and its footer. DamagedError, BadTransferError; else as the store."""
+
+    def check(body: memoryview) -> tuple[memoryview, Footer]:
+        return body, verify_segment(body)
+
+    return await reads.read(object_key(file_id), None, check, f"file={file_id}")
+
+
 async def read_put_back(store: ObjectStore, life: int) -> PutBack | None:
     """Return what was begun in this life. CorruptError if its object is damaged."""
     try:
-        return msgspec.json.decode(await store.get(_key(life)), type=PutBack)
+        return msgspec.json.decode(await read_agreed(store, _key(life)), type=PutBack)
     except NotFoundError:
         return None
     except msgspec.MsgspecError as error:
@@ -183,22 +194,17 @@ async def files_put_back(store: ObjectStore, *, finished: bool = False) -> set[u
     return found
 
 
-async def _read_log(api: ExtentApi, store: ObjectStore, key: int, offset: int, known: SentAgain) -> None:
+async def _read_log(api: ExtentApi, reads: VerifiedReads, key: int, offset: int, known: SentAgain) -> None:
     """Add the batches that the partition has now at `offset` and above."""
     while True:
         (answer,) = await api.find_extents([ExtentQuery(key, offset, 1 << 40)])
         if not answer.extents:
             return
         for extent in answer.extents:
-            if marker_of(extent.file_id) is None:
-                await _read_extent(store, extent, known)
+            if is_in_file(extent):
+                for batch in await reads.batches(extent, leader_epoch=extent.leader_epoch):
+                    known.add(key, batch.header, batch.data)
         offset = answer.extents[-1].last_offset + 1
-
-
-async def _read_extent(store: ObjectStore, extent: Extent, known: SentAgain) -> None:
-    body = memoryview(await store.get(object_key(extent.file_id), ByteRange(extent.position, extent.length)))
-    for position, header in walk_batches(body):
-        known.add(extent.partition_key, header, body[position : position + header.size])
 
 
 def _identity(key: int, header: BatchHeader) -> Identity:

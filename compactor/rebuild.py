@@ -24,7 +24,7 @@ from headrace.compactor.rebuild_scan import Scan, recognise_records, scan
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.api.files import FileApi, FoundFile, RebuildApi
 from headrace.metastore.api.outcomes import TransactionOutcome
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import Extent, is_in_file
 from headrace.metastore.api.reports import FileReports, PartitionName
 from headrace.metastore.api.topics import NewTopic
 from headrace.metastore.bulk_records import PREFIX, are_recorded
@@ -32,11 +32,12 @@ from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.recorded_objects import list_in_force, read_entries
-from headrace.metastore.transactions.markers import MARKER_BYTES, Marker, marker_file_id, marker_of
+from headrace.metastore.transactions.markers import MARKER_BYTES, Marker, marker_file_id
 from headrace.metastore.transactions.outcomes import PartitionOutcomes, list_outcomes, read_outcomes
 from headrace.storage.errors import InvalidError
 from headrace.storage.file_id import level_of, term_ms
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.rereading import VerifiedReads
 
 ROWS_PER_CALL = 2_000
 EXTENT_BYTES = 8 * 1024 * 1024
@@ -98,7 +99,7 @@ class Rebuilt:
 
 
 async def rebuild_index(
-    metastore: RebuildMetastore, store: ObjectStore, keeper: LifeKeeper, on_progress: OnProgress
+    metastore: RebuildMetastore, reads: VerifiedReads, keeper: LifeKeeper, on_progress: OnProgress
 ) -> Rebuilt:
     """Add every file of the bucket to the metastore. InvalidError unless the metastore has no files.
 
@@ -107,10 +108,10 @@ async def rebuild_index(
     if (await metastore.file_totals()).total:
         raise InvalidError("the metastore already has segment files: rebuild the index in a new, formatted metastore")
     await keeper.begin_anew("rebuilt from the bucket")
-    read = await scan(store, on_progress)
+    read = await scan(reads, on_progress)
     found = Rebuilt(files=len(read.files), unsound=read.unsound)
-    outcomes = await all_outcomes(store)
-    writes = await bulk_files(store, read)
+    outcomes = await all_outcomes(reads.store)
+    writes = await bulk_files(reads.store, read)
     image = await _with_topics(metastore, read, found)
     extents: list[Extent] = []
     for name in sorted(read.partitions):
@@ -126,7 +127,7 @@ async def rebuild_index(
         found.aborted_records += shown.aborted
         found.unknown_records += shown.unknown
         placement = settle(shown.batches)
-        await recognise_records(store, read, placement)
+        await recognise_records(reads, read, placement)
         guess(placement)
         found.records += sum(batch.records for batch in placement.batches.values() if batch.marker is None)
         found.guessed_records += placement.guessed_records
@@ -186,7 +187,7 @@ def _extents(key: int, placement: Placement, read: Scan) -> Iterator[Extent]:
 def _joins(last: Extent, new: Extent) -> bool:
     return (
         new.file_id == last.file_id
-        and marker_of(last.file_id) is None
+        and is_in_file(last)
         and new.position == last.position + last.length
         and new.base_offset == last.last_offset + 1
         and last.length + new.length <= EXTENT_BYTES
@@ -197,7 +198,7 @@ async def _name(metastore: RebuildMetastore, read: Scan, extents: list[Extent]) 
     """Files first: a reader of an extent must find its file."""
     live: Counter[uuid.UUID] = Counter()
     for extent in extents:
-        live[extent.file_id] += extent.length
+        live[extent.source] += extent.length
     files = [FoundFile(f.file_id, level_of(f.file_id), f.size, f.body_bytes, live[f.file_id]) for f in read.files]
     for start in range(0, len(files), ROWS_PER_CALL):
         await metastore.rebuild_files(files[start : start + ROWS_PER_CALL])

@@ -1,8 +1,10 @@
 """Reads every batch of the bucket once and lists the batches of each file by partition.
 
 Place: under rebuild.py; rebuild_place.py uses the result.
-Invariant: a file counts completely or not at all: a file with an invalid footer or framing is listed and ignored.
-Several files are read in parallel; about 400 bytes per batch stay in memory. It only reads.
+Invariant: a file counts completely or not at all: a file with an invalid footer or framing is listed and ignored. What
+fails its check is read again, so that a bad transfer writes nothing into the index. A batch that is damaged in the
+bucket itself keeps its place and its offsets in the index: readers meet the damage there, as they did before. Several
+files are read in parallel; about 400 bytes per batch stay in memory. It only reads.
 """
 
 from __future__ import annotations
@@ -20,14 +22,17 @@ from headrace.compactor.listing import pages
 from headrace.compactor.rebuild_place import Placement, ScannedBatch
 from headrace.metastore.api.reports import PartitionName
 from headrace.metastore.transactions.outcomes import BatchOwner
-from headrace.storage.errors import CorruptError, NotFoundError
+from headrace.storage.errors import CorruptError, DamagedError, NotFoundError
 from headrace.storage.file_id import born_ms, level_of, object_key
-from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.objects.agreed import read_agreed
+from headrace.storage.objects.store import ByteRange
 from headrace.storage.records.codec import decode_records
 from headrace.storage.records.errors import BatchTooLargeError
-from headrace.storage.records.header import CRC_START
+from headrace.storage.records.header import CRC_START, read_header
 from headrace.storage.segment.format import decode_footer
-from headrace.storage.segment.reader import walk_batches
+from headrace.storage.segment.reader import verify_segment, walk_batches
+from headrace.storage.segment.rereading import VerifiedReads
+from headrace.storage.segment.verified import NO_EPOCH, SoundBatch
 
 PARALLEL = 4
 SKEW_MS = 600_000
@@ -56,15 +61,15 @@ class Scan:
     unsound: list[tuple[uuid.UUID, str]] = field(default_factory=list)
 
 
-async def scan(store: ObjectStore, on_progress: OnProgress) -> Scan:
-    """Read all files. Raises what the store raises, except for missing or damaged files."""
+async def scan(reads: VerifiedReads, on_progress: OnProgress) -> Scan:
+    """Read all files. Raises what the store raises, except for missing or damaged files; BadTransferError."""
     found = Scan()
     objects = sorted(
-        [FoundObject(file_id, info.size) async for page in pages(store) for file_id, info in page.files.items()]
+        [FoundObject(file_id, info.size) async for page in pages(reads.store) for file_id, info in page.files.items()]
     )
     for start in range(0, len(objects), PARALLEL):
         window = objects[start : start + PARALLEL]
-        for stored, read in zip(window, await asyncio.gather(*(_read(store, o) for o in window)), strict=True):
+        for stored, read in zip(window, await asyncio.gather(*(_read(reads, o) for o in window)), strict=True):
             if isinstance(read, str):
                 found.unsound.append((stored.file_id, read))
                 continue
@@ -76,11 +81,20 @@ async def scan(store: ObjectStore, on_progress: OnProgress) -> Scan:
     return found
 
 
-async def _read(store: ObjectStore, stored: FoundObject) -> dict[PartitionName, list[ScannedBatch]] | str:
+async def _read(reads: VerifiedReads, stored: FoundObject) -> dict[PartitionName, list[ScannedBatch]] | str:
     """The file's batches by partition, or the reason why there are none."""
+    key, place = object_key(stored.file_id), f"file={stored.file_id}"
+
+    def verified(body: memoryview) -> dict[PartitionName, list[ScannedBatch]]:
+        verify_segment(body)
+        return _batches(stored.file_id, body)
+
     try:
-        body = await store.get(object_key(stored.file_id))
-        return await asyncio.to_thread(_batches, stored.file_id, memoryview(body))
+        try:
+            return await reads.read(key, None, verified, place)
+        except DamagedError:
+            body = memoryview(await read_agreed(reads.store, key))
+            return await asyncio.to_thread(_batches, stored.file_id, body)
     except (CorruptError, NotFoundError) as error:
         return str(error)
 
@@ -122,19 +136,19 @@ def _content(batch: memoryview) -> bytes:
     return digest.digest()
 
 
-async def recognise_records(store: ObjectStore, found: Scan, placement: Placement) -> None:
+async def recognise_records(reads: VerifiedReads, found: Scan, placement: Placement) -> None:
     """Check the open batches again: their records may be in files that do not contain the original batches."""
     flushed, placement.open = placement.open, []
     oldest_ms = min((batch.born_ms for batch in flushed), default=0)
     by_offset: dict[int, int] = {}  # offset -> hash of its record
     for batch in [*placement.replaced, *placement.batches.values()]:
         if flushed and batch.level >= _OPENED_LEVEL and batch.born_ms + SKEW_MS >= oldest_ms:
-            by_offset.update(await _records(store, found, batch))
+            by_offset.update(await _records(reads, found, batch))
     offsets: dict[int, list[int]] = defaultdict(list)
     for offset in sorted(by_offset, reverse=True):
         offsets[by_offset[offset]].append(offset)
     for batch in flushed:
-        records = [record for _, record in await _records(store, found, batch)] if by_offset else []
+        records = [record for _, record in await _records(reads, found, batch)] if by_offset else []
         placement.recognise(batch, _find(records, by_offset, offsets))
 
 
@@ -148,12 +162,18 @@ def _find(records: Sequence[int], by_offset: dict[int, int], offsets: dict[int, 
     return None
 
 
-async def _records(store: ObjectStore, found: Scan, batch: ScannedBatch) -> list[tuple[int, int]]:
-    """(offset as in its header, hash) of each record; empty if the batch cannot be opened."""
-    key = object_key(found.files[batch.file].file_id)
-    data = await store.get(key, ByteRange(batch.position, batch.length))
+async def _records(reads: VerifiedReads, found: Scan, batch: ScannedBatch) -> list[tuple[int, int]]:
+    """(offset as in its header, hash) of each record; empty if the batch is damaged or cannot be opened."""
+
+    def verified(data: memoryview) -> SoundBatch:
+        if read_header(data).base_offset != batch.base_offset:  # no checksum covers it
+            raise CorruptError(f"batch has another base offset: expected={batch.base_offset}")
+        return SoundBatch(memoryview(bytearray(data)), batch.base_offset, NO_EPOCH)
+
+    key, place = object_key(found.files[batch.file].file_id), ByteRange(batch.position, batch.length)
     try:
-        records = await asyncio.to_thread(decode_records, memoryview(data))
+        sound = await reads.read(key, place, verified, f"key={key} position={batch.position}")
+        records = await asyncio.to_thread(decode_records, sound.data)
     except (CorruptError, BatchTooLargeError):
         return []
     return [

@@ -1,10 +1,10 @@
 """Rewrites a partition's batches for a merged file: copies them, or opens and merges them.
 
 Place: the pure part of a merge. `CopyBatches` makes level 1, `MergeRecords` level 2.
-Invariant: readers see the same records before and after: offsets, timestamps and their type, keys, values,
-headers; a delete horizon stays that of its records. A batch without records, which the cleaner leaves where it removed
-all (cleaning/rewrite.py), joins its neighbour. A batch that cannot be opened (broken, unknown codec, contradictory
-records) is copied and listed in `kept`.
+Invariant: what comes in was verified (storage/segment/verified.py). Readers see the same records before and after:
+offsets, timestamps and their type, keys, values, headers; a delete horizon stays that of its records. A batch without
+records, which the cleaner leaves where it removed all (cleaning/rewrite.py), joins its neighbour. A batch that cannot
+be opened, as its producer sent it (unknown codec, contradictory records), is copied and listed in `kept`.
 Control and transactional batches, and batches that would become too large, are copied without being listed: no
 written batch is larger than its topic accepts unless its input was, and all of them together grow by at most
 `growth_left`. At any time one batch is open, of `batch_bytes` (twice that to change its codec), and as many bytes
@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from headrace.compactor.sources import StoredBatch
 from headrace.storage.errors import CorruptError, InvalidError
 from headrace.storage.records.codec import Record, empty_batch, encode_batch, open_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.errors import BatchTooLargeError
 from headrace.storage.records.header import BatchHeader, read_header
+from headrace.storage.segment.verified import SoundBatch
 
 BATCH_BYTES = 512 * 1024
 """Records in one merged batch, unpacked: far below a consumer's limits, far above the size that codecs need."""
@@ -53,7 +53,7 @@ class Rewriter(Protocol):
     growth_left: int
     """How many bytes the output may still exceed the input. Set it whenever there is more or less room."""
 
-    def add(self, batch: StoredBatch) -> Iterator[WrittenBatch]:
+    def add(self, batch: SoundBatch) -> Iterator[WrittenBatch]:
         """Batches that are ready to be written now."""
 
     def flush(self) -> Iterator[WrittenBatch]:
@@ -68,9 +68,7 @@ class CopyBatches:
         self.waiting_bytes = 0
         self.growth_left = 0
 
-    def add(self, batch: StoredBatch) -> Iterator[WrittenBatch]:
-        if not batch.is_sound:
-            self.kept.append(_kept(batch, "checksum mismatch"))
+    def add(self, batch: SoundBatch) -> Iterator[WrittenBatch]:
         yield batch.header, batch.data
 
     def flush(self) -> Iterator[WrittenBatch]:
@@ -87,12 +85,12 @@ class MergeRecords:
         self.growth_left = 0
         self._codec = codec
         self._batch_bytes, self._max_bytes = min(batch_bytes, max_bytes), max_bytes
-        self._waiting: list[StoredBatch] = []
+        self._waiting: list[SoundBatch] = []
         self._records: list[Record] = []
         self._unpacked_bytes = 0
         """Size of `_records` in one batch."""
 
-    def add(self, batch: StoredBatch) -> Iterator[WrittenBatch]:
+    def add(self, batch: SoundBatch) -> Iterator[WrittenBatch]:
         opened = self._opened(batch)
         if opened is None:
             yield from self.flush()
@@ -112,15 +110,15 @@ class MergeRecords:
         if waiting:
             yield from self._merged(waiting, records)
 
-    def _opened(self, batch: StoredBatch) -> tuple[list[Record], int] | None:
+    def _opened(self, batch: SoundBatch) -> tuple[list[Record], int] | None:
         """The batch's records and their unpacked size; None if it is not opened."""
         header = batch.header
         if header.is_control or header.is_transactional:
             return None
-        if batch.is_sound and not header.record_count:
+        if not header.record_count:
             return [], 0
         is_alike = header.codec == self._target(batch)
-        if is_alike and batch.is_sound and header.size >= self._batch_bytes:
+        if is_alike and header.size >= self._batch_bytes:
             return None  # no gain
         try:
             opened = open_batch(batch.data, max_opened_bytes=self._batch_bytes * (1 if is_alike else 2))
@@ -135,10 +133,10 @@ class MergeRecords:
             return None
         return records, opened.body_bytes + _DELTA_BYTES * len(records)
 
-    def _target(self, batch: StoredBatch) -> int:
+    def _target(self, batch: SoundBatch) -> int:
         return batch.header.codec if self._codec is None else self._codec
 
-    def _is_apart(self, batch: StoredBatch, size: int) -> bool:
+    def _is_apart(self, batch: SoundBatch, size: int) -> bool:
         """Return whether it begins a new batch. `size` of its records; one without any only adds offsets."""
         if batch.offset + batch.header.last_offset_delta - self._waiting[0].offset >= SPAN_MAX:
             return True
@@ -146,7 +144,7 @@ class MergeRecords:
             return False
         return self._unpacked_bytes + size > self._batch_bytes or not self._agrees(batch)
 
-    def _agrees(self, batch: StoredBatch) -> bool:
+    def _agrees(self, batch: SoundBatch) -> bool:
         """Return whether it can share a batch with the waiting ones. With LogAppendTime, a batch has one time for all
         records; with a delete horizon, it has one for all its delete markers.
         """
@@ -159,7 +157,7 @@ class MergeRecords:
             and (not header.is_log_append_time or before.max_timestamp == header.max_timestamp)
         )
 
-    def _merged(self, waiting: list[StoredBatch], records: list[Record]) -> Iterator[WrittenBatch]:
+    def _merged(self, waiting: list[SoundBatch], records: list[Record]) -> Iterator[WrittenBatch]:
         first, last = waiting[0].header, waiting[-1].header
         last_offset = last.base_offset + last.last_offset_delta
         filled = next((batch for batch in waiting if batch.header.record_count), None)
@@ -192,10 +190,10 @@ class MergeRecords:
             yield from map(_as_it_is, waiting)
 
 
-def _as_it_is(batch: StoredBatch) -> WrittenBatch:
+def _as_it_is(batch: SoundBatch) -> WrittenBatch:
     """A copy: a view would keep all bytes of the extent in memory."""
     return batch.header, memoryview(bytes(batch.data))
 
 
-def _kept(batch: StoredBatch, why: str) -> Kept:
+def _kept(batch: SoundBatch, why: str) -> Kept:
     return Kept(batch.offset, batch.offset + batch.header.last_offset_delta, why)

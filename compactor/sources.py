@@ -1,9 +1,9 @@
 """Reads a merge's inputs: few large ranged reads, dead ranges skipped where that is cheaper.
 
 Place: between the plan and the merge's rewriting.
-Invariant: only bytes in or near live extents are read, each of them once, and at most `read_bytes` over all files are
-in memory (or one extent each, if those are larger). Bytes with a wrong checksum are read again before they count as
-damaged, so that a transfer error is not stored permanently.
+Invariant: only bytes in or near live extents are read, each of them once if they are sound, and at most `read_bytes`
+over all files are in memory (or one extent each, if those are larger). An extent that fails its check is read again,
+alone, as storage/segment/rereading.py says: what is returned is sound.
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
-from headrace.metastore.api.read import Extent
-from headrace.storage.errors import CorruptError, HeadraceError, InvalidError, UnavailableError
+from headrace.metastore.api.damage import DamagedExtent, DamageKind
+from headrace.metastore.api.read import DataExtent
+from headrace.storage.errors import (
+    BadTransferError,
+    CorruptError,
+    DamagedError,
+    HeadraceError,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+)
 from headrace.storage.file_id import object_key
-from headrace.storage.objects.store import ByteRange, ObjectStore
-from headrace.storage.records.header import BatchHeader, batch_crc
-from headrace.storage.records.patch import patch_offset
-from headrace.storage.segment.reader import walk_batches
+from headrace.storage.objects.store import ByteRange
+from headrace.storage.segment.rereading import VerifiedReads
+from headrace.storage.segment.verified import SoundBatch
 
 GAP_BYTES = 1024 * 1024
 """A dead range up to this length is read as well: as in storage/objects/merging.py, it costs as much as a request."""
@@ -28,21 +35,12 @@ WINDOW_BYTES_MAX = 8 * 1024 * 1024
 PARALLEL_READS = 8
 
 
-class StoredBatch(NamedTuple):
-    """A live batch with its real offset and leader epoch. `is_sound`: its checksum is correct."""
-
-    offset: int
-    header: BatchHeader
-    data: memoryview
-    is_sound: bool
-
-
 class _Window:
     """One read: some extents of one file, close together."""
 
     __slots__ = ("end", "left", "read", "start")
 
-    def __init__(self, first: Extent) -> None:
+    def __init__(self, first: DataExtent) -> None:
         self.start = first.position
         self.end = first.position + first.length
         self.left = 1
@@ -53,9 +51,9 @@ class _Window:
 class Sources:
     """The live extents of some files, each requested once."""
 
-    def __init__(self, store: ObjectStore, files: Mapping[uuid.UUID, Sequence[Extent]], read_bytes: int) -> None:
+    def __init__(self, reads: VerifiedReads, files: Mapping[uuid.UUID, Sequence[DataExtent]], read_bytes: int) -> None:
         window_bytes = min(max(read_bytes // max(len(files), 1), WINDOW_BYTES_MIN), WINDOW_BYTES_MAX)
-        self._store = store
+        self._verified = reads
         self._windows: dict[tuple[uuid.UUID, int], _Window] = {}
         self._firsts: list[tuple[uuid.UUID, _Window]] = []
         for file_id, extents in files.items():
@@ -65,8 +63,8 @@ class Sources:
         self._places = asyncio.Semaphore(PARALLEL_READS)
         self._reads: set[asyncio.Task[bytes]] = set()
 
-    async def batches(self, extent: Extent) -> list[StoredBatch]:
-        """The extent's batches in order. Raises what the store raises, and CorruptError if the bytes do not match."""
+    async def batches(self, extent: DataExtent) -> list[SoundBatch]:
+        """The extent's batches in order. DamagedError, BadTransferError, and what the store raises."""
         while self._firsts:  # the first reads of all files start together: most files need no other
             file_id, first = self._firsts.pop()
             self._begin(file_id, first)
@@ -75,13 +73,12 @@ class Sources:
         window.left -= 1
         if not window.left:
             window.read = None
-        body = memoryview(await read)
         start = extent.position - window.start
-        batches = await asyncio.to_thread(_open, extent, body[start : start + extent.length])
-        if not all(batch.is_sound for batch in batches):
-            again = await self._store.get(object_key(extent.file_id), ByteRange(extent.position, extent.length))
-            batches = await asyncio.to_thread(_open, extent, memoryview(again))
-        return batches
+        try:
+            mine: memoryview | CorruptError = memoryview(await read)[start : start + extent.length]
+        except CorruptError as error:
+            mine = error
+        return await self._verified.batches(extent, leader_epoch=extent.leader_epoch, first=mine)
 
     async def close(self) -> None:
         """Cancel reads that are not awaited."""
@@ -104,12 +101,14 @@ class Sources:
 
     async def _read(self, file_id: uuid.UUID, window: _Window) -> bytes:
         async with self._places:
-            return await self._store.get(object_key(file_id), ByteRange(window.start, window.end - window.start))
+            return await self._verified.store.get(
+                object_key(file_id), ByteRange(window.start, window.end - window.start)
+            )
 
 
-def _windows(extents: Sequence[Extent], window_bytes: int) -> list[tuple[_Window, list[Extent]]]:
+def _windows(extents: Sequence[DataExtent], window_bytes: int) -> list[tuple[_Window, list[DataExtent]]]:
     """Extents, ordered by byte position, grouped by the read that contains them."""
-    windows: list[tuple[_Window, list[Extent]]] = []
+    windows: list[tuple[_Window, list[DataExtent]]] = []
     for extent in extents:
         end = extent.position + extent.length
         if windows:
@@ -123,24 +122,29 @@ def _windows(extents: Sequence[Extent], window_bytes: int) -> list[tuple[_Window
     return windows
 
 
-def _open(extent: Extent, data: memoryview) -> list[StoredBatch]:
-    """Copies. CorruptError unless the bytes are complete batches with exactly the extent's offsets."""
-    view = memoryview(bytearray(data))
-    offset = extent.base_offset
-    batches = []
-    for position, header in walk_batches(view):
-        batch = view[position : position + header.size]
-        is_sound = batch_crc(batch) == header.crc
-        patch_offset(batch, offset, extent.leader_epoch)
-        patched = BatchHeader(offset, header.batch_length, extent.leader_epoch, *header[3:])
-        batches.append(StoredBatch(offset, patched, batch, is_sound))
-        offset += header.last_offset_delta + 1
-    if offset != extent.last_offset + 1:
-        raise CorruptError(f"extent ends at a wrong offset: offset={offset} extent={extent}")
-    return batches
-
-
 UNREADABLE: tuple[type[HeadraceError], ...] = (CorruptError, InvalidError)
 """Errors of `batches` for one extent or object: damaged, missing, refused. Other errors may be temporary."""
 UNREADABLE_AT_LAST: tuple[type[HeadraceError], ...] = (*UNREADABLE, UnavailableError)
-"""The same, after the caller has waited long enough. Throttling is never caused by one object."""
+"""The same, after the caller has waited long enough. Throttling is never caused by one object. A BadTransferError is
+one of these by its class, and says nothing of the extent: callers look for it first.
+"""
+
+
+def damaged_extent(extent: DataExtent, error: HeadraceError) -> DamagedExtent:
+    """The extent that could not be read, for the metastore."""
+    assert not isinstance(error, BadTransferError), "nothing is known of the extent"
+    kind = DamageKind.REFUSED
+    if isinstance(error, DamagedError):
+        kind = DamageKind.ALTERED
+    elif isinstance(error, NotFoundError):
+        kind = DamageKind.MISSING
+    return DamagedExtent(
+        extent.file_id,
+        extent.position,
+        extent.length,
+        extent.partition_key,
+        extent.base_offset,
+        extent.last_offset,
+        kind,
+        str(error),
+    )

@@ -186,7 +186,7 @@ class Worker:
         undecided = Undecided(self._registry)
         deletions = JanitorMetrics(self._registry, undecided)
         audit_archiver = AuditArchiver(
-            self.metastore, self._throttled, self._clock, AuditArchiveMetrics(self._registry)
+            self.metastore, self._throttled, self._clock, self._rng, AuditArchiveMetrics(self._registry)
         )
         return {
             RETENTION_JOB: Retention(self.metastore, RetentionMetrics(self._registry), undecided),

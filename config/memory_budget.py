@@ -1,6 +1,6 @@
 """The memory that a process may use by its settings, part by part.
 
-Place: pure; shown in /metrics by agent/serve/memory_metrics.py, compared with the container's limit when a process
+Place: pure; shown in /metrics by agent/limits/memory_metrics.py, compared with the container's limit when a process
 starts.
 Invariant: each part that grows with clients or data has a limit here, but for what docs/operate/LIMITS.md says is not
 bounded. Sizes of Python objects are measured ones, rounded up; what a setting counts in bytes is exact.
@@ -36,7 +36,7 @@ PRODUCED_BATCH_BYTES = 1_200
 for a request of one batch, 3.2 KB while it waited in a task, 780 bytes for each further batch."""
 REFUSED_SEQUENCES_BYTES = 8 * MIB
 """What an agent remembers of batches that it refused (agent/produce/refused_sequences.py)."""
-LAST_STORED_BYTES = 5 * MIB
+LAST_STORED_BYTES = 6 * MIB
 """What it remembers of how the last batch of a producer came (agent/produce/last_stored.py)."""
 REMEMBERED_BYTES: Mapping[str, int] = {
     "access_decisions": 8 * MIB,
@@ -55,13 +55,15 @@ SHARE_SESSIONS_BYTES = 24 * MIB
 """Share sessions: 78,000 partitions (agent/fetch/share/sessions.py)."""
 SHARE_RECORDS_BYTES = 40 * MIB
 """Records of share groups that are in flight: 238,000 ranges (agent/groups/share/share_memory.py)."""
+ALLOCATOR_BYTES = 32 * MIB
+"""What the C library's heap keeps although nothing used it for a minute (cli/process/idle_heap.py)."""
 MERGE_COPIES = 3
 """A job holds inputs, records and output of a merge."""
 
 
 def memory_budget(settings: Settings) -> Mapping[str, int]:
     """Bytes by part, for the roles of the process."""
-    parts = {"python": PYTHON_BYTES}
+    parts = {"python": PYTHON_BYTES, "allocator": ALLOCATOR_BYTES}
     if BROKER in roles(settings):
         largest_file = settings.flush_bytes + settings.socket_request_max_bytes
         parts |= {

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -22,10 +22,13 @@ STOP_SECONDS = 60
 class AgentChild:
     """Ready for clients once entered. `kafka`: host:port. `log`: where its log lines go."""
 
-    def __init__(self, settings: Mapping[str, object], log: Path) -> None:
+    def __init__(
+        self, settings: Mapping[str, object], log: Path, module: Sequence[str] = ("headrace.cli.main",)
+    ) -> None:
+        """`module`: what is started, with the words before `agent`."""
         own = {"listeners": "PLAINTEXT://127.0.0.1:0", "http.port": 0}
         self._log = log
-        self._command = [sys.executable, "-m", "headrace.cli.main", "agent", *flags({**own, **settings})]
+        self._command = [sys.executable, "-m", *module, "agent", *flags({**own, **settings})]
         self.kafka = ""
         self._http = ""
 
@@ -50,6 +53,11 @@ class AgentChild:
             self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     def metrics(self) -> str:
         """Return what it reports now."""

@@ -173,7 +173,7 @@ async def _worked(url: str, bucket: str) -> tuple[float, float, float]:
     clock, registry = SystemClock(), CollectorRegistry()
     metastore = await PostgresMetastore.open(url, Settings(metastore_pool_size=2))
     store = open_store(bucket, StoreOptions.of(Settings()), clock=clock, rng=random.Random(0))
-    archiver = AuditArchiver(metastore, store, clock, AuditArchiveMetrics(registry))
+    archiver = AuditArchiver(metastore, store, clock, random.Random(), AuditArchiveMetrics(registry))
     while (job := await metastore.claim_job("bench", [ARCHIVE_ROWS], LEASE_MS)) is not None:
         await archiver.archive_rows(job, Lease(metastore, job, clock, claimed_at=clock.monotonic(), lease_ms=LEASE_MS))
         await metastore.finish_job(job.token)

@@ -140,7 +140,7 @@ class CompactionBench:
         """(live files, extents, live bytes)."""
         found = await self.metastore.find_extents([ExtentQuery(key, 0, 1 << 50) for key in self.keys])
         extents = [extent for partition in found for extent in partition.extents]
-        return sorted({e.file_id for e in extents}), len(extents), sum(e.length for e in extents)
+        return sorted({e.source for e in extents}), len(extents), sum(e.length for e in extents)
 
 
 async def run(url: str, settings: Settings, directory: Path, args: argparse.Namespace, codec: Codec) -> None:

@@ -166,7 +166,7 @@ class Inputs:
             offsets = {}
             for found in await self._metastore.find_extents(queries):
                 for extent in found.extents:
-                    files.add(extent.file_id)
+                    files.add(extent.source)
                     size += extent.length
                     offsets[found.partition_key] = extent.last_offset + 1
         return sorted(files), size

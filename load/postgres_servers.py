@@ -167,7 +167,7 @@ class Servers:
         directory.mkdir()
         self.give(directory)
         to = str(directory / "pgdata")
-        self._run("pg_basebackup", "-d", address, "-D", to, *flags, "-X", "stream", "-c", "fast", "--no-sync")
+        self.run_program("pg_basebackup", "-d", address, "-D", to, *flags, "-X", "stream", "-c", "fast", "--no-sync")
 
     def configure(self, name: str, lines: str) -> None:
         """Append lines to postgresql.conf and start the server again."""
@@ -221,15 +221,16 @@ class Servers:
 
     def dump(self, name: str) -> bytes:
         """pg_dump of the metastore."""
-        return self._run("pg_dump", "-Fc", "-d", self.url(name))
+        return self.run_program("pg_dump", "-Fc", "-d", self.url(name))
 
     def restore(self, data: bytes, name: str) -> None:
         """Replace the metastore's database there by the dump."""
         run(self._running[name].url(), f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
         run(self._running[name].url(), f"CREATE DATABASE {DATABASE}")
-        self._run("pg_restore", "-d", self.url(name), stdin=data)
+        self.run_program("pg_restore", "-d", self.url(name), stdin=data)
 
-    def _run(self, program: str, *arguments: str, stdin: bytes = b"") -> bytes:
+    def run_program(self, program: str, *arguments: str, stdin: bytes = b"") -> bytes:
+        """A program of Postgres, as the account of the servers; its output."""
         installation = find_installation()
         if self._account is not None:
             installation = reachable_installation(installation, self._account)

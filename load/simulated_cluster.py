@@ -43,6 +43,7 @@ from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.objects.merging import MergingStore
 from headrace.storage.records.codec import Record, encode_batch
 from headrace.storage.records.header import read_header
+from headrace.storage.segment.rereading import VerifiedReads
 from headrace.storage.segment.writer import SegmentWriter
 from load.counting_store import CountingStore
 from load.replay import Replay, replay
@@ -172,7 +173,8 @@ class SimulatedCluster:
 
     async def audit(self) -> Audit:
         """Every byte looked at. RuntimeError when something is wrong."""
-        found = await audit(self.metastore, self.store, deep=True, on_progress=lambda *_: None)
+        reads = VerifiedReads(self.store, self._clock, self._rng)
+        found = await audit(self.metastore, reads, deep=True, on_progress=lambda *_: None)
         if found.violation_count:
             raise RuntimeError(f"the audit found {found.violations[:3]}")
         return found

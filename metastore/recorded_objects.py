@@ -5,8 +5,9 @@ nothing else is left.
 Invariant: an object is written once. A life takes over what earlier ones wrote, without what they lost: it writes the
 rest again, then says so. From then on a reader takes its objects and later ones only. The earlier ones stay
 until deletion is allowed (compactor/permit.py): if the life turns out to be the wrong restore, they are all there.
-Layout: a prefix + the life of the metastore + `/` + the number of entries + a random name, JSON: a list of entries. The
-prefix without its `/` + `-taken-over/` + a life, empty: that life took over.
+Layout: a prefix + the life of the metastore + `/` + the number of entries + a random name + the CRC-32C, JSON: a list
+of entries. Objects of earlier releases have no CRC-32C: they are read until two reads agree. The prefix without its `/`
++ `-taken-over/` + a life, empty: that life took over.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import crc32c
 import msgspec
 
 from headrace.storage.errors import CorruptError
+from headrace.storage.objects.agreed import read_agreed
 from headrace.storage.objects.store import ObjectStore
 
 T = TypeVar("T")
+_CRC_DIGITS = 8
+"""The last part of a name without one has 12: it is that of a UUID."""
 
 
 class RecordedObject(NamedTuple):
@@ -36,9 +41,11 @@ async def write_entries(
     store: ObjectStore, prefix: str, life: int, name: uuid.UUID, entries: Sequence[Any]
 ) -> RecordedObject:
     """One object."""
-    key = f"{prefix}{life:010}/{len(entries):08}-{name}.json"
-    await store.put(key, msgspec.json.encode(entries))
-    return RecordedObject(key, life, len(entries))
+    body = msgspec.json.encode(entries)
+    key = f"{prefix}{life:010}/{len(entries):08}-{name}-{crc32c.crc32c(body):08x}.json"
+    recorded = RecordedObject(key, life, len(entries))
+    await store.put(key, body)
+    return recorded
 
 
 async def list_recorded(store: ObjectStore, prefix: str) -> list[RecordedObject]:
@@ -72,8 +79,14 @@ def _taken_over(prefix: str) -> str:
 
 
 async def read_entries(store: ObjectStore, key: str, kind: type[T]) -> list[T]:
-    """Return what one object says, each entry of this kind. CorruptError if it is damaged."""
+    """Return what one object says, each entry of this kind. Errors as read_agreed, and CorruptError."""
     try:
-        return msgspec.json.decode(await store.get(key), type=list[kind])  # type: ignore[valid-type]
+        return msgspec.json.decode(await read_agreed(store, key, _crc_of(key)), type=list[kind])  # type: ignore[valid-type]
     except msgspec.MsgspecError as error:
         raise CorruptError(f"an object of the bucket's records is damaged: key={key} {error}") from error
+
+
+def _crc_of(key: str) -> int | None:
+    """The CRC-32C that the key says; None for an object of an earlier release."""
+    last = key.removesuffix(".json").rpartition("-")[2]
+    return int(last, 16) if len(last) == _CRC_DIGITS else None

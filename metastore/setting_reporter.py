@@ -172,10 +172,12 @@ def _show_names(gauge: Gauge, names: Sequence[str]) -> None:
 
 
 def _ignored_warning(setting: IgnoredSetting) -> str:
+    """What decides what is deleted gets no command with this file's value: the file may be the one that is wrong."""
+    value = "..." if setting.name in NEEDED_TO_DELETE else setting.own
     return (
         f"setting of this process's file is ignored, the cluster has another value: setting={setting.name}"
-        f" file={setting.own} cluster={setting.cluster}; change it with"
-        f" `headrace configs set {setting.name}={setting.own} --brokers`, or remove it from the file"
+        f" file={setting.own} cluster={setting.cluster}; remove it from the file, or change the cluster's with"
+        f" `headrace configs set {setting.name}={value} --brokers`"
     )
 
 

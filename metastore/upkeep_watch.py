@@ -1,5 +1,5 @@
-"""Looks once a minute at what needs an operator and shows in no other metric: the age of Postgres' backup, and jobs
-that no worker takes.
+"""Looks once a minute at what needs an operator and shows in no other metric: the age of Postgres' backup, jobs that no
+worker takes, and damage in the bucket.
 
 Place: one per process with a metadata log, started by cli/process/shell.py; it works while the process is the active
 controller, so one process of a cluster asks.
@@ -15,6 +15,7 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from headrace.metastore.api.damage import ListedDamage
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.backups import WalArchive, backup_age_s, backup_problem, read_backup
 from headrace.storage.clock import Clock
@@ -28,6 +29,8 @@ OVERDUE_SECONDS = 900.0
 """As the alert HeadraceCompactionBehind."""
 WAITS_FOR_SPARK = frozenset({"compact-large", "clean-large"})
 """Kinds that may wait for the next run of Spark."""
+DAMAGE_MAX = 10_000
+"""Damaged extents that are counted by partition."""
 NO_AGE = -1.0
 """The age of a backup that is not recorded."""
 
@@ -40,6 +43,9 @@ class UpkeepApi(Protocol):
 
     async def count_jobs(self) -> list[JobCount]:
         """All jobs by kind and state."""
+
+    async def list_damage(self, limit: int) -> tuple[list[ListedDamage], int]:
+        """The damaged extents, and how many there are."""
 
     async def cluster_configs(self) -> Mapping[str, str]:
         """The cluster's settings that have a value."""
@@ -74,6 +80,12 @@ class UpkeepWatch:
             registry=registry,
         )
 
+        self._damaged = Gauge(
+            "headrace_damaged_partitions",
+            "Partitions with offsets that cannot be read because the bucket is damaged, on the active controller",
+            registry=registry,
+        )
+
     async def run(self) -> None:
         """Look every LOOK_SECONDS, first after a pause: a process that starts has other things to do."""
         while True:
@@ -96,7 +108,11 @@ class UpkeepWatch:
         age_s = NO_AGE if record is None else backup_age_s(record, archive, now_ms)
         self._age.labels("none" if record is None else str(record.kind)).set(age_s)
         self._overdue.set(problem is not None)
+        damaged = {one.extent.partition_key for one in (await self._api.list_damage(DAMAGE_MAX))[0]}
+        self._damaged.set(len(damaged))
         warnings = [*([] if problem is None else [problem]), *late]
+        if damaged:
+            warnings.append(f"damage in the bucket: partitions={len(damaged)}; headrace damage list names them")
         for warning in warnings:
             if not self._is_known(warning):
                 logger.info("%s", warning)  # metrics, alerts and /readyz have it for as long as it lasts
@@ -110,6 +126,7 @@ class UpkeepWatch:
         self.warnings = ()
         self._age.clear()
         self._overdue.set(0)
+        self._damaged.set(0)
 
 
 def overdue_jobs(counts: Sequence[JobCount]) -> list[str]:

@@ -15,6 +15,7 @@ from headrace.metastore.api.transaction_state import TransactionVerdict
 from headrace.storage.errors import (
     AlreadyExistsError,
     CorruptError,
+    DamagedError,
     FencedError,
     InvalidError,
     NotFoundError,
@@ -35,8 +36,12 @@ INVALID_PARTITION_METADATA = 10_253
 """KIP-253's retriable error, which has no number in Kafka. Only clients that send partition counts receive it."""
 
 READ_FAILED = int(ErrorCode.kafka_storage_error)
-"""Outcome of a failed read of a consumer, for any cause: a read can always be repeated, so an unknown outcome
-needs no special code, and Java's consumer throws on REQUEST_TIMED_OUT.
+"""Outcome of a failed read of a consumer, for any cause but damage: a read can always be repeated, so an unknown
+outcome needs no special code, and Java's consumer throws on REQUEST_TIMED_OUT.
+"""
+READ_DAMAGED = int(ErrorCode.corrupt_message)
+"""Outcome of a read at damage in the bucket, which no repetition changes. Java's consumer throws an exception with
+topic, partition and offset, and can seek past it (decisions/0092).
 """
 
 SENT_AGAIN = frozenset(
@@ -142,6 +147,11 @@ def batch_error(outcome: BatchOutcome, transactional_version: int = -1) -> int:
     if outcome is BatchOutcome.INVALID_TXN_STATE and transactional_version >= FIRST_PRODUCE_WITH_ABORTABLE:
         return int(ErrorCode.transaction_abortable)
     return int(_BATCH_CODES[outcome])
+
+
+def read_error(error: BaseException) -> int:
+    """The error code for a partition that a consumer cannot read."""
+    return READ_DAMAGED if isinstance(error, DamagedError) else READ_FAILED
 
 
 def transaction_error(verdict: TransactionVerdict, *, knows_fenced: bool, knows_abortable: bool = False) -> int:

@@ -1,7 +1,7 @@
 """The connections of a scan: metastore and bucket of one cluster.
 
 Place: composes a process: Spark's driver opens both to plan, its executors only the bucket; so does `headrace export`.
-Invariant: bucket and metastore belong to the same cluster, and the bucket says that this server is the metastore, or
+Invariant: the bucket is the one that the metastore names, and the bucket says that this server is the metastore, or
 nothing is read or written. It is asked again every 2 seconds: no call that writes, a read pin included, is made to an
 old primary (metastore/life/following.py).
 """
@@ -18,9 +18,9 @@ import msgspec
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.life.following import FollowedLife, follow_life
+from headrace.metastore.life.own_bucket import require_bucket
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import Clock, SystemClock
-from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
 
@@ -55,14 +55,14 @@ class ScannedCluster:
 
 @asynccontextmanager
 async def open_cluster(settings: Settings) -> AsyncIterator[ScannedCluster]:
-    """Both connections, checked. Errors as PostgresMetastore.open, require_formatted and follow_life."""
+    """Both connections, checked. Errors as PostgresMetastore.open, require_bucket and follow_life."""
     clock, rng = SystemClock(), random.Random()
     small = msgspec.structs.replace(settings, metastore_pool_size=1)
     metastore = await PostgresMetastore.open(settings.metastore_url, small)
     try:
         store = BucketAddress.of(settings).open(clock, rng)
         try:
-            await require_formatted(store, metastore.cluster_id)
+            await require_bucket(metastore, store, settings.bucket)
             async with follow_life(metastore, store, clock, rng) as life:
                 yield ScannedCluster(metastore, store, clock, rng, life)
         finally:

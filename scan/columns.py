@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from headrace.scan.batches import LocatedBatch
 from headrace.scan.errors import UnreadableFileError
 from headrace.scan.options import HEADERS
 from headrace.scan.read import SlicedExtent
 from headrace.storage.errors import CorruptError
 from headrace.storage.records.codec import RecordColumns, open_batch
 from headrace.storage.records.errors import BatchTooLargeError
+from headrace.storage.segment.verified import SoundBatch
 
 ROWS = 32_768
 ROW_BYTES = 16 * 1024 * 1024
@@ -53,7 +53,7 @@ class _Run(NamedTuple):
     timestamp_type: int
 
 
-def record_batches(batches: Iterable[tuple[SlicedExtent, LocatedBatch]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def record_batches(batches: Iterable[tuple[SlicedExtent, SoundBatch]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Record batches of `schema`. UnreadableFileError names a batch that cannot be opened."""
     runs: list[_Run] = []
     rows = size = 0
@@ -71,18 +71,17 @@ def record_batches(batches: Iterable[tuple[SlicedExtent, LocatedBatch]], schema:
         yield _record_batch(runs, schema)
 
 
-def _open(place: SlicedExtent, batch: LocatedBatch) -> _Run:
+def _open(place: SlicedExtent, batch: SoundBatch) -> _Run:
     """The batch's records inside the slice."""
     start, end = place.slice.start, place.slice.end
-    shift = batch.offset - batch.header.base_offset
     try:
         records = open_batch(batch.data, max_opened_bytes=MAX_OPENED_BYTES).columns()
     except (CorruptError, BatchTooLargeError) as error:
-        last = batch.offset + batch.header.last_offset_delta
-        raise UnreadableFileError(f"batch cannot be opened: {place} batch={batch.offset}-{last}: {error}") from error
-    if batch.offset < start or batch.offset + batch.header.last_offset_delta >= end:
-        records = records.between(start - shift, end - shift)
-    return _Run(place, records.offsets + shift, records, int(batch.header.is_log_append_time))
+        text = f"batch cannot be opened: {place} batch={batch.offset}-{batch.last_offset}: {error}"
+        raise UnreadableFileError(text) from error
+    if batch.offset < start or batch.last_offset >= end:
+        records = records.between(start, end)
+    return _Run(place, records.offsets, records, int(batch.header.is_log_append_time))
 
 
 def _record_batch(runs: list[_Run], schema: pa.Schema) -> pa.RecordBatch:

@@ -12,23 +12,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from headrace.metastore.api.read import ALL_BYTES, Extent, ExtentQuery, OffsetKind, OffsetQuery, ReadApi
-from headrace.scan.batches import walk_extent
+from headrace.metastore.api.read import ALL_BYTES, ExtentQuery, OffsetKind, OffsetQuery, ReadApi, is_in_file
 from headrace.scan.errors import OptionError, UnreadableFileError
 from headrace.scan.options import AtOffset, AtTimestamp, AtTimestamps, Bound
 from headrace.scan.partitions import ScanPartition
 from headrace.storage.errors import CorruptError, NotFoundError
-from headrace.storage.file_id import object_key
-from headrace.storage.objects.store import ByteRange, ObjectStore
 from headrace.storage.records.codec import open_batch
 from headrace.storage.records.errors import BatchTooLargeError
+from headrace.storage.segment.rereading import VerifiedReads
+from headrace.storage.segment.verified import SoundBatch
 
 Offsets = dict[ScanPartition, int]
 
 
 async def find_offsets(
     metastore: ReadApi,
-    store: ObjectStore,
+    reads: VerifiedReads,
     partitions: Sequence[ScanPartition],
     bound: Bound,
     *,
@@ -56,7 +55,7 @@ async def find_offsets(
             option = f"{name}OffsetsByTimestamp"
             wanted = _for_each(partitions, timestamps, option)
     found = await asyncio.gather(
-        *(first_offset_since(metastore, store, p, t, committed=committed) for p, t in wanted.items())
+        *(first_offset_since(metastore, reads, p, t, committed=committed) for p, t in wanted.items())
     )
     unmatched = [partition for partition, offset in zip(wanted, found, strict=True) if offset is None]
     if unmatched and not latest_if_unmatched:
@@ -103,12 +102,12 @@ def _for_each(
 
 
 async def first_offset_since(
-    metastore: ReadApi, store: ObjectStore, partition: ScanPartition, timestamp: int, *, committed: bool
+    metastore: ReadApi, reads: VerifiedReads, partition: ScanPartition, timestamp: int, *, committed: bool
 ) -> int | None:
     """Return None if no record is as new. UnreadableFileError if an extent cannot be read."""
     for attempt in range(2):
         try:
-            return await _search(metastore, store, partition, timestamp, committed=committed)
+            return await _search(metastore, reads, partition, timestamp, committed=committed)
         except (NotFoundError, CorruptError) as error:  # compacted and deleted meanwhile: look up again
             if attempt:
                 raise UnreadableFileError(f"cannot search by timestamp: partition={partition}: {error}") from error
@@ -116,7 +115,7 @@ async def first_offset_since(
 
 
 async def _search(
-    metastore: ReadApi, store: ObjectStore, partition: ScanPartition, timestamp: int, *, committed: bool
+    metastore: ReadApi, reads: VerifiedReads, partition: ScanPartition, timestamp: int, *, committed: bool
 ) -> int | None:
     (answer,) = await metastore.list_offsets([OffsetQuery(partition.key, timestamp)])
     if not answer.known:
@@ -127,9 +126,9 @@ async def _search(
     while True:
         (found,) = await metastore.find_extents([ExtentQuery(partition.key, offset, ALL_BYTES)])
         for extent in found.extents:
-            if extent.max_timestamp >= timestamp:
-                data = await store.get(object_key(extent.file_id), ByteRange(extent.position, extent.length))
-                first = await asyncio.to_thread(_first_in, extent, data, found.log_start_offset, timestamp)
+            if is_in_file(extent) and extent.max_timestamp >= timestamp:
+                batches = await reads.batches(extent, leader_epoch=extent.leader_epoch)
+                first = await asyncio.to_thread(_first_in, batches, found.log_start_offset, timestamp)
                 if first is not None:
                     return None if committed and first >= found.last_stable_offset else first
         if not found.extents:
@@ -137,17 +136,16 @@ async def _search(
         offset = found.extents[-1].last_offset + 1
 
 
-def _first_in(extent: Extent, data: bytes, log_start_offset: int, timestamp: int) -> int | None:
-    for offset, header, batch in walk_extent(memoryview(data), extent.base_offset, extent.last_offset):
-        next_offset = offset + header.last_offset_delta + 1
-        if header.is_control or header.highest_timestamp < timestamp or next_offset <= log_start_offset:
+def _first_in(batches: Sequence[SoundBatch], log_start_offset: int, timestamp: int) -> int | None:
+    for batch in batches:
+        header = batch.header
+        if header.is_control or header.highest_timestamp < timestamp or batch.last_offset < log_start_offset:
             continue
         try:
-            records = open_batch(batch)
+            records = open_batch(batch.data)
         except BatchTooLargeError:
-            return max(offset, log_start_offset)
-        shift = offset - header.base_offset
+            return max(batch.offset, log_start_offset)
         for record in records:
-            if record.timestamp >= timestamp and record.offset + shift >= log_start_offset:
-                return record.offset + shift
+            if record.timestamp >= timestamp and record.offset >= log_start_offset:
+                return record.offset
     return None

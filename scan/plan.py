@@ -18,8 +18,16 @@ from typing import NamedTuple
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.pins import ReadPinApi
-from headrace.metastore.api.read import ALL_BYTES, AbortedRange, Extent, ExtentQuery, PartitionExtents, ReadApi
-from headrace.metastore.transactions.markers import marker_of
+from headrace.metastore.api.read import (
+    ALL_BYTES,
+    AbortedRange,
+    DataExtent,
+    Extent,
+    ExtentQuery,
+    PartitionExtents,
+    ReadApi,
+    is_in_file,
+)
 from headrace.scan.errors import DataLossError, OptionError, UnreadableFileError
 from headrace.scan.partitions import ScanPartition
 
@@ -139,7 +147,7 @@ def cut(
         if extent.base_offset > offset:
             break
         end = min(extent.last_offset + 1, wanted.end)
-        if marker_of(extent.file_id) is None:
+        if is_in_file(extent):
             found.append(ExtentSlice(*_place(extent), offset, end, _inside(aborted, offset, end)))
         offset = end
     return found, offset
@@ -149,5 +157,5 @@ def _inside(aborted: Sequence[AbortedRange], start: int, end: int) -> tuple[Abor
     return tuple(one for one in aborted if one.first_offset < end and start < one.last_offset)
 
 
-def _place(extent: Extent) -> tuple[uuid.UUID, int, int, int, int]:
+def _place(extent: DataExtent) -> tuple[uuid.UUID, int, int, int, int]:
     return extent.file_id, extent.position, extent.length, extent.base_offset, extent.last_offset

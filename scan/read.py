@@ -2,7 +2,8 @@
 
 Place: in each task of Spark and in `headrace export`, between the plan and columns.py.
 Invariant: a dead range of more than 1 MiB is not read (storage/objects/merging.py); at most two windows are in memory.
-Bytes with a wrong checksum are read a second time before they count as damaged.
+Only verified batches are returned: they become rows of tables, exports and other systems. An extent that fails its
+check is read again, alone, as storage/segment/rereading.py says.
 """
 
 from __future__ import annotations
@@ -12,19 +13,21 @@ import random
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import NamedTuple
 
 from headrace.metastore.api.read import AbortedRange
 from headrace.scan.background_loop import BackgroundLoop
-from headrace.scan.batches import LocatedBatch, walk_extent
 from headrace.scan.cluster import BucketAddress
 from headrace.scan.errors import UnreadableFileError
 from headrace.scan.plan import ExtentSlice, PlannedPartition
 from headrace.scan.splits import Split
 from headrace.storage.clock import Clock
-from headrace.storage.errors import CorruptError, InvalidError, NotFoundError
+from headrace.storage.errors import CorruptError, DamagedError, InvalidError, NotFoundError
 from headrace.storage.file_id import object_key
-from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.objects.store import ByteRange
+from headrace.storage.segment.rereading import VerifiedReads
+from headrace.storage.segment.verified import NO_EPOCH, SoundBatch, sound_batches
 
 WINDOW_BYTES = 16 * 1024 * 1024
 PARALLEL_FILES = 16
@@ -46,29 +49,29 @@ class SlicedExtent(NamedTuple):
 
 
 class ReadExtent(NamedTuple):
-    """A slice with its extent's bytes."""
+    """A slice with its extent's bytes, or why the store did not return them."""
 
     place: SlicedExtent
-    data: memoryview
+    data: memoryview | CorruptError
 
 
 class SplitReader:
     """Reads splits from one bucket; close it."""
 
-    def __init__(self, store: ObjectStore, *, pin_hint: str) -> None:
+    def __init__(self, reads: VerifiedReads, *, pin_hint: str) -> None:
         """`pin_hint`: what to say if a file is gone."""
-        self._store, self._pin_hint = store, pin_hint
+        self._reads, self._pin_hint = reads, pin_hint
         self._loop = BackgroundLoop()
 
     @classmethod
     def open(cls, bucket: BucketAddress, clock: Clock, rng: random.Random, *, pin_hint: str) -> SplitReader:
         """Open a reader with a connection that `close` closes."""
-        return cls(bucket.open(clock, rng), pin_hint=pin_hint)
+        return cls(VerifiedReads(bucket.open(clock, rng), clock, rng), pin_hint=pin_hint)
 
-    def batches(self, split: Split) -> Iterator[tuple[SlicedExtent, LocatedBatch]]:
+    def batches(self, split: Split) -> Iterator[tuple[SlicedExtent, SoundBatch]]:
         """The batches with records of the split, without aborted ones; of each partition in offset order.
 
-        UnreadableFileError.
+        UnreadableFileError; BadTransferError if each read of an extent was altered.
         """
         ahead: Future[list[ReadExtent]] | None = None
         for window in _windows(split, WINDOW_BYTES):
@@ -80,31 +83,35 @@ class SplitReader:
 
     def close(self) -> None:
         """Cancel reads in progress, close the connection and end the thread."""
-        self._loop.run(self._store.close())
+        self._loop.run(self._reads.store.close())
         self._loop.close()
 
-    def _open_all(self, window: Sequence[ReadExtent]) -> Iterator[tuple[SlicedExtent, LocatedBatch]]:
+    def _open_all(self, window: Sequence[ReadExtent]) -> Iterator[tuple[SlicedExtent, SoundBatch]]:
         for place, data in window:
-            try:
-                batches = list(_walk(place.slice, data))
-            except CorruptError:
-                batches = self._once_more(place)
-            for batch in batches:
-                yield place, batch
+            one = place.slice
+            for batch in self._verified(place, data):
+                if not _is_aborted(batch, one.aborted):
+                    yield place, batch
 
-    def _once_more(self, place: SlicedExtent) -> list[LocatedBatch]:
+    def _verified(self, place: SlicedExtent, data: memoryview | CorruptError) -> list[SoundBatch]:
+        """The slice's batches: on this thread, unless the extent has to be read again."""
         one = place.slice
-        read = self._store.get(object_key(one.file_id), ByteRange(one.position, one.length))
+        if not isinstance(data, CorruptError):
+            with suppress(CorruptError):
+                return sound_batches(data, one, leader_epoch=NO_EPOCH, start=one.start, end=one.end)
+        again = self._reads.batches(one, leader_epoch=NO_EPOCH, start=one.start, end=one.end, first=data)
         try:
-            return list(_walk(one, memoryview(self._loop.run(read))))
-        except CorruptError as error:
+            return self._loop.run(again)
+        except DamagedError as error:
             raise UnreadableFileError(f"segment file is damaged: {place}: {error}") from error
+        except InvalidError as error:
+            raise self._unreadable(place, error) from error
 
     async def _read_window(self, window: Sequence[SlicedExtent]) -> list[ReadExtent]:
         files: dict[uuid.UUID, list[int]] = {}
         for number, place in enumerate(window):
             files.setdefault(place.slice.file_id, []).append(number)
-        found: dict[int, bytes] = {}
+        found: dict[int, memoryview | CorruptError] = {}
         places = asyncio.Semaphore(PARALLEL_FILES)
 
         async def read_file(numbers: list[int]) -> None:
@@ -117,25 +124,25 @@ class SplitReader:
         finally:
             for read in reads:
                 read.cancel()
-        return [ReadExtent(place, memoryview(found[number])) for number, place in enumerate(window)]
+        return [ReadExtent(place, found[number]) for number, place in enumerate(window)]
 
-    async def _read_file(self, places: Sequence[SlicedExtent]) -> list[bytes]:
+    async def _read_file(self, places: Sequence[SlicedExtent]) -> Sequence[memoryview | CorruptError]:
         ranges = [ByteRange(place.slice.position, place.slice.length) for place in places]
         try:
-            return await self._store.get_many(object_key(places[0].slice.file_id), ranges)
-        except NotFoundError as error:
-            raise UnreadableFileError(f"segment file is gone: {places[0]}. {self._pin_hint}") from error
-        except (CorruptError, InvalidError) as error:
-            raise UnreadableFileError(f"segment file cannot be read: {places[0]}: {error}") from error
+            bodies = await self._reads.store.get_many(object_key(places[0].slice.file_id), ranges)
+            return [memoryview(body) for body in bodies]
+        except CorruptError as error:
+            return [error] * len(places)  # each is read again by itself
+        except InvalidError as error:
+            raise self._unreadable(places[0], error) from error
+
+    def _unreadable(self, place: SlicedExtent, error: InvalidError) -> UnreadableFileError:
+        if isinstance(error, NotFoundError):
+            return UnreadableFileError(f"segment file is gone: {place}. {self._pin_hint}")
+        return UnreadableFileError(f"segment file cannot be read: {place}: {error}")
 
 
-def _walk(one: ExtentSlice, data: memoryview) -> Iterator[LocatedBatch]:
-    for batch in walk_extent(data, one.base_offset, one.last_offset, one.start, one.end):
-        if not _is_aborted(batch, one.aborted):
-            yield batch
-
-
-def _is_aborted(batch: LocatedBatch, aborted: Sequence[AbortedRange]) -> bool:
+def _is_aborted(batch: SoundBatch, aborted: Sequence[AbortedRange]) -> bool:
     return batch.header.is_transactional and any(
         one.producer_id == batch.header.producer_id and one.first_offset <= batch.offset < one.last_offset
         for one in aborted

@@ -34,6 +34,7 @@ from headrace.spark.short_errors import short_errors
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
 from headrace.storage.errors import HeadraceError
+from headrace.storage.segment.rereading import VerifiedReads
 
 
 @dataclass
@@ -89,7 +90,7 @@ async def batch_ranges(cluster: ScannedCluster, scan: ScanOptions) -> dict[ScanP
     bounds = [
         await find_offsets(
             cluster.metastore,
-            cluster.store,
+            VerifiedReads(cluster.store, cluster.clock, cluster.rng),
             partitions,
             bound,
             name=name,

@@ -39,6 +39,7 @@ from headrace.scan.splits import make_splits
 from headrace.spark.batch import SplitPartition, holder, pin_hint, read_split
 from headrace.spark.short_errors import short_errors
 from headrace.storage.errors import HeadraceError
+from headrace.storage.segment.rereading import VerifiedReads
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -178,7 +179,7 @@ class _Driver:
         partitions = await self._partitions()
         offsets = await find_offsets(
             self._cluster.metastore,
-            self._cluster.store,
+            VerifiedReads(self._cluster.store, self._cluster.clock, self._cluster.rng),
             partitions,
             self._scan.starting,
             name="starting",

@@ -82,18 +82,3 @@ async def write_cluster_id(store: ObjectStore, cluster_id: str) -> None:
         found = await read_cluster_id(store)
         if found != cluster_id:
             raise AlreadyExistsError(f"bucket belongs to another cluster: wanted={cluster_id} found={found}") from None
-
-
-async def require_formatted(store: ObjectStore, cluster_id: str) -> None:
-    """InvalidError, with instructions, unless the bucket belongs to the metastore's cluster."""
-    found = await read_cluster_id(store)
-    if found is None:
-        raise InvalidError(
-            "bucket is not formatted: run `headrace storage format --ignore-formatted "
-            f"--cluster-id {cluster_id}` with this metastore.url and bucket"
-        )
-    if found != cluster_id:
-        raise InvalidError(
-            f"bucket and metastore belong to different clusters: bucket={found} metastore={cluster_id}: "
-            "correct metastore.url or bucket; nothing was changed"
-        )

@@ -1,8 +1,9 @@
-"""Whether metastore or bucket answer this process, judged by its own probes.
+"""Whether metastore or bucket do for this process what it needs, judged by its own probes and calls.
 
 Place: one watch per dependency on a process's main loop; /readyz and the other agents read its state at any time,
 also from another thread.
-Invariant: reading the state never waits. Other calls that are answered count as a probe: a process without clients
+Invariant: reading the state never waits. A probe does what the process must be able to do: it writes. Reads that are
+answered prove nothing (docs/decisions/0095). Other calls that have written count as a probe: a process without clients
 asks little. A probe that hangs counts as a failure after PATIENCE_SECONDS and stays the
 only one in progress, so a dependency that does not answer costs one connection.
 """
@@ -51,19 +52,24 @@ class DependencyWatch:
         probe: Callable[[], Awaitable[object]],
         interval_seconds: float,
         clock: Clock,
-        answers_so_far: Callable[[], int] = lambda: 0,
+        writes_so_far: Callable[[], int] = lambda: 0,
         refusal: Callable[[], str | None] = lambda: None,
+        own_failure: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`probe` raises HeadraceError if the dependency does not work. `answers_so_far`: calls of this process that
-        the dependency answered; a probe is left out if there were any since the last look. `refusal`: why it answers
-        and does not do its work, for any process."""
-        self.refusal = refusal
+        """`probe` raises HeadraceError if the dependency does not work. `writes_so_far`: writes of this process that
+        the dependency has completed; a probe is left out if there were any since the last look. `refusal`: why it
+        answers and does not do its work, for any process. `own_failure`: why a call fails that this process cannot do
+        without, also if probes are answered."""
+        self._refusal = refusal
+        self.refused: str | None = None
+        """Why it answers and does not do its work, for any process, as of the last `look`."""
+        self._own_failure = own_failure
         self.name = name
         self._probe = probe
         self._interval_seconds = interval_seconds
         self._clock = clock
-        self._answers_so_far = answers_so_far
-        self._answers_seen = 0
+        self._writes_so_far = writes_so_far
+        self._writes_seen = 0
         self._error: str | None = None
         self._answered = False
         self._asked_at: float | None = None
@@ -75,7 +81,11 @@ class DependencyWatch:
         asked_at = self._asked_at
         if asked_at is not None and self._clock.monotonic() - asked_at >= PATIENCE_SECONDS:
             return self._error or "no answer"
-        return self._error
+        return self._error or (self._own_failure() if self.refused is None else None)
+
+    def look(self) -> None:
+        """Note whether it refuses its work now; on the event loop."""
+        self.refused = self._refusal()
 
     @property
     def answers(self) -> bool:
@@ -105,10 +115,10 @@ class DependencyWatch:
         self._is_wanted.clear()
 
     async def check(self) -> None:
-        """One probe, for as long as it takes; none if other calls were answered meanwhile."""
+        """One probe, for as long as it takes; none if other calls have written meanwhile."""
         self._looked_at = self._clock.monotonic()
-        seen, self._answers_seen = self._answers_seen, self._answers_so_far()
-        if self._answers_seen != seen:
+        seen, self._writes_seen = self._writes_seen, self._writes_so_far()
+        if self._writes_seen != seen:
             self._error, self._answered = None, True
             return
         self._asked_at = self._clock.monotonic()
@@ -118,6 +128,6 @@ class DependencyWatch:
             self._error = str(error) or type(error).__name__
         else:
             self._error, self._answered = None, True
-            self._answers_seen = self._answers_so_far()
+            self._writes_seen = self._writes_so_far()
         finally:
             self._asked_at = None

@@ -4,9 +4,11 @@
     ├── RetryableError          nothing happened: try again later
     │   ├── ThrottledError        the store asked for fewer requests
     │   └── UnavailableError      a dependency is unreachable or timed out before it did anything
+    │       └── BadTransferError    each of several reads was altered on its way: the bytes may be right
     ├── FencedError             another incarnation owns this role now: stop, do not retry
     ├── OutcomeUnknownError     it may or may not have happened: repeat it with the same id
     ├── CorruptError            stored or received bytes do not match their checksum or format
+    │   └── DamagedError          the bucket has such bytes: several reads in a row returned the same
     └── InvalidError            the request itself is wrong; a retry cannot succeed
         ├── NotFoundError         the named thing does not exist
         ├── AlreadyExistsError    the named thing exists and must not be replaced
@@ -39,6 +41,10 @@ class UnavailableError(RetryableError):
     """The dependency could not be reached and certainly did nothing."""
 
 
+class BadTransferError(UnavailableError):
+    """Stored bytes were altered in each of several reads, not twice in the same way: later reads may be right."""
+
+
 class FencedError(HeadraceError):
     """The caller's epoch is no longer the current one."""
 
@@ -49,6 +55,10 @@ class OutcomeUnknownError(HeadraceError):
 
 class CorruptError(HeadraceError):
     """Bytes contradict their own checksum, length or format."""
+
+
+class DamagedError(CorruptError):
+    """The bucket has other bytes than were stored: several reads in a row returned the same wrong ones."""
 
 
 class InvalidError(HeadraceError):

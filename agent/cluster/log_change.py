@@ -1,7 +1,7 @@
 """Changes of the metadata log that requests ask for: judged on an image, made only if the log still ends there.
 
-Place: used by admin requests. `change_log` is the loop of all of them; LogChange appends records for those that have no
-specific operation in the metastore.
+Place: used by admin requests. `change_log` is the loop of all but the creation and deletion of topics; LogChange
+appends records for those that have no specific operation in the metastore. All count their appends with Appends.
 Invariant: compare and append; if the log changed, everything is judged again on the newer image. A judge is given the
 attempt that got no response, and looks in the image or the log whether it was made. Otherwise the repetition of a
 removal would be answered "not found".
@@ -27,6 +27,39 @@ from headrace.storage.errors import HeadraceError, OutcomeUnknownError
 PATIENCE_SECONDS = 15.0
 """Limit in seconds of requests without a timeout field."""
 LOG_KEPT_CHANGING = "the metadata log kept changing, or its answers were lost"
+
+
+APPENDS_MIN = 4
+"""Appends that a change may make after its deadline, too, if others came first each time: on a busy machine a client's
+patience may end before the first append, and of changes that are made at once all but one lose."""
+PAUSE_SECONDS = 0.01
+"""Pause after the second append that came too late; a second append follows the first at once."""
+
+
+class Appends:
+    """The appends of one change: when there is time for another, and the pauses between them."""
+
+    def __init__(self, cluster: ClusterView, clock: Clock, deadline: float) -> None:
+        self._cluster, self._clock, self._deadline = cluster, clock, deadline
+        self._count = 0
+        self._was_late = False
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether to append, for the first time or again."""
+        in_time = self._clock.monotonic() < self._deadline
+        return in_time or not self._count or (self._was_late and self._count < APPENDS_MIN)
+
+    def begin(self) -> None:
+        """Count the append that follows. Only one that came too late lets another follow after the deadline."""
+        self._count += 1
+        self._was_late = False
+
+    async def came_late(self) -> None:
+        """Pause after an append that another change preceded; for another time on each agent."""
+        self._was_late = True
+        apart = 0.5 + self._cluster.node_id * 0.618 % 1
+        await self._clock.sleep(PAUSE_SECONDS * apart * min(self._count - 1, 10))
 
 
 class Verdict(NamedTuple):
@@ -58,11 +91,13 @@ Act = Callable[[MetadataImage, Plan], Awaitable[bool | Waits]]
 async def change_log(
     cluster: ClusterView, clock: Clock, judge: Judge[Plan], act: Act[Plan], deadline: float
 ) -> Verdict:
-    """Judge on the newest image and act, until that is done, refused or late; `deadline` of the clock's monotonic().
+    """Judge on the newest image and act, until that is done, refused or late: after `deadline` of the clock's
+    monotonic(), and APPENDS_MIN times at least if others came first.
 
     A change that was made is in the cluster's image when this returns. Errors but a lost response are raised.
     """
     in_doubt: Plan | None = None
+    appends = Appends(cluster, clock, deadline)
     while True:
         image = await cluster.catch_up()
         plan = await judge(image, in_doubt)
@@ -70,6 +105,7 @@ async def change_log(
             return plan
         late = LOG_KEPT_CHANGING
         try:
+            appends.begin()
             progress = await act(image, plan)
             if progress is True:
                 await cluster.catch_up()
@@ -77,9 +113,11 @@ async def change_log(
             if isinstance(progress, Waits):
                 late = progress.reason
                 await clock.sleep(progress.seconds)
+            else:
+                await appends.came_late()
         except OutcomeUnknownError:
             in_doubt = plan
-        if clock.monotonic() >= deadline:
+        if not appends.may_go_on:
             return Verdict(ErrorCode.request_timed_out, late)
 
 

@@ -31,7 +31,7 @@ from headrace.metastore.api.agents import AGENT_FEATURES, AgentRegistration, Fea
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage, TopicImage
 from headrace.storage.clock import Clock
-from headrace.storage.dependency import METASTORE, NotReady
+from headrace.storage.dependency import METASTORE, PATIENCE_SECONDS, NotReady
 from headrace.storage.errors import FencedError, HeadraceError, InvalidError, OutcomeUnknownError, RetryableError
 from headrace.storage.supervision import Supervisor
 
@@ -112,6 +112,10 @@ class Membership:
         self._rng = rng
         self._incarnation_id = uuid.UUID(int=0)
         self._lease_until = 0.0
+        self._beat_sent_at: float | None = None
+        """Of the heartbeat that is under way."""
+        self._beat_error: str | None = None
+        """Of the newest heartbeat that ended."""
         self._is_fenced = False
         self._failed_joins = 0
         self._granted_seconds = session_timeout_ms() / 1000
@@ -215,6 +219,13 @@ class Membership:
             return None
         return NotReady("fenced") if self._is_fenced else NotReady("its lease ran out", METASTORE)
 
+    def heartbeat_failure(self) -> str | None:
+        """Return why the newest heartbeat failed, or has no answer; None if it was answered. Runs on any thread."""
+        sent_at = self._beat_sent_at
+        if sent_at is not None and self._clock.monotonic() - sent_at >= PATIENCE_SECONDS:
+            return self._beat_error or "a heartbeat has no answer"
+        return self._beat_error
+
     async def _beat(self) -> None:
         while True:
             await self._pause()
@@ -295,16 +306,23 @@ class Membership:
         """Return whether the log still ends with the last record that was applied: by the record, as a log that was
         restored may be as long.
         """
-        sent_at = self._clock.monotonic()
+        sent_at = self._beat_sent_at = self._clock.monotonic()
         offset, last_record = self._follower.image.offset, self._follower.last_record
-        answer = await self._api.heartbeat(
-            self.node_id,
-            self.broker_epoch,
-            metadata_offset=offset,
-            want_fence=False,
-            want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
-            session_timeout_ms=self._session_timeout_ms(),
-        )
+        try:
+            answer = await self._api.heartbeat(
+                self.node_id,
+                self.broker_epoch,
+                metadata_offset=offset,
+                want_fence=False,
+                want_shut_down=self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN,
+                session_timeout_ms=self._session_timeout_ms(),
+            )
+        except HeadraceError as error:
+            self._beat_error = str(error) if isinstance(error, _PASSING) else None
+            raise
+        finally:
+            self._beat_sent_at = None
+        self._beat_error = None
         self._lag.set(answer.metadata_head - offset)
         self.known_head = answer.metadata_head
         self._controller.observe(answer.controller_id)

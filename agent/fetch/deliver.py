@@ -4,14 +4,17 @@ Place: between the long poll, which knows that there is enough to send, and the 
 Invariant: limits apply to the response and to each partition, except for one batch per response, which goes to the
 first partition in an order that is rotated for each response, so that every partition makes progress, also next to
 one that lags, has huge batches or is spread over many files. For a missing or corrupt file the primary is asked once
-more (compaction may have replaced it), then it is a storage error: never a loop, never a wrong byte. Historical
-extents are processed one at a time, and the event loop is left to other tasks for as long in between.
+more (compaction may have replaced it), then it is a storage error; if the bucket itself is damaged (files/damage.py),
+what is readable before and behind the damage is delivered, and only the damaged offsets are an error: never a loop,
+never a wrong byte. Historical extents are processed one at a time, and the event loop is left to other tasks for as
+long in between.
 Source: KIP-74 (limits, one batch at least).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +22,7 @@ from typing import NamedTuple, TypeVar
 
 from headrace.agent.fetch.files.assemble import NO_END, Batches
 from headrace.agent.fetch.files.cache import LONG_RUN_BYTES, ChunkCache
+from headrace.agent.fetch.files.damage import Damage, is_suspect
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.files.read_ahead import ReadAhead, ReadTo
 from headrace.agent.fetch.files.seek import Seeker
@@ -26,12 +30,14 @@ from headrace.agent.fetch.files.walk import BatchStart, first_size, start_of
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.lookup import Lookup, known_part, stable_part
 from headrace.agent.fetch.metrics import FetchMetrics
-from headrace.metastore.api.read import Extent, ExtentQuery
-from headrace.metastore.transactions.markers import marker_of, render_marker
+from headrace.metastore.api.read import Extent, ExtentQuery, is_in_file
+from headrace.metastore.transactions.markers import render_marker
 from headrace.storage.clock import Clock
-from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError
+from headrace.storage.errors import HeadraceError, NotFoundError
 from headrace.storage.records.header import HEADER_BYTES
 from headrace.storage.segment.file_range import FileRange, RangeBytes
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -43,12 +49,12 @@ FILES_MAX = 64
 A client that times out before its answer asks for the same again, and without end if that takes as long.
 """
 
+EXAMINED_MAX = 2
+"""Extents that are examined for one response, which waits for it; the others' readers ask again."""
 LEAST_PART = 8
 """Least part of a further extent that is read, an eighth of the limit: a batch may well not fit, and to
 read a fragment costs as much as to read a long run.
 """
-
-_GONE_OR_UNSOUND = (NotFoundError, CorruptError)
 
 
 class PartitionRead(NamedTuple):
@@ -64,7 +70,8 @@ class ExtentRead(NamedTuple):
 
     extent: Extent
     start: BatchStart
-    file_range: FileRange
+    file_range: FileRange | None
+    """None for a marker."""
 
 
 DeliveryOutcome = Batches | HeadraceError
@@ -84,11 +91,13 @@ class Delivery:
         metrics: FetchMetrics,
         count_sent: Callable[[int, int, int], None] = lambda partition_key, size_bytes, records: None,
         ahead: ReadAhead | None = None,
+        damage: Damage | None = None,
     ) -> None:
         """`count_sent`: gets the bytes and records of each partition of an answer (agent/cluster/topic_traffic.py).
-        `ahead`: None if nothing is read ahead.
+        `ahead`: None if nothing is read ahead. `damage`: None if no extent is examined.
         """
         self._ahead = ahead
+        self._damage = damage
         self._count_sent = count_sent
         self._locator = locator
         self._reader = reader
@@ -120,15 +129,17 @@ class Delivery:
         if not all(partition.lookup.recent for partition in partitions):
             max_bytes = min(max_bytes, HISTORICAL_BYTES)
         outcomes = await self._attempt(partitions, max_bytes, committed=committed)
-        lost = [partition for partition in partitions if isinstance(outcomes.get(partition.number), _GONE_OR_UNSOUND)]
+        lost = [each for each in partitions if _may_be_replaced(outcomes.get(each.number))]
         if lost:
             again = await self._ask_again(lost, epochs, committed=committed)
             lookups = [again.get(i, lookup) for i, lookup in enumerate(lookups)]
-            partitions = [PartitionRead(i, query, lookups[i]) for i, query, _ in lost if lookups[i].extents]
             for partition in lost:
                 del outcomes[partition.number]
-            left = max_bytes - sum(batches.size_bytes for batches in outcomes.values() if isinstance(batches, Batches))
-            outcomes |= await self._attempt(partitions, left, at_least_one=left == max_bytes, committed=committed)
+            partitions = [PartitionRead(i, query, lookups[i]) for i, query, _ in lost if lookups[i].extents]
+            outcomes |= await self._once_more(partitions, outcomes, max_bytes, committed=committed)
+            suspects = [each for each in partitions if is_suspect(outcomes.get(each.number))][:EXAMINED_MAX]
+            damaged = [each for each in suspects if await self._is_damaged(each)]
+            outcomes |= await self._once_more(damaged, outcomes, max_bytes, committed=committed)
         self._report(queries, outcomes)
         if self._ahead is not None and partitions:
             self._ahead.follow(_progress(queries, outcomes), sum(1 for lookup in lookups if lookup.extents))
@@ -138,13 +149,41 @@ class Delivery:
         first = self._rng.randrange(len(partitions)) if len(partitions) > 1 else 0
         return partitions[first:] + partitions[:first]
 
+    async def _once_more(
+        self,
+        partitions: Sequence[PartitionRead],
+        outcomes: Mapping[int, DeliveryOutcome],
+        max_bytes: int,
+        *,
+        committed: bool,
+    ) -> dict[int, DeliveryOutcome]:
+        """Return the outcomes of another attempt at these partitions, within what the others leave."""
+        if not partitions:
+            return {}
+        left = max_bytes - sum(batches.size_bytes for batches in outcomes.values() if isinstance(batches, Batches))
+        return await self._attempt(partitions, left, at_least_one=left == max_bytes, committed=committed)
+
+    async def _is_damaged(self, partition: PartitionRead) -> bool:
+        """Return whether the bucket has damage where this partition could not be read, so that it is known from now
+        on. If that is not clear yet, the outcome stays: the client asks again.
+        """
+        extent = partition.lookup.extents[0]
+        if self._damage is None or not is_in_file(extent):
+            return False
+        try:
+            return await self._damage.find(extent)
+        except HeadraceError as error:
+            log.warning("extent not examined: partition_key=%d error=%s", partition.query.partition_key, error)
+            return False
+
     async def _ask_again(
         self, lost: Sequence[PartitionRead], epochs: Sequence[int], *, committed: bool
     ) -> dict[int, Lookup]:
         """Return what the primary says now about partitions with missing or corrupt files, by number."""
         for partition in lost:
             for extent in partition.lookup.extents:
-                self._reader.forget(extent.file_id)
+                if is_in_file(extent):
+                    self._reader.forget(extent.file_id)
         lookups = await self._locator.locate_at_primary([partition.query for partition in lost])
         if committed:
             lookups = [stable_part(one.query, lookup) for one, lookup in zip(lost, lookups, strict=True)]
@@ -168,7 +207,7 @@ class Delivery:
             for plan in plans
             if isinstance(plan, list)
             for extent_read in plan
-            if marker_of(extent_read.extent.file_id) is None
+            if extent_read.file_range is not None
         ]
         bodies = iter(await self._reader.read(ranges))
         outcomes: dict[int, DeliveryOutcome] = {}
@@ -206,14 +245,14 @@ class Delivery:
             stop = min(end, start.position + max(limit, HEADER_BYTES))
             if plan and stop < end and limit < least_part:
                 break
-            is_marker = marker_of(extent.file_id) is not None
-            is_one_more = not is_marker and len(files) >= FILES_MAX and extent.file_id not in files
-            if is_one_more and self._cache.peek(extent.file_id, start.position, stop) is None:
-                break
-            if not is_marker:
+            file_range = None
+            if is_in_file(extent):
+                is_one_more = len(files) >= FILES_MAX and extent.file_id not in files
+                if is_one_more and self._cache.peek(extent.file_id, start.position, stop) is None:
+                    break
                 files.add(extent.file_id)
-            run_end = end if extent.length >= LONG_RUN_BYTES else 0
-            file_range = FileRange(extent.file_id, start.position, stop, end, lookup.recent, run_end)
+                run_end = end if extent.length >= LONG_RUN_BYTES else 0
+                file_range = FileRange(extent.file_id, start.position, stop, end, lookup.recent, run_end)
             plan.append(ExtentRead(extent, start, file_range))
             limit -= stop - start.position
             if limit < HEADER_BYTES:
@@ -223,14 +262,18 @@ class Delivery:
     async def _starts(self, chosen: Sequence[tuple[PartitionRead, int]]) -> list[BatchStart | HeadraceError]:
         """Return where each partition begins. Extents entered midway for the first time are searched concurrently."""
         firsts = [(lookup.extents[0], query.offset, lookup.recent) for (_, query, lookup), _ in chosen]
-        known = [self._seeker.known_start(extent, offset) for extent, offset, _ in firsts]
+        known = [self._known_start(extent, offset) for extent, offset, _ in firsts]
         searches = [
             self._seeker.find_start(extent, offset, recent=recent)
             for (extent, offset, recent), start in zip(firsts, known, strict=True)
-            if start is None
+            if start is None and is_in_file(extent)  # a marker has one offset, so its start is known
         ]
         found = iter(await asyncio.gather(*searches)) if searches else iter(())
         return [next(found) if start is None else start for start in known]
+
+    def _known_start(self, extent: Extent, offset: int) -> BatchStart | HeadraceError | None:
+        error = None if self._damage is None else self._damage.at(extent, offset)
+        return error or self._seeker.known_start(extent, offset)
 
     async def _fill(
         self,
@@ -247,7 +290,7 @@ class Delivery:
             began = self._clock.monotonic()
             try:
                 body = _sound(read)
-                if at_least_one and not batches.buffers:
+                if wanted is not None and at_least_one and not batches.buffers:
                     body = await self._whole_first(extent, start, wanted, body)
                 end = batches.add(
                     extent, body, start, max_bytes=limit, at_least_one=at_least_one, end_offset=end_offset
@@ -260,7 +303,7 @@ class Delivery:
                 if end != start:
                     self._seeker.remember(extent, end)
                 break
-            if not wanted.recent:
+            if wanted is not None and not wanted.recent:
                 await self._give_way(began)
         return batches
 
@@ -305,6 +348,11 @@ def available_bytes(query: ExtentQuery, lookup: Lookup) -> int:
     return min(sum(extent.length for extent in lookup.extents) - skipped, query.max_bytes)
 
 
+def _may_be_replaced(outcome: DeliveryOutcome | None) -> bool:
+    """Return whether the primary may name another file by now, or this one may be sound when it is read again."""
+    return isinstance(outcome, NotFoundError) or is_suspect(outcome)
+
+
 def _progress(queries: Sequence[ExtentQuery], outcomes: Mapping[int, DeliveryOutcome]) -> list[ReadTo]:
     """Return where the reader continues in the partitions of which it gets batches."""
     return [
@@ -316,7 +364,7 @@ def _progress(queries: Sequence[ExtentQuery], outcomes: Mapping[int, DeliveryOut
 
 def _marker_body(extent: Extent) -> RangeBytes | None:
     """The batch of a marker, which no file has; None for other extents."""
-    if marker_of(extent.file_id) is None:
+    if is_in_file(extent):
         return None
     return RangeBytes(memoryview(render_marker(extent)), checked=True)
 

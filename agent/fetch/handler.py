@@ -31,7 +31,7 @@ from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.fetch.sessions import FetchSessions, Ref
 from headrace.agent.fetch.waiters import Waiters
 from headrace.metastore.api.read import ExtentQuery
-from headrace.protocol.errors import READ_FAILED
+from headrace.protocol.errors import READ_FAILED, read_error
 from headrace.protocol.fetch_codec import (
     FIRST_BY_ID,
     AbortedTransaction,
@@ -45,9 +45,12 @@ from headrace.protocol.fetch_codec import (
 )
 from headrace.protocol.request import Request, Response
 from headrace.storage.clock import Clock
+from headrace.storage.errors import DamagedError
 
 READ_COMMITTED = 1
 METADATA_POLL_SECONDS = 0.05
+DAMAGE_PAUSE_SECONDS = 0.1
+"""How long an answer without records waits if a partition is damaged where it is read: aiokafka asks again at once."""
 
 Answer = tuple[Ref, FetchPartitionReply]
 
@@ -217,6 +220,8 @@ class FetchHandler:
         lookups = list(map(known_part, found, epochs))
         await memory.claim(largest_reply(queries, lookups, max_bytes))
         outcomes = await self._delivery.deliver(queries, lookups, max_bytes, epochs, committed=committed)
+        if _has_only_damage(outcomes):
+            await self._clock.sleep(max(0.0, min(DAMAGE_PAUSE_SECONDS, deadline - self._clock.monotonic())))
         self._on_sent(zone, sum(batches.size_bytes for _, batches in outcomes if isinstance(batches, Batches)))
         delivered = iter(outcomes)
         return [
@@ -338,8 +343,15 @@ def _reply(ref: Ref, lookup: Lookup, outcome: DeliveryOutcome, *, committed: boo
     elif isinstance(outcome, Batches):
         reply.records = outcome.buffers
     else:
-        reply.error_code = READ_FAILED
+        reply.error_code = read_error(outcome)
     return reply
+
+
+def _has_only_damage(outcomes: Sequence[tuple[Lookup, DeliveryOutcome]]) -> bool:
+    """Return whether nothing is delivered, and damage is a reason."""
+    found = [outcome for _, outcome in outcomes]
+    is_damaged = any(isinstance(outcome, DamagedError) for outcome in found)
+    return is_damaged and not any(isinstance(outcome, Batches) and outcome.size_bytes for outcome in found)
 
 
 def _by_topic(answers: Sequence[Answer]) -> list[FetchTopicReply]:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from headrace.agent.limits.limit_metrics import limits_reached
 from headrace.storage.counter_labels import from_zero
-from headrace.storage.errors import CorruptError, HeadraceError, NotFoundError
+from headrace.storage.errors import CorruptError, DamagedError, HeadraceError, NotFoundError
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +29,11 @@ class FetchMetrics:
         )
         errors = Counter(
             "headrace_fetch_storage_errors_total",
-            "Partitions with unreadable data; alert on missing and corrupt",
+            "Partitions with unreadable data; alert on missing, corrupt and damaged",
             ["reason"],
             registry=registry,
         )
-        self.storage_errors = from_zero(errors, ("missing", "corrupt", "unavailable"))
+        self.storage_errors = from_zero(errors, ("missing", "corrupt", "damaged", "unavailable"))
         reads = Counter(
             "headrace_fetch_cache_reads_total", "Cache look-ups of byte ranges", ["result"], registry=registry
         )
@@ -81,6 +81,9 @@ class FetchMetrics:
 
     def report_unreadable(self, partition_key: int, wanted: str, error: HeadraceError) -> None:
         """Count and log a partition with unreadable data; `wanted` is a field of the log line."""
+        if isinstance(error, DamagedError):  # logged when it was found: a reader at damage asks again and again
+            self.storage_errors.labels("damaged").inc()
+            return
         reason = "unavailable"
         if isinstance(error, NotFoundError | CorruptError):
             reason = "missing" if isinstance(error, NotFoundError) else "corrupt"

@@ -20,7 +20,9 @@ from headrace.agent.cluster.shared_address import SharedAddress, virtual_node
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.cluster.zone_traffic import Path, ZoneTraffic
 from headrace.agent.fetch.allowed_topics import AllowedTopics
+from headrace.agent.fetch.damage_notes import DamageNotes, NoteDamage
 from headrace.agent.fetch.files.cache import ChunkCache
+from headrace.agent.fetch.files.damage import Damage
 from headrace.agent.fetch.files.file_index import FileIndex
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.files.read_ahead import read_ahead
@@ -85,9 +87,11 @@ class FetchService:
         supervisor: Supervisor | None = None,
         uploading: Callable[[], bool] = lambda: False,
         follow: FollowPolicy | None = FOLLOW_POLICY,
+        note_damage: NoteDamage | None = None,
     ) -> None:
         """`authorizer`: None if ACLs are not enforced. `count_sent`: see deliver.py. `uploading`: see read_turns.py.
-        `follow`: for how long commit shards are followed; None, or `feed.follow.all`: all are."""
+        `follow`: for how long commit shards are followed; None, or `feed.follow.all`: all are. `note_damage`: records
+        what is found damaged; None if nothing is recorded."""
         store = steps.store(store)
         self._connect, self._view, self._on_metadata_moved = connect, view, on_metadata_moved
         metrics = FetchMetrics(registry)
@@ -105,16 +109,14 @@ class FetchService:
             self.zone_cache = self._make_zone_cache(zone_secret, settings, clock, traffic, metrics, registry)
         shared = None if self.zone_cache is None else self.zone_cache.shared
         self._replays = replays = _replays(store, settings, metrics)
-        self._reader = reader = RangeReader(
-            *(store, self._cache, index.live_end, metrics, shared, replays, ReadTurns(uploading))
-        )
-        seeker = Seeker(reader, ResumeHints(), FileIndex(store))
+        turns, most = ReadTurns(uploading), settings.fetch_session_max_partitions
+        self._reader = reader = RangeReader(store, self._cache, index.live_end, metrics, shared, replays, turns)
+        self._damage_notes = note_damage and DamageNotes(note_damage, clock)
+        damage, seeker = _seeking(store, reader, clock, self._damage_notes)
         locator = steps.locator(index, metastore, rng, metrics)
         ahead = replays and read_ahead(locator, reader, self._cache, replays, clock)
-        delivery = steps.delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent, ahead)
-        self._sessions = sessions = FetchSessions(
-            clock, rng, metrics, partitions_max=settings.fetch_session_max_partitions
-        )
+        delivery = steps.delivery(locator, reader, seeker, self._cache, clock, rng, metrics, count_sent, ahead, damage)
+        self._sessions = sessions = FetchSessions(clock, rng, metrics, partitions_max=most)
         rendered = None if rendered_logs is None else rendered_topics(rendered_logs, store, view, clock)
         self._fetch = FetchHandler(
             *(view, sessions, locator, delivery, waiters, clock),
@@ -129,7 +131,7 @@ class FetchService:
             is_shared=lambda listener: virtual_node(shared_address, listener) is not None,
         )
         self._serve_fetch = steps.handle(self._fetch.handle)
-        search, before = TimestampSearch(metastore, seeker), self.before_log_starts_move
+        search, before = TimestampSearch(metastore, seeker, damage), self.before_log_starts_move
         self.share_reader = ShareReader(locator, delivery, self._feed.catch_up, settings.fetch_max_bytes)
         self.share_logs = LogEndsOfIndex(locator, metastore, search, waiters, self._feed, self._fetch)
         self._list_offsets = ListOffsetsHandler(view, metastore, search, metrics, rendered, before)
@@ -246,6 +248,8 @@ class FetchService:
         self.drain()
         await self._feed.close()
         await self._forgotten.close()
+        if self._damage_notes is not None:
+            await self._damage_notes.close()
         if self.zone_cache is not None:
             await self.zone_cache.close()
         await self._reader.close()
@@ -257,6 +261,12 @@ class FetchService:
 
 def _partition_keys(commits: Sequence[FileCommit]) -> Iterable[int]:
     return (batch.partition_key for commit in commits for batch in commit.batches)
+
+
+def _seeking(store: ObjectStore, reader: RangeReader, clock: Clock, notes: DamageNotes | None) -> tuple[Damage, Seeker]:
+    index = FileIndex(store)
+    damage = Damage(store, reader, index, clock, notes)
+    return damage, Seeker(reader, ResumeHints(), index, damage)
 
 
 def _replays(store: ObjectStore, settings: Settings, metrics: FetchMetrics) -> ChunkCache | None:

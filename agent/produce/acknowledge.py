@@ -32,6 +32,7 @@ from headrace.agent.produce.refused_sequences import RefusedSequences
 from headrace.agent.produce.stages import CommittingFile
 from headrace.agent.produce.trace import FileTrace
 from headrace.metastore.api.commit import BatchAnswer, BatchOutcome
+from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.errors import SENT_AGAIN, batch_error
 from headrace.storage.clock import Clock
 from headrace.storage.repetition import LIMITED, Repetitions
@@ -65,12 +66,14 @@ class Acknowledger:
         metrics: ProduceMetrics,
         refused: RefusedSequences,
         *,
+        image: Callable[[], MetadataImage],
         log_start_offset: Callable[[int], int],
         topic_name: Callable[[int], str],
         count_received: Callable[[int, int, int], None],
         slow_ms: int = 0,
     ) -> None:
-        """All by partition key. `count_received`: gets the bytes and records of each batch that was appended.
+        """`image`: the newest one. The others by partition key. `count_received`: gets the bytes and records of each
+        batch that was appended.
         `slow_ms`: slow.request.ms.
         """
         self._slow_seconds = slow_ms / 1000 if slow_ms else math.inf
@@ -80,7 +83,7 @@ class Acknowledger:
         self._clock = clock
         self._metrics = metrics
         self._refused = refused
-        self._last_stored = LastStored(clock)
+        self._last_stored = LastStored(clock, image)
         self._log_start_offset = log_start_offset
         self._topic_name = topic_name
         self._count_received = count_received
@@ -98,7 +101,8 @@ class Acknowledger:
         assert isinstance(file.stage, CommittingFile), "only a call's answer commits"
         for entry in file.stage.entries:
             if not entry.records_before:
-                outcome, base_offset, append_time_ms = next(judged)
+                answer = next(judged)
+                outcome, base_offset, append_time_ms = answer[:3]
                 if outcome is BatchOutcome.APPENDED:
                     self._count_received(entry.batch.partition_key, entry.batch.length, entry.batch.record_count)
             if outcome is BatchOutcome.APPENDED or outcome is BatchOutcome.DUPLICATE:
@@ -115,7 +119,7 @@ class Acknowledger:
                 appended += outcome is BatchOutcome.APPENDED
                 entry.request.judged()
                 self._end_notes(entry, is_appended=outcome is BatchOutcome.APPENDED)
-            elif outcome is BatchOutcome.OUT_OF_ORDER and (reason := self._explanation(file, entry)):
+            elif outcome is BatchOutcome.OUT_OF_ORDER and (reason := self._explanation(file, entry, answer)):
                 self._answer((entry,), not_stored(f"{reason}{_producer_of(entry)}"))
             else:
                 if outcome is BatchOutcome.DUPLICATE_SEQUENCE:
@@ -193,7 +197,7 @@ class Acknowledger:
         if self._refused and (numbered := entry.numbered) is not None:
             self._refused.stored(numbered)
 
-    def _explanation(self, file: FlushedFile, entry: PlacedBatch) -> str | None:
+    def _explanation(self, file: FlushedFile, entry: PlacedBatch, answer: BatchAnswer) -> str | None:
         """Return why the batch is out of order for now only; None if it stays so."""
         if (numbered := entry.numbered) is None:
             return None
@@ -202,9 +206,10 @@ class Acknowledger:
             self._refused.note(numbered, now)
             return "an earlier batch of the producer has no answer yet"
         if self._refused.explain(numbered, now):
+            self._refused.see_gap(numbered, now, missing=answer.next_sequence)
             return "an earlier batch of the producer was refused"
-        is_settled = self._last_stored.is_settled(entry)
-        if self._refused.explain_by_another_agent(numbered, now, is_settled=is_settled):
+        is_settled = self._last_stored.is_settled(entry, answer)
+        if self._refused.explain_by_another_agent(numbered, now, missing=answer.next_sequence, is_settled=is_settled):
             return "an earlier batch of the producer may be on its way through another agent"
         return None
 

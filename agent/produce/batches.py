@@ -17,6 +17,8 @@ from headrace.metastore.keys import split_partition_key
 from headrace.protocol.produce_codec import ProducePartitionReply
 from headrace.storage.records.header import BatchHeader
 
+INT32_MAX = (1 << 31) - 1
+
 Stream = tuple[int, int]
 """(owner, partition key): batches of one stream are committed in the order in which they came.
 
@@ -41,6 +43,8 @@ class Arrival(NamedTuple):
     transaction: int = BatchTransaction.NO_TRANSACTION
     keys: int = MovedKeys.UNKNOWN
     alias: int = NO_ALIAS
+    max_bytes: int = INT32_MAX
+    """The largest batch that its topic accepted when it came: max.message.bytes."""
 
     @property
     def stream(self) -> Stream:

@@ -5,7 +5,8 @@ Invariant: only uncompressed batches without a producer id that are neighbours, 
 count, of which the agent says the same (keys, alias), are joined: the commit may drop a single batch of an idempotent
 producer, never a part of one. A record keeps its key, value, headers, timestamp and place; `records_before` turns the
 joined batch's offset back into each request's own. Records are only opened where that pays (few of them, in many
-batches); bytes that do not parse stay as they came, for their reader to refuse. Compressed batches are left to
+batches); bytes that do not parse stay as they came, for their reader to refuse. No joined batch is larger than its
+topic accepts. Compressed batches are left to
 compaction (docs/decisions/0036-compressed-batches-are-merged-later.md).
 """
 
@@ -46,23 +47,26 @@ class _Unreadable(Exception):
 
 
 def join(run: Sequence[Arrival], max_bytes: int) -> Iterator[Laid]:
-    """The run's batches in order, neighbours joined up to `max_bytes`; 0 joins nothing."""
+    """The run's batches in order, neighbours joined up to `max_bytes`, or to what their topic accepts if that is less;
+    0 joins nothing.
+    """
     group: list[Arrival] = []
-    size = 0
+    size = limit = 0
     for arrival in run:
         header = arrival.header
         if not _is_small(header, max_bytes):
             if group:
-                yield from _laid(group)
+                yield from _laid(group, limit)
                 group, size = [], 0
             yield Laid(arrival.data, header, [(0, arrival)])
             continue
-        if group and (size + header.size > max_bytes or not _are_alike(group[0], arrival)):
-            yield from _laid(group)
+        if group and (size + header.size > min(limit, arrival.max_bytes) or not _are_alike(group[0], arrival)):
+            yield from _laid(group, limit)
             group, size = [], 0
+        limit = min(limit if group else max_bytes, arrival.max_bytes)
         group.append(arrival)
         size += header.size
-    yield from _laid(group)
+    yield from _laid(group, limit)
 
 
 def _is_small(header: BatchHeader, max_bytes: int) -> bool:
@@ -83,14 +87,17 @@ def _are_alike(first: Arrival, other: Arrival) -> bool:
     )
 
 
-def _laid(group: list[Arrival]) -> Iterator[Laid]:
-    """The group as one batch, or each by itself when that does not pay or cannot be done."""
+def _laid(group: list[Arrival], limit: int) -> Iterator[Laid]:
+    """The group as one batch of at most `limit` bytes, or each by itself when that does not pay or cannot be done."""
     if len(group) >= MEMBERS_MIN:
         try:
-            yield _joined(group)
-            return
+            joined = _joined(group)
         except _Unreadable:
             pass  # stored as they came: what a client wrote is its own affair
+        else:
+            if joined.header.size <= limit:  # times that are far apart take more bytes than the headers did
+                yield joined
+                return
     for arrival in group:
         yield Laid(arrival.data, arrival.header, [(0, arrival)])
 

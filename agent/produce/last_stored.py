@@ -1,11 +1,15 @@
-"""The origin from which a producer's batches of a partition reach this agent, and since when.
+"""The connection over which a producer's batches of a partition reach this agent, and since when.
 
 Place: filled and read by acknowledge; receive gives each request its origin.
 A client sends the batches of a partition in order over one connection, until the leader moves or the connection ends.
-So if this agent stored the producer's last batch from the same origin, and the first one from it so long ago that
-what was sent before it has its answer, a batch that is out of order follows a gap that stays. Otherwise the missing
-one may be on its way through another agent (refused_sequences.py). If the producer id was given out over a connection,
-and the producer's first batch came over it too, nothing was sent elsewhere.
+So a batch that is out of order follows a gap that stays, if all that is stored of the producer came through this agent
+over the connection of this batch, the first of it so long ago that what was sent before it has its answer, and no
+leader of the partition moved since. Otherwise the missing batch may be on its way through another agent
+(refused_sequences.py). If the producer id was given out over a connection, and the producer's first batch came over it
+too, nothing was sent elsewhere.
+What another agent stored shows in the commit's answer, by the producer's next sequence. What is on its way through
+another agent shows nowhere, but the client sent it there because a leader moved: image.py says when any did, for any
+zone. The answer's end of the metadata log shows an image that may lack a move.
 Invariant: an origin that is not known, or forgotten, only makes an answer retriable. At most twice STREAMS_MAX streams
 are remembered, those with the newest batches.
 """
@@ -13,27 +17,46 @@ are remembered, those with the newest batches.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from headrace.agent.produce.batches import PlacedBatch, Stream
 from headrace.agent.produce.pending import Origin
-from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS
+from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS, is_before, sequence_after
+from headrace.metastore.api.commit import NO_ALIAS, BatchAnswer, StagedBatch
+from headrace.metastore.keys import partition_key, split_partition_key
 from headrace.metastore.log.image import MetadataImage
 from headrace.protocol.request import ClientConnection
 from headrace.storage.clock import Clock
 
 STREAMS_MAX = 8_192
-STREAM_BYTES = 320
-"""One stream in a dict with its time; its origin is shared with its request."""
+STREAM_BYTES = 384
+"""One stream in a dict."""
+
+
+class _Known:
+    """What is stored of one producer in one partition, as far as it came through this agent."""
+
+    __slots__ = ("connection_id", "epoch", "moved_at", "next_sequence", "since")
+
+    def __init__(self, connection_id: int, epoch: int, moved_at: int, next_sequence: int, since: float) -> None:
+        self.connection_id = connection_id
+        self.epoch = epoch
+        self.moved_at = moved_at
+        """The last move of a leader before the newest batch."""
+        self.next_sequence = next_sequence
+        self.since = since
+        """When the first batch was stored from which on all came over this connection, without a move."""
 
 
 class LastStored:
     """Two generations of streams: when the newer one is full, it becomes the older one, which is forgotten."""
 
-    def __init__(self, clock: Clock, streams_max: int = STREAMS_MAX) -> None:
+    def __init__(self, clock: Clock, image: Callable[[], MetadataImage], streams_max: int = STREAMS_MAX) -> None:
         self._clock = clock
+        self._image = image
         self._streams_max = streams_max
-        self._newer: dict[Stream, tuple[Origin, float]] = {}
-        self._older: dict[Stream, tuple[Origin, float]] = {}
+        self._newer: dict[Stream, _Known] = {}
+        self._older: dict[Stream, _Known] = {}
 
     @property
     def held_bytes(self) -> int:
@@ -41,56 +64,88 @@ class LastStored:
         return STREAM_BYTES * (len(self._newer) + len(self._older))
 
     def note(self, entry: PlacedBatch, *, is_appended: bool) -> None:
-        """A batch of an idempotent producer is stored: appended, or a duplicate."""
-        stream, origin = entry.stream, entry.request.origin
-        known = self._newer.get(stream)
-        if known is not None and (known[0] is origin or known[0] == origin):
-            return
+        """Note a batch of an idempotent producer that is stored: appended, or a duplicate."""
+        batch, key = entry.batch, _key(entry.batch)
+        known = self._newer.get(key)
         if known is None:
-            known = self._older.get(stream)
+            known = self._older.get(key)
             if len(self._newer) >= self._streams_max:
                 self._older, self._newer = self._newer, {}
-        if known is None or known[0] != origin:
-            batch = entry.batch
-            is_first = is_appended and not batch.base_sequence
-            is_first = is_first and origin.issued == (batch.producer_id, batch.producer_epoch)
-            known = origin, -math.inf if is_first else self._clock.monotonic()
-        self._newer[stream] = known
+            if known is not None:
+                self._newer[key] = known
+        origin, moved_at = entry.request.origin, _moved_at(self._image(), batch)
+        end = sequence_after(batch.base_sequence, batch.record_count)
+        if known is None:
+            since = self._since(batch, origin, moved_at, is_appended=is_appended)
+            self._newer[key] = _Known(origin.connection_id, batch.producer_epoch, moved_at, end, since)
+            return
+        if batch.producer_epoch < known.epoch:
+            return
+        if (
+            known.connection_id != origin.connection_id
+            or known.moved_at != moved_at
+            or not _all_came_here(known, batch, end, is_appended=is_appended)
+        ):
+            known.since = self._since(batch, origin, moved_at, is_appended=is_appended)
+        if is_appended or batch.producer_epoch > known.epoch or is_before(known.next_sequence, end):
+            known.next_sequence = end
+        known.connection_id, known.epoch, known.moved_at = origin.connection_id, batch.producer_epoch, moved_at
 
-    def is_settled(self, entry: PlacedBatch) -> bool:
-        """Return whether the stream's stored batches have come from the origin of this one for ELSEWHERE_SECONDS."""
-        known = self._newer.get(entry.stream) or self._older.get(entry.stream)
+    def is_settled(self, entry: PlacedBatch, answer: BatchAnswer) -> bool:
+        """Return whether the batch that `answer` calls out of order follows a gap that stays."""
+        key = _key(entry.batch)
+        known = self._newer.get(key) or self._older.get(key)
+        image = self._image()
         return (
             known is not None
-            and known[0] == entry.request.origin
-            and self._clock.monotonic() - known[1] >= ELSEWHERE_SECONDS
+            and known.connection_id == entry.request.origin.connection_id
+            and self._clock.monotonic() - known.since >= ELSEWHERE_SECONDS
+            and known.moved_at == _moved_at(image, entry.batch)
+            and 0 <= answer.metadata_offset <= image.offset
+            and _stored_all(known, entry.batch, answer.next_sequence)
         )
 
+    def _since(self, batch: StagedBatch, origin: Origin, moved_at: int, *, is_appended: bool) -> float:
+        """Return from when on an origin counts that begins with this stored batch."""
+        given = origin.given
+        if given is None or batch.base_sequence or not is_appended:
+            return self._clock.monotonic()
+        is_its_own = given.producer == (batch.producer_id, batch.producer_epoch)
+        return -math.inf if is_its_own and given.offset >= moved_at else self._clock.monotonic()
 
-class RequestOrigins:
-    """Makes the origins of requests. Counts how often the agents changed that clients are sent to."""
 
-    def __init__(self) -> None:
-        self._count = 0
-        self._image: MetadataImage | None = None
-        self._agents: frozenset[tuple[int, int]] = frozenset()
-        self._changed_at = -1
+def origin_of(connection: ClientConnection) -> Origin:
+    """Return the origin of a request that comes over the connection now."""
+    origin: Origin | None = connection.origin
+    if origin is None:
+        origin = connection.origin = Origin(connection.connection_id, connection.given)
+    return origin
 
-    def origin(self, connection: ClientConnection, image: MetadataImage) -> Origin:
-        """Return the origin of a request that is judged with this image."""
-        if image is not self._image:
-            self.see(image)
-        origin: Origin | None = connection.origin
-        if origin is None or origin.agent_changes != self._count:
-            given = connection.given
-            issued = given.producer if given is not None and given.offset >= self._changed_at else None
-            origin = connection.origin = Origin(connection.connection_id, self._count, issued)
-        return origin
 
-    def see(self, image: MetadataImage) -> None:
-        """Look whether the agents are others than in the image before."""
-        self._image = image
-        agents = frozenset((agent.node_id, agent.broker_epoch) for agent in image.agents.values() if agent.live)
-        if agents != self._agents:
-            self._agents, self._changed_at = agents, image.offset
-            self._count += 1
+def _key(batch: StagedBatch) -> Stream:
+    """Return the producer and the partition as its client numbers batches: an alias has separate sequences."""
+    if batch.alias == NO_ALIAS:
+        return batch.producer_id, batch.partition_key
+    return batch.producer_id, partition_key(split_partition_key(batch.partition_key)[0], batch.alias)
+
+
+def _moved_at(image: MetadataImage, batch: StagedBatch) -> int:
+    topic = image.topics_by_number.get(split_partition_key(batch.partition_key)[0])
+    return image.moved_at if topic is None else max(image.moved_at, topic.moved_at)
+
+
+def _all_came_here(known: _Known, batch: StagedBatch, end: int, *, is_appended: bool) -> bool:
+    """Return whether nothing was stored elsewhere between what is known and this batch, as far as it shows."""
+    if not is_appended:
+        return batch.producer_epoch == known.epoch and not is_before(known.next_sequence, end)
+    return batch.base_sequence == (known.next_sequence if batch.producer_epoch == known.epoch else 0)
+
+
+def _stored_all(known: _Known, batch: StagedBatch, next_sequence: int) -> bool:
+    """Return whether the metastore has no more of the batch's epoch than what came here. It may have less, if it was
+    replaced by a copy of an earlier state."""
+    if next_sequence < 0 or batch.producer_epoch < known.epoch:
+        return False
+    if batch.producer_epoch > known.epoch:
+        return not next_sequence
+    return not is_before(known.next_sequence, next_sequence)

@@ -22,7 +22,7 @@ from headrace.protocol.produce_codec import (
     encode_produce_response,
     refuse,
 )
-from headrace.protocol.request import CloseConnection, Promise, Request, Response
+from headrace.protocol.request import CloseConnection, GivenProducer, Promise, Request, Response
 
 ALL_ACKS = -1
 _NAMES = {int(code): code.name for code in ErrorCode}
@@ -56,13 +56,11 @@ class Origin(NamedTuple):
     """How a request came (last_stored.py)."""
 
     connection_id: int
-    agent_changes: int
-    """How often the agents that clients are sent to had changed."""
-    issued: tuple[int, int] | None
-    """The producer id and epoch that were given out over the connection, if the agents have not changed since."""
+    given: GivenProducer | None
+    """What the connection's last InitProducerId gave out."""
 
 
-NO_ORIGIN = Origin(-1, -1, None)
+NO_ORIGIN = Origin(-1, None)
 
 LEADER_ONLY_TIMEOUT_MS = 30_000
 """How long a request with acks=0 or acks=1 waits. A client's timeout is how long a leader waits for its followers:

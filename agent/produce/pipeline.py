@@ -162,6 +162,7 @@ class ProducePipeline:
             clock,
             self._metrics,
             self._refused,
+            image=lambda: view.image,
             log_start_offset=callbacks.log_start_offset,
             topic_name=lambda key: _topic_name(view, key),
             count_received=count_received,
@@ -216,7 +217,6 @@ class ProducePipeline:
 
     async def start(self) -> None:
         """Begin to serve."""
-        self._receiver.start()
         self.stopped = None
         self._spawn(self._flusher.run(), "produce-flush")
         self._spawn(self._committer.run(), "produce-commit")

@@ -23,7 +23,7 @@ from headrace.agent.access.authorization.operations import AclOperation, AclReso
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.listener.client_turns import ClientTurns, client_of
 from headrace.agent.produce.batches import Arrival
-from headrace.agent.produce.last_stored import RequestOrigins
+from headrace.agent.produce.last_stored import origin_of
 from headrace.agent.produce.moved_keys import with_moved_keys
 from headrace.agent.produce.pending import PendingRequest, Refusal, deadline_of
 from headrace.agent.produce.refused_sequences import Numbered, Place, RefusedSequences
@@ -118,11 +118,6 @@ class Receiver:
         self._refused = refused
         self._on_refused = on_refused
         self._reading = ClientTurns()
-        self._origins = RequestOrigins()
-
-    def start(self) -> None:
-        """The agent is about to serve: changes of the agents count from here on."""
-        self._origins.see(self._view.image)
 
     def refuse(self, request: Request, produce: ProduceRequest, refusal: Refusal) -> PendingRequest:
         """The answer to a request that is refused as a whole."""
@@ -240,7 +235,7 @@ class Receiver:
     ) -> Received:
         """`topics` are those of `produce` that the image has; `missing` answers for what it lacks."""
         pending = self._pending(request, produce)
-        pending.origin = self._origins.origin(request.connection, image)
+        pending.origin = origin_of(request.connection)
         version, now_ms = request.api_version, self._clock.wall_ms()
         arrivals: list[Arrival] = []
         unread: list[int] = []
@@ -273,7 +268,9 @@ class Receiver:
                 if isinstance(verdict, Accepted):
                     if not verdict.is_read:
                         unread.append(len(arrivals))
-                    arrivals.append(_arrival(request, topic, verdict, pending, reply, wanted.partition_count))
+                    arrivals.append(
+                        _arrival(request, topic, verdict, pending, reply, wanted.partition_count, rules.max_bytes)
+                    )
                 else:
                     self._refuse(verdict, pending, reply)
                     self._note(verdict, partition.records, (topic.topic_number, partition.index))
@@ -370,6 +367,7 @@ def _arrival(
     pending: PendingRequest,
     reply: ProducePartitionReply,
     partition_count: int,
+    max_bytes: int,
 ) -> Arrival:
     """A batch for an alias goes to its parent; a client that sends counts places the records again instead."""
     data, header, _ = accepted
@@ -390,6 +388,7 @@ def _arrival(
         transaction_of(header, request.api_version),
         MovedKeys.UNKNOWN,
         alias,
+        max_bytes,
     )
 
 

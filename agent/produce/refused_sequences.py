@@ -7,7 +7,8 @@ the commit, and librdkafka answers that error with a new epoch for all partition
 that were stored but not answered. So the error becomes the retriable one that the first batch got.
 The first batch may also be on its way through another agent: the leader moved, or a connection was cut and the next one
 reached another agent. Java then begins another epoch, and stores a second time what the other agent commits meanwhile.
-So a gap is waited for, ELSEWHERE_SECONDS from its first sight.
+So a gap is waited for, ELSEWHERE_SECONDS from its first sight. A gap is known by the sequence that the partition
+expects: while that stays, no later batch begins the wait again; once it has moved on, what is missing is another batch.
 Invariant: only the commit judges a batch. A note explains its OUT_OF_ORDER and never prevents anything else. A note
 ends when its sequence or a later one is stored, with a higher epoch, or NOTED_SECONDS after the refusal; a refusal that
 a note explains does not last longer than this note. Around the beginning of a life of the metastore, notes end sooner:
@@ -56,7 +57,8 @@ class Numbered(NamedTuple):
 
 class _Producer:
     """One producer in one partition. `refused`: (sequence, NOTED_SECONDS before its note ends), in the order of the
-    refusals. `gap`: (sequence, when it was first out of order and nothing here explained it)."""
+    refusals. `gap`: (the sequence that was missing, when a batch behind it was first out of order and nothing here
+    explained it)."""
 
     __slots__ = ("epoch", "gap", "refused")
 
@@ -64,6 +66,10 @@ class _Producer:
         self.epoch = epoch
         self.refused: list[tuple[int, float]] = []
         self.gap: tuple[int, float] | None = None
+
+    def waits_for(self, missing: int) -> bool:
+        """Return whether the gap is the one before which this sequence is expected."""
+        return self.gap is not None and self.gap[0] == missing
 
     @property
     def noted_at(self) -> float:
@@ -106,8 +112,8 @@ class RefusedSequences:
             if found is None or batch.epoch < found.epoch:
                 continue
             if batch.epoch == found.epoch:
-                self._drop(found, {each for each, _ in found.refused if not _is_before(batch.sequence, each)})
-                if found.gap is not None and not _is_before(batch.sequence, found.gap[0]):
+                self._drop(found, {each for each, _ in found.refused if not is_before(batch.sequence, each)})
+                if found.gap is not None and not is_before(batch.sequence, found.gap[0]):
                     found.gap = None
             if batch.epoch > found.epoch or not (found.refused or found.gap):
                 self._forget(key)
@@ -123,28 +129,34 @@ class RefusedSequences:
             for key in self._keys(batch)
             if (found := self._producers.get(key)) is not None and found.epoch == batch.epoch
             for sequence, at in found.refused
-            if _is_before(sequence, batch.sequence) and now - at < NOTED_SECONDS
+            if is_before(sequence, batch.sequence) and now - at < NOTED_SECONDS
         ]
         if times:
             self._note_as_of(batch, max(times), now)
         return bool(times)
 
-    def explain_by_another_agent(self, batch: Numbered, now: float, *, is_settled: bool) -> bool:
+    def see_gap(self, batch: Numbered, now: float, *, missing: int) -> None:
+        """Begin the time of `explain_by_another_agent` for a gap that a note explains for now."""
+        found = self._producers.get((batch.producer_id, batch.place))
+        if found is not None and found.epoch == batch.epoch and not found.waits_for(missing):
+            found.gap = missing, now
+
+    def explain_by_another_agent(self, batch: Numbered, now: float, *, missing: int, is_settled: bool) -> bool:
         """Return whether an earlier batch of the same epoch may be on its way through another agent.
 
-        `is_settled`: all that may be missing came as this batch did (last_stored.py); then only a gap that is waited
-        for already counts. A gap is waited for once, ELSEWHERE_SECONDS in all, and is final for the rest
-        of NOTED_SECONDS; what is out of order meanwhile is noted for as long.
+        `missing`: the sequence that the partition expects; negative if that is not known. `is_settled`: all that may be
+        missing came as this batch did (last_stored.py); then only a gap that is waited for already counts. A gap is
+        waited for once, ELSEWHERE_SECONDS in all, and is final for the rest of NOTED_SECONDS; what is out of order
+        meanwhile is noted for as long.
         """
         self.expire(now)
         before = self._producers.get((batch.producer_id, batch.place))
-        is_waited_for = before is not None and before.epoch == batch.epoch and before.gap is not None
-        if is_settled and not is_waited_for:
+        if is_settled and (before is None or before.epoch != batch.epoch or not before.waits_for(missing)):
             return False
         if (found := self._producer_of(batch)) is None:
             return False
-        if found.gap is None or now - found.gap[1] >= NOTED_SECONDS:
-            found.gap = batch.sequence, now
+        if found.gap is None or not found.waits_for(missing) or now - found.gap[1] >= NOTED_SECONDS:
+            found.gap = missing, now
             self._producers.move_to_end((batch.producer_id, batch.place))
         first_seen = found.gap[1]
         if now - first_seen >= ELSEWHERE_SECONDS:
@@ -217,6 +229,11 @@ def _ends_soon(now: float) -> float:
     return now + NEW_LIFE_SECONDS - NOTED_SECONDS
 
 
-def _is_before(sequence: int, other: int) -> bool:
+def sequence_after(sequence: int, records: int) -> int:
+    """Return the sequence of the record that follows this many records from `sequence` on."""
+    return (sequence + records) % _SEQUENCES
+
+
+def is_before(sequence: int, other: int) -> bool:
     """Return whether `sequence` comes earlier; sequences continue at 0 after 2**31 - 1."""
     return 0 < (other - sequence) % _SEQUENCES <= _SEQUENCES // 2

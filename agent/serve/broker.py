@@ -207,6 +207,10 @@ class Broker:
             return NotReady(f"produce is stopped: {stopped}")
         return self.cluster.membership.not_ready()
 
+    def heartbeat_failure(self) -> str | None:
+        """Return why the newest heartbeat failed, or has no answer; None if it was answered. Any thread may ask."""
+        return None if self.cluster is None else self.cluster.membership.heartbeat_failure()
+
     async def reported(self) -> Reported:
         """Return what the other agents reach now; none is heard while this one cannot ask."""
         return Reported(frozenset(), False) if self._paths is None else await self._paths.reports.reported()

@@ -29,6 +29,7 @@ from headrace.agent.fetch.service import FetchService
 from headrace.agent.fetch.steps import FetchSteps
 from headrace.agent.limits.client_rows import ClientRows
 from headrace.agent.limits.limit_metrics import limits_reached
+from headrace.agent.limits.memory_metrics import watch_memory
 from headrace.agent.listener.server import KafkaListener
 from headrace.agent.peers.channel import PEER_HEALTH_KEY
 from headrace.agent.peers.connection import Connect, open_connection
@@ -41,7 +42,6 @@ from headrace.agent.serve.authenticated import authenticated
 from headrace.agent.serve.dispatch import Dispatcher
 from headrace.agent.serve.group_handlers import GroupHandlers
 from headrace.agent.serve.handlers import HandlerParts, register_handlers
-from headrace.agent.serve.memory_metrics import watch_memory
 from headrace.agent.serve.no_coordinator import without_coordinator
 from headrace.config.listeners import listeners
 from headrace.config.settings import Settings
@@ -184,6 +184,7 @@ class RequestPaths:
             steps=base.fetch_steps,
             supervisor=base.supervisor,
             uploading=lambda: self.produce.is_uploading,
+            note_damage=base.metastore.note_damage,
         )
 
     def _compose_produce(self) -> ProducePipeline:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.access.quotas.mutations import MESSAGE, MutationQuota, MutationQuotas, unlimited
+from headrace.agent.cluster.log_change import LOG_KEPT_CHANGING, Appends
 from headrace.agent.cluster.view import ClusterView
 from headrace.metastore.api.cluster import ClusterApi
 from headrace.metastore.log.image import MetadataImage, TopicImage
@@ -71,13 +72,14 @@ class DeleteTopics:
             image = await self._cluster.catch_up()
             _resolve(deletions, image)
             _admit(deletions, image, quota)
-            appended = False
+            appends = Appends(self._cluster, self._clock, deadline)
             while remaining := _remaining(deletions, image):
-                if appended and self._clock.monotonic() >= deadline:
-                    return _give_up(deletions, image, "the metadata log kept changing")
-                appended = True
+                if not appends.may_go_on:
+                    return _give_up(deletions, image, LOG_KEPT_CHANGING)
+                appends.begin()
                 with contextlib.suppress(OutcomeUnknownError):  # the next image shows which topics were deleted
-                    await self._api.delete_topics(image.offset, remaining)
+                    if not await self._api.delete_topics(image.offset, remaining):
+                        await appends.came_late()
                 image = await self._cluster.catch_up()
         except UnavailableError as error:
             _give_up(deletions, self._cluster.image, str(error))

@@ -17,6 +17,7 @@ from typing import TypeGuard
 
 from kio.schema.errors import ErrorCode
 
+from headrace.agent.cluster.log_change import LOG_KEPT_CHANGING, Appends
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.topics.topic_rules import (
     AcceptedTopic,
@@ -61,7 +62,7 @@ class TopicCreation:
         Created topics are in the image when this returns. A topic that could be neither created nor
         refused in time is refused with REQUEST_TIMED_OUT.
         """
-        appended = False
+        appends = Appends(self.cluster, self.clock, deadline)
         defaults = self.defaults().for_automatic_creation() if is_automatic else self.defaults()
         try:
             while True:
@@ -72,11 +73,12 @@ class TopicCreation:
                     for limit in {judged.limit for judged in judgements if isinstance(judged, TopicRefusal)} - {""}:
                         self.on_limit(limit)
                     return judgements
-                if appended and self.clock.monotonic() >= deadline:
-                    return self._give_up(wanted, "the metadata log kept changing")
-                appended = True
+                if not appends.may_go_on:
+                    return self._give_up(wanted, LOG_KEPT_CHANGING)
+                appends.begin()
                 with contextlib.suppress(OutcomeUnknownError):  # the next image shows whether it has these ids
-                    await self.api.create_topics(image.offset, missing)
+                    if not await self.api.create_topics(image.offset, missing):
+                        await appends.came_late()
         except UnavailableError as error:
             return self._give_up(wanted, str(error))
 

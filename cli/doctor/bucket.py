@@ -19,6 +19,8 @@ import msgspec
 
 from headrace.cli.doctor.findings import Area, Finding
 from headrace.config.settings import Settings
+from headrace.metastore.postgres.formatted import FormattedCluster
+from headrace.storage.bucket_properties import bucket_address
 from headrace.storage.clock import Clock
 from headrace.storage.cluster_properties import read_cluster_id
 from headrace.storage.errors import AlreadyExistsError, HeadraceError, NotFoundError
@@ -40,15 +42,17 @@ PUT_WARN_MS = 300.0
 FREE_WARN = 0.10
 
 
-async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[Finding]:
-    """Every finding about the bucket."""
+async def examine(
+    settings: Settings, clock: Clock, rng: random.Random, cluster: FormattedCluster | None = None
+) -> list[Finding]:
+    """Every finding about the bucket. `cluster`: of the metastore; None if it has none, or cannot be asked."""
     options = StoreOptions.of(msgspec.structs.replace(settings, store_retries=0, store_hedge_percent=0))
     try:
         store = open_store(settings.bucket, options, clock=clock, rng=rng)
     except HeadraceError as error:
         return [AREA.bad("open", str(error), "correct bucket")]
     try:
-        found = [finding async for finding in probe(store, clock, rng)]
+        found = [finding async for finding in probe(store, clock, rng, settings, cluster)]
     finally:
         await store.close()
     parts = urlsplit(settings.bucket)
@@ -62,7 +66,9 @@ async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[
     return [*found, *_disk(parts.scheme, unquote(parts.path))]
 
 
-async def probe(store: ObjectStore, clock: Clock, rng: random.Random) -> AsyncIterator[Finding]:
+async def probe(
+    store: ObjectStore, clock: Clock, rng: random.Random, settings: Settings, cluster: FormattedCluster | None
+) -> AsyncIterator[Finding]:
     """Write, read, list, write again under a condition, delete. Ends at the first operation that fails."""
     prefix = f"doctor/{uuid.UUID(int=rng.getrandbits(128), version=4)}/"
     body = rng.randbytes(PROBE_BYTES)
@@ -100,9 +106,21 @@ async def probe(store: ObjectStore, clock: Clock, rng: random.Random) -> AsyncIt
         yield AREA.bad("cluster", str(error), "do not let two clusters share a bucket and prefix")
         return
     if found is None:
-        yield AREA.bad("cluster", "the bucket is not formatted", "headrace storage format")
+        yield AREA.bad("cluster", "the bucket is not formatted", _how_to_format(settings, cluster))
     else:
         yield AREA.ok("cluster", f"belongs to cluster {found}")
+
+
+def _how_to_format(settings: Settings, cluster: FormattedCluster | None) -> str:
+    """Return what to do: a metastore that is in use has its files elsewhere."""
+    if cluster is None:
+        return "headrace storage format"
+    address = bucket_address(settings.bucket)
+    if cluster.bucket is not None and cluster.bucket.address != address:
+        return f"correct bucket: the metastore has its files in {cluster.bucket.address}"
+    if cluster.bucket is None and cluster.has_agents:
+        return "correct bucket: the metastore is in use, so its files are elsewhere"
+    return f"headrace storage format --ignore-formatted --cluster-id {cluster.cluster_id}"
 
 
 async def _conditional(store: ObjectStore, key: str, body: bytes) -> Finding:

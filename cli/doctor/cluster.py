@@ -15,7 +15,7 @@ import msgspec
 from headrace.agent.limits.client_rows import RowUse, row_use
 from headrace.cli.doctor.backups import judge_backup
 from headrace.cli.doctor.findings import Area, Finding
-from headrace.cli.doctor.running import judge_jobs, judge_life, judge_roles, life_verdict
+from headrace.cli.doctor.running import judge_jobs, judge_life, judge_own_bucket, judge_roles, life_verdict
 from headrace.config.addresses import address_text
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import COMMIT_SHARDS, COMMIT_SHARDS_MAX, METADATA_FORMAT, SUPPORTED_FEATURES
@@ -24,6 +24,7 @@ from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.log.settings_in_force import SettingsInForce
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.bucket_properties import bucket_address
 from headrace.storage.clock import Clock
 from headrace.storage.cluster_properties import read_cluster_id
 from headrace.storage.errors import HeadraceError
@@ -51,6 +52,8 @@ async def examine(settings: Settings, store: ObjectStore | None, clock: Clock) -
         found += judge_rows(row_use(await metastore.client_rows(), in_force))
         found.append(judge_roles((await metastore.setting_proposals()).role_counts))
         found += judge_jobs(await metastore.count_jobs())
+        if settings.bucket:
+            found.append(judge_own_bucket(await metastore.known_bucket(), bucket_address(settings.bucket)))
         if store is not None:
             found += await _beside(metastore, store, in_force, clock)
     except HeadraceError as error:

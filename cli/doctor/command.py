@@ -21,7 +21,10 @@ from headrace.cli.doctor.findings import Finding, Level
 from headrace.cli.options import S3, add_settings, settings_from
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
+from headrace.metastore.postgres.formatted import FormattedCluster, formatted_cluster
+from headrace.metastore.postgres.password import url_with_password
 from headrace.storage.clock import Clock, SystemClock
+from headrace.storage.errors import HeadraceError
 from headrace.storage.objects.open import StoreOptions, open_store
 
 DESCRIPTION = """\
@@ -56,11 +59,11 @@ def run(args: argparse.Namespace) -> int:
 
 async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[Finding]:
     """Every finding, area by area. The cluster is looked at only if Postgres is in order."""
-    of_postgres, of_bucket = await asyncio.gather(
-        postgres.examine(settings, clock), bucket.examine(settings, clock, rng)
-    )
+    of_postgres, of_cluster = await asyncio.gather(postgres.examine(settings, clock), _cluster(settings))
+    # after it: a store's client takes a second of CPU to load, in which no answer of Postgres is read
+    of_bucket = await bucket.examine(settings, clock, rng, of_cluster)
     found = [*host.judge(host.facts()), *of_postgres, *of_bucket]
-    if any(f.level is Level.BAD and f.check in ("connect", "ask", "schema") for f in of_postgres):
+    if any(f.level is Level.BAD and f.check in ("connect", "ask", "schema", "locks", "commits") for f in of_postgres):
         return found
     readable = all(f.level is not Level.BAD for f in of_bucket)
     store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng) if readable else None
@@ -70,6 +73,14 @@ async def examine(settings: Settings, clock: Clock, rng: random.Random) -> list[
         if store is not None:
             await store.close()
     return [*found, *await tables.examine(settings)] if readable else found
+
+
+async def _cluster(settings: Settings) -> FormattedCluster | None:
+    """Return the metastore's cluster; None also if Postgres cannot be asked, which is another finding."""
+    try:
+        return await asyncio.to_thread(formatted_cluster, url_with_password(settings))
+    except HeadraceError:
+        return None
 
 
 def _as_json(findings: Sequence[Finding]) -> str:

@@ -1,7 +1,8 @@
 """Judges the metastore's Postgres: can it be reached, is it safe, has it room, is its schema this version's.
 
 Place: one area of `headrace doctor`. `examine` asks, `judge_server` and `judge_tables` decide on facts alone.
-Invariant: reads only. A server that cannot be asked is one finding, not an exception.
+Invariant: changes nothing: it reads, and commits a message in the WAL that has no reader. A server that cannot be asked
+is one finding, not an exception.
 """
 
 from __future__ import annotations
@@ -12,16 +13,23 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from headrace.cli.damage.commands import ways_past
 from headrace.cli.doctor.findings import Area, Finding, Level
+from headrace.cli.times import iso_time
 from headrace.config.addresses import address_text
 from headrace.config.settings import Settings
+from headrace.metastore.api.damage import ListedDamage
+from headrace.metastore.api.standbys import END_THE_WAIT
 from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.bulk.bulk import oldest_bulk_write
+from headrace.metastore.postgres.damage.damage import list_damage
 from headrace.metastore.postgres.diagnosis.diagnosis import (
     LeftAside,
+    LockedTable,
     ServerState,
     TableState,
     left_aside,
+    locked_tables,
     server_state,
     spill,
     table_states,
@@ -30,11 +38,13 @@ from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migration_plan import plan_migration
 from headrace.metastore.postgres.pool import open_pool
 from headrace.metastore.postgres.server_check import check_encoding
+from headrace.metastore.postgres.standbys.standbys import commit_wait
 from headrace.metastore.postgres.statement import Pool
 from headrace.storage.clock import Clock
 from headrace.storage.errors import HeadraceError, InvalidError, UnavailableError
 
 AREA = Area("postgres")
+DISK_FULL = "sqlstate=53100"
 CLOCK_WARN_S, CLOCK_BAD_S = 1.0, 30.0
 TRANSACTION_WARN_S, TRANSACTION_BAD_S = 60.0, 600.0
 BULK_WRITE_BAD_S = 300.0
@@ -42,15 +52,16 @@ DEAD_ROWS_WARN = 100_000
 WAL_KEPT_WARN_BYTES = 10 * 1024**3
 AGE_WARN, AGE_BAD = 1_000_000_000, 1_800_000_000
 """Postgres refuses writes near 2,147,000,000."""
+DAMAGE_SHOWN = 20
 ROUND_TRIP_WARN_MS = 5.0
 """A commit is some round trips long."""
 
 
 async def examine(settings: Settings, clock: Clock) -> list[Finding]:
     """Every finding about Postgres; the first one only, if it cannot be reached or cannot be the metastore."""
-    one = msgspec.structs.replace(settings, metastore_pool_size=1)
+    two = msgspec.structs.replace(settings, metastore_pool_size=2)  # a commit, and a look at what it waits for
     try:
-        pool = await open_pool(settings.metastore_url, one)
+        pool = await open_pool(settings.metastore_url, two)
     except HeadraceError as error:
         return [
             AREA.bad("connect", f"{address_of(settings)}: {error}", "check metastore.url, the server and the network")
@@ -59,14 +70,21 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         _version, encoding = await pool.server()
         if bad := judge_encoding(encoding):
             return [bad]
-        schema = await asyncio.to_thread(_schema, settings.metastore_url)
         await server_state(pool)  # the first statement is planned, and the connection warm
         before = clock.monotonic()
         state = await server_state(pool)
         round_trip_ms = (clock.monotonic() - before) * 1000
         ahead_s = state.now.timestamp() - clock.wall_ms() / 1000
+        commits = await _commits(pool, clock)
+        if commits.level is Level.BAD:  # commits that wait have locked tables, which end with the wait
+            return [*judge_server(state, settings), commits]
+        locked = await locked_tables(pool)
+        if locked:  # what reads them would wait
+            return [*judge_locks(locked), *judge_server(state, settings), commits]
         tables = await table_states(pool)
+        schema = await asyncio.to_thread(_schema, settings.metastore_url)
         aside = await left_aside(pool) if schema.level is Level.OK else []
+        damaged, damaged_count = await list_damage(pool, DAMAGE_SHOWN) if schema.level is Level.OK else ([], 0)
         waits_s = await oldest_bulk_write(pool) if schema.level is Level.OK else 0.0
         refusal = await _why_not_spilled(pool)
     except HeadraceError as error:
@@ -77,10 +95,12 @@ async def examine(settings: Settings, clock: Clock) -> list[Finding]:
         judge_round_trip(address_of(settings), round_trip_ms),
         *judge_server(state, settings),
         judge_clock(ahead_s),
+        commits,
         judge_disk(refusal),
         *judge_tables(tables),
         schema,
         *judge_left_aside(aside),
+        *judge_damage(damaged, damaged_count),
         *judge_bulk_writes(waits_s),
     ]
 
@@ -135,12 +155,19 @@ def _durability(state: ServerState) -> Iterator[Finding]:
 
 
 def _standbys(state: ServerState) -> Finding:
+    names = state.synchronous_standby_names
+    if names and not state.synchronous_standbys + state.hidden_standbys:
+        found = f"{state.standbys or 'none'} connected, none of them in synchronous_standby_names={names!r}"
+        return AREA.bad("standbys", f"{found}: no commit ends", END_THE_WAIT)
     if not state.standbys:
         to_do = "add a standby, or accept that a lost disk means a restore from backup (docs/operate/POSTGRES.md)"
         return AREA.warn("standbys", "none is connected", to_do)
-    if not state.synchronous_standbys:
+    if not names:
         to_do = "set synchronous_standby_names, or accept that a promotion loses the last commits"
         return AREA.warn("standbys", f"{state.standbys} connected, none of them synchronous", to_do)
+    if state.hidden_standbys:
+        seen = "only a role with pg_monitor sees which is synchronous"
+        return AREA.ok("standbys", f"{state.standbys} connected, synchronous_standby_names={names!r}: {seen}")
     return AREA.ok("standbys", f"{state.standbys} connected, {state.synchronous_standbys} of them synchronous")
 
 
@@ -176,6 +203,18 @@ def judge_clock(ahead_s: float) -> Finding:
     return AREA.ok("clock", found)
 
 
+async def _commits(pool: Pool, clock: Clock) -> Finding:
+    """Judge a commit that changes nothing: reads may be answered while every commit waits."""
+    before = clock.monotonic()
+    try:
+        state = await commit_wait(pool, pool)
+    except HeadraceError as error:
+        return AREA.bad("commits", str(error), "look at Postgres' disk (WAL), its log, and pg_stat_activity.wait_event")
+    if state is not None:
+        return AREA.bad("commits", f"{state.wait}, for {state.waiting_s:.0f} s", END_THE_WAIT)
+    return AREA.ok("commits", f"a commit takes {(clock.monotonic() - before) * 1000:.1f} ms")
+
+
 async def _why_not_spilled(pool: Pool) -> str:
     """Empty if the server could write a temporary file."""
     try:
@@ -188,8 +227,17 @@ async def _why_not_spilled(pool: Pool) -> str:
 def judge_disk(refusal: str) -> Finding:
     """`refusal`: of a query that writes a temporary file; Postgres tells no free space."""
     if refusal:
-        return AREA.bad("disk", f"a temporary file of 3 MB was refused: {refusal}", "make room on Postgres' disk")
+        to_do = "make room on Postgres' disk" if DISK_FULL in refusal else "look into the server's log"
+        return AREA.bad("disk", f"a temporary file of 3 MB was refused: {refusal}", to_do)
     return AREA.ok("disk", "a temporary file of 3 MB could be written")
+
+
+def judge_locks(locked: Sequence[LockedTable]) -> Iterator[Finding]:
+    """One line for each table that a session has locked: agents wait for it, and give up."""
+    for table in locked:
+        found = f"{table.name} is locked against all: pid={table.process_id} application={table.application!r}"
+        to_do = f"unless it is headrace migrate: SELECT pg_terminate_backend({table.process_id}), then run this again"
+        yield AREA.bad("locks", found, to_do)
 
 
 def judge_tables(tables: Sequence[TableState]) -> Iterator[Finding]:
@@ -208,6 +256,20 @@ def judge_left_aside(found: Sequence[LeftAside]) -> Iterator[Finding]:
         yield AREA.bad("compaction", f"{what}: {why}", "look into the worker's log and run headrace audit")
     if not found:
         yield AREA.ok("compaction", "every file could be merged, and every compacted partition cleaned")
+
+
+def judge_damage(damaged: Sequence[ListedDamage], count: int) -> Iterator[Finding]:
+    """One line for each extent that the bucket has damaged, with the commands that go past it."""
+    for one in damaged:
+        found = (
+            f"{one.topic}:{one.partition_index} offsets={one.first_offset}-{one.last_offset} cannot be read:"
+            f" {one.kind.name.lower()} file={one.extent.file_id} since={iso_time(one.found_ms)} {one.why}"
+        )
+        yield AREA.bad("damage", found, ways_past(one.topic, one.partition_index, one.first_offset))
+    if count > len(damaged):
+        yield AREA.bad("damage", f"{count - len(damaged)} more damaged extents", "headrace damage list")
+    if not count:
+        yield AREA.ok("damage", "no agent and no worker found damaged bytes in the bucket")
 
 
 def judge_bulk_writes(waits_s: float) -> Iterator[Finding]:

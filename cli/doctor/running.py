@@ -10,13 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from headrace.cli.doctor.findings import Area, Finding
 from headrace.config.listeners import COMPACTOR
+from headrace.metastore.api.bucket import KnownBucket
 from headrace.metastore.api.jobs import JobState
 from headrace.metastore.api.life import LifeApi
 from headrace.metastore.api.reports import JobCount
-from headrace.metastore.life.bucket import newest_life, read_position
+from headrace.metastore.life.bucket import newest_life, read_position, with_database
+from headrace.metastore.life.keeper import WRITES
+from headrace.metastore.life.own_bucket import ADOPT
 from headrace.metastore.life.verdict import LifeVerdict, judge
 from headrace.metastore.life.watch import REASONS
 from headrace.metastore.upkeep_watch import overdue_jobs
+from headrace.storage.bucket_properties import read_bucket_id
 from headrace.storage.objects.store import ObjectStore
 
 AREA = Area("cluster")
@@ -26,7 +30,23 @@ async def life_verdict(metastore: LifeApi, store: ObjectStore) -> LifeVerdict:
     """Judge as a process of the cluster would at its start, without beginning a life."""
     newest = await newest_life(store, None)
     reached = None if newest is None else await read_position(store, newest.life)
-    return judge(await metastore.describe_life(), newest, reached)
+    newest = None if newest is None else await with_database(store, newest)
+    found = await metastore.describe_life()
+    verdict = judge(found, newest, reached)
+    if verdict in WRITES and found.bucket_id not in (None, await read_bucket_id(store)):
+        return LifeVerdict.OTHER_BUCKET
+    return verdict
+
+
+def judge_own_bucket(known: KnownBucket | None, address: str) -> Finding:
+    """Judge whether the setting `bucket` names the bucket that has the metastore's files."""
+    if known is None:
+        found = "the metastore does not know its bucket yet: another one could be taken for it"
+        return AREA.warn("bucket", found, "start an agent of this version, which records it")
+    if known.address != address:
+        to_do = f"correct bucket; {ADOPT} (docs/operate/POSTGRES.md)"
+        return AREA.bad("bucket", f"the metastore has its files in {known.address}, and this is {address}", to_do)
+    return AREA.ok("bucket", f"the metastore has its files in {address}")
 
 
 def judge_life(verdict: LifeVerdict) -> Finding:
@@ -36,6 +56,8 @@ def judge_life(verdict: LifeVerdict) -> Finding:
     if (reason := REASONS.get(verdict)) is not None:
         found = f"agents write nothing: {reason}"
         to_do = "docs/operate/POSTGRES.md: after a restore or a move, headrace migrate --restored"
+        if verdict is LifeVerdict.OTHER_BUCKET:
+            to_do = f"correct bucket; {ADOPT} (docs/operate/POSTGRES.md)"
         return AREA.bad("life", found, to_do)
     return AREA.ok("life", "this Postgres is the metastore that the bucket names")
 

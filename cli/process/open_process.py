@@ -11,6 +11,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
@@ -29,6 +30,7 @@ from headrace.config.listeners import BROKER, COMPACTOR, CONTROLLER, TABLES, rol
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
 from headrace.metastore.life.keeper import LifeKeeper
+from headrace.metastore.life.own_bucket import learn_bucket
 from headrace.metastore.life.watch import LifeWatch
 from headrace.metastore.log.image import MetadataImage
 from headrace.metastore.postgres.store import PostgresMetastore
@@ -55,10 +57,13 @@ class Connections:
     """None: nothing is traced."""
     supervisor: Supervisor | None = None
     """The supervisor of all background work of the process; None: each role has a separate one."""
+    bucket: str = ""
+    """The address of the store; empty: it is not recorded as the metastore's."""
 
     def life(self) -> LifeKeeper:
         """The process's only one."""
-        return LifeKeeper(self.metastore, self.store, self.clock, self.rng)
+        learn = partial(learn_bucket, self.metastore, self.store, self.bucket, self.rng) if self.bucket else None
+        return LifeKeeper(self.metastore, self.store, self.clock, self.rng, learn_bucket=learn)
 
     async def close(self) -> None:
         """Only for a process that was not composed: the shell closes them."""
@@ -227,6 +232,7 @@ def _shell(
         NoPeers() if broker is None else broker,
         shared.supervisor,
         is_active_controller,
+        heartbeat_failure=_no_failure if broker is None else broker.heartbeat_failure,
     )
     if broker is not None:
         broker.reached_here = shell.reached
@@ -237,6 +243,10 @@ def _never() -> bool:
     return False
 
 
+def _no_failure() -> None:
+    return None
+
+
 async def _connect(
     settings: Settings, registry: CollectorRegistry, decorate: Callable[[ObjectStore], ObjectStore]
 ) -> Connections:
@@ -244,7 +254,7 @@ async def _connect(
     tracing = open_tracing(settings, clock) if settings.otel_enable and BROKER in roles(settings) else None
     store = PutOutcomes(decorate(open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)), clock)
     metastore = await open_metastore(settings, clock)
-    return Connections(store, metastore, clock, rng, registry, tracing, Supervisor(clock, registry))
+    return Connections(store, metastore, clock, rng, registry, tracing, Supervisor(clock, registry), settings.bucket)
 
 
 async def open_metastore(settings: Settings, clock: Clock) -> Metastore:

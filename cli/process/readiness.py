@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from headrace.storage.clock import Clock
 from headrace.storage.dependency import BUCKET, METASTORE, DependencyWatch, Reported
+from headrace.storage.repetition import LIMITED, Repetitions
 from headrace.storage.supervision import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -83,15 +84,14 @@ class Readiness:
         self._round_at = clock.monotonic()
         self._alone_since: dict[str, float] = {}
         """By dependency that fails here: since when another agent reports without a break that it reaches it."""
-        self._refusals: dict[str, str] = {}
-        """By dependency: why it answers and does not do its work, as of the last round."""
+        self._lines = Repetitions()
         self._excused_until: dict[str, float] = {}
         """By dependency: until when its outage, which all agents share, excuses what waits for it."""
         self._tasks: list[asyncio.Task[None]] = []
         self._failing = Gauge(
             "headrace_dependency_failing",
-            "1 while this process's own probes of the metastore or the bucket fail, its PUTs fail, or the metastore"
-            " refuses to write",
+            "1 while this process's own probes of the metastore or the bucket fail, its heartbeats or PUTs fail, or the"
+            " metastore does not write: it refuses, or commits wait for a synchronous standby",
             ["dependency"],
             registry=registry,
         )
@@ -125,8 +125,8 @@ class Readiness:
     def _dependency(self, watch: DependencyWatch) -> Part:
         failure = watch.failure()
         if failure is None:
-            refusal = self._refusals.get(watch.name)
-            return Part(watch.name, True, "" if refusal is None else f"refuses to write, for all processes: {refusal}")
+            refused = watch.refused
+            return Part(watch.name, True, "" if refused is None else f"does not write, for all processes: {refused}")
         since = self._alone_since.get(watch.name)
         if since is None:
             return Part(watch.name, True, f"fails here, and no other agent reports that it reaches it: {failure}")
@@ -140,14 +140,20 @@ class Readiness:
     async def _run(self) -> None:
         while True:
             self._round_at = self._clock.monotonic()
-            failing = {watch.name for watch in self._watches if watch.failure() is not None}
-            found = {watch.name: watch.refusal() for watch in self._watches}
-            self._refusals = {name: refusal for name, refusal in found.items() if refusal is not None}
             for watch in self._watches:
-                self._failing.labels(watch.name).set(watch.name in failing or watch.name in self._refusals)
-            await self._ask_about(failing)
-            self._excused_until |= dict.fromkeys(self._refusals, self._clock.monotonic() + RETURN_SECONDS)
+                watch.look()
+                self._show(watch)
+            await self._ask_about({watch.name for watch in self._watches if watch.failure() is not None})
+            refused = [watch.name for watch in self._watches if watch.refused is not None]
+            self._excused_until |= dict.fromkeys(refused, self._clock.monotonic() + RETURN_SECONDS)
             await self._clock.sleep(ROUND_SECONDS)
+
+    def _show(self, watch: DependencyWatch) -> None:
+        """In the metric, and once a minute in the log."""
+        why = watch.failure() or watch.refused
+        self._failing.labels(watch.name).set(why is not None)
+        if why is not None and self._lines.left_out((watch.name, why), self._clock.monotonic()) is not None:
+            logger.warning("%s fails here: %s", watch.name, why, extra=LIMITED)
 
     async def _ask_about(self, failing: set[str]) -> None:
         """Find out who shares the failures."""

@@ -18,10 +18,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from headrace.agent.limits.limit_metrics import limits_reached
+from headrace.agent.limits.memory_metrics import watch_memory
 from headrace.cli.process.http_app import make_app
 from headrace.cli.process.http_connection import bounded
 from headrace.cli.process.http_security import HttpSecurity
 from headrace.cli.process.http_server import HttpServer, ask
+from headrace.cli.process.idle_heap import IdleHeap
 from headrace.cli.process.readiness import Part, PeerReports, Readiness
 from headrace.cli.process.role import MainRole, Role
 from headrace.cli.process.waiting import until_available
@@ -29,11 +31,11 @@ from headrace.config.addresses import address_text
 from headrace.config.listeners import http_port
 from headrace.config.settings import Settings
 from headrace.metastore.api.metastore import Metastore
+from headrace.metastore.life.own_bucket import require_bucket, require_files
 from headrace.metastore.life.watch import LifeWatch
 from headrace.metastore.setting_reporter import SettingReporter
 from headrace.metastore.upkeep_watch import UpkeepWatch
 from headrace.storage.clock import Clock
-from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.dependency import BUCKET, METASTORE, DependencyWatch
 from headrace.storage.errors import NotFoundError
 from headrace.storage.objects.put_outcomes import PROBE_KEY, PutOutcomes
@@ -43,7 +45,7 @@ from headrace.storage.supervision import Supervisor
 logger = logging.getLogger(__name__)
 
 METASTORE_PROBE_SECONDS, BUCKET_PROBE_SECONDS = 2.0, 5.0
-"""Pauses between readiness probes: one cheap query, one HEAD, and a small PUT when it is due."""
+"""Pauses between readiness probes: a cheap query and a commit, a GET, and a small PUT when it is due."""
 
 Member = Sequence[Role]
 """Roles that stop together, in the order of their start."""
@@ -66,9 +68,10 @@ class ProcessShell:
         peers: PeerReports,
         supervisor: Supervisor | None = None,
         is_active_controller: Callable[[], bool] = lambda: False,
+        heartbeat_failure: Callable[[], str | None] = lambda: None,
     ) -> None:
         """`peers`: what the other agents report while metastore or bucket fail here. `supervisor`: of the process's
-        background work; None: readiness does not show it."""
+        background work; None: readiness does not show it. `heartbeat_failure`: why the agent's heartbeats fail."""
         self._supervisor = supervisor or Supervisor(clock)
         self._puts = store if isinstance(store, PutOutcomes) else PutOutcomes(store, clock)
         self._settings, self._store, self._metastore, self._life = settings, self._puts, metastore, life
@@ -77,7 +80,8 @@ class ProcessShell:
         self._roles = list(itertools.chain.from_iterable(members))
         self._loop = asyncio.get_running_loop()
         self._metastore_watch = DependencyWatch(
-            *(METASTORE, metastore.metadata_head, METASTORE_PROBE_SECONDS, clock, metastore.answers, metastore.refusal)
+            *(METASTORE, metastore.probe_commit, METASTORE_PROBE_SECONDS, clock, metastore.commits, metastore.refusal),
+            own_failure=heartbeat_failure,
         )
         self._bucket_watch = DependencyWatch(BUCKET, self._probe_bucket, BUCKET_PROBE_SECONDS, clock)
         watches = [self._metastore_watch]
@@ -87,7 +91,10 @@ class ProcessShell:
         self._upkeep = UpkeepWatch(
             *(metastore, self._puts, settings.file_delete_delay_ms, is_active_controller, clock, registry)
         )
-        self._watching: asyncio.Task[None] | None = None
+        self._idle_heap = IdleHeap(clock)
+        in_use = {"allocator": lambda: self._idle_heap.idle_bytes}
+        watch_memory(settings, in_use, registry)
+        self._watching: list[asyncio.Task[None]] = []
         security = HttpSecurity(settings, clock)
         connection = bounded(settings.http_max_connections, limits_reached(registry))
         self._http = HttpServer(
@@ -98,13 +105,15 @@ class ProcessShell:
         )
 
     async def require_formatted_storage(self) -> None:
-        """InvalidError, with instructions, unless bucket and metastore were formatted as the same cluster.
+        """InvalidError, with instructions, unless the bucket is the metastore's and has its newest files.
 
         Waits for the bucket as open_metastore does for Postgres.
         """
-        await until_available(
-            "bucket", lambda: require_formatted(self._store, self._metastore.cluster_id), self._settings, self._clock
-        )
+        await until_available("bucket", self._require_bucket, self._settings, self._clock)
+
+    async def _require_bucket(self) -> None:
+        await require_bucket(self._metastore, self._store, self._settings.bucket)
+        await require_files(self._metastore, self._store)
 
     async def start(self) -> None:
         """Start every role. Raises the error that prevented it."""
@@ -112,7 +121,8 @@ class ProcessShell:
         self._readiness.start()
         await until_available("bucket or metastore", self._life.start, self._settings, self._clock)
         await self._reporter.start()
-        self._watching = self._supervisor.keep("upkeep", self._upkeep.run)
+        loops = {"upkeep": self._upkeep.run, "idle memory": self._idle_heap.run}
+        self._watching = [self._supervisor.keep(name, loop) for name, loop in loops.items()]
         for role in self._roles:
             await role.start()
         await self._reporter.report()  # an agent has its node id now
@@ -121,9 +131,9 @@ class ProcessShell:
     async def stop(self) -> None:
         """Drain and stop every role. Safe in any state, also after a failed start."""
         await asyncio.gather(*map(self._stop, self._members))
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
         await self._reporter.stop()
         await self._life.stop()
         await self._readiness.stop()
@@ -179,5 +189,5 @@ class ProcessShell:
 
     async def _probe_bucket(self) -> None:
         with contextlib.suppress(NotFoundError):
-            await self._store.head(PROBE_KEY)
+            await self._store.get(PROBE_KEY)  # as readers do; a HEAD needs fewer rights
         await self._puts.probe()

@@ -17,15 +17,16 @@ from headrace.compactor.cleaning.passes import Pass
 from headrace.compactor.take_over import Swapper, record_lost
 from headrace.metastore.api.cleaning import CleanedPartition, CleaningApi
 from headrace.metastore.api.compaction import LivePartition, NewFile, Swap, SwapOutcome
+from headrace.metastore.api.damage import DamageApi, DamagedExtent
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import Clock
-from headrace.storage.errors import FencedError, NotFoundError, UnavailableError
+from headrace.storage.errors import FencedError, HeadraceError, NotFoundError, UnavailableError
 
 logger = logging.getLogger(__name__)
 
 
-class EndingApi(CleaningApi, SegmentApi, Protocol):
+class EndingApi(CleaningApi, DamageApi, SegmentApi, Protocol):
     """The part of the metastore that ends passes."""
 
 
@@ -66,12 +67,23 @@ class Ending:
         is_done = not cleaned.is_lost and await self._metastore.finish_cleaning(token, result)
         self._metrics.ended.labels("done" if is_done else "lost").inc()
 
-    async def give_up(self, token: JobToken, live: LivePartition, why: str) -> None:
-        """Leave the partition out for a while."""
+    def leave_for_later(self, live: LivePartition, error: HeadraceError) -> None:
+        """Mark nothing: the planner plans the partition again."""
+        logger.warning(
+            "partition not cleaned yet: topic_id=%s partition=%d error=%s", live.topic_id, live.partition_index, error
+        )
+        self._metrics.ended.labels("altered").inc()
+
+    async def give_up(
+        self, token: JobToken, live: LivePartition, why: str, damaged: DamagedExtent | None = None
+    ) -> None:
+        """Leave the partition out for a while; `damaged`: the extent that cannot be read."""
         logger.error(
             "partition not cleaned: topic_id=%s partition=%d error=%s", live.topic_id, live.partition_index, why
         )
         self._metrics.ended.labels("uncleanable").inc()
+        if damaged is not None:
+            await self._metastore.mark_damaged(token, [damaged])
         await self._metastore.mark_uncleanable(token, live.partition_key, why)
 
 

@@ -1,15 +1,17 @@
 """Runs a job of kind "clean": passes over some partitions, with new files that they share.
 
     read   the dirty part of a partition, once: the last offset of each key (key_map.py)
-    read   all of it from the log start on; extents that lose a record, or get a delete horizon, are written again
+    read   all of it from the log start on; extents that lose a record, or get a delete horizon, are written again; the
+           record or marker that ended the log when the pass began stays
     store  a file, as a merge does; swap its extents in
     finish when all swaps of a partition were done: its cleaned offset moves on
 
 Place: a handler of the job loop (runner.py); spark/cleaning.py does the same on Spark for partitions with too many
 keys, which this worker leaves to it if there is one.
 Invariant: a swap names the cleaned offset that its pass relied on. The cleaned offset moves on only if every extent
-below it is one that this pass wrote, or read and left. A pass that cannot read a batch ends there: its partition is
-marked, and not cleaned for a while. After a crash, swaps that were done stay; the next pass is made of what is live.
+below it is one that this pass wrote, or read and left. A pass that cannot read an extent ends there: its partition is
+marked, and not cleaned for a while. If each read of the extent was altered on its way, nothing is marked: the pass is
+planned again. After a crash, swaps that were done stay; the next pass is made of what is live.
 Memory: a key map, one file that is being written, and the reads of a partition.
 """
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,22 +31,25 @@ from headrace.compactor.cleaning.metrics import CleaningMetrics
 from headrace.compactor.cleaning.passes import Output, Pass, UncleanableError, uncleanable_for
 from headrace.compactor.cleaning.policy import CleaningJob, CleaningTask, decode_cleaning, encode_cleaning
 from headrace.compactor.cleaning.rewrite import CleaningPass, judge, note_keys
-from headrace.compactor.cleaning.transactions import EndedTransactions, is_marker, marker_horizon_ms
+from headrace.compactor.cleaning.transactions import EndedTransactions
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import GrowingFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan, partition_plan
 from headrace.compactor.policy import LAST_LEVEL
-from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources, StoredBatch
+from headrace.compactor.sources import UNREADABLE, UNREADABLE_AT_LAST, Sources
 from headrace.compactor.take_over import Uploads
 from headrace.metastore.api.cleaning import CleanablePartition, CleaningApi
 from headrace.metastore.api.compaction import NewFile, Swap
+from headrace.metastore.api.damage import DamageApi
 from headrace.metastore.api.jobs import Job, JobApi, JobToken, NewJob
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import DataExtent, Extent, is_in_file
 from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import Clock
-from headrace.storage.errors import HeadraceError, InvalidError, NotFoundError, UnavailableError
+from headrace.storage.errors import BadTransferError, HeadraceError, InvalidError, NotFoundError, UnavailableError
 from headrace.storage.file_id import level_of
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.rereading import VerifiedReads
+from headrace.storage.segment.verified import SoundBatch
 
 KIND = "clean"
 LARGE_KIND = "clean-large"
@@ -54,7 +60,7 @@ TOO_MANY_KEYS = "the keys of one extent exceed log.cleaner.dedupe.buffer.size"
 """Such a partition needs more memory, or Spark (L9)."""
 
 
-class CleanerApi(CleaningApi, SegmentApi, JobApi, Protocol):
+class CleanerApi(CleaningApi, DamageApi, SegmentApi, JobApi, Protocol):
     """The part of the metastore that passes need."""
 
 
@@ -88,7 +94,9 @@ class Cleaner:
         self._clock, self._rng, self._metrics = clock, rng, metrics
 
     async def handle(self, job: Job, lease: Lease) -> None:
-        """Clean the job's partitions. FencedError if the lease is lost; else as the store."""
+        """Clean the job's partitions. FencedError if the lease is lost; BadTransferError if each of them had an
+        extent that was altered on its way; else as the store.
+        """
         began = self._clock.monotonic()
         payload = decode_cleaning(job.payload)
         tasks = {wanted.partition_key: wanted for wanted in payload.tasks}
@@ -104,14 +112,18 @@ class Cleaner:
         output = Output(take_over, self._metrics.judged, self.limits)
         unreadable = UNREADABLE if job.attempts <= PATIENT_ATTEMPTS else UNREADABLE_AT_LAST
         leaves_to_spark = self.has_spark and not payload.is_large
-        longest = 0.0
+        reads = VerifiedReads(self._store, self._clock, self._rng, self._metrics.altered.inc)
+        longest, altered = 0.0, list[BadTransferError]()
         found.sort(key=lambda partition: (partition.live.topic_id.int, partition.live.partition_index))
         for number, partition in enumerate(found, start=1):
             started, wanted = self._clock.monotonic(), tasks[partition.live.partition_key]
             try:
-                await self._clean(partition, wanted, output, now_ms, unreadable, leaves_to_spark)
+                await self._clean(partition, wanted, reads, output, now_ms, unreadable, leaves_to_spark)
             except UncleanableError as error:
-                await self._ending.give_up(lease.token, partition.live, str(error))
+                await self._ending.give_up(lease.token, partition.live, str(error), error.damaged)
+            except BadTransferError as error:
+                self._ending.leave_for_later(partition.live, error)
+                altered.append(error)
             except _ForSparkError:
                 await self._leave_to_spark(wanted, lease.token)
             longest = max(longest, self._clock.monotonic() - started)
@@ -120,6 +132,8 @@ class Cleaner:
         for cleaned in output.passes.values():
             await self._ending.finish(lease.token, cleaned)
         self._metrics.clean_seconds.set(longest)
+        if altered and len(altered) == len(found):  # else the planner makes another job for these partitions
+            raise altered[-1]
 
     async def _leave_to_spark(self, wanted: CleaningTask, token: JobToken) -> None:
         self._metrics.ended.labels("spark").inc()
@@ -129,6 +143,7 @@ class Cleaner:
         self,
         partition: CleanablePartition,
         wanted: CleaningTask,
+        reads: VerifiedReads,
         output: Output,
         now_ms: Callable[[], int],
         unreadable: tuple[type[HeadraceError], ...],
@@ -137,20 +152,21 @@ class Cleaner:
         """One pass: what has to be written is added to `output`. Nothing is noted there if it cannot be complete."""
         plan = partition_plan(partition.live)
         end = end_of_pass(plan, wanted)
-        keys, end = await self._keys(partition, plan, end, unreadable, leaves_to_spark)
-        began_ms = now_ms()
+        keys, end = await self._keys(partition, plan, end, reads, unreadable, leaves_to_spark)
+        began_ms, kept_offset = now_ms(), partition.high_watermark - 1
         rule = CleaningPass(
-            keys, partition.cleaned_offset, began_ms, began_ms + wanted.delete_retention_ms, ended_in(partition)
+            *(keys, partition.cleaned_offset, kept_offset),
+            *(began_ms, began_ms + wanted.delete_retention_ms, ended_in(partition)),
         )
         extents = [extent for extent in plan.extents if extent.last_offset < end]
-        sources = sources_of(self._store, extents, self.limits)
+        sources = sources_of(reads, extents, self.limits)
         output.begin(Pass(plan, partition.cleaned_offset, end))
         try:
             for extent in extents:
-                if is_marker(extent):
-                    await output.add_marker(extent, horizon_of(extent, rule))
+                if not is_in_file(extent):
+                    await output.add_marker(extent, rule)
                     continue
-                with uncleanable_for(unreadable):
+                with uncleanable_for(unreadable, extent):
                     batches = await self._read(sources, extent)
                 with uncleanable_for(UNREADABLE):
                     judged = await asyncio.to_thread(judge, batches, rule)
@@ -167,6 +183,7 @@ class Cleaner:
         partition: CleanablePartition,
         plan: PartitionPlan,
         end: int,
+        reads: VerifiedReads,
         unreadable: tuple[type[HeadraceError], ...],
         leaves_to_spark: bool,
     ) -> tuple[KeyMap, int]:
@@ -174,17 +191,17 @@ class Cleaner:
         keys, ended = KeyMap(self.buffer_bytes, self._rng.randbytes(16)), ended_in(partition)
         dirty = [
             extent
-            for extent in plan.extents
-            if partition.cleaned_offset <= extent.last_offset < end and not is_marker(extent)
+            for extent in filter(is_in_file, plan.extents)
+            if partition.cleaned_offset <= extent.last_offset < end
         ]
-        sources = sources_of(self._store, dirty, self.limits)
+        sources = sources_of(reads, dirty, self.limits)
         try:
             for number, extent in enumerate(dirty):
                 if await asyncio.to_thread(lambda: keys.is_full):
                     if leaves_to_spark:
                         raise _ForSparkError
                     return keys, extent.base_offset
-                with uncleanable_for(unreadable):
+                with uncleanable_for(unreadable, extent):
                     batches = await self._read(sources, extent)
                 with uncleanable_for(UNREADABLE):
                     await asyncio.to_thread(note_keys, keys, batches, ended)
@@ -196,7 +213,7 @@ class Cleaner:
         finally:
             await sources.close()
 
-    async def _read(self, sources: Sources, extent: Extent) -> list[StoredBatch]:
+    async def _read(self, sources: Sources, extent: DataExtent) -> list[SoundBatch]:
         self._metrics.read_bytes.inc(extent.length)
         return await sources.batches(extent)
 
@@ -218,7 +235,7 @@ def end_of_pass(plan: PartitionPlan, wanted: CleaningTask) -> int:
     """Return where a pass ends at the latest: before the first extent of level 0, which the planner lets be merged
     first.
     """
-    flushed = next((extent for extent in plan.extents if not level_of(extent.file_id) and not is_marker(extent)), None)
+    flushed = next((extent for extent in filter(is_in_file, plan.extents) if not level_of(extent.file_id)), None)
     return wanted.end if flushed is None else min(wanted.end, flushed.base_offset)
 
 
@@ -227,25 +244,14 @@ def ended_in(partition: CleanablePartition) -> EndedTransactions:
     return EndedTransactions(partition.aborted, partition.log_start_offset)
 
 
-def horizon_of(marker: Extent, rule: CleaningPass) -> int | None:
-    """marker_horizon_ms in this pass."""
-    return marker_horizon_ms(
-        marker,
-        cleaned_offset=rule.cleaned_offset,
-        now_ms=rule.now_ms,
-        delete_retention_ms=rule.horizon_ms - rule.now_ms,
-    )
-
-
-def sources_of(store: ObjectStore, extents: Sequence[Extent], limits: MergeLimits) -> Sources:
+def sources_of(reads: VerifiedReads, extents: Sequence[Extent], limits: MergeLimits) -> Sources:
     """Reads of these extents."""
-    by_file = defaultdict(list)
-    for extent in extents:
-        if not is_marker(extent):
-            by_file[extent.file_id].append(extent)
+    by_file: dict[uuid.UUID, list[DataExtent]] = defaultdict(list)
+    for extent in filter(is_in_file, extents):
+        by_file[extent.file_id].append(extent)
     for mine in by_file.values():
         mine.sort(key=lambda extent: extent.position)
-    return Sources(store, by_file, limits.read_bytes)
+    return Sources(reads, by_file, limits.read_bytes)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class CleaningMetrics:
         self.planned = Counter("headrace_log_cleaner_planned_partitions", "Passes planned", registry=registry)
         self.ended = Counter(
             "headrace_log_cleaner_passes",
-            "Passes over a partition: done, or lost to another writer, or uncleanable, or left to Spark",
+            "Passes over a partition: done, lost to another writer, uncleanable, left to Spark, or with altered reads",
             ["outcome"],
             registry=registry,
         )
@@ -48,6 +48,11 @@ class CleaningMetrics:
         self.read_bytes = Counter("headrace_log_cleaner_read_bytes", "Bytes of extents read", registry=registry)
         self.written_bytes = Counter(
             "headrace_log_cleaner_written_bytes", "Bytes of extents written", registry=registry
+        )
+        self.altered = Counter(
+            "headrace_log_cleaner_altered_reads",
+            "Reads of passes that failed their check, and were repeated",
+            registry=registry,
         )
         self._removed = Counter(
             "headrace_log_cleaner_removed_records",

@@ -2,8 +2,8 @@
 
 Place: under job.py and spark/cleaning_tasks.py, which read and judge; what happens to a complete file is theirs too.
 Invariant: an extent of the pass is either written again or left, never both; `Pass.left` names what is live below its
-end if all swaps are done. A pass that cannot read a batch ends there: its complete extents count, the open one does
-not.
+end if all swaps are done. The marker that ends the log is left (docs/decisions/0093). A pass that cannot read a batch
+ends there: its complete extents count, the open one does not.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from headrace.compactor.cleaning.rewrite import CleanRecords, JudgedBatch
-from headrace.compactor.cleaning.transactions import marker_batch
+from headrace.compactor.cleaning.rewrite import CleaningPass, CleanRecords, JudgedBatch
+from headrace.compactor.cleaning.transactions import marker_batch, marker_horizon_ms
 from headrace.compactor.merge import GrowingExtent, GrowingFile, MergeCounts, MergeLimits
 from headrace.compactor.plan import PartitionPlan
-from headrace.compactor.sources import StoredBatch
+from headrace.compactor.sources import damaged_extent
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput, SwapOutcome
-from headrace.metastore.api.read import Extent
-from headrace.storage.errors import HeadraceError, InvalidError
+from headrace.metastore.api.damage import DamagedExtent
+from headrace.metastore.api.read import DataExtent, Extent
+from headrace.storage.errors import BadTransferError, HeadraceError, InvalidError
 from headrace.storage.records.compression import Codec
+from headrace.storage.segment.verified import SoundBatch
 
 JOINED_BYTES = 256 * 1024
 """An extent that loses nothing, but is at most this large, is written again if the one before it is."""
@@ -57,14 +59,25 @@ class Pass:
 class UncleanableError(Exception):
     """The partition cannot be cleaned now; its text is the reason."""
 
+    def __init__(self, why: str, damaged: DamagedExtent | None = None) -> None:
+        """`damaged`: the extent that cannot be read, if that is the reason."""
+        super().__init__(why)
+        self.damaged = damaged
+
 
 @contextmanager
-def uncleanable_for(kinds: tuple[type[HeadraceError], ...]) -> Iterator[None]:
-    """These errors are about the partition, not about the job."""
+def uncleanable_for(kinds: tuple[type[HeadraceError], ...], reading: DataExtent | None = None) -> Iterator[None]:
+    """These errors are about the partition, not about the job. `reading`: the extent that is read, if one is.
+
+    A BadTransferError passes: nothing is known of the partition then.
+    """
     try:
         yield
+    except BadTransferError:
+        raise
     except kinds as error:
-        raise UncleanableError(str(error)) from error
+        damaged = None if reading is None else damaged_extent(reading, error)
+        raise UncleanableError(str(error), damaged) from error
 
 
 class Output:
@@ -90,8 +103,17 @@ class Output:
         self.relied[plan.partition_key] = cleaned.cleaned_offset
         self.passes[plan.partition_key] = cleaned
 
-    async def add_marker(self, extent: Extent, horizon_ms: int | None) -> None:
-        """The end of a transaction: it stays until `horizon_ms` at least; None: a new extent covers its offset."""
+    async def add_marker(self, extent: Extent, rule: CleaningPass) -> None:
+        """Leave the end of a transaction, or write an extent without it that covers its offset."""
+        if extent.base_offset == rule.kept_offset:
+            await self._leave(extent)
+            return
+        horizon_ms = marker_horizon_ms(
+            extent,
+            cleaned_offset=rule.cleaned_offset,
+            now_ms=rule.now_ms,
+            delete_retention_ms=rule.horizon_ms - rule.now_ms,
+        )
         if horizon_ms is None:
             batch = marker_batch(extent)
             await self.add(extent, [batch], [JudgedBatch(batch, [], 0, None, 0, 0, 0, aborted=1)])
@@ -99,12 +121,12 @@ class Output:
             self._pass.note_horizon(horizon_ms)
             await self._leave(extent)
 
-    async def add(self, extent: Extent, batches: list[StoredBatch], judged: Sequence[JudgedBatch]) -> None:
+    async def add(self, extent: Extent, batches: list[SoundBatch], judged: Sequence[JudgedBatch]) -> None:
         """Write the extent again, or leave it."""
         for one in judged:
             self._judged(one)
-            self._pass.note_horizon(one.horizon_ms)
-        joins = self._run.takes(extent, batches)
+            self._pass.note_horizon(one.horizon_ms if one.is_due else None)
+        joins = self._run.takes(extent)
         is_changed = any(one.is_changed for one in judged)
         if not is_changed and not (joins and self._run.is_open and extent.length <= JOINED_BYTES):
             await self._leave(extent)
@@ -117,7 +139,7 @@ class Output:
 
     async def _leave(self, extent: Extent) -> None:
         await self.close_run()
-        self._pass.left.append(SwapInput(extent.last_offset, extent.file_id))
+        self._pass.left.append(SwapInput(extent.last_offset, extent.source))
 
     def abandon(self) -> None:
         """The pass ends here. Its complete extents are swapped in, the one that is open is not; no offset moves on."""

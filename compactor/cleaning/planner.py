@@ -46,6 +46,7 @@ from headrace.compactor.lease import Lease
 from headrace.compactor.plan import CompactionJob, decode_job, encode
 from headrace.metastore.api.cleaning import CleaningApi, CleaningQuery, CleaningState
 from headrace.metastore.api.compaction import CompactionApi
+from headrace.metastore.api.damage import DamageApi
 from headrace.metastore.api.jobs import Job, JobApi, NewJob
 from headrace.metastore.api.metadata_log import MetadataLogApi
 from headrace.metastore.log.effective_configs import decided_topic_value
@@ -68,7 +69,7 @@ SPARK_ATTEMPTS = 3
 """A job that Spark claimed this often without finishing it is moved to the workers."""
 
 
-class CleaningPlannerApi(CleaningApi, CompactionApi, JobApi, MetadataLogApi, Protocol):
+class CleaningPlannerApi(CleaningApi, CompactionApi, DamageApi, JobApi, MetadataLogApi, Protocol):
     """The part of the metastore that the planner needs."""
 
 
@@ -169,7 +170,8 @@ class CleaningPlanner:
         """Enqueue up to `room` jobs, after the merges of files that hold what a pass would read, which are
         added to `merged`; how many.
         """
-        tasks = self._allowed(wanted, states, await self._merge_flushed(wanted, merged, lease), now_ms)
+        readable = await self._without_damage(wanted, lease)
+        tasks = self._allowed(readable, states, await self._merge_flushed(readable, merged, lease), now_ms)
         ends = [(key, task.end) for key, task in tasks.items()]
         in_merges = await self._metastore.parts_in_files(ends, sorted(merged)) if merged and ends else set()
         left = sorted(tasks, key=lambda key: -dirty_share(states[key]))
@@ -190,7 +192,7 @@ class CleaningPlanner:
         self,
         tasks: Mapping[int, CleaningTask],
         states: Mapping[int, CleaningState],
-        held: Mapping[int, int | None],
+        held: Mapping[int, int],
         now_ms: int,
     ) -> dict[int, CleaningTask]:
         """The tasks that no file of level 0 holds back; after RESERVED_MS also what is before the first such file."""
@@ -200,7 +202,7 @@ class CleaningPlanner:
         for key, first in held.items():
             self._held.setdefault(key, now_ms)
             is_late = now_ms - self._held[key] >= RESERVED_MS
-            if is_late and first is not None and first > states[key].cleaned_offset:
+            if is_late and first > states[key].cleaned_offset:
                 allowed[key] = msgspec.structs.replace(tasks[key], end=first)
         return allowed
 
@@ -222,22 +224,32 @@ class CleaningPlanner:
             logger.warning("cleaning jobs moved from spark to the workers: jobs=%d", handed)
             self._metrics.handed_over.inc(handed)
 
+    async def _without_damage(self, tasks: Mapping[int, CleaningTask], lease: Lease) -> dict[int, CleaningTask]:
+        """Return the tasks that need not read a damaged extent; mark the other partitions.
+
+        What is damaged was read within the last day; after that, a pass reads it again.
+        """
+        found = await self._metastore.damaged_parts([(key, wanted.end) for key, wanted in tasks.items()])
+        damaged = {one.partition_key: one for one in reversed(found)}
+        for key, one in damaged.items():
+            why = f"an extent is damaged: file={one.file_id} offsets={one.base_offset}-{one.last_offset}: {one.why}"
+            logger.error("partition cannot be cleaned: partition_key=%d error=%s", key, why)
+            await self._metastore.mark_uncleanable(lease.token, key, why)
+        return {key: wanted for key, wanted in tasks.items() if key not in damaged}
+
     async def _merge_flushed(
         self, tasks: Mapping[int, CleaningTask], merged: set[uuid.UUID], lease: Lease
-    ) -> dict[int, int | None]:
+    ) -> dict[int, int]:
         """Let files of level 0 be merged first, and return the partitions that they hold back: the first offset in such
-        a file, None if it cannot be read.
+        a file.
 
         A rebuild of the index recognises a flushed batch by its copy in a merged file (rebuild_place.py); of one that
-        was cleaned there may be nothing left to recognise. A file that a merge could not read is left alone for a day,
-        as the planner of merges does; its partitions cannot be cleaned meanwhile.
+        was cleaned there may be nothing left to recognise.
         """
+        if not tasks:
+            return {}
         found = await self._metastore.flushed_files([(key, wanted.end) for key, wanted in tasks.items()])
-        unreadable = {file.partition_key: file.file_id for file in found if file.is_unreadable}
-        for key, file_id in unreadable.items():
-            logger.error("partition cannot be cleaned: a file cannot be read: partition_key=%d file=%s", key, file_id)
-            await self._metastore.mark_uncleanable(lease.token, key, f"a file cannot be read: file={file_id}")
-        files = sorted({file.file_id for file in found if not file.is_unreadable} - merged)
+        files = sorted({file.file_id for file in found} - merged)
         merges = [
             CompactionJob(tuple(files[at : at + FILES_PER_MERGE]), 1) for at in range(0, len(files), FILES_PER_MERGE)
         ]
@@ -245,10 +257,10 @@ class CleaningPlanner:
             new = [NewJob(COMPACT, f"1:{merge.file_ids[0]}", encode(merge), priority=1) for merge in merges]
             await self._metastore.enqueue_jobs(new, by=lease.token)
             merged.update(files)
-        firsts: dict[int, int | None] = {}
+        firsts: dict[int, int] = {}
         for file in sorted(found, key=lambda file: -file.first_offset):
             firsts[file.partition_key] = file.first_offset
-        return firsts | dict.fromkeys(unreadable)
+        return firsts
 
     def _show(self, rules: Mapping[int, CleaningRule], now_ms: int, states: Mapping[int, CleaningState]) -> None:
         known = [(rules[key], state) for key, state in states.items()]

@@ -3,7 +3,8 @@ Pure.
 
 Place: under job.py, which reads the batches and writes what comes out; compactor/rewrite.py is the same for merges.
 Invariant: the last committed record of a key stays, except an expired delete marker; an aborted record counts for
-nothing and goes (transactions.py). Offsets, order, timestamps and their type do
+nothing and goes (transactions.py). The record that ends the log stays, of any kind (docs/decisions/0093): a reader's
+position reaches the high watermark only by a record or marker before it. Offsets, order, timestamps and their type do
 not change. Cleaned batches cover exactly the offsets of their inputs: an offset without a record belongs to the batch
 around it, or to a batch without records, so a reader at any offset continues.
 A delete marker goes only if its horizon has passed and it is below the offset through which all extents were cleaned
@@ -24,12 +25,12 @@ from numpy.typing import NDArray
 from headrace.compactor.cleaning.key_map import KeyMap
 from headrace.compactor.cleaning.transactions import NONE_ENDED, EndedTransactions
 from headrace.compactor.rewrite import SPAN_MAX, Kept, WrittenBatch
-from headrace.compactor.sources import StoredBatch
 from headrace.storage.errors import CorruptError, InvalidError
 from headrace.storage.records.check_records import largest
 from headrace.storage.records.codec import Record, empty_batch, encode_batch, open_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import HEADER_BYTES, read_header
+from headrace.storage.segment.verified import SoundBatch
 
 
 class LaterRecords(Protocol):
@@ -45,6 +46,8 @@ class CleaningPass(NamedTuple):
     later: LaterRecords
     cleaned_offset: int
     """The offset below which all extents had been cleaned before the pass began."""
+    kept_offset: int
+    """The offset of the record or marker that ended the log when the pass began."""
     now_ms: int
     horizon_ms: int
     """The horizon in ms of the delete markers that the pass meets first."""
@@ -54,7 +57,7 @@ class CleaningPass(NamedTuple):
 class JudgedBatch(NamedTuple):
     """A batch, and what stays of it."""
 
-    batch: StoredBatch
+    batch: SoundBatch
     records: list[Record]
     """Those that stay."""
     size_bytes: int
@@ -65,6 +68,8 @@ class JudgedBatch(NamedTuple):
     keyless: int
     expired: int
     aborted: int = 0
+    is_due: bool = True
+    """Whether a later pass removes something because of the horizon: the record that ends the log waits for others."""
 
     @property
     def removed(self) -> int:
@@ -81,39 +86,37 @@ class JudgedBatch(NamedTuple):
         )
 
 
-def open_sound(batch: StoredBatch) -> tuple[list[Record], int]:
+def open_sound(batch: SoundBatch) -> tuple[list[Record], int]:
     """(records, their unpacked size). CorruptError, or InvalidError if it is too large, if not all of it can be read:
     then nothing of its partition may be removed.
     """
-    if not batch.is_sound:
-        raise CorruptError(f"batch checksum mismatch: offset={batch.offset}")
     if batch.header.is_control:
         raise CorruptError(f"control batch: offset={batch.offset}")
     opened = open_batch(batch.data, max_opened_bytes=largest(batch.header.size).unpacked_bytes)
     return list(opened), opened.body_bytes
 
 
-def keyed_records(batch: StoredBatch, ended: EndedTransactions) -> list[tuple[bytes, int]]:
+def keyed_records(batch: SoundBatch, ended: EndedTransactions) -> list[tuple[bytes, int]]:
     """(key, offset) of the records that count: they were committed, and have a key. Errors as `open_sound`."""
     records, _ = open_sound(batch)
     return [] if ended.hide(batch) else [(r.key, r.offset) for r in records if r.key is not None]
 
 
-def note_keys(keys: KeyMap, batches: Sequence[StoredBatch], ended: EndedTransactions = NONE_ENDED) -> None:
+def note_keys(keys: KeyMap, batches: Sequence[SoundBatch], ended: EndedTransactions = NONE_ENDED) -> None:
     """Add the keys of an extent of the dirty part. Errors as `open_sound`."""
     for batch in batches:
         keyed = keyed_records(batch, ended)
         keys.add(keys.digests(key for key, _ in keyed), numpy.array([offset for _, offset in keyed], numpy.int64))
 
 
-def judge(batches: Sequence[StoredBatch], rule: CleaningPass) -> list[JudgedBatch]:
+def judge(batches: Sequence[SoundBatch], rule: CleaningPass) -> list[JudgedBatch]:
     """Return what stays of an extent's batches. Errors as `open_sound`."""
     return [_judge(batch, rule) for batch in batches]
 
 
-def _judge(batch: StoredBatch, rule: CleaningPass) -> JudgedBatch:
+def _judge(batch: SoundBatch, rule: CleaningPass) -> JudgedBatch:
     records, size_bytes = open_sound(batch)
-    if rule.ended.hide(batch):
+    if rule.ended.hide(batch):  # its marker follows it, so it does not end the log
         return JudgedBatch(batch, [], size_bytes, None, 0, 0, 0, len(records))
     keyed = [(record.key, record.offset) for record in records if record.key is not None]
     later = iter(rule.later.are_superseded((key for key, _ in keyed), [offset for _, offset in keyed]).tolist())
@@ -122,21 +125,27 @@ def _judge(batch: StoredBatch, rule: CleaningPass) -> JudgedBatch:
     stays: list[Record] = []
     superseded = keyless = expired = 0
     horizon: int | None = None
+    is_due = False
     for record in records:
+        is_last = record.offset == rule.kept_offset
         if record.key is None:
-            keyless += 1
+            if is_last:
+                stays.append(record)
+            else:
+                keyless += 1
         elif next(later):
             superseded += 1
         elif record.value is None:
             is_below = record.offset < rule.cleaned_offset
-            if is_below and is_expired:
+            if is_below and is_expired and not is_last:
                 expired += 1
                 continue
             horizon = old_horizon if is_below and old_horizon is not None else rule.horizon_ms
+            is_due = is_due or not is_last
             stays.append(record)
         else:
             stays.append(record)
-    return JudgedBatch(batch, stays, size_bytes, horizon, superseded, keyless, expired)
+    return JudgedBatch(batch, stays, size_bytes, horizon, superseded, keyless, expired, is_due=is_due)
 
 
 class CleanRecords:
@@ -154,7 +163,7 @@ class CleanRecords:
         self._waiting: list[JudgedBatch] = []
         self._unpacked_bytes = 0
 
-    def add(self, batch: StoredBatch) -> Iterator[WrittenBatch]:
+    def add(self, batch: SoundBatch) -> Iterator[WrittenBatch]:
         judged = self.judged.pop(batch.offset)
         if self._waiting and self._is_apart(judged):
             yield from self.flush()

@@ -5,7 +5,7 @@ Invariant: a pass ends below the last stable offset, so each transaction with a 
 range says so, else by a commit. No reader sees a batch below the log start, and its range may be gone: it counts
 as aborted. A committed batch that is written again belongs to no transaction, so nothing depends on its marker; a
 marker goes only below the offset through which all extents were cleaned before the pass began, together with its range:
-no batch of its transaction is left then.
+no batch of its transaction is left then. The marker that ends the log stays (passes.py).
 Source: KIP-98; KIP-534 (markers are kept for delete.retention.ms).
 """
 
@@ -15,10 +15,9 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 
-from headrace.compactor.sources import StoredBatch
 from headrace.metastore.api.read import AbortedRange, Extent
-from headrace.metastore.transactions.markers import marker_of, render_marker
-from headrace.storage.records.header import read_header
+from headrace.metastore.transactions.markers import render_marker
+from headrace.storage.segment.verified import SoundBatch
 
 
 class EndedTransactions:
@@ -30,12 +29,12 @@ class EndedTransactions:
             self._ranges[one.producer_id].append((one.first_offset, one.last_offset))
         self._log_start_offset = log_start_offset
 
-    def hide(self, batch: StoredBatch) -> bool:
+    def hide(self, batch: SoundBatch) -> bool:
         """Return whether no record of the batch was committed."""
         header = batch.header
         if not header.is_transactional:
             return False
-        if batch.offset + header.last_offset_delta < self._log_start_offset:
+        if batch.last_offset < self._log_start_offset:
             return True
         ranges = self._ranges.get(header.producer_id, [])
         before = bisect_right(ranges, (batch.offset, 1 << 62))
@@ -45,15 +44,9 @@ class EndedTransactions:
 NONE_ENDED = EndedTransactions()
 
 
-def is_marker(extent: Extent) -> bool:
-    """Return whether the extent is the end of a transaction, which is in no file."""
-    return marker_of(extent.file_id) is not None
-
-
-def marker_batch(extent: Extent) -> StoredBatch:
+def marker_batch(extent: Extent) -> SoundBatch:
     """A marker as it would be stored."""
-    data = memoryview(bytearray(render_marker(extent)))
-    return StoredBatch(extent.base_offset, read_header(data), data, True)
+    return SoundBatch(memoryview(bytearray(render_marker(extent))), extent.base_offset, extent.leader_epoch)
 
 
 def marker_horizon_ms(extent: Extent, *, cleaned_offset: int, now_ms: int, delete_retention_ms: int) -> int | None:

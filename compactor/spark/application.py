@@ -44,11 +44,11 @@ from headrace.config.load import load
 from headrace.config.settings import Settings
 from headrace.metastore.api.jobs import Job, JobApi
 from headrace.metastore.life.following import follow_life
+from headrace.metastore.life.own_bucket import require_bucket
 from headrace.metastore.log.effective_configs import EffectiveConfigs
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.metastore.setting_reporter import SPARK, SettingReporter
 from headrace.storage.clock import Clock, SystemClock
-from headrace.storage.cluster_properties import require_formatted
 from headrace.storage.objects.open import StoreOptions, open_store
 
 KINDS = (LARGE_KIND, CLEAN_LARGE)
@@ -122,7 +122,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 async def work(settings: Settings, *, part_bytes: int, lease_ms: int, spark_log_level: str) -> SparkRunSummary:
-    """Run every job that is due, one after another. InvalidError if the bucket is not of the metastore's cluster;
+    """Run every job that is due, one after another. InvalidError if the bucket is not the metastore's;
     UnavailableError if the bucket names another server as the metastore.
     """
     summary = SparkRunSummary()
@@ -131,7 +131,7 @@ async def work(settings: Settings, *, part_bytes: int, lease_ms: int, spark_log_
     try:
         store = open_store(settings.bucket, StoreOptions.of(settings), clock=clock, rng=rng)
         try:
-            await require_formatted(store, metastore.cluster_id)
+            await require_bucket(metastore, store, settings.bucket)
             async with follow_life(metastore, store, clock, rng):
                 await _run_due(metastore, settings, summary, clock, rng, part_bytes, lease_ms, spark_log_level)
             return summary
@@ -157,6 +157,8 @@ async def _run_due(
         return
     cluster = await metastore.cluster_configs()
     wanted = pace(EffectiveConfigs(settings), cluster)
+    known = await metastore.known_bucket()
+    bucket_id = "" if known is None else str(known.bucket_id)
     await reporter.start()
     spark = open_session("headrace-compaction", spark_log_level)
     try:
@@ -167,6 +169,7 @@ async def _run_due(
             limits=limits,
             bytes_per_s=wanted.bytes_per_s,
             requests_per_s=REQUESTS_PER_S,
+            bucket_id=bucket_id,
         )
         cleaner = SparkCleaner(
             spark,
@@ -179,6 +182,7 @@ async def _run_due(
             clock=clock,
             rng=rng,
             metrics=CleaningMetrics(CollectorRegistry()),
+            bucket_id=bucket_id,
         )
         handlers = {
             LARGE_KIND: summary.counting(compactor.handle, clock),

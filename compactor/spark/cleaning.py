@@ -73,8 +73,12 @@ class SparkCleaner:
         metrics: CleaningMetrics,
         scan: type[ScanTask] = ScanTask,
         rewrite: type[RewriteTask] = RewriteTask,
+        bucket_id: str = "",
     ) -> None:
-        """`part_bytes`: approximate bytes that one task reads. The rates are those of all tasks together."""
+        """`part_bytes`: approximate bytes that one task reads. The rates are those of all tasks together. `bucket_id`:
+        as throttled_store.
+        """
+        self._bucket_id = bucket_id
         self._spark, self._metastore = spark, metastore
         self._ending = Ending(metastore, commit_shards, clock, rng, metrics)
         self._part_bytes, self._limits = part_bytes, limits
@@ -104,6 +108,7 @@ class SparkCleaner:
             tuple(msgspec.structs.replace(plan, extents=part) for part in split_extents(extents, self._part_bytes)),
             partition.cleaned_offset,
             end,
+            partition.high_watermark - 1,
             now_ms,
             self._clock.wall_ms(),
             wanted.delete_retention_ms,
@@ -115,6 +120,7 @@ class SparkCleaner:
             (),
             partition.aborted,
             partition.log_start_offset,
+            self._bucket_id,
         )
 
     async def _reserved(self, plan: PassPlan, job: Job, lease: Lease) -> PassPlan:
@@ -166,11 +172,11 @@ class SparkCleaner:
                 with not_of_the_partition():
                     await self._start(lease, file, runs)
                 await self._ending.swap_in(lease.token, file, runs, {key: plan.cleaned_offset}, {key: cleaned})
-        why = next((report.why for report in reports if report.why), None)
-        if why is None:
+        refused = next((report for report in reports if report.why), None)
+        if refused is None:
             await self._ending.finish(lease.token, cleaned)
         else:
-            await self._ending.give_up(lease.token, partition.live, why)
+            await self._ending.give_up(lease.token, partition.live, refused.why or "", refused.damaged)
 
     async def _start(self, lease: Lease, file: NewFile, runs: list[list[Swap]]) -> None:
         await start(self._metastore, lease.token, file.file_id, file.level, runs, self._rng, is_reserved=True)

@@ -9,8 +9,9 @@ Place: in Spark's Python workers; cleaning.py makes the two shuffles and takes t
 Invariant: the same decisions as in the local worker, by the same code (cleaning/rewrite.py); only "a later record has
 this key" comes from Spark instead of a key map. Files are live only after the driver's swap, so a task that is
 repeated, or a driver that ended, leaves objects under reserved ids for the cleanup. If an extent cannot be read, no
-part is written again. Memory of a task: an extent, the offsets that its part loses, one output file. Digests are
-keyed with a secret of the pass, as in key_map.py; clients cannot make two keys with one digest.
+part is written again; if each read of it was altered on its way, the task fails, and Spark repeats it. Memory of a
+task: an extent, the offsets that its part loses, one output file. Digests are keyed with a secret of the pass, as in
+key_map.py; clients cannot make two keys with one digest.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ import numpy
 import pyarrow
 from numpy.typing import NDArray
 
-from headrace.compactor.cleaning.job import horizon_of, not_of_the_partition, sources_of
+from headrace.compactor.cleaning.job import not_of_the_partition, sources_of
 from headrace.compactor.cleaning.key_map import DIGEST_BYTES, Offsets, joined_digests
 from headrace.compactor.cleaning.passes import Output, Pass, UncleanableError, uncleanable_for
 from headrace.compactor.cleaning.rewrite import CleaningPass, JudgedBatch, judge, keyed_records
-from headrace.compactor.cleaning.transactions import EndedTransactions, is_marker
+from headrace.compactor.cleaning.transactions import EndedTransactions
 from headrace.compactor.merge import GrowingFile, MergedFile, MergeLimits
 from headrace.compactor.plan import PartitionPlan
 from headrace.compactor.policy import LAST_LEVEL
@@ -41,12 +42,14 @@ from headrace.compactor.spark.reserved import PartIds, store_reserved
 from headrace.compactor.spark.store import throttled_store
 from headrace.compactor.take_over import store_merged
 from headrace.metastore.api.compaction import NewFile, Swap, SwapInput
-from headrace.metastore.api.read import AbortedRange, Extent
+from headrace.metastore.api.damage import DamagedExtent
+from headrace.metastore.api.read import AbortedRange, DataExtent, is_in_file
 from headrace.storage.clock import Clock, SystemClock
 from headrace.storage.collector_tuning import tune_collector
 from headrace.storage.errors import HeadraceError, UnavailableError
 from headrace.storage.file_id import new_file_id
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.rereading import VerifiedReads
 
 SCAN_SCHEMA = "part int, digest binary, offset bigint, is_dirty boolean, why string"
 REPORT_SCHEMA = "report binary"
@@ -63,6 +66,7 @@ class PassPlan(msgspec.Struct, frozen=True):
     """Consecutive extents each."""
     cleaned_offset: int
     end: int
+    kept_offset: int
     began_ms: int
     driver_ms: int
     delete_retention_ms: int
@@ -75,6 +79,8 @@ class PassPlan(msgspec.Struct, frozen=True):
     """The ids of files by part."""
     aborted: tuple[AbortedRange, ...] = ()
     log_start_offset: int = 0
+    bucket_id: str = ""
+    """Of the driver's bucket."""
 
     @property
     def ended(self) -> EndedTransactions:
@@ -92,6 +98,13 @@ class PassPlan(msgspec.Struct, frozen=True):
         return MergeLimits(file_bytes=self.file_bytes, max_message_bytes=self.max_message_bytes)
 
 
+class Uncleanable(msgspec.Struct, frozen=True):
+    """Why nothing of the partition is written, and the extent that is the reason, in a row of ScanTask as JSON."""
+
+    why: str
+    damaged: DamagedExtent | None
+
+
 class PartReport(msgspec.Struct):
     """What became of a part. `files`: (file, its swaps), stored and not swapped in."""
 
@@ -101,6 +114,8 @@ class PartReport(msgspec.Struct):
     horizon_ms: int | None = None
     why: str | None = None
     """The reason why the partition cannot be cleaned."""
+    damaged: DamagedExtent | None = None
+    """The extent that is the reason."""
     superseded: int = 0
     keyless: int = 0
     expired: int = 0
@@ -144,7 +159,7 @@ class _PassTask:
     async def _store(self, clock: Clock, rng: random.Random) -> AsyncIterator[ObjectStore]:
         plan = self.opened
         async with throttled_store(
-            clock, rng, bytes_per_s=plan.bytes_per_s, requests_per_s=plan.requests_per_s
+            clock, rng, plan.bucket_id, bytes_per_s=plan.bytes_per_s, requests_per_s=plan.requests_per_s
         ) as store:
             yield store
 
@@ -180,19 +195,19 @@ class ScanTask(_PassTask):
         plan = self.opened
         extents = plan.parts[number].extents
         async with self._store(SystemClock(), random.Random()) as store:
-            sources = sources_of(store, extents, plan.limits)
+            sources = sources_of(VerifiedReads(store, SystemClock(), random.Random()), extents, plan.limits)
             try:
-                for extent in extents:
-                    if not is_marker(extent):
-                        yield await self._keyed(number, sources, extent)
+                for extent in filter(is_in_file, extents):
+                    yield await self._keyed(number, sources, extent)
             except UncleanableError as error:
+                found = msgspec.json.encode(Uncleanable(str(error), error.damaged)).decode()
                 for part in range(len(plan.parts)):
-                    yield _row(part, UNREADABLE_ROW, str(error))
+                    yield _row(part, UNREADABLE_ROW, found)
             finally:
                 await sources.close()
 
-    async def _keyed(self, number: int, sources: Sources, extent: Extent) -> Any:
-        with uncleanable_for(self.opened.unreadable):
+    async def _keyed(self, number: int, sources: Sources, extent: DataExtent) -> Any:
+        with uncleanable_for(self.opened.unreadable, extent):
             batches = await sources.batches(extent)
         with uncleanable_for(UNREADABLE):
             keyed = [record for batch in batches for record in keyed_records(batch, self.ended)]
@@ -208,7 +223,7 @@ class RewriteTask(_PassTask):
     def __call__(self, rows: Iterator[Any]) -> Iterator[Any]:
         tune_collector()
         for number, offsets, why in _by_part(rows):
-            report = PartReport(number, why=why) if why else asyncio.run(self.rewritten(number, offsets))
+            report = _refused(number, why) if why else asyncio.run(self.rewritten(number, offsets))
             yield _table({"report": pyarrow.array([msgspec.json.encode(report)], pyarrow.binary())})
 
     async def rewritten(self, number: int, superseded: Offsets) -> PartReport:
@@ -227,11 +242,11 @@ class RewriteTask(_PassTask):
             cleaned = Pass(part, plan.cleaned_offset, plan.end)
             output = Output(keep, report.judged, plan.limits)
             output.begin(cleaned)
-            sources = sources_of(store, part.extents, plan.limits)
+            sources = sources_of(VerifiedReads(store, clock, rng), part.extents, plan.limits)
             try:
                 await self._rewrite(part, sources, SupersededOffsets(superseded), output, report)
             except UncleanableError as error:
-                report.why = str(error)
+                report.why, report.damaged = str(error), error.damaged
             finally:
                 await sources.close()
             await output.store()
@@ -256,19 +271,25 @@ class RewriteTask(_PassTask):
     ) -> None:
         plan = self.opened
         rule = CleaningPass(
-            later, plan.cleaned_offset, plan.began_ms, plan.began_ms + plan.delete_retention_ms, self.ended
+            *(later, plan.cleaned_offset, plan.kept_offset),
+            *(plan.began_ms, plan.began_ms + plan.delete_retention_ms, self.ended),
         )
         for extent in part.extents:
-            if is_marker(extent):
-                await output.add_marker(extent, horizon_of(extent, rule))
+            if not is_in_file(extent):
+                await output.add_marker(extent, rule)
                 continue
-            with uncleanable_for(plan.unreadable):
+            with uncleanable_for(plan.unreadable, extent):
                 batches = await sources.batches(extent)
             report.read_bytes += 2 * extent.length  # once for the keys
             with uncleanable_for(UNREADABLE):
                 judged = judge(batches, rule)
             await output.add(extent, batches, judged)
         await output.close_run()
+
+
+def _refused(number: int, why: str) -> PartReport:
+    found = msgspec.json.decode(why, type=Uncleanable)
+    return PartReport(number, why=found.why, damaged=found.damaged)
 
 
 def _by_part(rows: Iterator[Any]) -> Iterator[tuple[int, Offsets, str | None]]:

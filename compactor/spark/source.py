@@ -10,7 +10,8 @@ Place: in Spark's Python workers, on executors and on the driver; SparkCompactor
 Invariant: before any task runs, the driver reserves an id per file and attempt (reserved.py), and starts the segments
 of all files under the ids of the first attempt. The files of an executor are live only after the driver's commit, and
 Spark commits one attempt of each task: another attempt's ids are started at the commit, as a retry, and an id that is
-not reserved is refused there. What is not reported is the cleanup's. A segment of which an extent cannot be read is
+not reserved is refused there. Extents that were altered in each read stay where they are: after all swaps the commit
+fails, and the job is repeated. What is not reported is the cleanup's. A segment of which an extent cannot be read is
 abandoned: the cleanup ends it. The commit is fenced by the job's lease, so a driver that lost the lease changes
 nothing; Spark's job is then cancelled. If one of these processes crashes, another attempt, or the next holder of the
 job, starts over.
@@ -41,12 +42,15 @@ from headrace.compactor.spark.reserved import PartIds, attempts_of_a_task, reser
 from headrace.compactor.spark.store import one_connection, throttled_store
 from headrace.compactor.take_over import Swapper, start, start_segments, store_merged
 from headrace.metastore.api.compaction import NewFile, Swap
+from headrace.metastore.api.damage import DamagedExtent
 from headrace.metastore.api.jobs import Job, JobToken
 from headrace.metastore.api.segments import SegmentApi
 from headrace.storage.clock import SystemClock
 from headrace.storage.collector_tuning import tune_collector
+from headrace.storage.errors import BadTransferError
 from headrace.storage.file_id import new_file_id
 from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.rereading import VerifiedReads
 
 NAME = "headrace_compaction"
 SCHEMA = "part string"
@@ -65,6 +69,8 @@ class Task(msgspec.Struct, frozen=True):
     requests_per_s: float
     attempts: int
     """Ids that a file needs."""
+    bucket_id: str = ""
+    """Of the driver's bucket."""
 
 
 class PlanPart(msgspec.Struct, frozen=True):
@@ -85,10 +91,13 @@ class WrittenFile(NamedTuple):
 
 @dataclass(frozen=True)
 class WrittenPart(WriterCommitMessage):
-    """The result of one task: its files, and the extents it could not read."""
+    """The result of one task: its files, the extents that are damaged, and the number of those that were altered in
+    each read.
+    """
 
     files: Sequence[WrittenFile]
-    unreadable: frozenset[uuid.UUID]
+    damaged: Sequence[DamagedExtent]
+    altered: int
     batches: int
 
 
@@ -173,17 +182,19 @@ class MergeWriter(DataSourceWriter):
         clock, rng, task = SystemClock(), random.Random(), self._task
         counts, files = MergeCounts(), []
         async with throttled_store(
-            clock, rng, bytes_per_s=task.bytes_per_s, requests_per_s=task.requests_per_s
+            clock, rng, task.bucket_id, bytes_per_s=task.bytes_per_s, requests_per_s=task.requests_per_s
         ) as store:
+            reads = VerifiedReads(store, clock, rng)
             for part in parts:
                 plan = decode_plan(part.plan.encode())
-                async for file in merge(plan, store, _limits(task), counts):
+                async for file in merge(plan, reads, _limits(task), counts):
                     born_ms = plan.made_ms + clock.wall_ms() - part.driver_ms
                     reserved = part.file_ids[file.number] if part.file_ids else ()
                     written = await _stored(store, file, reserved, born_ms, plan.level, rng)
                     planned = outputs(plan, _limits(task).file_bytes, _limits(task).extent_bytes)[file.number]
                     files.append(written if written.is_new else written._replace(runs=_complete(file, planned)))
-        return WrittenPart(files, frozenset(counts.unreadable_files), counts.batches_in)
+                    del file  # its bytes, while the next one is built
+        return WrittenPart(files, counts.damaged, counts.altered_extents, counts.batches_in)
 
     async def _swap(self, done: Sequence[WrittenPart]) -> None:
         token = JobToken(self._task.job_id, self._task.epoch)
@@ -194,9 +205,9 @@ class MergeWriter(DataSourceWriter):
                     await start(metastore, token, file.file_id, file.level, runs, random.Random(), is_reserved=True)
                 async for _ in swapper.swap_in(token, file, runs):
                     pass
-            unreadable = frozenset[uuid.UUID]().union(*(written.unreadable for written in done))
-            if unreadable:
-                await metastore.mark_unreadable(token, sorted(unreadable))
+            await metastore.mark_damaged(token, [one for written in done for one in written.damaged])
+        if altered := sum(written.altered for written in done):
+            raise BadTransferError(f"each read of some extents was altered: extents={altered}")
 
 
 async def _stored(
@@ -241,9 +252,12 @@ class SparkCompactor:
         bytes_per_s: float,
         requests_per_s: float,
         source: type[DataSource] = CompactionSource,
+        bucket_id: str = "",
     ) -> None:
-        """`part_bytes`: approximate live bytes that one task merges. The rates are those of all tasks together."""
-        self._spark = spark
+        """`part_bytes`: approximate live bytes that one task merges. The rates are those of all tasks together.
+        `bucket_id`: as throttled_store.
+        """
+        self._spark, self._bucket_id = spark, bucket_id
         self._part_bytes, self._limits = part_bytes, limits
         self._bytes_per_s, self._requests_per_s = bytes_per_s, requests_per_s
         spark.dataSource.register(source)
@@ -262,6 +276,7 @@ class SparkCompactor:
             self._bytes_per_s / tasks,
             self._requests_per_s / tasks,
             attempts_of_a_task(self._spark),
+            self._bucket_id,
         )
         encoded = msgspec.json.encode(task).decode()
         await in_group(self._spark, token, "compact segment files", lambda: self._run(encoded))

@@ -16,7 +16,9 @@ import msgspec
 from headrace.config.load import load
 from headrace.config.settings import Settings
 from headrace.metastore.postgres.store import PostgresMetastore
+from headrace.storage.bucket_properties import read_bucket_id
 from headrace.storage.clock import Clock
+from headrace.storage.errors import InvalidError
 from headrace.storage.objects.open import StoreOptions, open_store
 from headrace.storage.objects.store import ObjectStore
 from headrace.storage.objects.throttled import ThrottledStore
@@ -24,9 +26,9 @@ from headrace.storage.objects.throttled import ThrottledStore
 
 @asynccontextmanager
 async def throttled_store(
-    clock: Clock, rng: random.Random, *, bytes_per_s: float, requests_per_s: float
+    clock: Clock, rng: random.Random, bucket_id: str, *, bytes_per_s: float, requests_per_s: float
 ) -> AsyncIterator[ObjectStore]:
-    """The bucket, at a task's rates."""
+    """The bucket, at a task's rates. InvalidError if it has another id; empty: the metastore knows none yet."""
     settings = _settings()
     options = StoreOptions.of(settings)
     store = ThrottledStore(
@@ -36,6 +38,10 @@ async def throttled_store(
         clock=clock,
     )
     try:
+        if bucket_id and str(await read_bucket_id(store)) != bucket_id:
+            raise InvalidError(
+                f"the driver has another bucket than this executor: correct HEADRACE_BUCKET: id={bucket_id}"
+            )
         yield store
     finally:
         await store.close()

@@ -46,6 +46,9 @@ def main() -> int:
         help="strike only S3 and Postgres, for less than a lease; a client that begins another epoch fails the run",
     )
     parser.add_argument(
+        "--leaders-move", action="store_true", help="besides, move leaders of partitions there and back again"
+    )
+    parser.add_argument(
         "--kills-only",
         action="store_true",
         help="only kill and pause servers, one at a time; count epochs and records that are stored twice",
@@ -82,6 +85,7 @@ def main() -> int:
         delivery_ms=args.delivery_ms,
         clients=clients,
         leaders_stay=args.leaders_stay,
+        leaders_move=args.leaders_move,
         directory=place.path,
     )
     print(f"seed {plan.seed}, {plan.seconds:g} s of faults, drills: {', '.join(chosen) or 'none'}", flush=True)

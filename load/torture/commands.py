@@ -50,14 +50,20 @@ class Commands:
         await self._insist("storage", "format", "--ignore-formatted", "--cluster-id", cluster_id, url=url)
 
     async def migrate_restored(self, url: str) -> None:
-        """Say that this server is the metastore from now on."""
-        await self._insist("migrate", "--restored", url=url)
+        """Say that this server is the metastore from now on, although the agents are running."""
+        await self._insist("migrate", "--restored", "--force", url=url)
 
     async def audit(self, url: str) -> dict[str, Any]:
         """The findings of the audit after which objects are deleted again, also the only copies of lost records."""
         words = ("audit", "--resume-janitor", "--yes", "--json")
         found: dict[str, Any] = json.loads(await self._insist(*words, url=url, fine=1))
         return found
+
+    async def audit_deep(self, url: str) -> list[dict[str, Any]]:
+        """What differs between metastore and bucket, with every byte of every live file read."""
+        found = json.loads(await self._insist("audit", "--deep", "--json", url=url, fine=1))
+        violations: list[dict[str, Any]] = found["violations"]
+        return violations
 
     async def lost(self, url: str) -> LostReport:
         """Return what the promotions and restores so far have lost."""

@@ -14,7 +14,7 @@ AGENT_NAMES = ("agent-0", "agent-1", "agent-2")
 LINK_FAULTS = ("reset", "delay", "mute", "half_open", "cut")
 AGENT_FAULTS = ("kill", "pause")
 METASTORE_FAULTS = ("restart",)
-BUCKET_FAULTS = ("slow_down",)
+BUCKET_FAULTS = ("slow_down", "alter")
 KINDS = (*LINK_FAULTS, *AGENT_FAULTS, *METASTORE_FAULTS)
 """Kinds of a short run; a long one has BUCKET_FAULTS and the drills of load/torture/drills.py too."""
 EVERYWHERE = (*AGENT_NAMES, "postgres", "s3")

@@ -7,10 +7,11 @@ Fault model, per window of time:
   cut        the next chunk of each connection is cut in the middle of a frame and both sides are reset
   slow_down  each HTTP request is answered 503 SlowDown, as S3 does under load, and its connection is closed
   deny_puts  each PUT is answered 403 AccessDenied, as by rights that were taken away; all else passes
+  alter      in half of the chunks of S3's answers to ranged GETs, some bytes of the body are others
 and at once:
   reset      every connection is reset (RST)
-Invariant: bytes that arrive are the sender's, in order; there is no corruption, as TCP has checksums.
-New connections are refused while there is no target.
+Invariant: bytes that arrive are the sender's, in order. Only `alter` corrupts them, as a fault between a store's disk
+and its socket does: TCP has checksums. New connections are refused while there is no target.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ _REFUSED = {
     "deny_puts": ((b"PUT ",), _ANSWER % (b"403 Forbidden", len(_DENIED), _DENIED)),
 }
 """Faults that answer instead of the server: the requests, and the answer."""
+_HEAD, _PARTIAL, _BODY = b"HTTP/1.1 ", b"HTTP/1.1 206 ", b"\r\n\r\n"
+ALTERED_BYTES = (1, 1, 1, 2, 5)
+"""How many bytes of a chunk are altered, at the most: one of these."""
 
 
 class Link:
@@ -43,6 +47,8 @@ class Link:
         self.is_half_open = False
         self.is_muted = False
         self.is_refused = False
+        self.is_partial = False
+        """Whether the answer under way is a part of an object."""
 
     def reset(self) -> None:
         """End both sides with RST."""
@@ -153,6 +159,8 @@ class FaultProxy:
                     link.sides[0].write(answer)
                 if link.is_refused:
                     continue  # the rest of the request; the client closes
+                if is_reply:
+                    data = self._altered(link, data)
                 if self._fault == "delay":
                     await asyncio.sleep(self._rng.random() * DELAY_MAX_S)
                 if link.is_half_open or (link.is_muted and is_reply):
@@ -168,3 +176,16 @@ class FaultProxy:
                 await self._closing.wait()  # neither side hears that the other has gone
         for side in link.sides:
             side.close()
+
+    def _altered(self, link: Link, data: bytes) -> bytes:
+        """The chunk of a reply as it goes on."""
+        start = 0
+        if data.startswith(_HEAD):
+            link.is_partial = data.startswith(_PARTIAL)
+            start = data.find(_BODY) + len(_BODY)
+        if self._fault != "alter" or not link.is_partial or start >= len(data) or self._rng.random() < 0.5:
+            return data
+        changed = bytearray(data)
+        for _ in range(self._rng.choice(ALTERED_BYTES)):
+            changed[self._rng.randrange(start, len(data))] ^= self._rng.randrange(1, 256)
+        return bytes(changed)

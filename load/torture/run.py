@@ -19,6 +19,7 @@ from load.torture.cluster import TortureCluster
 from load.torture.commands import LostReport
 from load.torture.drills import LOSES
 from load.torture.faults import BEHIND_AGENTS, EVERYWHERE, GAP_MEAN_S, KINDS, schedule
+from load.torture.moves import LeaderMoves
 from load.torture.progress import Progress
 from load.torture.reading import read_with_aiokafka, read_with_confluent
 from load.torture.settled import unsettled
@@ -55,6 +56,8 @@ class TorturePlan:
     leaders_stay: bool = False
     """Whether faults strike only what is behind the agents, for less than a lease: then no client may begin another
     epoch."""
+    leaders_move: bool = False
+    """Whether leaders move there and back again all the time (load/torture/moves.py)."""
     directory: Path | None = None
     """An empty directory that keeps logs and data; None for one that goes with the run."""
 
@@ -151,6 +154,9 @@ async def _torture(
         targets = BEHIND_AGENTS if plan.leaders_stay else EVERYWHERE
         striking.create_task(cluster.run(schedule(plan.seed, plan.seconds, plan.kinds, targets, plan.gap_s)))
         striking.create_task(cluster.run_drills(plan.seconds, plan.drills))
+        moves = LeaderMoves(cluster.bootstrap, TOPIC, PARTITIONS, plan.seed)
+        if plan.leaders_move:
+            striking.create_task(moves.run(plan.seconds))
     progress.step("no more faults; the last answers")
     patience_s = QUIET_SECONDS + plan.delivery_ms / 1000
     await asyncio.gather(*(writer.finish(patience_s) for writer in writers))
@@ -167,12 +173,14 @@ async def _torture(
     watching.cancel()
     await asyncio.to_thread(_look_at_what_is_left, cluster, outcome)
     outcome.unsettled += cluster.drills.offences
+    progress.step("audit of every byte")
+    outcome.unsettled += [f"audit --deep: {one}" for one in await cluster.commands.audit_deep(cluster.drills.url)]
     if plan.drills:
         progress.step("audit")
         found = await cluster.commands.audit(cluster.drills.url)
         outcome.unsettled += [f"audit: {violation}" for violation in found["violations"]]
     outcome.snapshots_held = 0 if cluster.snapshot is None else cluster.snapshot.opened
-    outcome.injected = cluster.injected
+    outcome.injected = cluster.injected + moves.counted
     outcome.counters = sum((agent.totals for agent in cluster.agents.values()), Counter())
     return outcome
 

@@ -47,6 +47,8 @@ COMMIT_SHARDS_MAX = 1024
 LEADER_SPREAD = "leader.spread"
 """The feature of agents that can deal a topic's leaders evenly (decisions/0078). Its level is how many tenths of the
 topics are dealt so; without it, leaders follow commit shards."""
+LEADER_FEATURES = (COMMIT_SHARDS, LEADER_SPREAD)
+"""The features with levels from which leaders follow."""
 
 TRANSACTION_VERSION = "transaction.version"
 """Kafka's feature: from level 1 on there are transactions, from 2 on with another epoch for each (KIP-890). Below 1 no

@@ -4,9 +4,10 @@
         │   clean part     │      dirty part      │  too young     │  active part    │
 
 Place: called by the compactor's cleaning planner and by its jobs (compactor/cleaning/).
-Invariant: nothing at or above the roll offset, or the last stable offset, is cleaned. The cleaned offset moves on only
-when every live extent below it was cleaned against all keys below it, and a swap names the cleaned offset that it
-relies on: so a delete marker never goes while an earlier record of its key is live. Both offsets only grow.
+Invariant: nothing at or above the roll offset, or the last stable offset, is cleaned. The record or marker that ends
+the log stays until a pass finds that something follows it (docs/decisions/0093). The cleaned offset moves on only when
+every live extent below it was cleaned against all keys below it, and a swap names the cleaned offset that it relies
+on: so a delete marker never goes while an earlier record of its key is live. Both offsets only grow.
 Units: bytes, and milliseconds on the database's clock.
 """
 
@@ -73,6 +74,8 @@ class CleanablePartition(NamedTuple):
 
     live: LivePartition
     cleaned_offset: int
+    high_watermark: int
+    """Of the same snapshot as the extents."""
     aborted: tuple[AbortedRange, ...] = ()
     """The aborted ranges with offsets in these extents."""
     log_start_offset: int = 0
@@ -95,8 +98,6 @@ class FlushedPart(NamedTuple):
     file_id: uuid.UUID
     first_offset: int
     """The first offset of the partition in this file."""
-    is_unreadable: bool
-    """A merge could not read all of it, within the last day."""
 
 
 class CleaningApi(Protocol):

@@ -106,14 +106,14 @@ class CompactionApi(Protocol):
         """Return up to `limit` of the oldest live files of each level but the last, and of the
         last those after `scan_from`.
 
-        Files that hold what could not be read lately are left out (`mark_unreadable`). O(limit).
+        Files with damaged extents only are left out (metastore/api/damage.py). O(limit).
         """
 
     async def unfinished_payloads(self, *kinds: str) -> list[list[bytes]]:
         """Payloads of the jobs that wait or run, a list for each of these kinds: what must not be planned again."""
 
     async def live_extents(self, file_ids: Sequence[uuid.UUID]) -> LiveExtents:
-        """All extents in these files, of topics that still exist."""
+        """All extents in these files, of topics that still exist, but for those that were damaged lately."""
 
     async def swap_extents(self, token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> list[SwapOutcome]:
         """Let the new file take over, one outcome per swap; names the file with the first call.
@@ -121,6 +121,3 @@ class CompactionApi(Protocol):
         One short transaction; give it the partitions of one commit shard, a few dozen at a time. NotFoundError
         if the file's id can no longer be used: it was condemned, or is over an hour old.
         """
-
-    async def mark_unreadable(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> None:
-        """Leave these files out of `waiting_files` for a day: some of their extents could not be read."""

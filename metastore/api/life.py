@@ -13,15 +13,18 @@ from typing import NamedTuple, Protocol
 
 
 class Server(NamedTuple):
-    """What distinguishes a Postgres server from others."""
+    """What distinguishes a database of a Postgres server from others."""
 
     system_identifier: int
     """Drawn by initdb; a standby and a physical copy have the same."""
     timeline: int
     """The timeline of its WAL; each promotion raises it."""
+    database: int = 0
+    """The oid of the database: a rename keeps it, a restored dump and a template copy have another one. 0: not known,
+    because a release without it began the life."""
 
     def __str__(self) -> str:
-        return f"{self.system_identifier}/{self.timeline}"
+        return f"{self.system_identifier}/{self.timeline}/{self.database}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class ServerLife:
     """The position up to which WAL is flushed: a crash loses nothing below."""
     prepared: uuid.UUID | None = None
     """The incarnation id that prepare_life left here for the next life, if it was on the server's timeline."""
+    bucket_id: uuid.UUID | None = None
+    """The id of the metastore's bucket; None: not known yet."""
 
 
 class LifeApi(Protocol):
@@ -78,3 +83,6 @@ class LifeApi(Protocol):
         Numbers that were handed out in an older life are never handed out in this one (metastore/life/numbers.py).
         Leader epochs rise, the metadata log continues from a snapshot, and leases of controllers end.
         """
+
+    async def record_database(self, life: int, incarnation_id: uuid.UUID) -> bool:
+        """Note this database as the one of the life, if none is noted; False if another life or database is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from headrace.metastore.api.audit_archive import AuditArchiveApi
+from headrace.metastore.api.bucket import BucketApi
 from headrace.metastore.api.bulk import BulkRecordApi, BulkWriteApi
 from headrace.metastore.api.cleaning import CleaningApi
 from headrace.metastore.api.client_rows import ClientRowsApi
@@ -12,6 +13,7 @@ from headrace.metastore.api.cluster import ClusterApi, ClusterFacts, ConfigApi, 
 from headrace.metastore.api.commit import CommitApi
 from headrace.metastore.api.compaction import CompactionApi
 from headrace.metastore.api.controller import ControllerApi
+from headrace.metastore.api.damage import DamageApi
 from headrace.metastore.api.files import FileApi, RebuildApi
 from headrace.metastore.api.groups import GroupApi
 from headrace.metastore.api.halvings import HalvingApi
@@ -30,6 +32,7 @@ from headrace.metastore.api.settings import SettingsApi
 from headrace.metastore.api.shards import ShardApi
 from headrace.metastore.api.share_groups import ShareGroupApi, ShareStateApi
 from headrace.metastore.api.splits import SplitApi
+from headrace.metastore.api.standbys import StandbyApi
 from headrace.metastore.api.topics import PartitionApi
 from headrace.metastore.api.transactions import TransactionApi
 from headrace.metastore.backups import WalArchive
@@ -61,6 +64,7 @@ class Metastore(
     RetentionApi,
     CompactionApi,
     CleaningApi,
+    DamageApi,
     SegmentApi,
     SegmentCleanupApi,
     AuditArchiveApi,
@@ -74,6 +78,8 @@ class Metastore(
     AgentLeaseApi,
     SegmentLogApi,
     LifeApi,
+    StandbyApi,
+    BucketApi,
     SettingsApi,
     Protocol,
 ):
@@ -82,11 +88,10 @@ class Metastore(
     async def keep_connections(self, count: int) -> None:
         """Keep so many connections instead of metastore.pool.size; those in use end with their call."""
 
-    def answers(self) -> int:
-        """Return how many calls of this process the metastore has answered so far."""
-
     def refusal(self) -> str | None:
-        """Return why the metastore answers and refuses to write (a full disk, read-only); None if it does not."""
+        """Return why the metastore answers and does not write, for any process (a full disk, read-only, a synchronous
+        standby that is away); None if it does.
+        """
 
     async def wal_archive(self) -> WalArchive:
         """Return what Postgres says of its WAL archive."""

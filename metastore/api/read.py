@@ -10,12 +10,16 @@ import enum
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeGuard
+
+from headrace.storage.segment.damage import BatchRun
 
 EXTENTS_PER_CALL = 4_000
 """About how many extents one call of find_extents returns: enough for a response, and found in 0.1 s."""
 ALL_BYTES = 1 << 62
 """No limit."""
+_VERSION_SHIFT = 76
+"""Where an id's version is: markers have 0, files 7 or 8."""
 NONE_OPEN = -1
 """The value in place of a first open offset: the partition has no open transaction, and the last stable offset is
 the high watermark.
@@ -23,16 +27,54 @@ the high watermark.
 
 
 class Extent(NamedTuple):
-    """A run of consecutive live batches of one partition inside one segment file."""
+    """A run of consecutive live batches of one partition inside one segment file, or the marker of a transaction, which
+    is in no file. What reads a file takes a `DataExtent`: `is_in_file` tells them apart.
+    """
 
     partition_key: int
     base_offset: int
     last_offset: int
-    file_id: uuid.UUID
+    source: uuid.UUID
+    """The file's id, or what a marker says (metastore/transactions/markers.py): to compare extents."""
     position: int
+    """The first byte in the file; the time of a marker in ms."""
     length: int
     leader_epoch: int
     max_timestamp: int
+    """-1 if no record has a timestamp, and of a marker."""
+
+    @property
+    def file_id(self) -> uuid.UUID | None:
+        """The file; None for a marker."""
+        return self.source if self.source.int >> _VERSION_SHIFT & 0xF else None
+
+    @property
+    def newest_ms(self) -> int | None:
+        """The newest time in it, of a record or of the marker; None if no record has one."""
+        if self.file_id is None:
+            return self.position
+        return self.max_timestamp if self.max_timestamp >= 0 else None
+
+
+class DataExtent(Extent):
+    """An extent that is in a file. Only type checkers see this class: `is_in_file` gives an extent this type."""
+
+    __slots__ = ()
+
+    @property
+    def file_id(self) -> uuid.UUID:
+        """The file."""
+        return self.source
+
+
+def is_in_file(extent: Extent) -> TypeGuard[DataExtent]:
+    """Return whether the extent has batches in a file: it is no marker."""
+    return extent.file_id is not None
+
+
+def run_of(extent: Extent) -> BatchRun:
+    """Return where its batches are, and their offsets."""
+    return BatchRun(extent.position, extent.length, extent.base_offset, extent.last_offset)
 
 
 class ExtentQuery(NamedTuple):

@@ -85,10 +85,9 @@ class ObjectWriter:
             raise InvalidError(f"too many records for a block of the audit trail: records={len(events)}")
         self._add(Block(events[0].audit_offset, events[-1].audit_offset, len(events), self._size, len(packed)), packed)
 
-    def add_object(self, data: bytes, archived: ArchivedAudit) -> None:
-        """Add the blocks of an object as they are. CorruptError if its index is damaged."""
-        for block in decode_index(data[archived.size - archived.index_size :], archived):
-            packed = data[block.position : block.position + block.length]
+    def add_object(self, blocks: Sequence[tuple[Block, bytes]]) -> None:
+        """Add the blocks of an object as they are."""
+        for block, packed in blocks:
             self._add(block._replace(position=self._size), packed)
 
     def finish(self) -> tuple[bytes, int]:
@@ -114,6 +113,18 @@ def decode_index(data: bytes, archived: ArchivedAudit) -> list[Block]:
     if any(before.last_offset >= after.first_offset for before, after in pairwise(blocks)):
         raise _damaged(archived, "blocks out of order")
     return blocks
+
+
+def verified_blocks(data: bytes | memoryview, archived: ArchivedAudit) -> list[tuple[Block, bytes]]:
+    """The blocks of a whole object, with their bytes. CorruptError unless index and blocks have their checksums."""
+    if len(data) != archived.size:
+        raise _damaged(archived, f"size {len(data)}")
+    found = []
+    for block in decode_index(bytes(data[archived.size - archived.index_size :]), archived):
+        packed = bytes(data[block.position : block.position + block.length])
+        _opened(packed, archived)
+        found.append((block, packed))
+    return found
 
 
 def decode_block(data: bytes, block: Block, archived: ArchivedAudit) -> list[SegmentEvent]:

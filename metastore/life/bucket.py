@@ -4,6 +4,7 @@ Place: read and written by keeper.py only.
 Invariant: a life's object is written once, by a conditional PUT: of all processes that want to begin the next life,
 one succeeds. Its position is replaced every few seconds and may be late, never ahead of Postgres.
 Layout below `metastore/life/`: `0000000007.json` and `0000000007.position.json`, JSON with the fields of the classes.
+`0000000007.database` completes the first for a life that the release before began: it does not know the field.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import msgspec
 
 from headrace.metastore.api.life import ServerLife
 from headrace.storage.errors import AlreadyExistsError, CorruptError, NotFoundError
+from headrace.storage.objects.agreed import read_agreed
 from headrace.storage.objects.store import ObjectStore
 
 PREFIX = "metastore/life/"
 _SUFFIX = ".json"
 _POSITION = ".position.json"
+_DATABASE = ".database"
+"""Not .json: the release before takes each other name of that kind for a life."""
 
 T = TypeVar("T")
 
@@ -39,6 +43,14 @@ class LifeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     wal_bytes: int
     feed_sum: int
     """The server's position then, as far as it was known to be flushed; 0 if none was."""
+    database: int = 0
+    """The oid of its database; 0: the release before wrote this, and DatabaseRecord has it."""
+
+
+class DatabaseRecord(msgspec.Struct, frozen=True):
+    """The oid of a life's database, where the life's own object has none."""
+
+    database: int
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -88,13 +100,41 @@ async def record_life(store: ObjectStore, record: LifeRecord) -> bool:
     return True
 
 
+async def record_database(store: ObjectStore, life: int, database: int) -> bool:
+    """Name the database of a life that has a record without one; False if another process named one first."""
+    try:
+        await store.put(_key(life, _DATABASE), msgspec.json.encode(DatabaseRecord(database)), if_absent=True)
+    except AlreadyExistsError:
+        return False
+    return True
+
+
+async def with_database(store: ObjectStore, record: LifeRecord) -> LifeRecord:
+    """Return the record with the life's database, if the bucket has it. No request if the record names it."""
+    if record.database:
+        return record
+    try:
+        found = _decoded(await store.get(_key(record.life, _DATABASE)), DatabaseRecord)
+    except NotFoundError:
+        return record
+    return msgspec.structs.replace(record, database=found.database)
+
+
 async def read_position(store: ObjectStore, life: int) -> Position | None:
     """The newest position that was recorded in this life, and flushed."""
     try:
-        position = _decoded(await store.get(_key(life, _POSITION)), Position)
+        position = _decoded(await read_agreed(store, _key(life, _POSITION)), Position)
     except NotFoundError:
         return None
     return position if position.is_flushed else None
+
+
+async def position_changed_ms(store: ObjectStore, life: int) -> int | None:
+    """Return when the position of this life was replaced last, by the store's clock; None if there is none."""
+    try:
+        return (await store.head(_key(life, _POSITION))).modified_ms
+    except NotFoundError:
+        return None
 
 
 async def write_position(store: ObjectStore, position: Position) -> None:
@@ -112,7 +152,7 @@ def _is_life(key: str) -> bool:
 
 
 async def _read_life(store: ObjectStore, key: str) -> LifeRecord:
-    return _decoded(await store.get(key), LifeRecord)
+    return _decoded(await read_agreed(store, key), LifeRecord)
 
 
 def _decoded(data: bytes, kind: type[T]) -> T:

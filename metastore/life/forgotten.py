@@ -17,6 +17,7 @@ import msgspec
 
 from headrace.metastore.api.read import Extent
 from headrace.storage.errors import CorruptError
+from headrace.storage.objects.agreed import read_agreed
 from headrace.storage.objects.store import ObjectStore
 
 PREFIX = "metastore/extents/"
@@ -36,7 +37,7 @@ _ROWS = list[tuple[uuid.UUID, int, int, int]]
 async def write_forgotten(store: ObjectStore, name: uuid.UUID, extents: Iterable[Extent]) -> None:
     """One object; the same name replaces it."""
     rows = [
-        (extent.file_id, *OffsetRange(extent.partition_key, extent.base_offset, extent.last_offset))
+        (extent.source, *OffsetRange(extent.partition_key, extent.base_offset, extent.last_offset))
         for extent in extents
     ]
     await store.put(f"{PREFIX}{name}.json", msgspec.json.encode(rows))
@@ -47,7 +48,7 @@ async def read_forgotten(store: ObjectStore) -> dict[uuid.UUID, set[OffsetRange]
     found: dict[uuid.UUID, set[OffsetRange]] = defaultdict(set)
     async for info in store.list_objects(PREFIX):
         try:
-            rows = msgspec.json.decode(await store.get(info.key), type=_ROWS)
+            rows = msgspec.json.decode(await read_agreed(store, info.key), type=_ROWS)
         except msgspec.MsgspecError as error:
             raise CorruptError(f"the bucket's record of extents is damaged: key={info.key} {error}") from error
         for file_id, *place in rows:

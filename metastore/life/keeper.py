@@ -5,7 +5,9 @@ Place: asked by watch.py every few seconds in every process with a role, by foll
 Invariant: this process names a life in its writing calls only after the bucket confirmed that it is the newest, and
 that the server has at least what it once had. The bucket names a life before Postgres begins it. If the process
 crashes between the two, the next check of any process finishes it. A process that is not connected to the metastore,
-because the address has moved, leaves its connections (LeavePolicy).
+because the address has moved, leaves its connections (LeavePolicy). What names a life also names its database, and the
+row the bucket: where a release before left one out, the first check that finds all else in order adds it, in the bucket
+first, so that of a database and its copy only one is named.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import logging
 import math
 import random
 import uuid
+from collections.abc import Awaitable, Callable
 
 from headrace.metastore.api.life import LifeApi, Server, ServerLife
 from headrace.metastore.life.bucket import (
@@ -21,18 +24,23 @@ from headrace.metastore.life.bucket import (
     Position,
     newest_life,
     read_position,
+    record_database,
     record_life,
+    with_database,
     write_position,
 )
 from headrace.metastore.life.numbers import NO_LIFE, epoch_floor
 from headrace.metastore.life.verdict import LifeVerdict, judge, went_back
+from headrace.storage.bucket_properties import read_bucket_id
 from headrace.storage.clock import Clock
 from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS = 5
+WRITES = frozenset({LifeVerdict.CURRENT, LifeVerdict.RECORD, LifeVerdict.BEGIN})
+"""After these, a process writes to the bucket, or names the life in which it writes."""
+ATTEMPTS = 8
 """Races that one check may lose against other processes before it leaves the rest to the next one."""
 FIRST_WAIT_SECONDS = 10.0
 MOST_WAIT_SECONDS = 60.0
@@ -44,10 +52,23 @@ class LifeKeeper:
     """One per process: by `name_for` it keeps all connections of the process in one life."""
 
     def __init__(
-        self, api: LifeApi, store: ObjectStore, clock: Clock, rng: random.Random, *, begins: bool = True
+        self,
+        api: LifeApi,
+        store: ObjectStore,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        begins: bool = True,
+        learn_bucket: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """`begins`: False for a process that compares only: it writes nothing to the bucket and begins no life."""
+        """`begins`: False for a process that compares only: it writes nothing to the bucket and begins no life.
+
+        `learn_bucket`: records the bucket as the metastore's while none is known; False if it does not look like it.
+        None: such a bucket is taken for the right one, and not recorded.
+        """
         self._begins = begins
+        self._learn_bucket = learn_bucket
+        self._bucket_id: uuid.UUID | None = None
         self.verdict = LifeVerdict.CURRENT
         """Of the newest check."""
         self._api = api
@@ -86,6 +107,8 @@ class LifeKeeper:
             elif verdict is LifeVerdict.BEGIN:
                 reason = f"timeline {found.begun_on.timeline} -> {found.server.timeline}"
                 await self._begin(found, reason, self._draw())
+            elif verdict is LifeVerdict.CURRENT and not self._names_database(found):
+                await self._record_database(found)
             else:
                 self._take(verdict, found)
                 return verdict
@@ -115,7 +138,7 @@ class LifeKeeper:
 
     async def _judge(self) -> tuple[ServerLife, LifeVerdict]:
         """The bucket is read before the server: what it says of the server is never ahead of it."""
-        self._newest = newest = await newest_life(self._store, self._newest)
+        self._newest = newest = await self._newest_life(self._newest)
         reached = self._reached.newest
         if newest is not None and (reached is None or reached.life != newest.life):
             reached = await read_position(self._store, newest.life)
@@ -123,8 +146,36 @@ class LifeKeeper:
                 self._reached.start_from(reached)
         found = await self._api.describe_life()
         if newest is not None and newest.life < found.life:  # another process began a life meanwhile
-            self._newest = newest = await newest_life(self._store, newest)
-        return found, judge(found, newest, reached)
+            self._newest = newest = await self._newest_life(newest)
+        verdict = judge(found, newest, reached)
+        if verdict in WRITES and not await self._is_its_bucket(found):
+            verdict = LifeVerdict.OTHER_BUCKET
+        return found, verdict
+
+    async def _newest_life(self, known: LifeRecord | None) -> LifeRecord | None:
+        newest = await newest_life(self._store, known)
+        return None if newest is None else await with_database(self._store, newest)
+
+    async def _is_its_bucket(self, found: ServerLife) -> bool:
+        """Return whether the metastore's row names this bucket, or may from now on."""
+        if found.bucket_id is None:
+            return self._learn_bucket is None or await self._learn_bucket()
+        if self._bucket_id != found.bucket_id:  # or it was adopted meanwhile
+            self._bucket_id = await read_bucket_id(self._store)
+        return self._bucket_id == found.bucket_id
+
+    def _names_database(self, found: ServerLife) -> bool:
+        """Return whether the row and the bucket both say which database began the life."""
+        return bool(found.begun_on.database and self._newest is not None and self._newest.database)
+
+    async def _record_database(self, found: ServerLife) -> None:
+        """The bucket first: of two databases, the first one to be named there is the metastore."""
+        newest = self._newest
+        if newest is not None and not newest.database:
+            await record_database(self._store, found.life, found.server.database)
+            self._newest = newest = await with_database(self._store, newest)
+        if newest is not None and newest.database == found.server.database:
+            await self._api.record_database(found.life, found.incarnation_id)
 
     async def _record(self, found: ServerLife, life: int, incarnation_id: uuid.UUID, reason: str) -> bool:
         flushed = Position.of(found) if found.wal_bytes <= found.flushed_bytes else self._reached.newest
@@ -140,6 +191,7 @@ class LifeKeeper:
                 begun_ms=self._clock.wall_ms(),
                 wal_bytes=0 if flushed is None else flushed.wal_bytes,
                 feed_sum=0 if flushed is None else flushed.feed_sum,
+                database=found.server.database,
             ),
         )
 

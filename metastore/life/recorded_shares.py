@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.metastore.api.share_groups import ShareState
 from headrace.storage.errors import CorruptError, NotFoundError
+from headrace.storage.objects.agreed import read_agreed
 from headrace.storage.objects.store import ObjectStore
 
 PREFIX = "metastore/share-states/"
@@ -46,7 +47,7 @@ async def write_recorded(store: ObjectStore, recorded: RecordedShares) -> None:
 async def read_stored(store: ObjectStore, life: int) -> RecordedShares | None:
     """Return the states of all groups that were recorded last in this life; None if none were."""
     try:
-        return _decoded(_key(life, STORED), await store.get(_key(life, STORED)))
+        return _decoded(_key(life, STORED), await read_agreed(store, _key(life, STORED)))
     except NotFoundError:
         return None
 
@@ -57,7 +58,7 @@ async def read_recorded(store: ObjectStore, below_life: int) -> list[RecordedSha
     async for info in store.list_objects(PREFIX):
         life, _, _ = info.key.removeprefix(PREFIX).partition("/")
         if int(life) < below_life:
-            found.append(_decoded(info.key, await store.get(info.key)))
+            found.append(_decoded(info.key, await read_agreed(store, info.key)))
     return found
 
 

@@ -2,8 +2,8 @@
 
 Place: pure policy under keeper.py; docs/decisions/0035 has the reasons and what stays undetected.
 Invariant: a server that was promoted begins a new life by itself, unless a later promotion did. A server that went back
-(a volume copy, a logical restore) begins one only when an operator says so. A server with a life that is over never
-becomes the metastore again.
+(a volume copy, a logical restore), and another database of the same server, begin one only when an operator says so. A
+server with a life that is over never becomes the metastore again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ class LifeVerdict(enum.Enum):
     SUPERSEDED = "superseded"
     """Another server is the metastore by now: write nothing."""
     RESTORED = "restored"
-    """This server is older than it, or the server that it was copied from, was: write nothing until an operator begins
-    a new life."""
+    """This server is older than it, or the server that it was copied from, was; or this is another database, a restored
+    dump or a template copy: write nothing until an operator begins a new life."""
     WRONG_BUCKET = "wrong bucket"
     """The bucket does not know this life: write nothing."""
+    OTHER_BUCKET = "other bucket"
+    """The metastore has its files in another bucket: write nothing."""
 
 
 def judge(found: ServerLife, newest: LifeRecord | None, reached: Position | None) -> LifeVerdict:
@@ -39,17 +41,17 @@ def judge(found: ServerLife, newest: LifeRecord | None, reached: Position | None
     known of that life, from the bucket or from this process's memory, read before the server was asked, too; of another
     life than the server's it only says that the life began.
     """
-    same_cluster = found.server.system_identifier == found.begun_on.system_identifier
-    promoted = same_cluster and found.server.timeline != found.begun_on.timeline
+    same_database = _is_the_same_database(found, newest)
+    promoted = same_database and found.server.timeline != found.begun_on.timeline
     if newest is None:
-        return _first(found, promoted=promoted, same_cluster=same_cluster)
+        return _first(found, promoted=promoted, same_database=same_database)
     if newest.life < found.life:
         return LifeVerdict.WRONG_BUCKET
     if promoted and _has_begun_its_life(found, newest, reached):
         return LifeVerdict.RESTORED
     if promoted:
         return LifeVerdict.SUPERSEDED if _is_of_an_older_timeline(found, newest) else LifeVerdict.BEGIN
-    if not same_cluster:
+    if not same_database:
         return LifeVerdict.RESTORED
     if newest.life > found.life or newest.incarnation_id != found.incarnation_id:
         return LifeVerdict.SUPERSEDED
@@ -79,9 +81,19 @@ def _is_of_an_older_timeline(found: ServerLife, newest: LifeRecord) -> bool:
     return same_cluster and newest.life > found.life and newest.timeline > found.server.timeline
 
 
-def _first(found: ServerLife, *, promoted: bool, same_cluster: bool) -> LifeVerdict:
+def _is_the_same_database(found: ServerLife, newest: LifeRecord | None) -> bool:
+    """Return whether the row, and the bucket's record of its life, name this database of this server or a copy of all
+    of its databases. A database that is not known (0) is not compared.
+    """
+    is_its_life = newest is not None and (newest.life, newest.incarnation_id) == (found.life, found.incarnation_id)
+    named = (found.begun_on.database, newest.database if newest is not None and is_its_life else 0)
+    is_server = found.server.system_identifier == found.begun_on.system_identifier
+    return is_server and all(database in (0, found.server.database) for database in named)
+
+
+def _first(found: ServerLife, *, promoted: bool, same_database: bool) -> LifeVerdict:
     if found.life > 0:
         return LifeVerdict.WRONG_BUCKET
-    if not same_cluster:
+    if not same_database:
         return LifeVerdict.RESTORED
     return LifeVerdict.BEGIN if promoted else LifeVerdict.RECORD

@@ -31,6 +31,7 @@ REASONS = {
     LifeVerdict.SUPERSEDED: "another server is the metastore by now",
     LifeVerdict.RESTORED: "the metastore went back or was moved: run `headrace migrate --restored`",
     LifeVerdict.WRONG_BUCKET: "the bucket does not know this metastore's life: metastore.url or bucket is wrong",
+    LifeVerdict.OTHER_BUCKET: "the metastore has its files in another bucket: correct bucket",
 }
 
 

@@ -61,6 +61,8 @@ class ChangingPartitions:
         self._aliases, self._halving = _Copied(topic.aliases), topic.halving
         self._removed: AbstractSet[int] = topic.removed
         """A set of this topic's own once a partition was removed or has returned."""
+        self._is_new = not topic.leader_epochs
+        self._moves_leaders = False
 
     def create(self, record: PartitionRecord) -> bool:
         """The next index, or one that was removed or is an alias."""
@@ -75,6 +77,7 @@ class ChangingPartitions:
             self.epochs[index] = record.leader_epoch
         else:
             return False
+        self._moves_leaders |= not self._is_new
         if record.source >= 0:
             self._created_from.own[index] = CreatedFrom(record.source, record.source_epoch)
         if record.before_deletion:
@@ -88,6 +91,7 @@ class ChangingPartitions:
         """Leader and in-sync replicas of another writer mean nothing here: both follow from live agents."""
         if not self._has(record.partition_id):
             return False
+        self._moves_leaders = True
         old = self._assignments.now.get(record.partition_id, ANYBODY)
         changed = Assignment(
             old.replicas if record.replicas is None else record.replicas,
@@ -103,6 +107,7 @@ class ChangingPartitions:
         count = self._undeleted if self._undeleted >= 0 else len(self.epochs)
         if not 0 < record.initial_partition_count <= record.undeleted_partition_count or count > len(self.epochs):
             return False
+        self._moves_leaders = True
         for index in range(count):
             self.epochs[index] += index not in self._aliases.now
         self._initial, self._undeleted = record.initial_partition_count, record.undeleted_partition_count
@@ -163,14 +168,19 @@ class ChangingPartitions:
         """A marked partition."""
         if not self._has(index) or index not in self._before_deletion.now:
             return False
+        self._moves_leaders = True
         self._own_removed().add(index)
         for copied in (self._before_deletion, self._created_from, self._assignments):
             copied.own.pop(index, None)
         return True
 
-    def applied_to(self, topic: TopicImage) -> TopicImage:
-        """The topic with these partitions."""
+    def applied_to(self, topic: TopicImage, end_offset: int) -> TopicImage:
+        """The topic with these partitions; `end_offset`: of the log, after the last record.
+
+        Another count of partitions moves leaders (agent/cluster/spread.py), but for those of the topic's creation.
+        """
         self._count_plain()
+        moves_leaders = self._moves_leaders or not (self._is_new or len(self.epochs) == len(topic.leader_epochs))
         return replace(
             topic,
             initial_partition_count=self._initial,
@@ -184,6 +194,7 @@ class ChangingPartitions:
             doubling=self._doubling,
             aliases=self._aliases.now,
             halving=self._halving,
+            moved_at=end_offset if moves_leaders else topic.moved_at,
         )
 
     def _count_plain(self) -> None:

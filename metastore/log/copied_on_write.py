@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -25,6 +25,12 @@ class CopiedOnWrite(MutableMapping[K, V]):
     def finished(self) -> Mapping[K, V]:
         """Return the mapping, which must not change any more."""
         return self._held if self._own is None else MappingProxyType(self._own)
+
+    def keep(self, key: K, value: V, most: int) -> None:
+        """Set a value, as the newest of at most `most`: the oldest goes."""
+        self[key] = value
+        if len(self) > most:
+            del self[next(iter(self))]
 
     def __getitem__(self, key: K) -> V:
         return self._held[key]
@@ -45,3 +51,13 @@ class CopiedOnWrite(MutableMapping[K, V]):
         if self._own is None:
             self._held = self._own = dict(self._held)
         return self._own
+
+
+def set_value(resources: MutableMapping[Any, Mapping[str, Any]], resource: Any, name: str, value: Any) -> None:
+    """Set or, with None, take away one value of a resource; a resource without values goes."""
+    values = {key: kept for key, kept in resources.get(resource, {}).items() if key != name}
+    if value is not None:
+        values[name] = value
+    resources.pop(resource, None)
+    if values:
+        resources[resource] = MappingProxyType(values)

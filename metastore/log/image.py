@@ -103,6 +103,9 @@ class TopicImage:
     """How many partitions the topic halves to; -1: it does not halve."""
     replication_factor: int = 1
     """What was asked for when the topic was created: shown to clients, and without any other effect."""
+    moved_at: int = field(default=0, compare=False)
+    """The end of the log at the last change after which one of its partitions may have another leader, in any zone; it
+    may be later, as in an image from a snapshot. 0: none since the topic was created. See MetadataImage.moved_at."""
 
     @property
     def indexes(self) -> Sequence[int]:
@@ -221,6 +224,9 @@ class MetadataImage:
     agents: Mapping[int, AgentImage] = field(default_factory=_empty)
     unregistered: Mapping[int, int] = field(default_factory=_empty)
     """Node id -> last broker epoch of agents that are gone, in the order in which they went; the newest ones only."""
+    deleted_names: Mapping[str, int] = field(default_factory=_empty, compare=False)
+    """Name -> offset of its RemoveTopicRecord, of topics that were deleted and not created again, the newest last: as
+    far as the process saw the log, for snapshots lack them."""
     configs: Mapping[tuple[int, str], Mapping[str, str]] = field(default_factory=_empty)
     """(ConfigResource type, resource name) -> name -> value."""
     features: Mapping[str, FeatureRange] = field(default_factory=_empty)
@@ -236,6 +242,8 @@ class MetadataImage:
     """Entity, its parts in order of their types -> key -> value."""
     failed_replicas: Mapping[int, Mapping[uuid.UUID, tuple[int, ...]]] = field(default_factory=_empty)
     """Node id -> topic id -> partitions."""
+    moved_at: int = field(default=0, compare=False)
+    """The same as TopicImage.moved_at, for all topics: the agents changed, or how leaders follow from them."""
 
     @property
     def metadata_format(self) -> int:

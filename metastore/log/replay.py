@@ -9,15 +9,15 @@ CorruptError: the log is written under a lock by code that checked.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from headrace.metastore.api.agents import METADATA_FORMAT, SEALED_SECRETS, FeatureRange, Listener
+from headrace.metastore.api.agents import LEADER_FEATURES, METADATA_FORMAT, SEALED_SECRETS, FeatureRange, Listener
 from headrace.metastore.api.metadata_log import MetadataRecord
 from headrace.metastore.log.changing_partitions import ChangingPartitions
-from headrace.metastore.log.copied_on_write import CopiedOnWrite
+from headrace.metastore.log.copied_on_write import CopiedOnWrite, set_value
 from headrace.metastore.log.features import SCRAM_KEYS_FORMAT, refuse_unknown_format
 from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.metastore.log.kip631_records import (
@@ -74,6 +74,7 @@ def apply(image: MetadataImage, records: Iterable[bytes]) -> MetadataImage:
     return builder.finish()
 
 
+DELETED_NAMES_MAX = 1_000
 UNREGISTERED_MAX = 1_000
 """Agents that are remembered after they were unregistered: the newest ones."""
 
@@ -90,7 +91,10 @@ class ImageBuilder:
         self._changing: dict[uuid.UUID, ChangingPartitions] = {}
         """Of the topics with partitions that changed here."""
         self._agents = CopiedOnWrite(image.agents)
+        self._moves_leaders = False
+        """Some record changed the agents, or how leaders follow from them; what is as before at the end counts too."""
         self._unregistered = CopiedOnWrite(image.unregistered)
+        self._deleted_names = CopiedOnWrite(image.deleted_names)
         self._configs = CopiedOnWrite(image.configs)
         self._features = dict(image.features)
         self._access_controls: set[AccessControlRecord] | None = None
@@ -122,12 +126,13 @@ class ImageBuilder:
     def finish(self) -> MetadataImage:
         """The image at the builder's offset; what did not change is shared with the one before."""
         for topic_id, partitions in self._changing.items():
-            self._writable_topics()[topic_id] = partitions.applied_to(self._topics[topic_id])
+            self._writable_topics()[topic_id] = partitions.applied_to(self._topics[topic_id], self.offset)
         return MetadataImage(
             offset=self.offset,
             **self._topic_maps(),
             agents=self._agents.finished(),
             unregistered=self._unregistered.finished(),
+            deleted_names=self._deleted_names.finished(),
             configs=self._configs.finished(),
             features=MappingProxyType(self._features),
             access_controls=self._acl_set(),
@@ -136,6 +141,7 @@ class ImageBuilder:
             delegation_tokens=MappingProxyType(self._tokens),
             quotas=self._quotas.finished(),
             failed_replicas=MappingProxyType(self._failed),
+            moved_at=self.offset if self._moves_leaders else self._base.moved_at,
         )
 
     def _acl_set(self) -> frozenset[AccessControlRecord]:
@@ -167,6 +173,7 @@ class ImageBuilder:
     def _topic(self, record: TopicRecord) -> None:
         if record.topic_id in self._topics:
             raise self._contradiction(f"topic exists: topic_id={record.topic_id}")
+        self._deleted_names.pop(record.topic_name, None)
         self._writable_topics()[record.topic_id] = TopicImage(
             topic_id=record.topic_id,
             topic_number=self.offset if record.topic_number < 0 else record.topic_number,
@@ -218,6 +225,7 @@ class ImageBuilder:
         if topic is None:
             raise self._contradiction(f"removal of an unknown topic: topic_id={record.topic_id}")
         self._changing.pop(record.topic_id, None)
+        self._deleted_names.keep(topic.name, self.offset, DELETED_NAMES_MAX)
         self._configs.pop((TOPIC_RESOURCE, topic.name), None)
         for node_id, failed in list(self._failed.items()):
             if record.topic_id in failed:
@@ -240,6 +248,7 @@ class ImageBuilder:
         if not record.end_points:
             raise self._contradiction(f"agent without an end point: node_id={record.broker_id}")
         self._unregistered.pop(record.broker_id, None)
+        self._moves_leaders = True
         self._agents[record.broker_id] = AgentImage(
             node_id=record.broker_id,
             broker_epoch=record.broker_epoch,
@@ -257,9 +266,7 @@ class ImageBuilder:
     def _unregister(self, record: UnregisterBrokerRecord) -> None:
         del self._agents[self._agent(record.broker_id, record.broker_epoch).node_id]
         self._failed.pop(record.broker_id, None)
-        self._unregistered[record.broker_id] = record.broker_epoch
-        if len(self._unregistered) > UNREGISTERED_MAX:
-            del self._unregistered[next(iter(self._unregistered))]
+        self._unregistered.keep(record.broker_id, record.broker_epoch, UNREGISTERED_MAX)
 
     def _fence(self, record: FenceBrokerRecord) -> None:
         agent = self._agent(record.broker_id, record.broker_epoch)
@@ -282,6 +289,8 @@ class ImageBuilder:
         self._agents[agent.node_id] = replace(agent, hidden=False)
 
     def _agent(self, node_id: int, broker_epoch: int) -> AgentImage:
+        """Return the agent that a record changes or unregisters."""
+        self._moves_leaders = True
         agent = self._agents.get(node_id)
         if agent is None or agent.broker_epoch != broker_epoch:
             raise self._contradiction(f"agent is not registered so: node_id={node_id} broker_epoch={broker_epoch}")
@@ -300,15 +309,16 @@ class ImageBuilder:
 
     def _config(self, record: ConfigRecord) -> None:
         resource = (record.resource_type, record.resource_name)
-        _set_value(self._configs, resource, record.name, record.value)
+        set_value(self._configs, resource, record.name, record.value)
 
     def _quota(self, record: QuotaRecord) -> None:
         entity = tuple(sorted(record.entity, key=lambda part: part.entity_type))
-        _set_value(self._quotas, entity, record.key, None if record.remove else record.value)
+        set_value(self._quotas, entity, record.key, None if record.remove else record.value)
 
     def _feature(self, record: FeatureLevelRecord) -> None:
         refuse_unknown_format(record)
         self._features[record.name] = FeatureRange(record.min_feature_level, record.max_feature_level)
+        self._moves_leaders |= record.name in LEADER_FEATURES
         if record.name == METADATA_FORMAT and self._has_keys_only() and self._passwords_until:
             self._passwords_until = self.offset
             self._credentials = {user: tuple(map(as_keys, held)) for user, held in self._credentials.items()}
@@ -318,6 +328,7 @@ class ImageBuilder:
 
     def _remove_feature(self, record: RemoveFeatureLevelRecord) -> None:
         self._features.pop(record.name, None)
+        self._moves_leaders |= record.name in LEADER_FEATURES
 
     def _access_control(self, record: AccessControlRecord) -> None:
         self._writable_acls().add(record)
@@ -352,16 +363,6 @@ class ImageBuilder:
 
     def _contradiction(self, event: str) -> CorruptError:
         return CorruptError(f"{event} offset={self.offset}")
-
-
-def _set_value(resources: MutableMapping[Any, Mapping[str, Any]], resource: Any, name: str, value: Any) -> None:
-    """Set or, with None, take away one value of a resource; a resource without values goes."""
-    values = {key: kept for key, kept in resources.get(resource, {}).items() if key != name}
-    if value is not None:
-        values[name] = value
-    resources.pop(resource, None)
-    if values:
-        resources[resource] = MappingProxyType(values)
 
 
 _HANDLERS: Mapping[type[MetadataRecord], Callable[[ImageBuilder, Any], None]] = {

@@ -1,6 +1,7 @@
 """What `headrace migrate` would do to a database: the files that it lacks, their statements, and the locks.
 
-Place: `headrace migrate --plan`; reads the database, changes nothing, and waits for no lock.
+Place: `headrace migrate --plan`; reads the database, changes nothing, and waits for a lock only
+for seconds.
 Invariant: a statement of which the lock is not known is an error, so that a plan never says less than the migration
 does.
 """
@@ -15,7 +16,7 @@ import psycopg
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.migrate import ATTEMPTS_MAX, LOCK_TIMEOUT_MS, MIGRATIONS
 from headrace.metastore.postgres.migration_locks import locks
-from headrace.metastore.postgres.single_connection import connected
+from headrace.metastore.postgres.single_connection import reading
 from headrace.metastore.postgres.sql_files import function_files, sql_files
 from headrace.storage.errors import InvalidError
 
@@ -54,8 +55,7 @@ class MigrationPlan:
 
 def plan_migration(url: str) -> MigrationPlan:
     """Errors as migrate; an empty database gets the plan of a new cluster."""
-    with translated("plan migration", writes=False), connected(url) as connection:
-        connection.execute("SET TRANSACTION READ ONLY")
+    with translated("plan migration", writes=False), reading(url) as connection:
         recorded = _recorded(connection)
         files = sql_files(MIGRATIONS)
         if unknown := sorted(recorded - {file.name for file in files}):

@@ -126,7 +126,12 @@ def unpack_extents(packed: bytes) -> list[Extent]:
 
 def unpack_answers(packed: bytes) -> list[BatchAnswer]:
     """Return what pack_answer (SQL) made, one after the other."""
-    return [BatchAnswer(_OUTCOMES[outcome], base, time) for outcome, base, time in _records(_ANSWER, packed)]
+    return [
+        BatchAnswer(_OUTCOMES[outcome], -1, -1, base, time)
+        if outcome == BatchOutcome.OUT_OF_ORDER
+        else BatchAnswer(_OUTCOMES[outcome], base, time)
+        for outcome, base, time in _records(_ANSWER, packed)
+    ]
 
 
 def unpack_log_starts(packed: bytes) -> list[LogStartMove]:

@@ -30,9 +30,11 @@ RETURN int8send(p_key) || int8send(p_producer_id) || int8send(p_first) || int8se
 
 -- A file's answer opens with a byte that says which of two it is. 0: every batch was appended; then one
 -- int8 per run of neighbours, the base offset of its first batch. 1: this for each batch, 18 bytes:
--- metastore.api.commit.BatchAnswer. Both go by partition key, then by place in the file.
+-- metastore.api.commit.BatchAnswer; of a batch that is out of order, its two other numbers are in the places of offset
+-- and time, which agents of the release before do not read. Both go by partition key, then by place in the file.
 CREATE OR REPLACE FUNCTION pack_answer(p_outcome smallint, p_base bigint, p_time bigint) RETURNS bytea
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN int2send(p_outcome)
-       || CASE WHEN p_outcome IN (batch_appended(), batch_duplicate()) THEN int8send(p_base) || int8send(p_time)
+       || CASE WHEN p_outcome IN (batch_appended(), batch_duplicate(), batch_out_of_order())
+               THEN int8send(p_base) || int8send(p_time)
                ELSE int8send(-1) || int8send(-1) END;

@@ -23,6 +23,7 @@ FUNCTIONS = (
     "assert_life",
     "look_up_extents",
     "list_offsets",
+    "own_database",
     "pin_reads",
     "release_pins",
     "server_timeline",
@@ -31,7 +32,7 @@ FUNCTIONS = (
 """What a scan calls on its driver, and what its statements call by name."""
 VIEWS = {
     "cluster": "cluster_id, incarnation_id, commit_shards, life, system_identifier, timeline, next_timeline,"
-    " next_incarnation_id",
+    " next_incarnation_id, database_oid, bucket_id, bucket_address",
     "commit_shards": "seq",
     "metadata_head": "next_offset",
     "metadata_log": "record_offset, record",

@@ -158,6 +158,7 @@ def _fixed_arguments(url: str, settings: Settings) -> dict[str, Any]:
         "lock_timeout": settings.metastore_lock_timeout_ms,
         "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_TIMEOUT_MS,
         "jit": "off",
+        "client_min_messages": "warning",  # a canceled wait for a synchronous standby is a warning (statement.py)
         "default_transaction_isolation": "read\\ committed",
         "standard_conforming_strings": "on",  # functions have literals with backslashes
     }

@@ -1,7 +1,8 @@
 """One connection to Postgres, for a command that opens no pool.
 
 Place: under migrate.py, migration_plan.py, formatted.py and planners.py.
-Invariant: a server or database that cannot be the metastore is refused before the caller asks it anything.
+Invariant: a server or database that cannot be the metastore is refused before the caller asks it anything. What only
+reads ends, also behind a lock.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from headrace.metastore.postgres.address import parsed
 from headrace.metastore.postgres.server_check import ENCODING, check_database
 
 CONNECT_TIMEOUT_S = 10
+READ_TIMEOUT_S = 5
+"""How long a read may take, its wait for a lock included."""
 
 
 @contextmanager
@@ -26,4 +29,13 @@ def connected(url: str, *, autocommit: bool = False) -> Iterator[psycopg.Connect
         url, autocommit=autocommit, connect_timeout=CONNECT_TIMEOUT_S, client_encoding=ENCODING
     ) as connection:
         check_database(connection.info)
+        yield connection
+
+
+@contextmanager
+def reading(url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    """The same, in a transaction that only reads; each statement ends after READ_TIMEOUT_S."""
+    with connected(url) as connection:
+        connection.execute(f"SET LOCAL statement_timeout = '{READ_TIMEOUT_S}s'".encode())
+        connection.execute("SET TRANSACTION READ ONLY")
         yield connection

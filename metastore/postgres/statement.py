@@ -4,7 +4,9 @@ Place: between the metastore's operations and psycopg.
 Invariant: one statement is one transaction (the pool's connections are in autocommit), so no lock
 lasts longer, and no other session waits for a caller that paused in mid-call. Every call ends: the server
 ends what takes too long, and if even its error does not arrive (a pooler or a network that drops packets
-and keeps the connection open), we close the connection.
+and keeps the connection open; a commit that waits for a synchronous standby), we close the connection.
+If the wait of a commit for the synchronous standby was canceled, the outcome is unknown, although the server reports
+success: it is committed there and may be on no standby (docs/decisions/0095).
 If the process crashes, Postgres finishes or rolls back the statement.
 """
 
@@ -24,13 +26,13 @@ from typing import Any
 import psycopg
 from prometheus_client import Histogram
 from psycopg import AsyncConnection, OperationalError
-from psycopg.errors import ReadOnlySqlTransaction
+from psycopg.errors import Diagnostic, ReadOnlySqlTransaction
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from headrace.metastore.life.numbers import NO_LIFE
 from headrace.metastore.postgres.errors import translated
 from headrace.metastore.postgres.sql_files import query_files, signatures
-from headrace.storage.errors import HeadraceError, InvalidError
+from headrace.storage.errors import HeadraceError, InvalidError, OutcomeUnknownError
 
 Connection = AsyncConnection[tuple[Any, ...]]
 
@@ -50,22 +52,31 @@ class Pool(AsyncConnectionPool[Connection]):
     """The process's connections, and the life of the metastore in which it writes (metastore/life)."""
 
     life: int = NO_LIFE
-    answers: int = 0
-    """Statements that the server answered, but for those that failed."""
+    commits: int = 0
+    """Calls that committed a write, as far as their callers know that they wrote."""
     is_left: bool = False
     """Whether the next call, of this pool or one of `others`, drains it on its own event loop: connections in use are
     closed after their call. Any thread may set it."""
     others: Sequence[Pool] = ()
     """Pools of the same event loop."""
+    standby_wait: str | None = None
+    """What commits wait for, as the newest probe found it, until one ends (standbys/standbys.py)."""
     _refused_at: float = -math.inf
     _refusal: str = ""
+
+    def committed(self) -> None:
+        """Note that a call has committed a write: commits wait for nothing any more."""
+        self.commits += 1
+        self.standby_wait = None
 
     def refused(self, error: HeadraceError) -> None:
         """Note that the server answered, and could not write."""
         self._refused_at, self._refusal = asyncio.get_running_loop().time(), str(error)
 
     def refusal(self) -> str | None:
-        """Return why the server refused to write within the last REFUSED_SECONDS."""
+        """Return what commits wait for, or why the server refused to write within the last REFUSED_SECONDS."""
+        if self.standby_wait is not None:
+            return self.standby_wait
         is_new = asyncio.get_running_loop().time() - self._refused_at < REFUSED_SECONDS
         return self._refusal if is_new else None
 
@@ -107,6 +118,18 @@ class Pool(AsyncConnectionPool[Connection]):
                 return connection.info.server_version, connection.info.parameter_status("server_encoding")
 
 
+class _Warnings:
+    """What the server warned of during one call."""
+
+    def __init__(self) -> None:
+        self.is_unconfirmed = False
+        """Whether a wait of its commit for the synchronous standby was canceled."""
+
+    def take(self, warning: Diagnostic) -> None:
+        """Read one; it is gone afterwards."""
+        self.is_unconfirmed |= warning.source_function == STANDBY_WAIT
+
+
 def _cancellations() -> int:
     """Return how often the current task was cancelled."""
     task = asyncio.current_task()
@@ -119,6 +142,8 @@ CANNOT_WRITE = frozenset({"53100", "25006", "58030"})
 """Disk full, read-only transaction, error of input or output: the server answers and does not write."""
 REFUSED_SECONDS = 15.0
 """Commits and housekeeping are tried again several times within it."""
+STANDBY_WAIT = "SyncRepWaitForLSN"
+"""The function of Postgres that warns of a canceled wait for the standby. Its text has the server's language."""
 SILENCE_S = 2.0
 """How much longer than the server's own limit a statement may go without an answer."""
 SECONDS = Histogram(
@@ -156,6 +181,8 @@ class Statement:
         """
         if parameters.keys() != self.parameters:
             raise self._wrong(parameters)
+        # they are sent once there is a connection, and the caller's own lists may change until then
+        parameters = {name: list(value) if type(value) is list else value for name, value in parameters.items()}
         if self.names_life:
             parameters["life"] = pool.life
         try:
@@ -183,14 +210,20 @@ class Statement:
             loop, limit = asyncio.get_running_loop(), (self._patience_seconds or pool.timeout) + SILENCE_S
             silent_at = loop.time() + limit
             hang_up = loop.call_later(limit, _hang_up, connection)
+            heard = _Warnings()
+            connection.add_notice_handler(heard.take)
             try:
                 answer = await self._answer(connection, parameters)
-                pool.answers += 1
+                if self.writes and heard.is_unconfirmed:
+                    raise OutcomeUnknownError(
+                        f"{self.name}: its commit was not confirmed by the synchronous standby: the wait was canceled"
+                    )
                 return answer
             except ReadOnlySqlTransaction:
                 await _leave_standby(connection, pool)
                 raise
             finally:
+                connection.remove_notice_handler(heard.take)
                 hang_up.cancel()
                 if loop.time() >= silent_at:
                     # its neighbours went the same way: trying them one after another would take this long each

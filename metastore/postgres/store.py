@@ -12,6 +12,7 @@ from typing import Self
 
 from headrace.config.settings import Settings
 from headrace.metastore.backups import WalArchive
+from headrace.metastore.postgres.bucket.bucket import PostgresBucket
 from headrace.metastore.postgres.bulk.bulk import PostgresBulkWrites
 from headrace.metastore.postgres.cleaning.cleaning import PostgresCleaning
 from headrace.metastore.postgres.cluster.agents import PostgresAgents
@@ -23,6 +24,7 @@ from headrace.metastore.postgres.commit.commit_files import PostgresCommit
 from headrace.metastore.postgres.commit.shards import DESCRIBE_CLUSTER, PostgresShards
 from headrace.metastore.postgres.compaction.compaction import PostgresCompaction
 from headrace.metastore.postgres.controller.controller import PostgresController
+from headrace.metastore.postgres.damage.damage import PostgresDamage
 from headrace.metastore.postgres.diagnosis.diagnosis import wal_archive
 from headrace.metastore.postgres.files.deletion import PostgresDeletion
 from headrace.metastore.postgres.files.rebuild import PostgresRebuild
@@ -44,6 +46,7 @@ from headrace.metastore.postgres.segments.segments import PostgresSegments
 from headrace.metastore.postgres.server_check import check_server
 from headrace.metastore.postgres.settings.settings import PostgresSettings
 from headrace.metastore.postgres.sql_files import sql_files
+from headrace.metastore.postgres.standbys.standbys import PostgresStandbys
 from headrace.metastore.postgres.statement import Pool
 from headrace.metastore.postgres.transactions.transactions import PostgresTransactions
 from headrace.storage.errors import InvalidError
@@ -56,6 +59,7 @@ class PostgresMetastore(
     PostgresExtents,
     PostgresFeed,
     PostgresLife,
+    PostgresBucket,
     PostgresTopics,
     PostgresSplits,
     PostgresHalvings,
@@ -70,11 +74,13 @@ class PostgresMetastore(
     PostgresRetention,
     PostgresCompaction,
     PostgresCleaning,
+    PostgresDamage,
     PostgresSegments,
     PostgresAuditArchive,
     PostgresDeletion,
     PostgresRebuild,
     PostgresHousekeeping,
+    PostgresStandbys,
     PostgresSettings,
     PostgresReports,
     PostgresSegmentLogs,
@@ -128,12 +134,8 @@ class PostgresMetastore(
         """Errors as every statement's."""
         return await wal_archive(self.pool)
 
-    def answers(self) -> int:
-        """Statements that the server answered so far."""
-        return self.pool.answers
-
     def refusal(self) -> str | None:
-        """Return why the server refused to write within the last REFUSED_SECONDS."""
+        """Return what commits wait for, or why the server refused to write within the last REFUSED_SECONDS."""
         return self.pool.refusal()
 
 

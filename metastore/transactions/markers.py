@@ -36,17 +36,17 @@ def marker_file_id(marker: Marker) -> uuid.UUID:
     return uuid.UUID(bytes=_FILE_ID.pack(marker.epoch, marker.commits, marker.producer_id))
 
 
-def marker_of(file_id: uuid.UUID) -> Marker | None:
-    """The marker that the file id of an extent means; None for a file."""
-    if file_id.bytes[6] >> 4:
+def marker_of(source: uuid.UUID) -> Marker | None:
+    """The marker that the source of an extent means; None for a file."""
+    if source.bytes[6] >> 4:
         return None
-    epoch, commits, producer_id = _FILE_ID.unpack(file_id.bytes)
+    epoch, commits, producer_id = _FILE_ID.unpack(source.bytes)
     return Marker(producer_id, epoch, bool(commits))
 
 
 def render_marker(extent: Extent) -> bytes:
     """The control batch of a marker's extent, with its offset and leader epoch."""
-    marker = marker_of(extent.file_id)
+    marker = marker_of(extent.source)
     assert marker is not None, "not a marker"
     record = Record(
         offset=extent.base_offset,

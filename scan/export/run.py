@@ -36,6 +36,7 @@ from headrace.scan.partitions import ScanPartition, Subscribe, TopicCatalog, sel
 from headrace.scan.plan import WantedOffsets, pin, plan
 from headrace.scan.read import SplitReader
 from headrace.storage.errors import NotFoundError
+from headrace.storage.objects.agreed import read_agreed
 from headrace.storage.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,7 @@ class ExportState(msgspec.Struct):
 async def load_state(store: ObjectStore, fresh: ExportState) -> ExportState:
     """The target's state, or `fresh`. OptionError if the target is of another topic or cluster."""
     try:
-        found = msgspec.json.decode(await store.get(STATE_KEY), type=ExportState)
+        found = msgspec.json.decode(await read_agreed(store, STATE_KEY), type=ExportState)
     except NotFoundError:
         return fresh
     except msgspec.DecodeError as error:

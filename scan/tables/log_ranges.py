@@ -18,6 +18,7 @@ from headrace.scan.offsets import first_offset_since
 from headrace.scan.partitions import ScanPartition
 from headrace.scan.tables.policy import LogBounds
 from headrace.scan.tables.state import UNKNOWN_EPOCH, TablePosition
+from headrace.storage.segment.rereading import VerifiedReads
 
 EARLIEST, LATEST = "earliest", "latest"
 _KINDS = (int(OffsetKind.EARLIEST), int(OffsetKind.LAST_STABLE), int(OffsetKind.LATEST))
@@ -59,10 +60,9 @@ async def start_positions(cluster: ScannedCluster, topic: TopicImage, start: str
     if start == LATEST:
         return {p: TablePosition(stable, epochs[p]) for p, (_, stable, _) in offsets.items()}
     found = {}
+    reads = VerifiedReads(cluster.store, cluster.clock, cluster.rng)
     for index, partition in partitions.items():
-        offset = await first_offset_since(
-            cluster.metastore, cluster.store, partition, start_timestamp(start), committed=True
-        )
+        offset = await first_offset_since(cluster.metastore, reads, partition, start_timestamp(start), committed=True)
         found[index] = TablePosition(offsets[index][1] if offset is None else offset, epochs[index])
     return found
 

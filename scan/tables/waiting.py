@@ -26,7 +26,8 @@ async def waited_ms(metastore: ReadApi, look: TableLook, now_ms: int) -> int | N
     if not queries:
         return 0
     answers = await metastore.find_extents(queries)
-    oldest = min((each.extents[0].max_timestamp for each in answers if each.extents), default=now_ms)
+    firsts = [each.extents[0].newest_ms for each in answers if each.extents]
+    oldest = min((first for first in firsts if first is not None), default=now_ms)
     return max(0, now_ms - max(_committed_ms(look), oldest))
 
 

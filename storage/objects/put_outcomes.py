@@ -1,10 +1,10 @@
-"""Counts what the PUTs of a process come to: a bucket can answer HEADs and refuse every PUT.
+"""Counts what the PUTs of a process come to: a bucket can answer GETs, and refuse every PUT or leave it unanswered.
 
 Place: the outermost decorator of a process's bucket (cli/process/open_process.py), around the retries: a PUT that
 failed here failed for its caller. The readiness probe asks it, and writes one small object through it when it is due.
 Invariant: PUTs fail if the last one failed, and at least FAILURES_MIN in a row failed within FAILING_SECONDS or longer,
 or the probe's own did. One success ends that. The probe writes at most once in PROBE_SECONDS while PUTs succeed, or
-none is made, and at most once in FAILING_SECONDS while they fail.
+none is made, and at most once in FAILING_SECONDS while they fail, or one has had no answer for that long.
 """
 
 from __future__ import annotations
@@ -31,10 +31,14 @@ class PutOutcomes(StoreDecorator):
         self._failed_since = 0.0
         self._error = ""
         self._probe_failed = False
+        self._under_way: dict[object, float] = {}
+        """When each PUT without an answer was sent, the oldest first."""
         self._settled_at = clock.monotonic()
         """When a PUT succeeded, or the probe was sent, last."""
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
+        sent = object()
+        self._under_way[sent] = self._clock.monotonic()
         try:
             info = await self._inner.put(key, body, if_absent=if_absent)
         except AlreadyExistsError:
@@ -46,6 +50,8 @@ class PutOutcomes(StoreDecorator):
             self._failures += 1
             self._error = str(error) or type(error).__name__
             raise
+        finally:
+            del self._under_way[sent]
         self._succeeded()
         return info
 
@@ -58,9 +64,11 @@ class PutOutcomes(StoreDecorator):
 
     async def probe(self) -> None:
         """Write PROBE_KEY if it is due. UnavailableError if PUTs fail."""
-        due_after = FAILING_SECONDS if self._failures else PROBE_SECONDS
-        if self._clock.monotonic() - self._settled_at >= due_after:
-            self._settled_at = self._clock.monotonic()
+        now = self._clock.monotonic()
+        oldest = next(iter(self._under_way.values()), now)
+        due_after = FAILING_SECONDS if self._failures or now - oldest >= FAILING_SECONDS else PROBE_SECONDS
+        if now - self._settled_at >= due_after:
+            self._settled_at = now
             try:
                 await self.put(PROBE_KEY, b"")
             except HeadraceError:

@@ -19,6 +19,8 @@ from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.installation import find_installation
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
+from headrace.storage.cluster_properties import OBJECT_KEY as CLUSTER_ID
+from headrace.storage.cluster_properties import render, write_cluster_id
 from headrace.storage.objects.directory import DirectoryStore
 
 PROGRAMS = find_installation().bin_dir
@@ -26,9 +28,12 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
+def store(tmp_path: Path, metastore_url: str) -> DirectoryStore:
+    """The bucket of the metastore's cluster."""
     (tmp_path / "bucket").mkdir()
-    return DirectoryStore(tmp_path / "bucket", SystemClock())
+    store = DirectoryStore(tmp_path / "bucket", SystemClock())
+    asyncio.run(write_cluster_id(store, str(formatted_cluster_id(metastore_url))))
+    return store
 
 
 @pytest.fixture
@@ -87,6 +92,27 @@ def test_a_dump_that_fails_is_no_backup(
     assert "pg_dump failed" in told
     assert "open-sesame" not in told
     assert file.read_text() == "the dump of yesterday"
+    assert asyncio.run(read_backup(store)) is None
+
+
+def test_another_database_is_not_dumped_as_the_metastore(
+    flags: list[str], store: DirectoryStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A copy on the same server, and a metastore of another cluster."""
+    with psycopg.connect(flags[1], autocommit=True) as connection:
+        connection.execute("UPDATE cluster SET database_oid = 5")
+    assert main(["backup", *flags, "--to", str(tmp_path / "dump")]) == 1
+    assert "this database is a copy of the metastore" in capsys.readouterr().err
+    with psycopg.connect(flags[1], autocommit=True) as connection:
+        connection.execute("UPDATE cluster SET database_oid = NULL")
+    asyncio.run(store.put(CLUSTER_ID, render("8XUwXa9qSyi9tSOquGtauQ")))
+    assert main(["backup", *flags, "--to", str(tmp_path / "dump")]) == 1
+    assert "not the bucket's metastore" in capsys.readouterr().err
+    asyncio.run(store.delete_many([CLUSTER_ID]))
+    for words in (["--to", str(tmp_path / "dump")], ["--record", "snapshot"]):
+        assert main(["backup", *flags, *words]) == 1
+        assert "bucket is not formatted: correct bucket" in capsys.readouterr().err
+    assert not (tmp_path / "dump").exists()
     assert asyncio.run(read_backup(store)) is None
 
 

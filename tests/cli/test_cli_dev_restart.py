@@ -9,7 +9,9 @@ import confluent_kafka
 import psycopg
 import pytest
 
+from headrace.cli.dev import _bucket
 from headrace.cli.main import main
+from headrace.storage.errors import InvalidError
 from load.dev_server import DevServer
 from tests.confluent_records import consume
 
@@ -44,6 +46,34 @@ def test_a_restart_finds_all_topics_records_and_offsets(tmp_path: Path, is_kille
         assert placed.is_dir()
     assert values == list(range(2 * RECORDS))
     assert not placed.exists(), "a thrown-away server leaves nothing, also where its data was placed elsewhere"
+
+
+@pytest.mark.slow
+def test_a_data_directory_that_was_moved_has_everything(tmp_path: Path) -> None:
+    """Its Postgres knows the bucket at the place where it was, and an earlier release noted that place in a file."""
+    with DevServer(tmp_path / "before", keep_data=True) as server:
+        asyncio.run(server.create_topic("kept", 1))
+        _produce(server.bootstrap, 0)
+        earlier = server.bucket
+    (tmp_path / "before").rename(tmp_path / "after")
+    (tmp_path / "after" / "bucket.url").write_text(earlier + "\n")
+    with DevServer(tmp_path / "after") as server:
+        assert server.bucket == (tmp_path / "after" / "bucket").as_uri()
+        _produce(server.bootstrap, RECORDS)
+        assert _values(server.bootstrap) == list(range(2 * RECORDS))
+    assert not (tmp_path / "before").exists()
+
+
+def test_a_moved_directory_has_its_own_bucket(tmp_path: Path) -> None:
+    own = (tmp_path / "bucket").as_uri()
+    assert _bucket("", tmp_path) == own
+    (tmp_path / "bucket.url").write_text("file:///elsewhere/bucket\n")
+    assert _bucket("", tmp_path) == "file:///elsewhere/bucket", "its first run named one"
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "cluster.properties").write_bytes(b"")
+    assert _bucket("", tmp_path) == own, "an earlier release noted the own one, too"
+    with pytest.raises(InvalidError, match="the files of this cluster are in"):
+        _bucket("file:///elsewhere/bucket", tmp_path)
 
 
 def _retention_ms(server: DevServer) -> int:

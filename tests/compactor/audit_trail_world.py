@@ -101,7 +101,7 @@ class TrailWorld:
         """The same as a new process has it."""
         self.registry = CollectorRegistry()
         metrics = AuditArchiveMetrics(self.registry)
-        return made(api or self.metastore, store or self.store, self.clock, metrics)
+        return made(api or self.metastore, store or self.store, self.clock, random.Random(0), metrics)
 
     def execute(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         found = self.raw.execute(query.encode(), parameters)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 from headrace.metastore.api.cleaning import CleanablePartition, CleanedPartition
 from headrace.metastore.api.compaction import LiveExtents, LivePartition, NewFile, Swap, SwapOutcome
+from headrace.metastore.api.damage import DamagedExtent
 from headrace.metastore.api.jobs import JobToken
 from headrace.metastore.api.segments import NewSegment, StartOutcome
 from headrace.metastore.keys import split_partition_key
@@ -47,7 +48,7 @@ class ModelCompactionApi:
         self.model.announce_swaps(new)
         return outcomes
 
-    async def mark_unreadable(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> None:
+    async def mark_damaged(self, token: JobToken, extents: Sequence[DamagedExtent]) -> None:
         """There is no planner here."""
 
     async def start_segments(
@@ -101,7 +102,8 @@ class ModelCleaningApi(ModelCompactionApi):
                 extents = [extent for extent in partition.visible_extents if extent.last_offset < most]
                 compression_type = self.compression_types.get(key, "")
                 live = LivePartition(key, uuid.UUID(int=number << 64), index, compression_type, extents, None)
-                found.append(CleanablePartition(self._rolled(live), self.cleaned_offsets.get(key, 0)))
+                cleaned_offset = self.cleaned_offsets.get(key, 0)
+                found.append(CleanablePartition(self._rolled(live), cleaned_offset, partition.high_watermark))
         return self.model.clock.wall_ms(), found
 
     async def swap_cleaned_extents(
@@ -119,7 +121,7 @@ class ModelCleaningApi(ModelCompactionApi):
         partition = self.model.partitions.get(key)
         if partition is None:
             return False
-        live = {(e.last_offset, e.file_id) for e in partition.visible_extents if e.base_offset < cleaned.end}
+        live = {(e.last_offset, e.source) for e in partition.visible_extents if e.base_offset < cleaned.end}
         if live != {tuple(e) for e in cleaned.extents if e.last_offset >= partition.log_start_offset}:
             return False
         self.cleaned_offsets[key] = max(self.cleaned_offsets.get(key, 0), cleaned.end)

@@ -25,6 +25,7 @@ from headrace.storage.objects.directory import DirectoryStore
 from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import delete, session
+from tests.storage.altered_reads import reads_of
 from tests.storage.batches import BASE_TIME_MS, forge, plain_batch
 
 HOUR_MS = 3_600_000
@@ -33,7 +34,7 @@ HOUR_MS = 3_600_000
 async def _audit(world: CompactionWorld, *, deep: bool = False, **over: Any) -> Audit:
     steps: list[tuple[str, int, int]] = []
     api: Any = over.pop("api", world.postgres)
-    found = await audit(api, world.store, deep=deep, on_progress=lambda *step: steps.append(step), **over)
+    found = await audit(api, reads_of(world.store), deep=deep, on_progress=lambda *step: steps.append(step), **over)
     assert all(done <= total or not total for _, done, total in steps)
     return found
 
@@ -112,7 +113,7 @@ async def test_files_that_are_replaced_and_deleted_under_an_audit_are_no_violati
             return getattr(world.postgres, name)
 
     api: Any = Slow()
-    found = await audit(api, world.store, deep=deep, on_progress=lambda *_: None)
+    found = await audit(api, reads_of(world.store), deep=deep, on_progress=lambda *_: None)
     assert found.violations == []
     assert api.listed > len(old), "each was asked for again"
 
@@ -127,7 +128,7 @@ def _flipped(at: int) -> Callable[[bytes], bytes]:
     ("change", "shallow", "deep"),
     [
         (_flipped(-40), [Kind.UNSOUND], [Kind.UNSOUND]),  # the footer
-        (_flipped(120), [], [Kind.UNSOUND]),  # a batch
+        (_flipped(120), [], [Kind.DAMAGED]),  # a batch
         (lambda body: body[:-10], [Kind.UNSOUND], [Kind.UNSOUND]),
         (lambda body: body + b"more", [], [Kind.UNSOUND]),  # every byte that is named is there
         (lambda body: b"", [Kind.UNSOUND], [Kind.UNSOUND]),

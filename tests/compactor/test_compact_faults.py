@@ -8,7 +8,7 @@ broken. After each, another worker ends the job, and readers see the very record
 from __future__ import annotations
 
 import asyncio
-import uuid
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -19,11 +19,14 @@ from headrace.compactor.janitor_metrics import JanitorMetrics
 from headrace.compactor.lease import Lease
 from headrace.compactor.merge import COMPLAINTS_MAX
 from headrace.compactor.runner import JobHandler
+from headrace.compactor.sources import damaged_extent
 from headrace.compactor.sweeper import Sweeper
 from headrace.compactor.take_over import SWAP_ATTEMPTS
 from headrace.compactor.undecided import Undecided
 from headrace.metastore.api.compaction import NewFile, Swap, SwapOutcome
+from headrace.metastore.api.damage import DamageKind
 from headrace.metastore.api.jobs import JobToken, NewJob
+from headrace.metastore.api.read import is_in_file
 from headrace.metastore.api.retention import TO_HIGH_WATERMARK, LogStartTarget
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.errors import FencedError, NotFoundError, OutcomeUnknownError, UnavailableError
@@ -31,12 +34,14 @@ from headrace.storage.file_id import file_id_of, new_file_id, object_key
 from headrace.storage.objects.decorator import StoreDecorator
 from headrace.storage.objects.store import ByteRange, ObjectStore
 from headrace.storage.records.codec import Record
+from headrace.storage.segment import rereading
 from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.janitor_world import Killed, Tripwire
 from tests.compactor.world import LEASE_MS, CompactionWorld
 from tests.metastore.commit_scenes import condemn
 from tests.metastore.sessions import move_time, session, set_for_cluster
-from tests.storage.batches import plain_batch
+from tests.storage.altered_reads import InstantClock, flipped
+from tests.storage.batches import forge, plain_batch
 
 SMALL = {"file_bytes": 1_500, "extent_bytes": 900, "batch_bytes": 500}
 """A few files, of a few extents, of a few batches."""
@@ -140,8 +145,9 @@ async def test_a_worker_that_lost_its_lease_swaps_nothing(world: CompactionWorld
     assert await world.extents(*keys) == extents
     await world.run(other)
     assert await seen(world, keys) == before
+    (file_extent, *_) = filter(is_in_file, extents)
     with pytest.raises(FencedError):
-        await world.postgres.mark_unreadable(job.token, [uuid.uuid4()])
+        await world.postgres.mark_damaged(job.token, [damaged_extent(file_extent, NotFoundError("gone"))])
 
 
 class Forgetful:
@@ -222,7 +228,7 @@ async def test_what_others_took_meanwhile_is_lost_and_nothing_else(world: Compac
                 await world.postgres.move_log_starts([target], max_extents=100)
                 topic = world.view.image.topics_by_name["gone"].topic_id
                 assert await world.postgres.delete_topics(await world.postgres.metadata_head(), [topic])
-                other = await world.claim([extent.file_id for extent in first[:1]], 1)
+                other = await world.claim([extent.source for extent in first[:1]], 1)
                 await world.run(other)
             return await world.postgres.swap_extents(token, file, swaps)
 
@@ -245,17 +251,19 @@ async def test_a_missing_file_and_a_broken_extent_block_no_other_file(world: Com
     at = broken.position + 16  # the magic byte: no batch any more
     await world.store.rewrite(object_key(files[2]), lambda body: body[:at] + b"\xff" + body[at + 1 :])
 
-    await world.run(await world.claim(files, 1))
+    await world.run(await world.claim(files, 1), world.compactor(clock=InstantClock()))
 
     left = [extent for extent in await world.extents(*keys) if extent.file_id in files]
     assert {extent.file_id for extent in left} == {files[1], files[2]}
     assert broken in left
     assert [extent for extent in left if extent.file_id == files[2]] == [broken]
     assert world.counted("unreadable_extents_total") == 4
-    rows = await world.file_rows()
-    assert rows[files[1]]["unreadable_at"] is not None
-    assert rows[files[2]]["unreadable_at"] is not None
-    assert rows[files[0]]["dead_at"] is not None
+    damaged = await world.postgres.damaged_parts([(key, 100) for key in keys])
+    assert Counter((one.file_id, one.kind) for one in damaged) == {
+        (files[1], DamageKind.MISSING): 3,
+        (files[2], DamageKind.ALTERED): 1,
+    }
+    assert (await world.file_rows())[files[0]]["dead_at"] is not None
     await world.check_accounts()
     assert await world.records(keys[1], 9) == [item for item in before[1] if item[2].offset >= 9]
 
@@ -264,77 +272,67 @@ async def test_a_missing_file_and_a_broken_extent_block_no_other_file(world: Com
 async def test_a_batch_that_cannot_be_opened_is_copied_as_it_is(
     world: CompactionWorld, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A flipped bit in the stored first batch: its neighbours are merged around it, and the log names it."""
+    """Its producer wrote a header that contradicts its records: it is copied between its neighbours, and the log names
+    it if it should have been opened.
+    """
+    (key,) = await world.topic("t", 1)
+    contradictory = forge(plain_batch(1, b"x" * 70), record_count=2, last_offset_delta=1)
+    for number in range(3):
+        await world.commit((key, contradictory if number == 1 else plain_batch(2, b"%d" % number * 10)))
+    odd = (await world.extents(key))[1].file_id
+
+    await world.run(await world.claim(await world.live_files(), level))
+
+    (extent,) = await world.extents(key)
+    assert (extent.base_offset, extent.last_offset) == (0, 5)
+    lines = [line for line in caplog.messages if line.startswith("batch not rewritten")]
+    topic_id = world.view.image.topics_by_name["t"].topic_id
+    named = f"topic_id={topic_id} partition=0 offsets=2-3 file={odd} error="
+    assert [named in line for line in lines] == [True] * (level - 1)
+    assert world.counted("kept_batches_total") == level - 1
+    merged = await world.store.get(object_key(extent.source))
+    assert contradictory[17:] in merged, "from the checksum on"
+    assert await world.live_files() == [extent.source], "nothing is left behind in the old ones"
+
+
+@pytest.mark.parametrize("level", [1, 2])
+async def test_an_extent_with_a_damaged_batch_stays_as_a_whole(
+    world: CompactionWorld, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A flipped bit in the stored first batch: its neighbours are merged around the extent, and the log names it."""
     (key,) = await world.topic("t", 1)
     for number in range(3):
         await world.commit((key, plain_batch(2, b"%d" % number * 10)), (key, plain_batch(1, b"x" * 10)))
     first = (await world.extents(key))[0]
-    body = await world.store.get(object_key(first.file_id))
-    at = first.position + 70
-    await world.store.rewrite(
-        object_key(first.file_id), lambda body: body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
-    )
+    await world.store.rewrite(object_key(first.source), lambda body: flipped(body, [first.position + 70]))
 
-    await world.run(await world.claim(await world.live_files(), level))
+    await world.run(await world.claim(await world.live_files(), level), world.compactor(clock=InstantClock()))
 
     extents = await world.extents(key)
-    assert [(e.base_offset, e.last_offset) for e in extents] == [(0, 2), (3, 8)], "readers of 3 never meet it"
+    assert extents[0] == first
+    assert [(e.base_offset, e.last_offset) for e in extents] == [(0, 2), (3, 8)]
     topic_id = world.view.image.topics_by_name["t"].topic_id
-    (line,) = [line for line in caplog.messages if line.startswith("batch not rewritten")]
-    assert f"topic_id={topic_id} partition=0 offsets=0-1 file={first.file_id} error=" in line
-    assert world.counted("kept_batches_total") == 1
-    merged = await world.store.get(object_key(extents[0].file_id))
-    assert body[at - 40 : at] + bytes([body[at] ^ 1]) in merged
+    (line,) = [line for line in caplog.messages if line.startswith("extent not merged")]
+    assert f"topic_id={topic_id} partition=0 offsets=0-2 file={first.file_id}" in line
     assert [item[2].offset for item in await world.records(key, 3)] == list(range(3, 9))
-    assert await world.live_files() == [extents[0].file_id], "nothing is left behind in the old ones"
+    assert await world.live_files() == sorted(extent.source for extent in extents)
 
 
 async def test_the_log_names_the_first_of_much_damage(world: CompactionWorld, caplog: pytest.LogCaptureFixture) -> None:
-    """A file with 30 partitions is gone, and in another every batch is broken: the counters know how much."""
+    """A file with 30 partitions is gone, and in another every batch is damaged: the counters know how much."""
     keys = await world.topic("t", 30)
     for _ in range(3):
         await world.commit(*((key, plain_batch(1, b"value" * 10)) for key in keys))
     gone, broken, _ = await world.live_files()
     await world.store.rewrite(object_key(gone), lambda body: None)
-    flipped = {e.position + 65 for e in await world.extents(*keys) if e.file_id == broken}
-    await world.store.rewrite(
-        object_key(broken), lambda body: bytes(byte ^ (at in flipped) for at, byte in enumerate(body))
-    )
-    await world.run(await world.claim(await world.live_files(), 2))
-    assert world.counted("unreadable_extents_total") == 30
-    assert world.counted("kept_batches_total") == 30
-    lines = [
-        line
-        for line in caplog.messages
-        if line.startswith(("extent not merged", "batch not rewritten", "further damage"))
-    ]
+    damaged = [e.position + 65 for e in await world.extents(*keys) if e.file_id == broken]
+    await world.store.rewrite(object_key(broken), lambda body: flipped(body, damaged))
+    await world.run(await world.claim(await world.live_files(), 2), world.compactor(clock=InstantClock()))
+    assert world.counted("unreadable_extents_total") == 60
+    lines = [line for line in caplog.messages if line.startswith(("extent not merged", "further damage"))]
     assert len(lines) == COMPLAINTS_MAX + 1
-    assert len({line.split(" ")[0] for line in lines}) == 3
-
-
-async def test_a_bit_flipped_on_the_way_is_read_again(world: CompactionWorld) -> None:
-    (key,) = await world.topic("t", 1)
-    for _ in range(2):
-        await world.commit((key, plain_batch(2, b"value" * 10)))
-    before = await world.records(key)
-
-    class Noisy:
-        def __init__(self) -> None:
-            self.flips = 2
-
-        async def get(self, *where: Any) -> bytes:
-            body = bytearray(await world.store.get(*where))
-            if self.flips:
-                self.flips -= 1
-                body[80] ^= 1
-            return bytes(body)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(world.store, name)
-
-    await world.run(await world.claim(await world.live_files(), 1), world.compactor(store=Noisy()))
-    assert world.counted("kept_batches_total") == 0
-    assert await world.records(key) == before
+    assert len(await world.postgres.damaged_parts([(key, 100) for key in keys])) == 60
+    assert len([line for line in caplog.messages if line.startswith("bytes failed their check")]) == rereading.LINES
 
 
 class Gated(StoreDecorator):

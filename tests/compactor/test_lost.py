@@ -28,6 +28,7 @@ from headrace.storage.objects.directory import DirectoryStore
 from headrace.storage.segment.reader import verify_segment
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import session
+from tests.storage.altered_reads import reads_of
 from tests.storage.batches import plain_batch
 
 
@@ -53,12 +54,12 @@ async def test_what_no_row_names_is_listed_by_partition(world: CompactionWorld) 
     a, b = await world.topic("t", 2)
     for _ in range(3):
         await world.commit((a, plain_batch(3)), (a, plain_batch(1)), (b, plain_batch(2)))
-    nothing = await find_lost(world.postgres, world.store, _now_ms(), _now_ms(), lambda *_: None)
+    nothing = await find_lost(world.postgres, reads_of(world.store), _now_ms(), _now_ms(), lambda *_: None)
     assert (nothing.file_ids, nothing.partitions) == ([], {})
     known = [extent for key in (a, b) for extent in await world.extents(key)]
     known.sort(key=lambda extent: (extent.file_id, extent.partition_key))
     lost = await _lose_newest(world, 2)
-    found = await find_lost(world.postgres, world.store, _now_ms(), _now_ms(), lambda *_: None)
+    found = await find_lost(world.postgres, reads_of(world.store), _now_ms(), _now_ms(), lambda *_: None)
     assert [str(file_id) for file_id in found.file_ids] == lost
     assert [(p.partition_index, p.files, p.batches, p.records) for p in found.in_order()] == [
         (0, 2, 4, 8),
@@ -66,12 +67,12 @@ async def test_what_no_row_names_is_listed_by_partition(world: CompactionWorld) 
     ]
     assert [(p.certain_records, p.offsets) for p in found.in_order()] == [(0, []), (0, [])]
     await write_forgotten(world.store, uuid.UUID(int=1), known[-2:])  # of the last file
-    certain = await find_lost(world.postgres, world.store, _now_ms(), _now_ms(), lambda *_: None)
+    certain = await find_lost(world.postgres, reads_of(world.store), _now_ms(), _now_ms(), lambda *_: None)
     assert [(p.certain_records, p.offsets) for p in certain.in_order()] == [(4, [(8, 11)]), (2, [(4, 5)])]
     assert certain.certain == 1
     (damaged, kept) = found.file_ids
     await world.store.put(object_key(damaged), b"no segment file, and long enough to have a trailer" * 10)
-    again = await find_lost(world.postgres, world.store, _now_ms(), _now_ms(), lambda *_: None)
+    again = await find_lost(world.postgres, reads_of(world.store), _now_ms(), _now_ms(), lambda *_: None)
     assert ([file_id for file_id, _ in again.unreadable], again.file_ids) == ([damaged], [kept])
 
 
@@ -84,7 +85,7 @@ async def test_an_old_primary_s_last_files_are_listed_and_those_under_way_are_no
     born = born_ms(uuid.UUID(lost))
 
     async def found(begun_ms: int, now_ms: int) -> list[str]:
-        report = await find_lost(world.postgres, world.store, begun_ms, now_ms, lambda *_: None)
+        report = await find_lost(world.postgres, reads_of(world.store), begun_ms, now_ms, lambda *_: None)
         return [str(file_id) for file_id in report.file_ids]
 
     assert await found(born + 1, born + 2) == [lost], "older than the life"
@@ -103,7 +104,7 @@ async def test_a_file_with_a_batch_that_was_never_appended_is_not_put_back(world
     await world.commit((a, plain_batch(3, **idempotent)), (a, plain_batch(2)), (b, plain_batch(4)))
     fed = await _certain(world, a, b)
     topics = (await load_image(world.postgres)).topics_by_id
-    planned = await plan_put_back(world.postgres, world.store, fed, topics)
+    planned = await plan_put_back(world.postgres, reads_of(world.store), fed, topics)
     assert [(batch.partition_index, batch.records) for batch in planned.batches] == [(1, 4)]
     assert (planned.dropped, planned.transactional) == ({("t", 0): 5}, {})
 
@@ -115,7 +116,7 @@ async def test_records_of_transactions_are_left_out_for_another_reason(world: Co
     (lost,) = await _lose_newest(world, 1)
     fed = {uuid.UUID(lost): {OffsetRange(a, 0, 4), OffsetRange(b, 0, 3)}}  # as after a commit in a transaction
     topics = (await load_image(world.postgres)).topics_by_id
-    planned = await plan_put_back(world.postgres, world.store, fed, topics)
+    planned = await plan_put_back(world.postgres, reads_of(world.store), fed, topics)
     assert [(batch.partition_index, batch.records) for batch in planned.batches] == [(0, 2), (1, 4)]
     assert list(left_out(planned)) == [
         "left out, because this life of the metastore has aborted their transactions: t partition=0 records=3"

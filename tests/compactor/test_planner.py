@@ -64,6 +64,7 @@ async def test_files_of_unfinished_jobs_are_not_planned_again(world: CompactionW
 
 
 async def test_dead_and_unreadable_files_are_left_out(world: CompactionWorld) -> None:
+    """Only a compactor of the release before marks files as unreadable: they are left out for ten minutes."""
     (key,) = await world.topic("t", 1)
     for _ in range(3):
         await world.commit((key, plain_batch(1)))
@@ -76,7 +77,7 @@ async def test_dead_and_unreadable_files_are_left_out(world: CompactionWorld) ->
     waiting = await world.postgres.waiting_files(first, 10)
     assert [file.file_id for file in waiting.files] == [third]
     async with session(world.url) as connection:
-        await connection.execute("UPDATE segment_files SET unreadable_at = unreadable_at - interval '25 hours'")
+        await connection.execute("UPDATE segment_files SET unreadable_at = unreadable_at - interval '11 minutes'")
     assert len((await world.postgres.waiting_files(first, 10)).files) == 2
 
 

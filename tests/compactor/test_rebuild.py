@@ -36,6 +36,7 @@ from headrace.storage.segment.reader import walk_batches
 from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import session
+from tests.storage.altered_reads import reads_of
 from tests.storage.batches import BASE_TIME_MS, forge, plain_batch
 
 
@@ -54,8 +55,8 @@ class Lost:
     async def rebuild(self) -> Rebuilt:
         """Also: the audit has nothing to say of it."""
         keeper = LifeKeeper(self.metastore, self.world.store, SystemClock(), random.Random(1))
-        found = await rebuild_index(self.metastore, self.world.store, keeper, lambda *_: None)
-        checked = await audit(self.metastore, self.world.store, deep=True, on_progress=lambda *_: None)
+        found = await rebuild_index(self.metastore, reads_of(self.world.store), keeper, lambda *_: None)
+        checked = await audit(self.metastore, reads_of(self.world.store), deep=True, on_progress=lambda *_: None)
         assert [v for v in checked.violations if v.kind is not Kind.UNNAMED] == []
         return found
 
@@ -135,7 +136,7 @@ async def test_a_topic_that_is_there_keeps_its_name(world: CompactionWorld) -> N
         await raw.execute("TRUNCATE segment_files, extents")
         await raw.execute("UPDATE partition_heads SET high_watermark = 0, appended_bytes = 0")
     keeper = LifeKeeper(world.postgres, world.store, SystemClock(), random.Random(1))
-    found = await rebuild_index(world.postgres, world.store, keeper, lambda *_: None)
+    found = await rebuild_index(world.postgres, reads_of(world.store), keeper, lambda *_: None)
     assert (found.files, found.topics) == (3, [])
     await world.check_accounts()
 

@@ -63,7 +63,7 @@ async def shown(world: CompactionWorld, metastore: PostgresMetastore, key: int) 
     assert (answer.aborted, answer.last_stable_offset) == ([], answer.high_watermark)
     found = []
     for extent in answer.extents:
-        if marker_of(extent.file_id) is None:
+        if marker_of(extent.source) is None:
             data = await world.store.get(object_key(extent.file_id), ByteRange(extent.position, extent.length))
             offset = extent.base_offset
             for position, header in walk_batches(data):
@@ -105,7 +105,7 @@ async def check_a_rebuild(world: CompactionWorld, lost: Lost, seed: int) -> None
 async def markers(metastore: PostgresMetastore, key: int) -> set[int]:
     """Offsets of the partition's markers."""
     (answer,) = await metastore.find_extents([ExtentQuery(key, 0, 1 << 40)])
-    return {extent.base_offset for extent in answer.extents if marker_of(extent.file_id) is not None}
+    return {extent.base_offset for extent in answer.extents if marker_of(extent.source) is not None}
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -83,7 +83,8 @@ class Loop:
             await move_time(raw, self.seconds)
 
     async def marked(self) -> set[Any]:
-        return {file_id for file_id, row in (await self.world.file_rows()).items() if row["unreadable_at"]}
+        async with session(self.world.url) as raw:
+            return {file_id for (file_id,) in await rows(raw, "SELECT DISTINCT file_id FROM damaged_extents")}
 
 
 async def fill(world: CompactionWorld, files: int = 8) -> int:

@@ -35,7 +35,7 @@ async def a_merge(world: SegmentWorld, job: Job, file_id: uuid.UUID) -> tuple[Ne
     (key,) = await world.topic(f"t-{job.token.job_id}", 1)
     await world.fill([key])
     extents = await world.extents(key)
-    inputs = tuple(SwapInput(e.last_offset, e.file_id) for e in extents)
+    inputs = tuple(SwapInput(e.last_offset, e.source) for e in extents)
     last, epoch = extents[-1].last_offset, extents[0].leader_epoch
     segment = NewSegment(uuid.uuid4(), key, 0, last, epoch, 0, 100)
     return segment, NewFile(file_id, 1, 200, 100), Swap(key, 0, last, 50, 100, epoch, 0, inputs)

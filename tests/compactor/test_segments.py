@@ -395,7 +395,7 @@ async def test_another_jobs_file_is_refused(world: SegmentWorld) -> None:
     file_id = new_file_id((await world.postgres.live_extents([])).wall_ms, world.rng, 1)
     segment = NewSegment(uuid.uuid4(), key, 0, 5, extents[0].leader_epoch, 0, 100)
     assert await world.postgres.start_segments(mine.token, file_id, 1, [segment]) is StartOutcome.DONE
-    inputs = tuple(SwapInput(e.last_offset, e.file_id) for e in extents)
+    inputs = tuple(SwapInput(e.last_offset, e.source) for e in extents)
     swap = Swap(key, 0, 5, 50, 100, extents[0].leader_epoch, 0, inputs)
     with pytest.raises(NotFoundError):
         await world.postgres.swap_extents(other.token, NewFile(file_id, 1, 200, 100), [swap])

@@ -19,6 +19,7 @@ from headrace.storage.records.header import BatchHeader, read_header
 from tests.compactor.test_lost import _certain
 from tests.compactor.world import CompactionWorld
 from tests.metastore.sessions import session
+from tests.storage.altered_reads import reads_of
 from tests.storage.batches import BASE_TIME_MS, plain_batch
 
 pytestmark = pytest.mark.requirement("W1", "X4")
@@ -41,7 +42,9 @@ async def _forget(world: CompactionWorld, offset: int) -> None:
 
 async def _planned(world: CompactionWorld, fed: dict[uuid.UUID, set[OffsetRange]]) -> int:
     topics = (await load_image(world.postgres)).topics_by_id
-    return sum(batch.records for batch in (await plan_put_back(world.postgres, world.store, fed, topics)).batches)
+    return sum(
+        batch.records for batch in (await plan_put_back(world.postgres, reads_of(world.store), fed, topics)).batches
+    )
 
 
 async def test_a_batch_that_was_sent_again_under_the_next_epoch_is_not_put_back(world: CompactionWorld) -> None:

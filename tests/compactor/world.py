@@ -73,7 +73,7 @@ class CompactionWorld(PostgresWorld):
 
     async def file_rows(self) -> dict[uuid.UUID, dict[str, Any]]:
         """segment_files as it is."""
-        names = ("file_id", "state", "level", "size", "body_bytes", "live_bytes", "dead_at", "unreadable_at")
+        names = ("file_id", "state", "level", "size", "body_bytes", "live_bytes", "dead_at")
         async with self.postgres.pool.connection() as connection:
             found = await rows(connection, f"SELECT {', '.join(names)} FROM segment_files")
         return {row[0]: dict(zip(names, row, strict=True)) for row in found}

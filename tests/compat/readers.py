@@ -1,7 +1,8 @@
 """Five real clients that read a partition from given offsets to its end, also over batches without records.
 
 Each is a function (bootstrap, topic, starts, end) that returns what it read, by the offset at which it began.
-librdkafka, aiokafka, kafka-python and the Java client end where their position is `end`. kafkajs has no position to ask
+librdkafka, aiokafka, kafka-python and the Java client end where their position is `end`; librdkafka moves it only by
+records and markers. kafkajs has no position to ask
 for, and stays in front of a batch without records until a record follows it: it needs a record at `end - 1`.
 """
 
@@ -52,10 +53,11 @@ def _record(offset: int, key: bytes, value: bytes | None) -> Record:
     return offset, key.decode(), None if value is None else value.decode()
 
 
-def confluent(bootstrap: str, topic: str, starts: Sequence[int], end: int) -> Readings:
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True, "fetch.wait.max.ms": WAIT_MS}
-    )
+def confluent(
+    bootstrap: str, topic: str, starts: Sequence[int], end: int, isolation_level: str = "read_uncommitted"
+) -> Readings:
+    settings = {"bootstrap.servers": bootstrap, "group.id": "none", "isolation.level": isolation_level}
+    consumer = confluent_kafka.Consumer(settings | {"enable.partition.eof": True, "fetch.wait.max.ms": WAIT_MS})
     try:
         return {start: _confluent_from(consumer, topic, start, end) for start in starts}
     finally:
@@ -69,6 +71,8 @@ def _confluent_from(consumer: confluent_kafka.Consumer, topic: str, start: int, 
         if (error := message.error()) is not None:
             assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF
             assert message.offset() == end
+            (position,) = consumer.position([confluent_kafka.TopicPartition(topic, 0)])
+            assert position.offset == end, f"no position at the end: start={start} position={position.offset}"
             return found
         offset, key = message.offset(), message.key()
         assert offset is not None
@@ -77,11 +81,15 @@ def _confluent_from(consumer: confluent_kafka.Consumer, topic: str, start: int, 
     raise AssertionError(f"no end: start={start} found={found}")
 
 
-def _aiokafka(bootstrap: str, topic: str, starts: Sequence[int], end: int) -> Readings:
+def aiokafka_from(
+    bootstrap: str, topic: str, starts: Sequence[int], end: int, isolation_level: str = "read_uncommitted"
+) -> Readings:
+    settings = {"bootstrap_servers": bootstrap, "fetch_max_wait_ms": WAIT_MS, "isolation_level": isolation_level}
+
     async def run() -> Readings:
         partition = aiokafka.TopicPartition(topic, 0)
         readings: Readings = {}
-        async with aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, fetch_max_wait_ms=WAIT_MS) as consumer:
+        async with aiokafka.AIOKafkaConsumer(**settings) as consumer:
             consumer.assign([partition])
             for start in starts:
                 consumer.seek(partition, start)
@@ -94,9 +102,13 @@ def _aiokafka(bootstrap: str, topic: str, starts: Sequence[int], end: int) -> Re
     return asyncio.run(asyncio.wait_for(run(), TIMEOUT_SECONDS))
 
 
-def _kafka_python(bootstrap: str, topic: str, starts: Sequence[int], end: int) -> Readings:
+def kafka_python_from(
+    bootstrap: str, topic: str, starts: Sequence[int], end: int, isolation_level: str = "read_uncommitted"
+) -> Readings:
     partition = kafka.TopicPartition(topic, 0)
-    consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap.split(","), fetch_max_wait_ms=WAIT_MS)
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=bootstrap.split(","), fetch_max_wait_ms=WAIT_MS, isolation_level=isolation_level
+    )
     consumer.assign([partition])
     readings: Readings = {}
     deadline = time.monotonic() + TIMEOUT_SECONDS
@@ -141,8 +153,8 @@ def _kafkajs(bootstrap: str, topic: str, starts: Sequence[int], end: int) -> Rea
 
 READERS = [
     Reader("confluent", confluent),
-    Reader("aiokafka", _aiokafka),
-    Reader("kafka_python", _kafka_python),
+    Reader("aiokafka", aiokafka_from),
+    Reader("kafka_python", kafka_python_from),
     Reader("java", _java, "kafka-clients"),
     Reader("kafkajs", _kafkajs, "kafkajs", needs_last_record=True),
 ]

@@ -1,7 +1,8 @@
-"""Real clients on a topic that `headrace dev` cleaned by key: its last offsets lost every record.
+"""Real clients on topics that `headrace dev` cleaned by key: all records but one go, and what ends the log stays.
 
-A client that reads to the end (Kafka Connect and Kafka Streams do) must reach it from any offset, also where only
-batches without records are left.
+A client that reads to the end (Kafka Connect, Kafka Streams and Quix Streams do) must reach it from any offset, also
+over batches without records. Its position is the high watermark then, at both isolation levels, as on Apache Kafka
+4.3.1 (`test_kafka_does_the_same`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from headrace.metastore.postgres.embedded import EmbeddedPostgres
 from load.dev_server import DevServer
 from load.tools import JAVA_LIBRARIES
 from tests.compat.clients import CLIENTS, TIMEOUT_SECONDS, Client
-from tests.compat.readers import READERS, Reader, Readings, Record, confluent
+from tests.compat.kafka_server import kafka_server
+from tests.compat.readers import (
+    READERS,
+    Reader,
+    Readings,
+    Record,
+    aiokafka_from,
+    confluent,
+    kafka_python_from,
+)
 from tests.forked_cluster import ForkedCluster
 from tests.java_program import run_java
 
@@ -32,10 +42,13 @@ CONFIGS = {
     "delete.retention.ms": "1",
 }
 SENT = [("a", "1"), ("b", "1"), ("a", "2"), ("b", None), ("c", "1"), ("c", None)]
-LEFT = [(2, "a", "2")]
+LEFT = [(2, "a", "2"), (5, "c", None)]
+"""The delete marker of `c` ends the log."""
+CONTINUED = [(2, "a", "2"), (END, "d", "1")]
+TAIL_END = 4
+"""Two records, one of a transaction, and its marker."""
 RECORDS, KEYS, SEED = 300, 20, 11
 """Records of a long history."""
-TO_THE_END = [reader for reader in READERS if not reader.needs_last_record]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +61,7 @@ def server_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cleaned(
     postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory, server_log: Path
 ) -> Iterator[DevServer]:
-    """A server with the topic after the cleaner did its work: one record is left of six."""
+    """A server with the topic after the cleaner did its work: two records are left of six."""
     settings = {"linger.ms": 25, "log.cleaner.backoff.ms": 200, "group.initial.rebalance.delay.ms": 100}
     place = tmp_path_factory.mktemp("dev")
     with ForkedCluster(postgres_server, place, settings=settings, errors=server_log) as running:
@@ -60,8 +73,9 @@ def cleaned(
 
 @pytest.fixture(scope="module")
 def continued(cleaned: DevServer) -> DevServer:
-    """Return the history with one more record in the topic: for the last tests of the module."""
+    """Return the history with one more record in the topic, cleaned again: for the last tests of the module."""
     send(cleaned.bootstrap, TOPIC, [("d", "1")])
+    wait_for(cleaned.bootstrap, TOPIC, CONTINUED, END + 1)
     return cleaned
 
 
@@ -93,12 +107,62 @@ def expected(left: Sequence[Record], starts: Sequence[int]) -> Readings:
 
 
 @pytest.mark.requirement("L3")
-@pytest.mark.parametrize("reader", TO_THE_END, ids=lambda reader: reader.name)
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
 def test_every_offset_leads_to_the_end(reader: Reader, cleaned: DevServer) -> None:
     if reader.missing:
         pytest.skip(reader.missing)
     starts = range(END)
     assert reader.read(cleaned.bootstrap, TOPIC, starts, END) == expected(LEFT, starts)
+
+
+@pytest.fixture(scope="module")
+def tails(cleaned: DevServer) -> dict[str, list[Record]]:
+    """Topics that end in the marker of a transaction -> the records that are left, after their cleaning."""
+    left = {"commit": [(1, "a", "2"), (2, "b", "1")], "abort": [(1, "a", "2")]}
+    for topic in left:
+        create(cleaned.bootstrap, topic)
+        write_tail(cleaned.bootstrap, topic)
+    for topic, records in left.items():
+        wait_for(cleaned.bootstrap, topic, records, TAIL_END)
+    return left
+
+
+def write_tail(bootstrap: str, topic: str) -> None:
+    """Two records of a key, and a transaction of one record that is committed in the topic `commit`."""
+    send(bootstrap, topic, [("a", "1"), ("a", "2")])
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(TIMEOUT_SECONDS)
+    producer.begin_transaction()
+    producer.produce(topic, key="b", value="1")
+    assert producer.flush(TIMEOUT_SECONDS) == 0
+    (producer.commit_transaction if topic == "commit" else producer.abort_transaction)(TIMEOUT_SECONDS)
+
+
+@pytest.mark.requirement("L3", "L6")
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+def test_a_position_reaches_the_high_watermark(
+    cleaned: DevServer, tails: dict[str, list[Record]], isolation_level: str
+) -> None:
+    """Behind the marker of a transaction that was committed, and of one that was aborted and lost its records."""
+    for topic in tails:
+        for read in (confluent, aiokafka_from, kafka_python_from):
+            assert read(cleaned.bootstrap, topic, [0], TAIL_END, isolation_level)[0] == tails[topic], (topic, read)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("kafka")
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+def test_kafka_does_the_same(tmp_path: Path, isolation_level: str) -> None:
+    """Positions of the same clients on Apache Kafka: its active segment is never cleaned."""
+    settings = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
+    with kafka_server(tmp_path, settings) as bootstrap:
+        for topic in ("commit", "abort"):
+            create(bootstrap, topic)
+            write_tail(bootstrap, topic)
+            for read in (confluent, aiokafka_from, kafka_python_from):
+                found = read(bootstrap, topic, [0], TAIL_END, isolation_level)[0]
+                has_all = topic == "commit" or isolation_level == "read_uncommitted"
+                assert [offset for offset, _, _ in found] == [0, 1, 2][: 3 if has_all else 2], (topic, read)
 
 
 @pytest.mark.requirement("L2")
@@ -148,7 +212,7 @@ def test_every_offset_leads_to_the_next_record(reader: Reader, continued: DevSer
     if reader.missing:
         pytest.skip(reader.missing)
     starts = range(END + 1)
-    assert reader.read(continued.bootstrap, TOPIC, starts, END + 1) == expected([*LEFT, (END, "d", "1")], starts)
+    assert reader.read(continued.bootstrap, TOPIC, starts, END + 1) == expected(CONTINUED, starts)
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +230,10 @@ def history(cleaned: DevServer) -> list[Record]:
             assert producer.flush(TIMEOUT_SECONDS) == 0
     last = {key: (offset, key, value) for offset, (key, value) in enumerate(sent)}
     left = sorted(record for record in last.values() if record[2] is not None)
-    wait_for(cleaned.bootstrap, "history", left, RECORDS)
     send(cleaned.bootstrap, "history", [("last", "record")])
-    return [*left, (RECORDS, "last", "record")]
+    left.append((RECORDS, "last", "record"))
+    wait_for(cleaned.bootstrap, "history", left, RECORDS + 1)
+    return left
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def test_replays_are_read_ahead_on_s3() -> None:
 
 
 def test_a_compactor_has_no_clients() -> None:
-    assert set(memory_budget(Settings(process_roles="compactor"))) == {"python", "compaction"}
+    assert set(memory_budget(Settings(process_roles="compactor"))) == {"python", "allocator", "compaction"}
 
 
 def _page() -> str:

@@ -1,5 +1,21 @@
-"""Fixtures that the contract suites share."""
+"""Fixtures that the contract suites share. All of them call the metastore's operations with arguments that change."""
 
+from __future__ import annotations
+
+import pytest
+
+from headrace.metastore.postgres.store import PostgresMetastore
+from tests.agent.cluster.fake_cluster_api import FakeClusterApi
+from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.fixtures_s3 import aws_credentials, https_s3, https_server, moto_url, real_s3_url, s3_url
+from tests.live_arguments import spoil_arguments
+from tests.model.job_model import ModelJobs
+from tests.model.segment_end_model import ModelLifecycle
 
 __all__ = ["aws_credentials", "https_s3", "https_server", "moto_url", "real_s3_url", "s3_url"]
+
+
+@pytest.fixture(autouse=True)
+def arguments_that_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """See tests/live_arguments.py."""
+    spoil_arguments(monkeypatch, PostgresMetastore, FakeClusterApi, FakeGroupApi, ModelJobs, ModelLifecycle)

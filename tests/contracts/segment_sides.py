@@ -127,7 +127,7 @@ class Sides:
                 half = self.rng.randint(0, len(run))
                 for part in (run[:half], run[half:]):
                     if part:
-                        inputs = tuple(SwapInput(e.last_offset, e.file_id) for e in part)
+                        inputs = tuple(SwapInput(e.last_offset, e.source) for e in part)
                         span = part[0].base_offset, part[-1].last_offset
                         swaps.append(Swap(key, *span, 100 * len(swaps), 100, 0, 1_000, inputs))
         return Started(tokens, NewFile(self.new_id(), 1, 1_000, 900), segments, swaps)
@@ -138,7 +138,7 @@ class Sides:
         swaps: list[Swap] = []
         for first, end in parts:
             run = extents[first:end]
-            inputs = tuple(SwapInput(e.last_offset, e.file_id) for e in run)
+            inputs = tuple(SwapInput(e.last_offset, e.source) for e in run)
             span = run[0].base_offset, run[-1].last_offset
             swaps.append(Swap(key, *span, 100 * len(swaps), 100, 0, 1_000, inputs))
         segment_id = uuid.UUID(int=self.rng.getrandbits(128), version=4)

@@ -137,3 +137,32 @@ async def test_slow_down_answers_each_request_itself_and_a_body_under_way_passes
     assert await asyncio.wait_for(refused[0].read(), 60) == b""
     assert echo[1] == [b"PUT /a HTTP/1.1\r\n", b"its body"], "the server got nothing of what was refused"
     task.cancel()
+
+
+async def test_only_bodies_of_ranged_answers_are_altered() -> None:
+    """The same chunk is altered again and again, each time in another way; heads and other answers pass."""
+    head, body = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 400\r\n\r\n", bytes(200)
+    answers = (head + body, body, b"HTTP/1.1 200 OK\r\nContent-Length: 200\r\n\r\n" + body)
+    left = list(answers)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(1):
+            writer.write(left.pop(0))
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    proxy = FaultProxy(random.Random(2))
+    await proxy.start()
+    proxy.target = server.sockets[0].getsockname()[1]
+    proxy.fault = "alter"
+    reader, writer = await _connect(proxy)
+    got = []
+    for expected in answers:
+        writer.write(b"?")
+        got.append(await asyncio.wait_for(reader.readexactly(len(expected)), 60))
+    proxy.fault = ""
+    await proxy.close()
+    server.close()
+    assert got[0].startswith(head)
+    assert got[0][len(head) :] != body or got[1] != body
+    assert got[2].endswith(b"\r\n\r\n" + body)

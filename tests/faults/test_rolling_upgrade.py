@@ -23,8 +23,10 @@ from headrace.metastore.api.agents import METADATA_FORMAT
 from headrace.metastore.log.features import change_feature
 from headrace.metastore.log.loading import load_image
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.formatted import formatted_cluster
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
+from load.postgres_servers import ask
 from tests import previous_release
 from tests.agent_process import LOADED_BY_TESTS, AgentUnderTest, until_told
 from tests.faults.conftest import EAGER_COMPACTION
@@ -95,6 +97,10 @@ async def test_agents_are_upgraded_one_by_one_without_an_error(previous: Path, o
             await load.until_acknowledged(RECORDS)  # old agents, new schema
             new = await asyncio.to_thread(stack.enter_context, AgentUnderTest(old_cluster))
             await asyncio.to_thread(until_told, [new, *old], TOPIC)
+            learned = await asyncio.to_thread(formatted_cluster, url)
+            assert learned is not None
+            assert learned.bucket is not None, "the first agent of this release notes the bucket"
+            assert ask(url, "SELECT database_oid IS NOT NULL FROM cluster") == (True,)
             for leaving in old:
                 await load.until_acknowledged(RECORDS)  # both
                 assert await asyncio.to_thread(leaving.stop) == 0

@@ -33,7 +33,7 @@ UNITS = {"MiB": 1 << 20, "KiB": 1 << 10, "minute": 60_000, "minutes": 60_000, "s
 COUNTED = re.compile(r"""(?:limits_reached\.labels|on_limit|metrics\.refused)\("([a-z.]+)"\)""")
 ROWS_OF_CLIENTS = {TRANSACTIONAL_IDS, PRODUCER_STATES, COMMITTED_OFFSETS}
 PART = re.compile(r"""REMEMBERED_BYTES\["(\w+)"\]""")
-SHOWN = re.compile(r"""^ *(?:return \{)?"(\w+)": lambda: """, re.MULTILINE)
+SHOWN = re.compile(r"""^ *(?:return \{|in_use = \{)?"(\w+)": lambda: """, re.MULTILINE)
 CACHES = {
     "metastore/log/sealed_keys.py",  # credentials of the metadata log; its records have a limit
     "metastore/postgres/sql_files.py",  # files of this package
@@ -121,7 +121,8 @@ def test_what_clients_make_an_agent_remember_has_a_part_with_a_limit() -> None:
     assert used == set(REMEMBERED_BYTES)
     for path in memories:
         assert path.name == "client_memory.py" or PART.search(sources[path]) or "decisions" in sources[path], path
-    shown = {name for text in sources.values() for name in SHOWN.findall(text)}
+    of_every_process = (ROOT / "cli" / "process" / "shell.py").read_text("utf-8")
+    shown = {name for text in (*sources.values(), of_every_process) for name in SHOWN.findall(text)}
     assert set(memory_budget(Settings())) - {"python"} <= shown, "a part that no code counts"
 
 

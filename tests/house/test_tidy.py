@@ -170,7 +170,6 @@ UNUSED_BUT_KEPT = {
     "NO_BROKER": "what remote_segments holds for workers",
     "segment_at": "a part of Projection",
     "tombstones_after": "a part of Projection",
-    "read_footer": "tests read golden files with it",
     "record_types": "tests go through all records of the metadata log",
     "write_bound": "the property tests hold the policy to it",
 }

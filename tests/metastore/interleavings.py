@@ -232,7 +232,7 @@ class History(FileEnds):
             sum(extent.length for extent in inputs),
             inputs[0].leader_epoch,
             max(extent.max_timestamp for extent in inputs),
-            tuple(SwapInput(extent.last_offset, extent.file_id) for extent in inputs),
+            tuple(SwapInput(extent.last_offset, extent.source) for extent in inputs),
         )
 
     def _move_leader_epoch(self) -> Operation:

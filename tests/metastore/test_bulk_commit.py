@@ -51,7 +51,7 @@ async def tables(connection: Session, keys: list[int]) -> dict[str, list[Any]]:
         keys,
     )
     feed = [
-        extent._replace(file_id=uuid.UUID(int=0))
+        extent._replace(source=uuid.UUID(int=0))
         for (payload,) in await rows(connection, "SELECT payload FROM commit_log WHERE kind = 0 ORDER BY shard, seq")
         for extent in unpack_extents(payload)
         if extent.partition_key in place

@@ -89,7 +89,7 @@ async def test_a_retry_that_many_batches_overtook_is_stored_and_says_so(scene: S
 @pytest.mark.requirement("W1")
 @pytest.mark.parametrize("life", [-1, 2])
 async def test_what_may_have_a_gap_is_never_called_stored(scene: Scene, metastore_url: str, life: int) -> None:
-    """Rows of before the migration (-1), and of another life: commits may be lost in front of what they hold."""
+    """Rows of before the migration (-1), and of a life that this server never began: they do not belong to its log."""
     key = scene.keys[0]
     await scene.outcomes(*(batch(key, sequence) for sequence in range(0, 50, 5)))
     async with session(metastore_url) as raw:

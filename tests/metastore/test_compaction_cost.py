@@ -56,7 +56,7 @@ async def costs(scene: Scene, url: str, pages: dict[str, int]) -> dict[str, int]
             300,
             0,
             1_000,
-            tuple(SwapInput(extent.last_offset, extent.file_id) for extent in part.extents),
+            tuple(SwapInput(extent.last_offset, extent.source) for extent in part.extents),
         )
         for part in live.partitions
     ]

@@ -59,7 +59,7 @@ async def test_a_file_that_comes_to_life_is_not_taken(metastore: PostgresMetasto
     (found,) = await metastore.find_extents([ExtentQuery(key, 0, 1 << 40)])
     size = sum(extent.length for extent in found.extents)
     merged = NewFile(new_file_id(time.time_ns() // 1_000_000, random.Random(1)), 1, size, size)
-    inputs = tuple(SwapInput(extent.last_offset, extent.file_id) for extent in found.extents)
+    inputs = tuple(SwapInput(extent.last_offset, extent.source) for extent in found.extents)
     swap = Swap(key, 0, 9, 0, size, 0, 1_000, inputs)
     lost = swap._replace(inputs=(SwapInput(4, merged.file_id), SwapInput(9, merged.file_id)))
     assert await metastore.swap_extents(await _claim(metastore, "early"), merged, [lost]) == [SwapOutcome.LOST]

@@ -19,6 +19,7 @@ from headrace.compactor.cleaning.job import LARGE_KIND as CLEAN_LARGE
 from headrace.compactor.cleaning.planner import RESERVED_KIND
 from headrace.compactor.compact import KIND as COMPACT
 from headrace.compactor.compact import LARGE_KIND
+from headrace.compactor.mending.mend import KIND as MEND
 from headrace.metastore.api.audit_archive import ARCHIVE_AUDIT, ARCHIVE_ROWS
 from headrace.metastore.api.cleaning import PLAN_CLEANING_JOB
 from headrace.metastore.api.files import DELETE_DEAD_FILES, SWEEP_ORPHANS
@@ -36,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("agent", "cli", "client", "compactor", "metastore", "scan", "spark")
 LEASE_MS = 3_600_000
 
-READS = {COMPACT, LARGE_KIND, CLEAN, CLEAN_LARGE, RESERVED_KIND, READ_PIN}
+READS = {COMPACT, LARGE_KIND, CLEAN, CLEAN_LARGE, RESERVED_KIND, MEND, READ_PIN}
 """The holder plans reads of segment files under its lease. READ_PIN: of scans. RESERVED_KIND becomes CLEAN."""
 
 READS_NONE = {*UpkeepSchedule(None, "prod.sales of 2026", 1, ManualClock()).kinds, ARCHIVE_ROWS}  # type: ignore[arg-type]
@@ -57,6 +58,7 @@ MADE = {
     ("compactor/cleaning/job.py", "LARGE_KIND"): {CLEAN_LARGE},
     ("compactor/cleaning/planner.py", "COMPACT"): {COMPACT},
     ("compactor/cleaning/planner.py", "kind"): {CLEAN, CLEAN_LARGE, RESERVED_KIND},
+    ("compactor/mending/mend.py", "KIND"): {MEND},
     ("compactor/planner.py", "kind"): {COMPACT, LARGE_KIND},
     ("metastore/api/audit_archive.py", "'archive-audit'"): {ARCHIVE_AUDIT.kind},
     ("metastore/api/files.py", "'delete'"): {DELETE_DEAD_FILES.kind},

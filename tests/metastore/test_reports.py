@@ -116,6 +116,23 @@ async def test_the_age_of_a_lag_is_that_of_the_next_record(metastore: PostgresMe
         assert oldest_ms <= lag.age_ms <= newest_ms, offset
 
 
+async def test_the_age_of_a_lag_behind_a_marker_is_that_of_the_marker(
+    metastore: PostgresMetastore, metastore_url: str
+) -> None:
+    """The next offset of a group that has read all records of a transaction is that of its marker."""
+    scene = await open_scene(metastore, partitions=1)
+    (key,) = scene.keys
+    await scene.commit(file_of([batch(key, records=5)]))
+    ended = "UPDATE extents SET max_timestamp = -1, appended_at = now() - interval '60 s' RETURNING 1"
+    async with session(metastore_url) as raw:
+        await rows(raw, ended)
+    claim = await metastore.claim_group("g", *scene.agent)
+    assert claim is not None
+    await metastore.commit_offsets("g", claim.coordinator_epoch, [CommittedOffset(key, 4, 0, "")])
+    (lag,) = await metastore.consumer_lags(10)
+    assert 60_000 <= lag.age_ms <= 360_000
+
+
 async def test_the_largest_topics_come_first_and_say_what_all_have(metastore: PostgresMetastore) -> None:
     scene = await open_scene(metastore, partitions=2)
     assert [size.size_bytes for size in await metastore.topic_sizes(10)] == [0]

@@ -103,11 +103,13 @@ def test_every_sql_file_is_used() -> None:
     names = {name for name in signatures() if name.startswith(prefixes)}  # of remote segments: test_names.py
     kept = {
         "claim_job",
+        "find_cleanable_extents",
         "find_live_extents",
         "flushed_files",
         "files_of_partitions",
         "partitions_in_files",
         "prepare_life",
+        "mark_unreadable",
     }
     # workers of the previous release call them
     assert signatures().keys() - STATEMENTS.keys() - calls - names == kept, "functions that nothing calls"

@@ -36,7 +36,7 @@ def _swap_of(inputs: list[Extent]) -> Swap:
         sum(extent.length for extent in inputs),
         inputs[0].leader_epoch,
         max(extent.max_timestamp for extent in inputs),
-        tuple(SwapInput(extent.last_offset, extent.file_id) for extent in inputs),
+        tuple(SwapInput(extent.last_offset, extent.source) for extent in inputs),
     )
 
 

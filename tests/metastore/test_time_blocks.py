@@ -61,7 +61,7 @@ class History:
         swap = Swap(
             *(self.key, inputs[0].base_offset, inputs[-1].last_offset, 16, sum(e.length for e in inputs), 0),
             max(e.max_timestamp for e in inputs),
-            tuple(SwapInput(e.last_offset, e.file_id) for e in inputs),
+            tuple(SwapInput(e.last_offset, e.source) for e in inputs),
         )
         file = NewFile(new_file_id(wall_ms, self.rng), 1, swap.length + 99, swap.length)
         assert await self.scene.store.swap_extents(self.token, file, [swap]) == [SwapOutcome.DONE]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from headrace.metastore.api.damage import DamageKind, ListedDamage
 from headrace.metastore.api.jobs import JobState
+from headrace.metastore.api.read import Extent
 from headrace.metastore.api.reports import JobCount
 from headrace.metastore.backups import BackupKind, BackupRecord, WalArchive, record_backup
 from headrace.metastore.upkeep_watch import LOOK_SECONDS, OVERDUE_SECONDS, UpkeepWatch
@@ -30,6 +33,7 @@ class World:
         self.values: dict[str, str] = {}
         self.error: UnavailableError | None = None
         self.looks = 0
+        self.damaged: list[ListedDamage] = []
         self.watch = UpkeepWatch(self, self.store, HOUR_MS, lambda: self.is_active, clock, self.registry)
 
     async def wal_archive(self) -> WalArchive:
@@ -43,6 +47,9 @@ class World:
 
     async def cluster_configs(self) -> Mapping[str, str]:
         return self.values
+
+    async def list_damage(self, limit: int) -> tuple[list[ListedDamage], int]:
+        return self.damaged[:limit], len(self.damaged)
 
     async def look(self) -> tuple[str, ...]:
         await self.clock.advance(LOOK_SECONDS)
@@ -89,6 +96,17 @@ async def test_jobs_that_no_worker_takes(world: World) -> None:
         JobCount("retention", JobState.WAITING, 1, 10),
     ]
     assert await world.look() == ("background work is overdue, kind plan: 900 s",)
+
+
+async def test_partitions_with_damage_are_counted_until_it_is_gone(world: World) -> None:
+    await record_backup(world.store, BackupRecord(BackupKind.DUMP, world.clock.wall_ms()))
+    extents = [Extent(key, base, base + 1, uuid.UUID(int=1), 16, 9, 0, 0) for key, base in ((1, 0), (1, 5), (2, 0))]
+    world.damaged = [ListedDamage("t", 0, each, DamageKind.ALTERED, "why", 0, 1, 0, 0) for each in extents]
+    assert await world.look() == ("damage in the bucket: partitions=2; headrace damage list names them",)
+    assert world.registry.get_sample_value("headrace_damaged_partitions") == 2
+    world.damaged = []
+    assert await world.look() == ()
+    assert world.registry.get_sample_value("headrace_damaged_partitions") == 0
 
 
 async def test_a_process_that_is_not_the_active_controller_asks_and_shows_nothing(world: World) -> None:

@@ -53,8 +53,8 @@ class ModelCompaction:
             if stands:
                 new = Extent(*swap[:3], file_id, *swap[3:-1])
                 partition = self.partitions[swap.partition_key]
-                kept = [e for e in partition.extents if (e.last_offset, e.file_id) not in swap.inputs]
-                self._keep_age(new, [e for e in partition.extents if (e.last_offset, e.file_id) in swap.inputs])
+                kept = [e for e in partition.extents if (e.last_offset, e.source) not in swap.inputs]
+                self._keep_age(new, [e for e in partition.extents if (e.last_offset, e.source) in swap.inputs])
                 partition.extents = sorted([*kept, new], key=lambda extent: extent.last_offset)
                 taking_over.append(new)
         outcomes = [SwapOutcome.DONE if before or stands else SwapOutcome.LOST for before, stands, _ in judged]
@@ -74,19 +74,19 @@ class ModelCompaction:
         """A merged extent is as old as the newest of its inputs."""
         timeless = [e for e in inputs if e in self.appended_ms or e.max_timestamp < 0]
         if timeless:
-            self.appended_ms[new] = max(self.appended_ms.get(e, born_ms(e.file_id)) for e in timeless)
+            self.appended_ms[new] = max(self.appended_ms.get(e, born_ms(e.source)) for e in timeless)
 
     def _was_done(self, file_id: uuid.UUID, swap: Swap) -> bool:
         """Return whether it was done by an earlier call; also if the topic was deleted since."""
         partition = self.partitions.get(swap.partition_key)
         extents = self.leftovers.get(swap.partition_key, []) if partition is None else partition.extents
         lasts = {entry.last_offset for entry in swap.inputs}
-        return any(extent.file_id == file_id and extent.last_offset in lasts for extent in extents)
+        return any(extent.source == file_id and extent.last_offset in lasts for extent in extents)
 
     def _stands(self, swap: Swap) -> bool:
         """Return whether each input is still there."""
         partition = self.partitions.get(swap.partition_key)
         if partition is None or swap.last_offset < partition.log_start_offset:
             return False
-        there = {(extent.last_offset, extent.file_id) for extent in partition.extents}
+        there = {(extent.last_offset, extent.source) for extent in partition.extents}
         return all((last, file_id) in there for last, file_id in swap.inputs)

@@ -68,7 +68,7 @@ class ModelWithFiles(ModelMetastore):
         """All files, in order of their ids."""
         live = Counter[uuid.UUID]()
         for extent in self._all_extents():
-            live[extent.file_id] += extent.length
+            live[extent.source] += extent.length
         return [
             FileView(file_id, file.state, live[file_id], file.dead_ms is not None)
             for file_id, file in sorted(self.files.items())

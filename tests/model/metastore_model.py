@@ -44,6 +44,7 @@ from tests.model.producer_model import (
     DELETED_TOPICS_OF_A_NAME,
     EXPIRATION_MS,
     ProducerState,
+    expected_sequence,
     find_duplicate,
     goes_on,
     is_stored,
@@ -245,6 +246,8 @@ class ModelMetastore(ModelRetention, ModelCompaction):
         base_offset = partition.high_watermark
         if batch.producer_id >= 0:
             outcome = judge(state, batch, state is None and self._may_start_anywhere(batch))
+            if outcome is BatchOutcome.OUT_OF_ORDER:
+                return BatchAnswer(outcome, -1, -1, expected_sequence(state, batch), self.metadata_offset)
             if outcome is not BatchOutcome.APPENDED:
                 return BatchAnswer(outcome, -1, -1)
             partition.producers[batch.producer_id] = remember(state, batch, base_offset, self.life)
@@ -278,7 +281,7 @@ class ModelMetastore(ModelRetention, ModelCompaction):
             partition_key=batch.partition_key,
             base_offset=base_offset,
             last_offset=last_offset,
-            file_id=file_id,
+            source=file_id,
             position=batch.position,
             length=batch.length,
             leader_epoch=partition.leader_epoch,

@@ -38,7 +38,7 @@ class ProducerState:
     next_sequence: int
     ring: list[RingEntry] = field(default_factory=list)
     contiguous_life: int = UNKNOWN_LIFE
-    """The metastore's life in which everything from sequence 0 of this epoch on was appended."""
+    """The metastore's life in which this epoch began with sequence 0, from which on everything was appended."""
     wrapped: bool = False
     """Sequences of this epoch went over their end."""
 
@@ -60,9 +60,9 @@ def find_duplicate(state: ProducerState | None, batch: StagedBatch) -> RingEntry
 
 def is_stored(state: ProducerState | None, batch: StagedBatch, life: int) -> bool:
     """Return whether a batch that is not remembered any more is certainly in the log: nothing was left out before
-    it.
+    it. A life of the metastore continues a prefix of the log of earlier ones, and their producers' state with it.
     """
-    if state is None or state.epoch != batch.producer_epoch or state.contiguous_life != life:
+    if state is None or state.epoch != batch.producer_epoch or not 0 <= state.contiguous_life <= life:
         return False
     if state.wrapped:
         behind = (state.next_sequence - batch.base_sequence) % SEQUENCES
@@ -102,6 +102,11 @@ def judge(state: ProducerState | None, batch: StagedBatch, may_start_anywhere: b
     else:
         in_order = batch.base_sequence == state.next_sequence
     return BatchOutcome.APPENDED if in_order else BatchOutcome.OUT_OF_ORDER
+
+
+def expected_sequence(state: ProducerState | None, batch: StagedBatch) -> int:
+    """Return the sequence that a batch of this epoch has to begin with."""
+    return state.next_sequence if state is not None and state.epoch == batch.producer_epoch else 0
 
 
 def remember(state: ProducerState | None, batch: StagedBatch, base_offset: int, life: int) -> ProducerState:

@@ -114,7 +114,7 @@ class ModelRetention:
         """The highest timestamp of its records, or when those without one were committed."""
         appended_ms = self.appended_ms.get(extent, -1)
         if appended_ms < 0 and extent.max_timestamp < 0:
-            return born_ms(extent.file_id)
+            return born_ms(extent.source)
         return max(extent.max_timestamp, appended_ms)
 
     async def partition_sizes(self, partition_keys: Sequence[int]) -> list[int]:

@@ -243,7 +243,7 @@ class World:
         """(sequence, offset) of the producer's batches in the log, in its order."""
         found = []
         for extent in self.servers.model.partitions[producer.place.key].extents:
-            body = self.servers.bucket._objects[object_key(extent.file_id)].body
+            body = self.servers.bucket._objects[object_key(extent.source)].body
             at, offset = extent.position, extent.base_offset
             while at < extent.position + extent.length:
                 header = read_header(body, at)

@@ -182,7 +182,20 @@ class Story:
             await self._delete_dead_files()
 
     async def quiet(self) -> None:
-        """Two passes after the lags: one record per key is left, and no delete marker."""
+        """Two passes after the lags: one record per key is left, and no delete marker but what ends the log; that goes
+        when a record follows it.
+        """
+        await self.clean_all()
+        seen = await self.read(self.partition.log_start_offset)
+        self.check_clean(seen[:-1] if seen and seen[-1].offset == self.partition.high_watermark - 1 else seen)
+        await self.write(Write((("z", True),), Codec.NONE, False))
+        await self.clean_all()
+        self.check_clean(await self.read(self.partition.log_start_offset))
+        for offset in range(self.partition.log_start_offset, self.partition.high_watermark):
+            assert await self.fetch(offset), "L3: no batch at an offset"
+
+    async def clean_all(self) -> None:
+        """Two passes, the second after delete.retention.ms."""
         step = Clean(1 << 20, 1 << 20, 1 << 20, 1 << 20, "", 0)
         self.api.roll_offsets[self.key] = self.partition.high_watermark
         await self.clean(step)
@@ -190,13 +203,13 @@ class Story:
         await self.world.clock.advance(RETENTION_MS / 1000 + 0.001)
         await self.clean(step)
         await self.check()
-        seen = await self.read(self.partition.log_start_offset)
+
+    def check_clean(self, seen: Sequence[Record]) -> None:
+        """Check that nothing is left to do."""
         assert len({record.key for record in seen}) == len(seen), "a superseded record stays"
         assert all(record.key is not None and record.value is not None for record in seen), "an expired marker stays"
         assert self.api.cleaned_offsets.get(self.key, 0) == self.partition.high_watermark
         assert self.api.horizons.get(self.key) is None
-        for offset in range(self.partition.log_start_offset, self.partition.high_watermark):
-            assert await self.fetch(offset), "L3: no batch at an offset"
 
     async def check(self) -> None:
         """Check what a reader sees, from the log start and from another offset."""
@@ -206,6 +219,8 @@ class Story:
         seen = await self.read(start)
         now_ms = self.world.clock.wall_ms()
         self.truth.check(seen, start, self.api.roll_offsets.get(self.key, 0), now_ms)
+        end = self.partition.high_watermark
+        assert start == end or (seen and seen[-1].offset == end - 1), "no record ends the log"
         offset = self.rng.randint(start, self.partition.high_watermark)
         assert await self.read(offset) == [record for record in seen if record.offset >= offset], "L3: a position"
         extents = self.partition.visible_extents

@@ -113,7 +113,7 @@ class PrimaryOfLogs:
             key, at, at, marker_file_id(Marker(producer_id, 0, commits)), 0, MARKER_BYTES, min(EPOCHS_MAX, at // 40), 0
         )
         if commits:
-            held = [batch for extent in self.extents[key] for batch in self.batches.get(extent.file_id, ())]
+            held = [batch for extent in self.extents[key] for batch in self.batches.get(extent.source, ())]
             mine = [batch for batch in held if batch.producer_id == producer_id and batch.base_offset >= first]
             self.committed[key] |= {batch.base_offset: batch.last_offset for batch in mine}
         aborted = [] if commits else [AbortedRange(key, producer_id, first, at)]
@@ -126,7 +126,7 @@ class PrimaryOfLogs:
         """One to four neighbours of one epoch become one extent of a merged file."""
         run = self._some(key, 4)
         if run and not any(map(_is_marker, run)):
-            self._swap(key, run, [batch for extent in run for batch in self.batches[extent.file_id]])
+            self._swap(key, run, [batch for extent in run for batch in self.batches[extent.source]])
 
     def clean(self, key: int) -> None:
         """The same, below the last stable offset, without aborted batches, and without markers that none needs."""
@@ -140,7 +140,7 @@ class PrimaryOfLogs:
         ends = {extent.last_offset for extent in run if _is_marker(extent)}
         self.aborted[key] = [a for a in self.aborted[key] if a.last_offset not in ends]
         if run:
-            held = [batch for extent in run for batch in self.batches.get(extent.file_id, ())]
+            held = [batch for extent in run for batch in self.batches.get(extent.source, ())]
             kept = [batch._replace(producer_id=None) for batch in held if batch.base_offset in self.committed[key]]
             self._swap(key, run, kept)
 
@@ -182,8 +182,8 @@ class PrimaryOfLogs:
 
     def _is_needed(self, key: int, marker: Extent) -> bool:
         """Return whether a batch of the transaction is still one of a transaction."""
-        held = [batch for extent in self.extents[key] for batch in self.batches.get(extent.file_id, ())]
-        mine = marker_of(marker.file_id)
+        held = [batch for extent in self.extents[key] for batch in self.batches.get(extent.source, ())]
+        mine = marker_of(marker.source)
         return any(b.producer_id == mine.producer_id and b.base_offset < marker.base_offset for b in held if mine)
 
     def _first_open(self, key: int) -> int:
@@ -210,8 +210,8 @@ def read_committed(
     skipped: dict[int, bool] = defaultdict(bool)
     shown: list[int] = []
     for extent in extents:
-        marker = marker_of(extent.file_id)
-        held = batches[extent.file_id] if marker is None else [Batch(extent.base_offset, extent.last_offset, None)]
+        marker = marker_of(extent.source)
+        held = batches[extent.source] if marker is None else [Batch(extent.base_offset, extent.last_offset, None)]
         for batch in held:
             if batch.last_offset < offset:
                 continue
@@ -225,4 +225,4 @@ def read_committed(
 
 
 def _is_marker(extent: Extent) -> bool:
-    return marker_of(extent.file_id) is not None
+    return marker_of(extent.source) is not None

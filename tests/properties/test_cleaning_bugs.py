@@ -104,7 +104,7 @@ def the_active_part_is_cleaned(right: Any) -> Any:
 def a_lost_swap_is_forgotten(right: Any) -> Any:
     async def finish(self: ModelCleaningApi, token: Any, cleaned: Any) -> bool:
         live = [e for e in self.model.partitions[cleaned.partition_key].visible_extents if e.base_offset < cleaned.end]
-        there = tuple((e.last_offset, e.file_id) for e in live)
+        there = tuple((e.last_offset, e.source) for e in live)
         return bool(await right(self, token, cleaned._replace(extents=there_as_inputs(there))))
 
     return finish

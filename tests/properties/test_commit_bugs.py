@@ -38,11 +38,11 @@ BUGS = {
         "SELECT true",
     ),
     "what is not known to be whole is taken for stored (W1)": (
-        *("fold_producers", "s.contiguous_life = cluster_life()"),
+        *("fold_producers", "s.contiguous_life BETWEEN 0 AND cluster_life()"),
         "true",
     ),
-    "what another life stored is taken for stored (W1)": (
-        *("fold_producers", "s.contiguous_life = cluster_life()"),
+    "what a life that never began here stored is taken for stored (W1)": (
+        *("fold_producers", "s.contiguous_life BETWEEN 0 AND cluster_life()"),
         "s.contiguous_life >= 0",
     ),
     "what starts above 0 is taken for whole (W1)": (

@@ -123,7 +123,7 @@ class _Disturbed:
         file_id = new_file_id(clock.wall_ms(), self.rng)
         padding = bytes(self.rng.randint(0, 50))
         await store.put(object_key(file_id), padding + body + b"footer")
-        return extent._replace(file_id=file_id, position=len(padding))
+        return extent._replace(source=file_id, position=len(padding))
 
     async def delay_feed(self) -> None:
         """Pages without news, although there is some."""

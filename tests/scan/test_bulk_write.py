@@ -33,6 +33,7 @@ from headrace.storage.records.compression import Codec
 from tests.compactor.test_compact_faults import janitor_metrics, run_deletion
 from tests.metastore.sessions import move_time, session
 from tests.spark.world import TIME_MS, ScanWorld
+from tests.storage.altered_reads import reads_of
 
 HOUR = 3_600
 
@@ -243,7 +244,7 @@ async def test_an_audit_between_decision_and_commit(world: ScanWorld) -> None:
         await BulkCommit(api, "query", 0, attempts.clock, attempts.rng, chunk_runs=1).commit(files)
 
     async def found() -> list[tuple[str, uuid.UUID | None]]:
-        checked = await audit(world.postgres, world.store, deep=True, on_progress=lambda *step: None)
+        checked = await audit(world.postgres, reads_of(world.store), deep=True, on_progress=lambda *step: None)
         return [(violation.kind.name, violation.file_id) for violation in checked.violations]
 
     assert [row["state"] for row in (await world.file_rows()).values()].count(3) == 1

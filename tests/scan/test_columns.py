@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 
-from headrace.scan.batches import walk_extent
 from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.errors import UnreadableFileError
 from headrace.scan.options import COLUMNS
@@ -21,6 +20,7 @@ from headrace.storage.errors import CorruptError
 from headrace.storage.records.codec import Record, encode_batch, open_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import CONTROL_BIT, TRANSACTIONAL_BIT
+from headrace.storage.segment.verified import NO_EPOCH, SoundBatch, sound_batches
 from tests.storage.batches import crowded_batch, forge, plain_batch
 
 LAST_MS = (2**63 - 1) // 1_000
@@ -56,9 +56,17 @@ def test_offsets_that_do_not_rise_are_an_error() -> None:
 
 
 def rows(data: bytes, last_offset: int) -> list[dict[str, Any]]:
-    place = SlicedExtent("orders", 3, ExtentSlice(uuid.UUID(int=7), 0, len(data), 10, last_offset, 10, last_offset + 1))
-    batches = ((place, batch) for batch in walk_extent(memoryview(data), 10, last_offset))
-    return [row for batch in record_batches(batches, arrow_schema(COLUMNS)) for row in batch.to_pylist()]
+    return [
+        row
+        for batch in record_batches(batches_of(data, last_offset), arrow_schema(COLUMNS))
+        for row in batch.to_pylist()
+    ]
+
+
+def batches_of(data: bytes, last_offset: int) -> list[tuple[SlicedExtent, SoundBatch]]:
+    extent = ExtentSlice(uuid.UUID(int=7), 0, len(data), 10, last_offset, 10, last_offset + 1)
+    place = SlicedExtent("orders", 3, extent)
+    return [(place, batch) for batch in sound_batches(memoryview(data), extent, leader_epoch=NO_EPOCH)]
 
 
 def test_a_transactions_markers_are_no_rows() -> None:
@@ -76,7 +84,6 @@ def test_a_batch_that_cannot_be_opened_is_named() -> None:
 @pytest.mark.parametrize("time_ms", [-(2**63), -1, 0, 1_700_000_000_000_000_000, 2**63 - 1])
 def test_a_time_without_a_microsecond_is_the_closest_one(time_ms: int) -> None:
     data = encode_batch([Record(10, time_ms, b"k", b"v")], base_offset=10)
-    place = SlicedExtent("orders", 3, ExtentSlice(uuid.UUID(int=7), 0, len(data), 10, 10, 10, 11))
-    (batch,) = record_batches([(place, each) for each in walk_extent(memoryview(data), 10, 10)], arrow_schema(COLUMNS))
+    (batch,) = record_batches(batches_of(data, 10), arrow_schema(COLUMNS))
     (shown,) = batch.column("timestamp").cast("int64").to_pylist()
     assert shown == min(max(time_ms, -LAST_MS), LAST_MS) * 1_000

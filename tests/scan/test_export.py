@@ -27,6 +27,7 @@ from headrace.storage.objects.memory import MemoryStore
 from headrace.storage.records.codec import Record, encode_batch
 from tests.agent.fetch.fetch_world import NEVER_SEEN
 from tests.spark.world import ScanWorld, records
+from tests.storage.altered_reads import reads_of
 from tests.storage.batches import plain_batch
 
 DAY_MS = 86_400_000
@@ -55,7 +56,7 @@ class KillingTarget(MemoryStore):
 
 async def export(world: ScanWorld, target: MemoryStore, **options: Any) -> int:
     """One run, in a new process."""
-    reader = SplitReader(world.store, pin_hint="")
+    reader = SplitReader(reads_of(world.store), pin_hint="")
     cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
     reports: list[tuple[int, int]] = []
     exporter = Exporter(

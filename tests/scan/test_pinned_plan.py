@@ -19,6 +19,7 @@ from headrace.scan.plan import WantedOffsets
 from headrace.scan.read import SplitReader
 from tests.metastore.sql_sources import plant
 from tests.spark.world import OLD_SECONDS, ScanWorld
+from tests.storage.altered_reads import reads_of
 
 PIN_MS = 4 * 3_600_000
 
@@ -42,7 +43,7 @@ async def read_late(world: ScanWorld, *, before: float = 0.0) -> list[list[int]]
     await world.delete_dead_files()
 
     def read() -> list[list[int]]:
-        reader = SplitReader(world.store, pin_hint="readPinMs")
+        reader = SplitReader(reads_of(world.store), pin_hint="readPinMs")
         try:
             schema = arrow_schema(["offset"])
             return [

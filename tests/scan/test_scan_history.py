@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,17 +19,19 @@ pytest.importorskip("pyarrow", reason="pyarrow is needed: make setup")
 
 from headrace.metastore.api.read import Extent
 from headrace.scan import columns, plan, read, splits
-from headrace.scan.batches import LocatedBatch
 from headrace.scan.columns import arrow_schema, record_batches
 from headrace.scan.options import COLUMNS, HEADERS
 from headrace.scan.partitions import ScanPartition
 from headrace.scan.plan import ExtentSlice, PlannedPartition, WantedOffsets
 from headrace.scan.read import SplitReader
 from headrace.scan.splits import make_splits
+from headrace.storage.segment.reader import walk_batches
+from headrace.storage.segment.verified import SoundBatch
 from tests.agent.fetch.fetch_world import World
 from tests.generated_examples import FEW, by_seed_alone
 from tests.planted import PlantedBugs, Report, Trial
 from tests.properties.test_compaction import Story, steps, types
+from tests.storage.altered_reads import reads_of
 
 SCHEMA = arrow_schema((*COLUMNS, HEADERS))
 SCHEMA_ROW = tuple[Any, ...]
@@ -64,7 +66,7 @@ class ScanStory(Story):
 
 def scan(world: World, task: splits.Split) -> list[SCHEMA_ROW]:
     """A task's rows, as (topic, partition, offset, ms, timestamp type, key, value, headers)."""
-    reader = SplitReader(world.store, pin_hint="")
+    reader = SplitReader(reads_of(world.store), pin_hint="")
     try:
         rows = [
             (
@@ -90,7 +92,7 @@ def test_a_scan_returns_what_a_consumer_reads(history: list[Any], compression: l
     asyncio.run(ScanStory(compression, seed).tell(history))
 
 
-_walk_extent, _cut, _finer, _fit = read.walk_extent, plan.cut, splits._finer, plan.fit
+_sound_batches, _cut, _finer, _fit = read.sound_batches, plan.cut, splits._finer, plan.fit
 
 
 def _dead_too(extents: Sequence[Extent], wanted: WantedOffsets, aborted: Any = ()) -> tuple[list[ExtentSlice], int]:
@@ -119,17 +121,17 @@ def _border_lost(partition: PlannedPartition, limit: int) -> PlannedPartition:
     return PlannedPartition(partition.topic, partition.partition, tuple(slices))
 
 
-def _own_offsets(*args: Any) -> Iterator[LocatedBatch]:
+def _own_offsets(data: memoryview, extent: ExtentSlice, *, leader_epoch: int, start: int, end: int) -> list[SoundBatch]:
     """The offsets that producers wrote."""
-    for batch in _walk_extent(*args):
-        yield batch._replace(offset=batch.header.base_offset)
+    own = [header.base_offset for _, header in walk_batches(data)]
+    return [
+        SoundBatch(memoryview(bytearray(batch.data)), offset, leader_epoch)
+        for batch, offset in zip(_sound_batches(data, extent, leader_epoch=leader_epoch), own, strict=True)
+        if batch.last_offset >= start and batch.offset < end
+    ]
 
 
-def _every_batch(data: memoryview, base_offset: int, last_offset: int, start: int, end: int) -> Iterator[LocatedBatch]:
-    return _walk_extent(data, base_offset, last_offset)
-
-
-def _whole_batches(place: Any, batch: LocatedBatch) -> Any:
+def _whole_batches(place: Any, batch: SoundBatch) -> Any:
     whole = place._replace(slice=place.slice._replace(start=0, end=1 << 62))
     return _open(whole, batch)
 
@@ -139,7 +141,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "dead batches are read": (plan, "cut", _dead_too),
     "the border of two splits is read twice": (splits, "_finer", _border_twice),
     "the border of two splits is lost": (splits, "_finer", _border_lost),
-    "offsets are those of the producer": (read, "walk_extent", _own_offsets),
+    "offsets are those of the producer": (read, "sound_batches", _own_offsets),
     "a batch is returned whole": (columns, "_open", _whole_batches),
 }
 

@@ -34,6 +34,7 @@ from tests.planted import PlantedBugs, Report, Trial
 from tests.scan.test_export import export, exported
 from tests.scan.thrown_away import ThrownAway
 from tests.spark.world import ScanWorld
+from tests.storage.altered_reads import reads_of
 from tests.storage.batches import BASE_TIME_MS
 from tests.transactional_world import SeenRecord, Truth, Writer, committed, send, some_history
 
@@ -56,7 +57,7 @@ async def scanned(
     splits = make_splits(planned, rng.choice([200, 2_000, 1 << 26]), rng.choice([None, 1, 5]))
 
     def rows() -> list[SeenRecord]:
-        reader = SplitReader(world.store, pin_hint="")
+        reader = SplitReader(reads_of(world.store), pin_hint="")
         try:
             return [_row(row) for split in splits for batch in record_batches(reader.batches(split), SCHEMA)
                     for row in batch.to_pylist()]  # fmt: skip
@@ -189,7 +190,7 @@ async def test_explicit_bounds_and_times_stay_below_the_last_stable_offset(world
     assert [one.base_offset for one in planned.slices] == [0, 1, 3, 5, 6]
     for isolated, times in ((True, [0, None]), (False, [0, None])):
         assert [
-            await first_offset_since(world.postgres, world.store, partition, at, committed=isolated)
+            await first_offset_since(world.postgres, reads_of(world.store), partition, at, committed=isolated)
             for at in (BASE_TIME_MS, BASE_TIME_MS + 9)
         ] == times
 

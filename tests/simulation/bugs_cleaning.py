@@ -24,7 +24,7 @@ def the_cleaned_offset_moves_on_after_a_lost_swap(patch: Patch) -> None:
 
     async def finish(self: ModelCleaningApi, token: JobToken, cleaned: CleanedPartition) -> bool:
         extents = self.model.partitions[cleaned.partition_key].visible_extents
-        live = tuple(SwapInput(e.last_offset, e.file_id) for e in extents if e.base_offset < cleaned.end)
+        live = tuple(SwapInput(e.last_offset, e.source) for e in extents if e.base_offset < cleaned.end)
         return bool(await original(self, token, cleaned._replace(extents=live)))
 
     original = patch.replace(ModelCleaningApi, "finish_cleaning", finish)

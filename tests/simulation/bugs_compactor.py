@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.compactor import rewrite
-from headrace.compactor.sources import StoredBatch
 from headrace.storage.records.codec import Record
+from headrace.storage.segment.verified import SoundBatch
 from tests.patch import Patch
 from tests.simulation.bug import bug
 from tests.simulation.problems import Kind
@@ -27,7 +27,7 @@ def rewritten_batch_lacks_its_last_record(patch: Patch) -> None:
 def batches_of_different_append_times_are_merged(patch: Patch) -> None:
     """A broker's time is one for a whole batch: the earlier records get the latest one's."""
 
-    def agrees(self: rewrite.MergeRecords, batch: StoredBatch) -> bool:
+    def agrees(self: rewrite.MergeRecords, batch: SoundBatch) -> bool:
         return self._target(self._waiting[-1]) == self._target(batch)
 
     patch.replace(rewrite.MergeRecords, "_agrees", agrees)

@@ -25,13 +25,13 @@ def what_is_behind_a_refused_batch_is_called_out_of_order(patch: Patch) -> None:
 @bug("W7", Kind.SPURIOUS)
 def a_gap_is_final_while_an_earlier_batch_is_on_its_way_through_another_agent(patch: Patch) -> None:
     """Only what this agent refused explains that a batch is out of order."""
-    patch.replace(RefusedSequences, "explain_by_another_agent", lambda self, batch, now, is_settled: False)
+    patch.replace(RefusedSequences, "explain_by_another_agent", lambda self, batch, now, missing, is_settled: False)
 
 
 @bug("W7", Kind.SPURIOUS)
 def a_gap_is_final_on_every_connection(patch: Patch) -> None:
     """How the last stored batch of the producer came is not looked at."""
-    patch.replace(LastStored, "is_settled", lambda self, entry: True)
+    patch.replace(LastStored, "is_settled", lambda self, entry, answer: True)
 
 
 @bug("W7", Kind.PHANTOM)
@@ -44,7 +44,7 @@ def a_refused_batch_that_another_agent_stored_is_waited_for(patch: Patch) -> Non
         )
 
     def judged_by_notes(self: Acknowledger, file: FlushedFile, entry: PlacedBatch, answer: BatchAnswer) -> BatchAnswer:
-        return BatchAnswer(BatchOutcome.OUT_OF_ORDER, -1, -1) if self._explanation(file, entry) else answer
+        return BatchAnswer(BatchOutcome.OUT_OF_ORDER, -1, -1) if self._explanation(file, entry, answer) else answer
 
     original = patch.replace(Acknowledger, "committed", committed)
 

@@ -46,7 +46,7 @@ def check_lists(world: World, logs: StoredLog) -> Iterator[Problem]:
 def _ranges(extents: Iterable[Extent]) -> Ranges:
     found: Ranges = defaultdict(list)
     for extent in extents:
-        found[extent.file_id, extent.partition_key].append((extent.base_offset, extent.last_offset))
+        found[extent.source, extent.partition_key].append((extent.base_offset, extent.last_offset))
     return found
 
 

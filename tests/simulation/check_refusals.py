@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tests.simulation.stored_log import StoredLog
     from tests.simulation.world import World
 
+_Judged = dict[tuple[int, tuple[int, int, int]], list[Committed]]
+"""By partition, and producer id, epoch and sequence."""
 NOT_STORED = int(ErrorCode.kafka_storage_error)
 OUT_OF_ORDER = int(ErrorCode.out_of_order_sequence_number)
 SENT_AGAIN = (NOT_STORED, int(ErrorCode.not_leader_or_follower), int(ErrorCode.leader_not_available))
@@ -33,21 +35,24 @@ SENT_AGAIN = (NOT_STORED, int(ErrorCode.not_leader_or_follower), int(ErrorCode.l
 def check_refusals(world: World, logs: StoredLog) -> Iterator[Problem]:
     """Look at each producer in each epoch, partition and process."""
     servers = (*world.past, world.database)
-    judged: dict[tuple[object, ...], list[Committed]] = defaultdict(list)
+    judged: _Judged = defaultdict(list)
     for committed in {committed.serial: committed for server in servers for committed in server.journal}.values():
         judged[committed.key, committed.identity].append(committed)
+    appended: dict[tuple[object, ...], list[float]] = defaultdict(list)
+    """By partition, producer id and epoch: when anything was appended."""
+    for (key, (producer_id, epoch, _)), verdicts in judged.items():
+        times = [committed.at for committed in verdicts if committed.outcome is BatchOutcome.APPENDED]
+        appended[key, producer_id, epoch] += times
     streams: dict[tuple[object, ...], list[Attempt]] = defaultdict(list)
     for batch in world.messages.batches:
         for attempt in batch.attempts if batch.is_idempotent else ():
             streams[batch.place, attempt.producer_id, attempt.epoch, attempt.process].append(attempt)
     for attempts in streams.values():
         yield from _check_out_of_order(world, attempts, judged)
-        yield from _check_hidden(attempts, judged)
+        yield from _check_hidden(attempts, judged, appended)
 
 
-def _check_out_of_order(
-    world: World, attempts: Sequence[Attempt], judged: dict[tuple[object, ...], list[Committed]]
-) -> Iterator[Problem]:
+def _check_out_of_order(world: World, attempts: Sequence[Attempt], judged: _Judged) -> Iterator[Problem]:
     """Check, within the time of the first note: what it explains does not last longer. Attempts of
     one process.
     """
@@ -75,7 +80,7 @@ def _is_by_gap(
     told: Attempt,
     noted: Sequence[Attempt],
     attempts: Sequence[Attempt],
-    judged: dict[tuple[object, ...], list[Committed]],
+    judged: _Judged,
 ) -> bool:
     """Return whether a batch may have been refused only because an earlier one might be elsewhere: out of order, and
     nothing before it was refused here. What that explains ends with the gap's own time."""
@@ -88,7 +93,7 @@ def _is_by_gap(
     )
 
 
-def _verdicts(told: Attempt, judged: dict[tuple[object, ...], list[Committed]]) -> list[Committed]:
+def _verdicts(told: Attempt, judged: _Judged) -> list[Committed]:
     """Return how the commits judged the batch while its agent had the attempt."""
     if told.arrived_at is None or told.settled_at is None:
         return []
@@ -108,7 +113,9 @@ def _end_of_note(refused: Attempt, lives: Sequence[float]) -> float:
     return min([refused.settled_at + noted, *began])
 
 
-def _check_hidden(attempts: Sequence[Attempt], judged: dict[tuple[object, ...], list[Committed]]) -> Iterator[Problem]:
+def _check_hidden(
+    attempts: Sequence[Attempt], judged: _Judged, appended: dict[tuple[object, ...], list[float]]
+) -> Iterator[Problem]:
     hidden: list[Attempt] = []
     for told in attempts:
         if told.code != NOT_STORED or told.arrived_at is None or told.settled_at is None:
@@ -131,16 +138,20 @@ def _check_hidden(attempts: Sequence[Attempt], judged: dict[tuple[object, ...], 
         ):
             hidden.append(told)
     for told in hidden:
-        if any(_is_waited_for_too_long(first, told, attempts) for first in hidden):
+        progress = appended[told.batch.place.key, told.producer_id, told.epoch]
+        if any(_is_waited_for_too_long(first, told, attempts, progress) for first in hidden):
             yield Problem(Kind.HIDDEN, f"{told.batch} is out of order for too long, and called not stored")
 
 
-def _is_waited_for_too_long(first: Attempt, told: Attempt, attempts: Sequence[Attempt]) -> bool:
+def _is_waited_for_too_long(
+    first: Attempt, told: Attempt, attempts: Sequence[Attempt], progress: Sequence[float]
+) -> bool:
     """Return whether the gap before `first` is still hidden from `told`, by the slowest clock. By the fastest one, the
-    agent may have forgotten it, and waits again."""
+    agent may have forgotten it, and waits again. After the partition got another batch, another one is missing."""
     assert first.settled_at is not None
     assert told.arrived_at is not None
-    waited = told.arrived_at - first.settled_at
+    since = max([first.settled_at, *(at for at in progress if at <= told.arrived_at)])
+    waited = told.arrived_at - since
     return ELSEWHERE_SECONDS / CLOCK_RATES[0] < waited < NOTED_SECONDS / CLOCK_RATES[1] and not any(
         _may_end(first, stored) for stored in attempts
     )

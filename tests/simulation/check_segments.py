@@ -143,8 +143,8 @@ class LifecycleJudge:
         counted = Counter[RemoteSegmentKey]()
         for partition_key, partition in self._model.partitions.items():
             for extent in partition.extents:
-                if level_of(extent.file_id):
-                    key = self._model.segment_of.get((partition_key, extent.last_offset, extent.file_id))
+                if level_of(extent.source):
+                    key = self._model.segment_of.get((partition_key, extent.last_offset, extent.source))
                     if key is None or (latest := self.segments.get(key)) is None or latest.state is not FINISHED:
                         self._wrong(f"{after}: readable without COPY_FINISHED: {extent} key={key}")
                     elif self._model.segments[key].file_id != extent.file_id:

@@ -180,7 +180,9 @@ class SimulatedCleaner:
             await self._clean(limits, buffer_bytes, rng.uniform(*TAKEN_OVER_AFTER_SECONDS))
 
     async def settle(self) -> None:
-        """All is calm: a pass, another at once, and one when delete markers have expired leave one record per key."""
+        """All is calm: a pass, another at once, and one when delete markers have expired leave one record per key, and
+        what ends the log.
+        """
         world = self._world
         if not world.keyed.places:
             return
@@ -194,7 +196,12 @@ class SimulatedCleaner:
             seen = world.keyed.stored(place)
             if cleaned != end:
                 world.report(Kind.STUCK, f"{place}: cleaned to {cleaned} of {end}")
-            if len({record.key for record in seen}) < len(seen) or any(record.value is None for record in seen):
+            if self.database.model.partitions[place.key].log_start_offset < end and (
+                not seen or seen[-1].offset != end - 1
+            ):
+                world.report(Kind.GAP, f"{place}: no record ends the log at {end}: {seen}")
+            below = [record for record in seen if record.offset < end - 1]
+            if len({record.key for record in seen}) < len(seen) or any(record.value is None for record in below):
                 world.report(Kind.STUCK, f"{place}: not clean: {seen}")
 
     def _plan(self) -> None:

@@ -22,6 +22,7 @@ from headrace.storage.file_id import level_of, new_file_id, object_key
 from headrace.storage.records.compression import Codec
 from headrace.storage.segment.reader import walk_batches
 from tests.simulation.metadata import Place
+from tests.storage.altered_reads import reads_of
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -62,7 +63,7 @@ class SimulatedCompactor:
             extents = [
                 extent
                 for extent in self._world.database.model.partitions[place.key].visible_extents
-                if level_of(extent.file_id) == 0
+                if level_of(extent.source) == 0
             ]
             partitions += [self._partition(place, extents, rng)] if extents else []
         self._start(Plan(1, self._world.database.clock.wall_ms(), tuple(partitions)), rng)
@@ -86,7 +87,7 @@ class SimulatedCompactor:
 
     async def _carry_out(self, plan: Plan, rng: random.Random) -> None:
         limits = MergeLimits(file_bytes=rng.choice((400, 1 << 20)), extent_bytes=rng.choice((300, 1_000, 1 << 20)))
-        async with aclosing(merge(plan, self._world.bucket.objects, limits, MergeCounts())) as files:
+        async with aclosing(merge(plan, reads_of(self._world.bucket.objects), limits, MergeCounts())) as files:
             async for file in files:
                 self._store(plan, file, rng)
 

@@ -40,7 +40,7 @@ from tests.model.segment_end_model import ModelLifecycle
 from tests.simulation.clocks import SimulatedClock
 from tests.simulation.faults import Fault
 from tests.simulation.marks import Marks
-from tests.simulation.metadata import Metadata, Place
+from tests.simulation.metadata import Metadata, NamesDatabase, Place
 from tests.simulation.problems import Kind
 from tests.simulation.reading import Entry, identity_of
 from tests.simulation.remote import READS, WRITES, Remote, run_at_once
@@ -161,7 +161,7 @@ class Database:
     def describe_life(self) -> ServerLife:
         heads, blocks = sum(self.model.feed_heads.values()), len(self.model.producer_id_blocks)
         offset, life, incarnation_id = self.model.metadata_offset, self.model.life, self.model.incarnation_id
-        begun_on, server = Server(1, self.begun_timeline), Server(1, self.timeline)
+        begun_on, server = Server(1, self.begun_timeline, 1), Server(1, self.timeline, 1)
         flushed = heads + blocks + offset
         inserted = flushed + self.unflushed
         prepared = self.prepared[0] if self.prepared is not None and self.prepared[1] == self.timeline else None
@@ -263,7 +263,7 @@ class Database:
             for committed in self.journal:
                 is_covered = extent.base_offset <= committed.base_offset <= extent.last_offset
                 if (committed.key, committed.outcome) == (place.key, BatchOutcome.APPENDED) and is_covered:
-                    committed.file_id = extent.file_id
+                    committed.file_id = extent.source
                     committed.position, committed.length = places[place.key, committed.base_offset]
                     self.stripped[place.key, committed.base_offset] = committed.identity
 
@@ -280,7 +280,7 @@ class Database:
             held = "nothing" if body is None else f"{len(body)} bytes"
             self._world.report(Kind.UNSTORED, f"file={file.file_id} size={file.size} bucket holds {held}")
             return
-        for staged, (outcome, base_offset, _) in zip(file.batches, answer.batches, strict=True):
+        for staged, (outcome, base_offset, *_) in zip(file.batches, answer.batches, strict=True):
             data = body[staged.position : staged.position + staged.length]
             if self._world.keyed.holds(staged.partition_key):
                 self._world.keyed.committed(staged.partition_key, outcome, base_offset, data)
@@ -310,7 +310,7 @@ class Database:
             self.high_watermarks[key].becomes(now, partition.high_watermark)
 
 
-class MetastoreLine:
+class MetastoreLine(NamesDatabase):
     """CommitApi, ReadApi, LifeApi and the little of ClusterApi that a view needs, for one process."""
 
     def __init__(self, world: World, process: Process, rng: random.Random) -> None:

@@ -20,6 +20,7 @@ from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.numbers import NO_LIFE
 from tests.simulation.database import Database
 from tests.simulation.faults import Fault
+from tests.simulation.metadata import NamesDatabase
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.plan import Crash, Failover
 from tests.simulation.remote import run_at_once
@@ -135,7 +136,7 @@ class Failovers:
                 self._world.stay_until(now + stays + COMES_BACK_SECONDS)
 
 
-class Operator:
+class Operator(NamesDatabase):
     """LifeApi straight on a server, for `headrace migrate --restored`."""
 
     named_life = NO_LIFE

@@ -62,6 +62,7 @@ class Fault(enum.StrEnum):
     CLEANED = "pass of cleaning by key begun"
     WORKED = "job on a cluster with keys of segments begun"
     SHARDS_GROWN = "commit shards doubled"
+    LEADER_MOVED = "leader of a partition moved"
     EPOCH_RAISED = "leader epoch raised"
     TOPIC_DELETED = "topic deleted"
     TOPIC_CREATED = "topic created again"

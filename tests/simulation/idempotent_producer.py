@@ -24,6 +24,7 @@ from kio.schema.errors import ErrorCode
 from tests.model.producer_model import ProducerState
 from tests.simulation import protocol
 from tests.simulation.lane import Lane, Pending, Style
+from tests.simulation.leaders import Leaders
 from tests.simulation.messages import OK, SEQUENCES, TIMED_OUT, Attempt, Batch
 from tests.simulation.metadata import Place
 from tests.simulation.network import SimulatedConnection
@@ -46,6 +47,8 @@ BACKOFF_SECONDS = (0.01, 0.1)
 BACKOFF_DOUBLINGS = 4
 """It grows with the failures one after another, as retry.backoff.max.ms lets it."""
 GIVES_UP_SECONDS = (0.6, 1.5)
+PAUSE_SHARE, PAUSE_SECONDS = 0.15, (0.3, 5.0, 31.0, 45.0, 65.0, 125.0, 305.0)
+"""Where leaders move: how often a producer is silent, and how long. Longer than what agents remember, at times."""
 
 
 class IdempotentProducer:
@@ -64,11 +67,15 @@ class IdempotentProducer:
         self._timeout_ms = rng.choice((300, 800, 1500))
         self._patience = rng.uniform(0.4, 1.2)
         self._gives_up_after = rng.uniform(*GIVES_UP_SECONDS)
+        if world.plan.moves:
+            self._patience, self._gives_up_after = 5.0, 200.0
         self._sticks = rng.choice((0.5, 0.9, 1.0))
         """How likely it is that a request goes where the one before it went."""
         self._begins_where_it_asked = rng.random() < 0.5
         """It sends its first batch over the connection that its id was given out over."""
         self._connection: SimulatedConnection | None = None
+        self._leaders = Leaders(world, rng) if world.plan.moves else None
+        """Whom it sends batches to, if agents differ for it."""
         self._rest = asyncio.Event()
         self._is_starting_over = False
         self._epoch = 0
@@ -81,6 +88,11 @@ class IdempotentProducer:
         self._lanes = [self._lane(place, wraps) for place in self._places]
         for _ in range(self._count):
             await asyncio.sleep(self._rng.expovariate(1 / self._world.plan.send_interval))
+            if self._leaders is not None and self._rng.random() < PAUSE_SHARE:
+                left = self._world.plan.seconds - self._world.loop.time()
+                await asyncio.sleep(self._rng.choice([each for each in PAUSE_SECONDS if each < left] or [0.0]))
+                for lane in self._lanes:
+                    self._world.nemesis.shake_leader(lane.place)
             self._create()
             self._pump()
         while self._is_starting_over or any(lane.queue for lane in self._lanes):
@@ -102,7 +114,9 @@ class IdempotentProducer:
                 code, producer_id = protocol.read_init_producer_id(frame)
                 if code == OK:
                     self.producer_id = producer_id
-                    if self._begins_where_it_asked:
+                    if self._leaders is not None:
+                        self._leaders.keep(connection)
+                    elif self._begins_where_it_asked:
                         self._connection = connection
                     else:
                         connection.close()
@@ -169,11 +183,12 @@ class IdempotentProducer:
             ready: dict[Lane, Pending] = {}
             for lane in self._lanes:
                 pending = lane.next(now, self._gives_up_after)
-                if pending is not None and (not ready or self._rng.random() < 0.7):
-                    ready[lane] = pending
+                if pending is None or not self._goes_along(lane, ready):
+                    continue
+                ready[lane] = pending
             if not ready:
                 break
-            connection = self._pick_connection()
+            connection = self._pick_connection(next(iter(ready)))
             if connection.is_closed:
                 self._wake_later(self._rng.uniform(*BACKOFF_SECONDS))
                 break
@@ -215,6 +230,8 @@ class IdempotentProducer:
             self._meet_a_loss(lane, pending)
             return
         now = self._world.loop.time()
+        if self._leaders is not None:
+            self._leaders.look_soon()
         if attempt.epoch < lane.epoch:  # Java began another epoch while it was on the wire
             lane.failed(pending, now)
             return
@@ -268,8 +285,19 @@ class IdempotentProducer:
     def _wake_later(self, seconds: float) -> None:
         self._world.later(seconds + 0.001, self._pump)
 
-    def _pick_connection(self) -> SimulatedConnection:
+    def _goes_along(self, lane: Lane, ready: dict[Lane, Pending]) -> bool:
+        """Return whether the lane's batch may be in one request with those of the other lanes."""
+        if not ready:
+            return True
+        if self._leaders is None:
+            return self._rng.random() < 0.7
+        return self._leaders.of(lane.place) == self._leaders.of(next(iter(ready)).place)
+
+    def _pick_connection(self, lane: Lane) -> SimulatedConnection:
+        """Return a connection for a request that begins with the lane's batch."""
         connection = self._connection
+        if self._leaders is not None:
+            return self._leaders.connection(lane.place)
         if connection is None or connection.is_closed or self._rng.random() > self._sticks:
             connection = self._connection = self._world.connect(self._rng)
         return connection

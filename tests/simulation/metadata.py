@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from headrace.agent.cluster.routing import Routes
 from headrace.metastore.keys import partition_key, split_partition_key
 from headrace.metastore.life.numbers import log_floor
-from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
+from headrace.metastore.log.image import AgentImage, Assignment, MetadataImage, TopicImage
 from headrace.metastore.postgres.life.life import reborn
 from tests.model.metastore_model import ModelMetastore
 from tests.model.segment_end_model import ModelLifecycle
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
 TOPIC_RESOURCE = 2
 FIRST_TOPIC_NUMBER = 10
+
+
+class NamesDatabase:
+    """The part of LifeApi for clusters of the release before."""
+
+    async def record_database(self, life: int, incarnation_id: uuid.UUID) -> bool:
+        raise AssertionError("each life of the simulation names its database")
 
 
 @dataclass(eq=False, slots=True)
@@ -105,7 +112,7 @@ class Metadata:
         """Do the same as metastore/postgres/life does it: numbers and epochs of the life, from its first offset on."""
         self._model.metadata_offset = log_floor(life)
         self._next_number = max(self._next_number, log_floor(life))
-        self.head = reborn(self.head, life)
+        self.head = replace(reborn(self.head, life), moved_at=log_floor(life))
 
     def create_topic(
         self, name: str, partitions: int, *, is_mortal: bool = False, stamps: bool = False, is_compacted: bool = False
@@ -157,7 +164,16 @@ class Metadata:
         if self.head.agents.get(node_id) != agent:
             self._model.metadata_offset += 1
             agents = MappingProxyType({**self.head.agents, node_id: agent})
-            self.head = replace(self.head, offset=self._model.metadata_offset, agents=agents)
+            end = self._model.metadata_offset
+            self.head = replace(self.head, offset=end, agents=agents, moved_at=end)
+
+    def move_leader(self, place: Place, node_id: int) -> None:
+        """Do what a reassignment of one partition does."""
+        image = self.head.topics_by_id[place.topic.topic_id]
+        self._model.metadata_offset += 1
+        assignments = MappingProxyType({**image.assignments, place.index: Assignment((node_id,))})
+        moved = replace(image, assignments=assignments, moved_at=self._model.metadata_offset)
+        self._replace({**self.head.topics_by_id, image.topic_id: moved}, self.head.configs)
 
     def _replace(
         self, topics: Mapping[uuid.UUID, TopicImage], configs: Mapping[tuple[int, str], Mapping[str, str]]
@@ -200,7 +216,7 @@ class SimulatedView:
         self.broker_epoch = await self._line.renew(self.node_id, self.broker_epoch)
 
     def leader(self, partition_key: int, zone: str | None = None) -> AgentImage | None:
-        return None
+        return self.routes.leader(partition_key, zone)
 
     def coordinator(self, group_id: str) -> AgentImage | None:
         return None

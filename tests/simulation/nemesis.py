@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.agents import SimulatedAgent
 from tests.simulation.faults import Fault
+from tests.simulation.metadata import Place
 from tests.simulation.produce_call import deliver_again
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ BEYOND_ANSWERS_MS = 2 * 3_600_000
 BACK_BEYOND_BIRTHS_MS = -20 * 60_000
 """Files created after are refused for coming from the future."""
 TOPIC_ABSENT_SECONDS = (0.0, 0.5)
+MOVE_SECONDS = (0.0, 0.6)
+"""Between the moves of a leader."""
 CREATES_AGAIN_SECONDS = 0.02
 
 
@@ -149,6 +152,22 @@ class Nemesis:
         self._world.faults.count(Fault.EPOCH_RAISED)
         self._world.note("leader epoch raised", topic.number, index)
         self._world.metadata.raise_leader_epoch(topic, index)
+
+    def shake_leader(self, place: Place) -> None:
+        """Move the leader of a partition about to get batches: mostly there and back again."""
+        agents = [agent.node_id for agent in self._world.agents]
+        home = self._rng.choice(agents)
+        away = self._rng.choice([node_id for node_id in agents if node_id != home])
+        at = 0.0
+        for node_id in self._rng.choice(((), (away,), (away, home), (away, home), (home, away, home))):
+            at += self._rng.uniform(*MOVE_SECONDS)
+            self._world.later(at, self._move_leader, place, node_id)
+
+    def _move_leader(self, place: Place, node_id: int) -> None:
+        if place.topic.deleted_at is None and not self.is_between_lives():
+            self._world.faults.count(Fault.LEADER_MOVED)
+            self._world.note("leader moved", str(place), node_id)
+            self._world.metadata.move_leader(place, node_id)
 
     def delete_topic(self, absent_seconds: float | None = None) -> None:
         """And create it again, soon or after that time."""

@@ -66,6 +66,7 @@ BLOWS: Mapping[Fault, int] = {
 
 _EARLY_FLUSHES, _SHORT_MEMORY, _FAILOVERS, _CLEANING = 0x5EED_0001, 0x5EED_0002, 0x5EED_0003, 0x5EED_0004
 _SEGMENTS, _CRASHES, _GROWTH, _PARTS = 0x5EED_0005, 0x5EED_0006, 0x5EED_0007, 0x5EED_0008
+_MOVES = 0x5EED_0009
 """Mixed into the seed for what was added later, so that older decisions of a seed stay."""
 
 
@@ -76,6 +77,8 @@ CRASH_SHARE = 0.3
 """Share of those schedules those in which a server crashes besides."""
 _NOT_WITH_FAILOVERS = (Fault.SWEPT, Fault.CONDEMNED_AT_STEP, Fault.INCARNATION)
 
+
+_WITH_MOVES = (Fault.SLOW, Fault.RESET_BEFORE, Fault.RESET_AFTER, Fault.REPLY_LOST, Fault.REQUEST_LOST)
 
 _WITH_LISTS = (Fault.FENCED, Fault.TOPIC_DELETED, Fault.EPOCH_RAISED, Fault.REPLAYED, Fault.SHARDS_GROWN)
 """What else may happen where lists are compared: nothing that ends several processes, or takes rows from the feed."""
@@ -98,6 +101,11 @@ FIRST_SEED_WITH_PARTS = 1 << 44
 """In schedules of these seeds and above there are more agents, and most follow only a part of the feed. In every other
 one the metastore is replaced; in half of those little else happens, and what is listed as lost is compared with what
 agents that follow all would list."""
+
+
+FIRST_SEED_WITH_MOVES = 1 << 45
+"""In schedules of these seeds and above leaders move, and producers follow them for minutes, over connections that stay
+open; in each fourth one the metastore is replaced, too."""
 
 
 class Failover(NamedTuple):
@@ -147,6 +155,8 @@ class Plan:
     has_segments: bool = False
     follows: Sequence[FollowPolicy | None] = ()
     """By node id, if agents follow only parts of the feed; None: all of it."""
+    moves: bool = False
+    """Whether clients are sent to leaders, which move."""
     compares_lists: bool = False
     """Whether all that full following would list as lost must be listed."""
 
@@ -158,6 +168,8 @@ class Plan:
 
 def make_plan(seed: int) -> Plan:
     """The plan of the seed, always the same."""
+    if seed >= FIRST_SEED_WITH_MOVES:
+        return _with_moves(_with_failovers(_plan(seed)) if seed % 4 == 3 else _plan(seed))
     if seed >= FIRST_SEED_WITH_PARTS:
         return _with_parts(_with_failovers(_plan(seed)) if seed % 2 else _plan(seed))
     if seed >= FIRST_SEED_WITH_GROWTH:
@@ -239,6 +251,32 @@ def _with_parts(plan: Plan) -> Plan:
     kept = {fault: times for fault, times in blows.items() if fault in _WITH_LISTS}
     kept |= {Fault.KILLED: 1} if rng.random() < 0.5 else {}
     return replace(plan, rates={}, crashes=(), blows=kept, compares_lists=True)
+
+
+def _with_moves(plan: Plan) -> Plan:
+    """Producers alone, with requests that are often slow, so that neighbours meet at two agents."""
+    rng = random.Random(plan.seed ^ _MOVES)
+    seconds, before = rng.uniform(120.0, 600.0), plan.seconds
+    rates = {fault: rate for fault, rate in plan.rates.items() if fault in _WITH_MOVES} if rng.random() < 0.5 else {}
+    return replace(
+        plan,
+        agents=rng.choice((2, 3)),
+        seconds=seconds,
+        send_interval=0.05,
+        patient_producers=1,
+        java_producers=rng.choice((1, 2)),
+        careful_producers=0,
+        pipelined_producers=0,
+        forgetful_producers=0,
+        consumers=0,
+        askers=0,
+        batches=rng.randint(20, 40),
+        rates={**rates, Fault.SLOW_CLIENT: 0.3},
+        blows={fault: rng.randint(0, 1) for fault in (Fault.KILLED, Fault.RESTARTED, Fault.FENCED)},
+        failovers=[failover._replace(at=failover.at * seconds / before) for failover in plan.failovers],
+        crashes=(),
+        moves=True,
+    )
 
 
 def _with_cleaning(plan: Plan) -> Plan:

@@ -202,7 +202,7 @@ class SegmentWorkers:
         self._jobs += 1
         payload = b""
         if kind == KIND:
-            found = {e.file_id for p in self.model.partitions.values() for e in p.visible_extents}
+            found = {e.source for p in self.model.partitions.values() for e in p.visible_extents}
             if not found:
                 return
             files = sorted(self._rng.sample(sorted(found), self._rng.randint(1, len(found))))

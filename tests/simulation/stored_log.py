@@ -44,7 +44,7 @@ def read_stored_logs(world: World, problems: list[Problem]) -> StoredLog:
 def read_extent(world: World, place: Place, extent: Extent, problems: list[Problem]) -> list[Entry]:
     """The batches of one extent."""
     where = f"{place} offsets={extent.base_offset}-{extent.last_offset} file={extent.file_id}"
-    body = world.bucket.read(extent.file_id)
+    body = world.bucket.read(extent.source)
     if body is None or len(body) < extent.position + extent.length:
         problems.append(Problem(Kind.UNACCOUNTED, f"extent without its bytes: {where}"))
         return []

@@ -295,12 +295,12 @@ class TransactionSimulation:
                 break
             while waiting and waiting[0].first_offset <= extent.last_offset:
                 skipped[waiting.pop(0).producer_id] = True
-            marker = marker_of(extent.file_id)
+            marker = marker_of(extent.source)
             offset = extent.last_offset + 1
             if marker is not None:
                 skipped[marker.producer_id] = False
-            elif not skipped[self.producer_of(extent.file_id)]:
-                seen.append(self.batches[extent.file_id])
+            elif not skipped[self.producer_of(extent.source)]:
+                seen.append(self.batches[extent.source])
         for batch in seen:
             self._saw(batch.attempt)
         return seen, offset
@@ -358,9 +358,9 @@ class TransactionSimulation:
         files: list[tuple[int, uuid.UUID]] = []
         waiting: dict[int, list[tuple[int, uuid.UUID]]] = defaultdict(list)
         for extent in self.model.stored.logs[key].extents:
-            marker = marker_of(extent.file_id)
+            marker = marker_of(extent.source)
             if marker is None:
-                waiting[self.producer_of(extent.file_id)].append((extent.base_offset, extent.file_id))
+                waiting[self.producer_of(extent.source)].append((extent.base_offset, extent.source))
             else:
                 files += waiting.pop(marker.producer_id, []) if marker.commits else []
                 waiting.pop(marker.producer_id, None)

@@ -129,6 +129,7 @@ class World:
         """Of producers as librdkafka."""
         self.first_sequences: dict[tuple[int, int], tuple[int, int]] = {}
         """(producer id, partition key) -> its first epoch there, and the sequence that it began with."""
+        self.nemesis = Nemesis(self)
         self.is_calm = False
         self.is_final = False
         self._busy_until = 0.0
@@ -229,7 +230,7 @@ class World:
         mortal = self.metadata.create_topic("mortal", 1, is_mortal=True)
         for agent in self.agents:
             agent.boot()
-        nemesis = Nemesis(self)
+        nemesis = self.nemesis
         nemesis.start()
         Failovers(self, nemesis).start()
         places = [*stable.places(), *stamped.places()]
@@ -269,7 +270,10 @@ class World:
         for number in range(plan.askers):
             self.spawn(OffsetAsker(self, f"asker-{number}").run())
 
-        await asyncio.sleep(plan.seconds)
+        if plan.moves:
+            await asyncio.wait(producing, timeout=plan.seconds)
+        else:
+            await asyncio.sleep(plan.seconds)
         self._calm_down()
         await self._finish(producing, producers)
         await self.wait_for_the_late()

@@ -18,13 +18,14 @@ from headrace.spark.tables.worker import SparkTables, SparkTableWorker
 from headrace.storage.objects.open import StoreOptions
 from tests.scan.tables.world import Tables
 from tests.spark.world import ScanWorld
+from tests.storage.altered_reads import reads_of
 
 
 @asynccontextmanager
 async def driver(spark: Any, tables: Tables, split_bytes: int = 250) -> AsyncIterator[SparkTableWorker]:
     """A driver's process; a split has half of what the topic has, or less. `spark`: a session, or LocalTasks."""
     world = tables.world
-    reader = SplitReader(world.store, pin_hint="")
+    reader = SplitReader(reads_of(world.store), pin_hint="")
     cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
     bucket = BucketAddress(world.bucket.as_uri(), StoreOptions())
     use = SparkTables(open=lambda: spark, bucket=bucket, split_bytes=split_bytes, chunk_splits=100)

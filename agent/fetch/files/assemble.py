@@ -1,14 +1,17 @@
 """The batches of one partition for one reader, with their real offsets, not copied.
 
 Place: last step of the read path before the reply is encoded.
-Invariant: an extent's batches are added all at once or, if one of them is damaged, not at all; base
-offset and leader epoch are in 16 new bytes in front of the stored rest.
+Invariant: an extent's batches are added up to the first that is damaged; base offset and leader epoch are in 16 new
+bytes in front of the stored rest.
 """
 
 from __future__ import annotations
 
-from headrace.agent.fetch.files.walk import BatchStart, walk
+from collections.abc import Iterator
+
+from headrace.agent.fetch.files.walk import BatchStart, ExtentBatch, walk
 from headrace.metastore.api.read import Extent
+from headrace.storage.errors import CorruptError
 from headrace.storage.records.header import LENGTH_PREFIX_BYTES
 from headrace.storage.records.patch import PATCHED_BYTES, patched_header
 from headrace.storage.segment.file_range import RangeBytes
@@ -42,14 +45,14 @@ class Batches:
         """Add the batches from `start` on, where `body` begins, while the result stays within `max_bytes`.
 
         Batches from `end_offset` on are left out. With `at_least_one` the result's first batch may exceed `max_bytes`.
-        Returns where it stopped.
-        CorruptError as walk.py, and then nothing was added.
+        Returns where it stopped: also before a damaged batch, which the next read then begins with.
+        CorruptError as walk.py if no batch comes before, and then nothing was added.
         """
         buffers: list[bytes | memoryview] = []
         size = self.size_bytes
         records = self.records
         last = None
-        for batch in walk(extent, body, start):
+        for batch in _whole(extent, walk(extent, body, start)):
             data = batch.data
             if batch.offset >= end_offset:
                 break
@@ -67,3 +70,15 @@ class Batches:
             return start
         self.next = last.next
         return last.next
+
+
+def _whole(extent: Extent, batches: Iterator[ExtentBatch]) -> Iterator[ExtentBatch]:
+    """The batches before a damaged one. CorruptError if there are none, or if the sound ones do not fit the extent."""
+    last = None
+    try:
+        for batch in batches:
+            last = batch
+            yield batch
+    except CorruptError:
+        if last is None or last.next.position >= extent.position + extent.length:
+            raise

@@ -4,7 +4,8 @@ Place: asked by seek.py before it walks an extent. A reader that enters an exten
 searches a timestamp in it, reads the footer (usually one HEAD and one GET) and one index interval instead of
 everything before its record.
 Invariant: an answer is a batch boundary of the extent with its real offset, at or before the wanted batch. The
-footer is covered by its own checksum. Without a usable footer there is no answer, and the reader walks.
+footer is covered by its own checksum, and records that are counted by those of their batches. Without a usable footer
+there is no answer, and the reader walks.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from headrace.agent.fetch.files.walk import BatchStart
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import DataExtent, run_of
 from headrace.storage.errors import HeadraceError
 from headrace.storage.file_id import object_key
-from headrace.storage.objects.store import ByteRange, ObjectStore
+from headrace.storage.objects.store import ObjectStore
+from headrace.storage.segment.damage import BatchMark
+from headrace.storage.segment.damage_reads import records_before, run_marks
 from headrace.storage.segment.format import PartitionEntry
-from headrace.storage.segment.reader import load_footer, start_at_record, start_at_timestamp, walk_batches
+from headrace.storage.segment.reader import load_footer, start_at_record, start_at_timestamp
 
 log = logging.getLogger(__name__)
 
@@ -46,16 +49,23 @@ class FileIndex:
         self._capacity = capacity
         self._found: OrderedDict[tuple[uuid.UUID, int], ExtentIndex | None] = OrderedDict()
 
-    async def before_offset(self, extent: Extent, offset: int) -> BatchStart | None:
+    async def before_offset(self, extent: DataExtent, offset: int) -> BatchStart | None:
         """A batch boundary at or before the batch that contains `offset`; None: start at the extent's start."""
         skipped = offset - extent.base_offset
         return await self._start(extent, lambda i: start_at_record(i.entry, i.records_before + skipped))
 
-    async def before_timestamp(self, extent: Extent, timestamp: int) -> BatchStart | None:
+    async def before_timestamp(self, extent: DataExtent, timestamp: int) -> BatchStart | None:
         """A batch boundary of which every record before it is older than `timestamp`; None as above."""
         return await self._start(extent, lambda i: start_at_timestamp(i.entry, timestamp))
 
-    async def _start(self, extent: Extent, find: Callable[[ExtentIndex], tuple[int, int]]) -> BatchStart | None:
+    async def marks(self, extent: DataExtent) -> list[BatchMark]:
+        """The batch boundaries inside the extent that the footer names; none without a usable footer."""
+        index = await self._index_of(extent)
+        if index is None:
+            return []
+        return run_marks(index.entry, index.records_before, run_of(extent))
+
+    async def _start(self, extent: DataExtent, find: Callable[[ExtentIndex], tuple[int, int]]) -> BatchStart | None:
         if extent.length < WORTHWHILE_BYTES:
             return None
         index = await self._index_of(extent)
@@ -67,7 +77,7 @@ class FileIndex:
             return None
         return BatchStart(position, offset)
 
-    async def _index_of(self, extent: Extent) -> ExtentIndex | None:
+    async def _index_of(self, extent: DataExtent) -> ExtentIndex | None:
         key = (extent.file_id, extent.position)
         if key not in self._found:
             try:
@@ -80,22 +90,10 @@ class FileIndex:
         self._found.move_to_end(key)
         return self._found[key]
 
-    async def _load(self, extent: Extent) -> ExtentIndex | None:
+    async def _load(self, extent: DataExtent) -> ExtentIndex | None:
         key = object_key(extent.file_id)
         footer = await load_footer(self._store, key, (await self._store.head(key)).size)
         for entry in footer.partitions:
             if entry.position <= extent.position < entry.position + entry.length:
-                return ExtentIndex(entry, await self._records_before(key, entry, extent.position))
+                return ExtentIndex(entry, await records_before(self._store, key, entry, extent.position))
         return None
-
-    async def _records_before(self, key: str, entry: PartitionEntry, position: int) -> int:
-        """The partition's records in the file before `position`; reads at most one index interval to count them."""
-        records, start = 0, entry.position
-        for mark in entry.index_entries:
-            if mark.position > position:
-                break
-            records, start = mark.record_position, mark.position
-        if start < position:
-            body = await self._store.get(key, ByteRange(start, position - start))
-            records += sum(header.last_offset_delta + 1 for _, header in walk_batches(body))
-        return records

@@ -20,8 +20,7 @@ from typing import NamedTuple
 from headrace.agent.fetch.files.cache import LONG_RUN_BYTES, ChunkCache
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.locate import Locator
-from headrace.metastore.api.read import Extent
-from headrace.metastore.transactions.markers import marker_of
+from headrace.metastore.api.read import DataExtent, Extent, is_in_file
 from headrace.storage.clock import Clock
 from headrace.storage.objects.merging import GAP_BYTES
 from headrace.storage.objects.ranges import merge_ranges
@@ -163,7 +162,7 @@ class ReadAhead:
         for extent in extents:
             if len(stream.loaded) >= most:
                 break
-            if marker_of(extent.file_id) is not None or extent.last_offset <= stream.through:
+            if not is_in_file(extent) or extent.last_offset <= stream.through:
                 continue
             start, end = extent.position, extent.position + extent.length
             if extent.base_offset < one.next_offset and start <= one.position < end:
@@ -194,7 +193,7 @@ class ReadAhead:
         last_boundary = (start + room) // self._chunk_bytes * self._chunk_bytes
         return last_boundary if last_boundary > start else start + room
 
-    def _note(self, stream: _Stream, extent: Extent, wanted: FileRange) -> None:
+    def _note(self, stream: _Stream, extent: DataExtent, wanted: FileRange) -> None:
         start, stop = wanted.start, wanted.end
         offsets = extent.last_offset - extent.base_offset + 1
         last_offset = extent.base_offset + (stop - extent.position) * offsets // extent.length - 1

@@ -47,4 +47,4 @@ class ResumeHints:
 
 
 def _start_of(extent: Extent) -> _ExtentStart:
-    return extent.file_id, extent.position, extent.base_offset
+    return extent.source, extent.position, extent.base_offset

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from headrace.agent.fetch.files.damage import Damage
 from headrace.agent.fetch.files.file_index import FileIndex
 from headrace.agent.fetch.files.read import RangeReader
 from headrace.agent.fetch.files.resume import ResumeHints
 from headrace.agent.fetch.files.walk import BatchStart, ExtentBatch, first_size, start_of, walk
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import DataExtent, Extent
 from headrace.storage.errors import CorruptError, HeadraceError
 from headrace.storage.segment.file_range import FileRange
 
@@ -21,12 +22,16 @@ WINDOW_BYTES = 1024 * 1024
 
 
 class Seeker:
-    """Searches extents; remembers its results in `hints`. `index` shortens the walk through large extents."""
+    """Searches extents; remembers its results in `hints`.
 
-    def __init__(self, reader: RangeReader, hints: ResumeHints, index: FileIndex) -> None:
+    `index` shortens the walk through large extents, `damage` lets it begin behind damaged batches.
+    """
+
+    def __init__(self, reader: RangeReader, hints: ResumeHints, index: FileIndex, damage: Damage | None = None) -> None:
         self._reader = reader
         self._hints = hints
         self._index = index
+        self._damage = damage
 
     def known_start(self, extent: Extent, offset: int) -> BatchStart | None:
         """The start of the batch that contains `offset`, if it is known without reading.
@@ -39,11 +44,12 @@ class Seeker:
         """Remember that a reader stopped before `start` and will continue there."""
         self._hints.remember(extent, start.offset, start)
 
-    async def find_start(self, extent: Extent, offset: int, *, recent: bool) -> BatchStart | HeadraceError:
+    async def find_start(self, extent: DataExtent, offset: int, *, recent: bool) -> BatchStart | HeadraceError:
         """The same by reading; or the error of the read."""
         try:
             near = None if recent else await self._index.before_offset(extent, offset)
-            begin = start_of(extent) if near is None else near
+            behind = None if self._damage is None else self._damage.floor(extent, offset)
+            begin = max(start for start in (start_of(extent), near, behind) if start is not None)
             found = await self.first_batch(extent, lambda b: offset < b.next_offset, begin, recent=recent)
         except HeadraceError as error:
             return error
@@ -53,13 +59,13 @@ class Seeker:
         self._hints.remember(extent, offset, start)
         return start
 
-    async def start_before(self, extent: Extent, timestamp: int) -> BatchStart:
+    async def start_before(self, extent: DataExtent, timestamp: int) -> BatchStart:
         """A batch boundary of the extent of which every record before it is older than `timestamp`."""
         near = await self._index.before_timestamp(extent, timestamp)
         return start_of(extent) if near is None else near
 
     async def first_batch(
-        self, extent: Extent, wanted: Callable[[ExtentBatch], bool], start: BatchStart, *, recent: bool
+        self, extent: DataExtent, wanted: Callable[[ExtentBatch], bool], start: BatchStart, *, recent: bool
     ) -> ExtentBatch | None:
         """The first `wanted` batch of the extent from `start` on; None if there is none.
 

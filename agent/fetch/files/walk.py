@@ -18,6 +18,14 @@ from headrace.storage.records.header import HEADER_BYTES, LENGTH_PREFIX_BYTES, M
 from headrace.storage.segment.file_range import RangeBytes
 
 
+class UnsoundBatchError(CorruptError):
+    """What is at byte `position` of the file is no sound batch of its extent."""
+
+    def __init__(self, why: str, extent: Extent, position: int) -> None:
+        super().__init__(f"{why}: {_where(extent, position)}")
+        self.position = position
+
+
 class BatchStart(NamedTuple):
     """A batch boundary: the byte position in the file, and the offset of the batch that starts there."""
 
@@ -52,7 +60,7 @@ def start_of(extent: Extent) -> BatchStart:
 def walk(extent: Extent, body: RangeBytes, start: BatchStart) -> Iterator[ExtentBatch]:
     """The extent's batches from `start`, where `body` begins, as far as `body` holds them whole.
 
-    CorruptError for bytes that cannot be a batch of this extent, and if the extent ends at a wrong offset.
+    UnsoundBatchError for bytes that are no sound batch of this extent; CorruptError if it ends at a wrong offset.
     """
     data = body.data
     position, offset = start
@@ -63,7 +71,7 @@ def walk(extent: Extent, body: RangeBytes, start: BatchStart) -> Iterator[Extent
             return
         batch = data[at : at + size]
         if not body.checked and batch_crc(batch) != crc:
-            raise CorruptError(f"batch checksum mismatch: {_where(extent, position)}")
+            raise UnsoundBatchError("batch checksum mismatch", extent, position)
         # Producers' batches have base offset 0 and follow each other without a gap. This is the only place to
         # change when compaction writes batches with other base offsets.
         next_offset = offset + last_offset_delta + 1
@@ -85,7 +93,7 @@ def _framing(extent: Extent, data: memoryview, at: int, position: int, offset: i
     """(size, crc, last offset delta) of the batch at `data[at]`, byte `position` of the file.
 
     None at the extent's end, and if `data` ends inside the batch's header.
-    CorruptError if it cannot be a batch of this extent, or if the extent ends at a wrong offset.
+    Errors as walk.
     """
     end = extent.position + extent.length
     if position == end:
@@ -94,7 +102,7 @@ def _framing(extent: Extent, data: memoryview, at: int, position: int, offset: i
         return None
     if at + HEADER_BYTES > len(data):
         if end - position < HEADER_BYTES:
-            raise CorruptError(f"extent ends inside a header: {_where(extent, position)}")
+            raise UnsoundBatchError("extent ends inside a header", extent, position)
         return None
     length, magic, crc, last_offset_delta = _FRAMING.unpack_from(data, at)
     size = length + LENGTH_PREFIX_BYTES
@@ -105,12 +113,12 @@ def _framing(extent: Extent, data: memoryview, at: int, position: int, offset: i
         or last_offset_delta < 0
         or offset + last_offset_delta > extent.last_offset
     ):
-        raise CorruptError(f"not a batch of this extent: {_where(extent, position)}")
+        raise UnsoundBatchError("not a batch of this extent", extent, position)
     return size, crc, last_offset_delta
 
 
 def _where(extent: Extent, position: int) -> str:
     return (
-        f"file={extent.file_id} position={position} partition_key={extent.partition_key}"
+        f"file={extent.source} position={position} partition_key={extent.partition_key}"
         f" offsets={extent.base_offset}-{extent.last_offset}"
     )

@@ -372,8 +372,10 @@ class TailIndex:
         self._arrivals.append(extent)
         while len(self._arrivals) > self._extents_max:
             self._evict(self._arrivals.popleft())
+        if (file_id := extent.file_id) is None:
+            return
         end = extent.position + extent.length
-        self._file_ends[extent.file_id] = max(end, self._file_ends.get(extent.file_id, 0))
+        self._file_ends[file_id] = max(end, self._file_ends.get(file_id, 0))
         if len(self._file_ends) > FILES_MAX:
             self._file_ends.popitem(last=False)
 

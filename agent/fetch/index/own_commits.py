@@ -68,13 +68,13 @@ class OwnCommits:
 
     def extents(self, without: Iterable[Extent]) -> list[Extent]:
         """Return what they appended, but for these extents. Those of which the answers do not tell all are left out."""
-        known = {(extent.file_id, extent.partition_key, extent.base_offset) for extent in without}
+        known = {(extent.source, extent.partition_key, extent.base_offset) for extent in without}
         kept = [*((commit, answer) for _, commit, answer in self._polled), *self._new]
         return [
             extent
             for commit, answer in kept
             for extent in appended_extents([commit], [answer]) or ()
-            if (extent.file_id, extent.partition_key, extent.base_offset) not in known
+            if (extent.source, extent.partition_key, extent.base_offset) not in known
         ]
 
     def _forget_oldest(self) -> None:

@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from headrace.metastore.api.read import AbortedRange, Extent, FeedKind, FeedRow
-from headrace.metastore.transactions.markers import marker_of
 
 EXTENTS_MAX = 65_536
 """Most extents over all partitions; about 20 MB."""
@@ -160,4 +159,4 @@ def _have_markers(run: Sequence[Extent], ranges: Mapping[int, AbortedRange]) -> 
     """
     first, last = run[0].base_offset, run[-1].last_offset
     ends = (end for end in ranges if first <= end <= last)
-    return all(marker_of(run[bisect_left(run, end, key=_last_offset)].file_id) is not None for end in ends)
+    return all(run[bisect_left(run, end, key=_last_offset)].file_id is None for end in ends)

@@ -65,7 +65,7 @@ class Tail:
         if not self.ahead or self.ahead[0].base_offset != extent.base_offset:
             return False
         while self.ahead and self.ahead[0].last_offset <= extent.last_offset:
-            if self.ahead[0].file_id != extent.file_id:
+            if self.ahead[0].source != extent.source:
                 return False
             last = self.ahead.popleft().last_offset
             if last == extent.last_offset:

@@ -28,7 +28,6 @@ from headrace.agent.fetch.offsets.timestamps import TimestampSearch
 from headrace.agent.fetch.plan import RequestedPartition, resolve
 from headrace.agent.fetch.rendered.rendered_topics import RenderedTopics
 from headrace.metastore.api.read import OffsetAnswer, OffsetKind, OffsetQuery, ReadApi
-from headrace.metastore.transactions.markers import marker_of
 from headrace.protocol import typed
 from headrace.protocol.errors import READ_FAILED
 from headrace.protocol.request import Request, Response
@@ -190,8 +189,6 @@ class ListOffsetsHandler:
     async def _first_record(self, question: OffsetQuery, answer: OffsetAnswer, bounds: SearchedOffsets) -> Found:
         if answer.extent is None:
             return _without_opening(answer)
-        if marker_of(answer.extent.file_id) is not None:  # all that is left; markers have no timestamp
-            return Found()
         if question.timestamp == OffsetKind.MAX_TIMESTAMP:
             record = await newest_record(self._metastore, self._search, answer.extent, bounds.start)
         else:

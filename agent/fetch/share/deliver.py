@@ -4,8 +4,9 @@ Place: after the owner's turn, on the read path of ordinary fetches: locate -> r
 Invariant: what is said to be acquired is covered by the batches that are sent, up to its last offset: a client takes an
 acquired offset without a record for a gap, and it would be lost. The rest is given back, and no record of an aborted
 transaction is sent to a group that reads committed ones. Offsets without a record (holes.py) are done without the
-client, also those that follow what was acquired. Whole batches are sent: they may have other members' records, which
-the client skips.
+client, also those that follow what was acquired. Records that the bucket has damaged are done, with an error, as
+Kafka's client rejects a corrupt batch: the group goes on behind them. Whole batches are sent: they may have other
+members' records, which the client skips.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from kio.schema.errors import ErrorCode
 
 from headrace.agent.fetch.deliver import Delivery, DeliveryOutcome, largest_reply
 from headrace.agent.fetch.files.assemble import Batches
+from headrace.agent.fetch.files.damage import DamagedOffsetsError
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.reply_claim import ReplyClaim
 from headrace.agent.fetch.share.holes import OffsetRange, find_holes, have_holes, headers
 from headrace.agent.peers.share_turns import Returned
 from headrace.metastore.api.read import AbortedRange, ExtentQuery
-from headrace.protocol.errors import READ_FAILED
+from headrace.protocol.errors import READ_DAMAGED, READ_FAILED
 
 AcquiredRange = tuple[int, int, int]
 """First offset, last offset, number of the attempt."""
@@ -118,6 +120,11 @@ def _part(
             covered = outcome.next.offset
         part.records, gone = _without_aborted(outcome.buffers, aborted)
         part.returned += [Returned(key, *both, True) for both in _done(acquired, [*gone, *holes])]
+    elif isinstance(outcome, DamagedOffsetsError):
+        part.error = READ_DAMAGED
+        covered = outcome.last_offset + 1
+        damaged = _common(acquired, outcome.first_offset, outcome.last_offset)
+        part.returned += [Returned(key, *both, True) for both in damaged]
     elif lookup.status is not LookupStatus.OUT_OF_RANGE:
         part.error = READ_FAILED
     done = [(each.first, each.last) for each in part.returned]

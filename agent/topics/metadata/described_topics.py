@@ -46,6 +46,9 @@ class AskedTopics(NamedTuple):
     """Those that the client might describe when it asked; all that it named by id."""
     refused: Mapping[str, ErrorCode] = MappingProxyType({})
     """Why topics were not created."""
+    created_again: frozenset[str | uuid.UUID] = frozenset()
+    """Those that the request created again after they were deleted. A client that waits for the end of the deletion
+    must see it once; Kafka creates topics after its answer."""
     reachable: bool = True
     """Whether a topic that the image lacks certainly does not exist."""
     malformed: Sequence[TopicError] = ()
@@ -100,8 +103,11 @@ class DescribedTopics:
                 names = [each for each in missing if isinstance(each, str)]
                 refused = {name: _DENIED for name in names if not self._may(request, AclOperation.CREATE, name)}
                 missing = [each for each in missing if each not in refused]
+            deleted = self._cluster.image.deleted_names
             refused |= await self._create(missing)
-        return AskedTopics(asked, frozenset(wanted), refused, reachable)
+            again = frozenset(each for each in missing if each in deleted and each not in refused)
+            return AskedTopics(asked, frozenset(wanted), refused, again)
+        return AskedTopics(asked, frozenset(wanted), refused, reachable=reachable)
 
     async def named(
         self, image: MetadataImage, access: Access, request: Request, named: AskedTopics, slices: WorkSlices
@@ -110,7 +116,7 @@ class DescribedTopics:
         topics: list[TopicImage | TopicError] = [*named.malformed]
         for each in named.asked:
             await slices.did(TOPIC_UNITS)
-            found = _find(image, each, named.refused, named.reachable) if each in named.wanted else None
+            found = _find(image, each, named) if each in named.wanted else None
             if isinstance(found, TopicImage) and not access.allows(AclOperation.DESCRIBE, _TOPIC, found.name):
                 self._report_denial(request, found.name)
                 found = None
@@ -177,19 +183,17 @@ def _missing(image: MetadataImage, wanted: _Wanted) -> _Wanted:
     return [name_or_id for name_or_id in wanted if _lookup(image, name_or_id) is None]
 
 
-def _find(
-    image: MetadataImage, name_or_id: str | uuid.UUID, refused: Mapping[str, ErrorCode], reachable: bool
-) -> TopicImage | TopicError:
-    topic = _lookup(image, name_or_id)
+def _find(image: MetadataImage, name_or_id: str | uuid.UUID, named: AskedTopics) -> TopicImage | TopicError:
+    topic = None if name_or_id in named.created_again else _lookup(image, name_or_id)
     if topic is not None:
         return topic
     if isinstance(name_or_id, uuid.UUID):
-        code = ErrorCode.unknown_topic_id if reachable else ErrorCode.leader_not_available
+        code = ErrorCode.unknown_topic_id if named.reachable else ErrorCode.leader_not_available
         return TopicError(None, name_or_id, code)
     if why_illegal(name_or_id):
         code = ErrorCode.invalid_topic_exception
-    elif not reachable:
+    elif not named.reachable:
         code = ErrorCode.leader_not_available  # it may exist: clients retry
     else:
-        code = refused.get(name_or_id, ErrorCode.unknown_topic_or_partition)
+        code = named.refused.get(name_or_id, ErrorCode.unknown_topic_or_partition)
     return TopicError(name_or_id, None, code)

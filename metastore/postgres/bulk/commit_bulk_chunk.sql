@@ -27,6 +27,7 @@ DECLARE
 BEGIN
     SELECT * INTO v_write FROM bulk_writes w WHERE w.writer = p_writer AND w.attempt = p_attempt FOR UPDATE;
     IF NOT FOUND THEN
+        PERFORM await_standbys();
         RETURN;
     ELSIF v_write.next_chunk <> p_chunk OR p_chunk = v_write.chunks THEN
         RETURN QUERY SELECT v_write.next_chunk, v_write.chunks;

@@ -27,7 +27,7 @@ from headrace.metastore.postgres.statement import Pool, Statement
 
 _DESCRIBE_CLEANING = Statement("describe_cleaning", writes=False)
 _ROLL_PARTITIONS = Statement("roll_partitions", writes=True)
-_CLEANABLE_EXTENTS = Statement("find_cleanable_extents", writes=False)
+_PARTS_TO_CLEAN = Statement("find_parts_to_clean", writes=False)
 _ABORTED_RANGES = Statement("aborted_ranges", writes=False)
 _SWAP_CLEANED_EXTENTS = Statement("swap_cleaned_extents", writes=True)
 _FINISH_CLEANING = Statement("finish_cleaning", writes=True)
@@ -43,6 +43,7 @@ class PostgresCleaning:
     pool: Pool
 
     async def describe_cleaning(self, queries: Sequence[CleaningQuery]) -> tuple[int, list[CleaningState]]:
+        queries = list(queries)
         keys, lags = np.array(queries, dtype=np.int64).reshape(-1, 2).T
         rows = await _DESCRIBE_CLEANING.rows(self.pool, keys=pack_int8(keys), min_lag_ms=pack_int8(lags))
         found = [
@@ -66,7 +67,7 @@ class PostgresCleaning:
 
     async def cleanable_extents(self, ends: Sequence[tuple[int, int]]) -> tuple[int, list[CleanablePartition]]:
         keys, wanted = np.array(ends, dtype=np.int64).reshape(-1, 2).T
-        rows = await _CLEANABLE_EXTENTS.rows(self.pool, keys=pack_int8(keys), ends=pack_int8(wanted))
+        rows = await _PARTS_TO_CLEAN.rows(self.pool, keys=pack_int8(keys), ends=pack_int8(wanted))
         known = [row[1] for row in rows if row[1] is not None]
         # Read afterwards: of each transaction that had ended before, the range is there, or no batch is.
         ended = {key: (log_start, packed) for key, log_start, packed in await self._aborted(known)}
@@ -82,10 +83,11 @@ class PostgresCleaning:
                     roll_offset,
                 ),
                 cleaned_offset,
+                high,
                 tuple(unpack_aborted(ended[key][1] or b"")) if key in ended else (),
                 ended[key][0] if key in ended else 0,
             )
-            for _, key, topic_id, index, compression_type, max_bytes, packed, roll_offset, cleaned_offset in rows
+            for _, key, topic_id, index, compression_type, max_bytes, packed, roll_offset, cleaned_offset, high in rows
             if key is not None
         ]
 
@@ -124,7 +126,7 @@ class PostgresCleaning:
         return {key for (key,) in rows}
 
     async def flushed_files(self, ends: Sequence[tuple[int, int]]) -> list[FlushedPart]:
-        return [FlushedPart(*row) for row in await _FLUSHED_FILES.rows(self.pool, **_parts(ends))]
+        return [FlushedPart(*row[:3]) for row in await _FLUSHED_FILES.rows(self.pool, **_parts(ends))]
 
     async def files_of_parts(self, ends: Sequence[tuple[int, int]]) -> set[uuid.UUID]:
         return {file_id for (file_id,) in await _FILES_OF_PARTS.rows(self.pool, **_parts(ends))}

@@ -3,7 +3,9 @@
 -- one that should have been swapped out, may hold an earlier record of a key. Then false, and nothing happened.
 -- An extent that crosses p_end, as merges made once, is not of the pass: it is cleaned up to there.
 -- p_horizon_ms: the first delete horizon that is left, or NULL.
--- Locks: the job's row, shared; the partition's row. Idempotent: yes. Cost: one row per extent below p_end.
+-- The pass has read all of these extents: none is damaged any more.
+-- Locks: the job's row, shared; the partition's row; those of its damaged extents. Idempotent: yes. Cost: one row per
+-- extent below p_end.
 CREATE OR REPLACE FUNCTION finish_cleaning(
     p_job_id bigint, p_epoch bigint, p_key bigint, p_end bigint, p_last bigint[], p_file uuid[], p_horizon_ms bigint
 ) RETURNS boolean
@@ -30,6 +32,7 @@ BEGIN
     END IF;
     v_end := least(p_end, (SELECT base_offset FROM extents WHERE partition_key = p_key AND last_offset >= p_end
                             ORDER BY last_offset LIMIT 1));
+    DELETE FROM damaged_extents WHERE partition_key = p_key AND last_offset < p_end;
     UPDATE cleaned_partitions c
        SET cleaned_offset = greatest(c.cleaned_offset, v_end), horizon_ms = p_horizon_ms,
            uncleanable_at = NULL, uncleanable_why = NULL,

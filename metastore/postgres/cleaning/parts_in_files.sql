@@ -19,16 +19,17 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 -- Of which of these partitions files of level 0 hold extents below p_ends[i]: (partition, file, the first offset there,
--- whether a merge could not read the file within the last day).
--- Locks: none. Idempotent: reads only. Cost: one or two probes per extent below the ends.
+-- whether an extent of the partition in this file is held back as damaged, for planners of the release before).
+-- Locks: none. Idempotent: reads only. Cost: two or three probes per extent below the ends.
 CREATE OR REPLACE FUNCTION flushed_files_of_parts(p_keys bigint[], p_ends bigint[])
 RETURNS TABLE (partition_key bigint, file_id uuid, first_offset bigint, is_unreadable boolean)
 LANGUAGE sql STABLE AS $$
     SELECT e.partition_key, e.file_id, min(e.base_offset),
-           coalesce(f.unreadable_at >= wall_time() - interval '1 day', false)
+           coalesce(bool_or(is_held_back(d.checked_at)), false)
       FROM unnest(p_keys, p_ends) AS t (key, wanted)
       JOIN extents e ON e.partition_key = t.key AND e.last_offset < t.wanted
       JOIN segment_files f ON f.file_id = e.file_id AND f.level = 0
-     GROUP BY e.partition_key, e.file_id, f.unreadable_at
+      LEFT JOIN damaged_extents d ON d.file_id = e.file_id AND d.position = e.position
+     GROUP BY e.partition_key, e.file_id
      ORDER BY e.file_id;
 $$;

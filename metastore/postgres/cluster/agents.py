@@ -88,6 +88,7 @@ class PostgresAgents:
         )
         if row[0] is None:
             raise FencedError(f"agent is not registered so: node_id={node_id} broker_epoch={broker_epoch}")
+        self.pool.committed()
         return HeartbeatAnswer(*row)
 
     async def unregister_agent(self, node_id: int, broker_epoch: int) -> None:

@@ -31,7 +31,7 @@ LANGUAGE sql VOLATILE
 RETURN p_born_ms BETWEEN wall_ms() - 3600000 AND wall_ms() + 600000;
 
 -- The answer for a file that could not be claimed. A committed file is acknowledged to any caller.
--- Locks: none. Idempotent: reads only. Cost: two index probes.
+-- Locks: none. Idempotent: changes nothing; the answer waits for the standbys. Cost: two index probes.
 CREATE OR REPLACE FUNCTION settled_file(p_id uuid, p_born_ms bigint, p_fenced boolean)
 RETURNS TABLE (status smallint, answer bytea)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -40,6 +40,7 @@ BEGIN
     RETURN QUERY SELECT commit_committed(), a.answer FROM commit_answers a
                   WHERE a.slot = answer_slot(p_born_ms) AND a.file_id = p_id;
     IF FOUND THEN
+        PERFORM await_standbys();
         RETURN;
     END IF;
     PERFORM FROM segment_files WHERE file_id = p_id AND state = file_condemned();

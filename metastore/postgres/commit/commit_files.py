@@ -33,6 +33,7 @@ class PostgresCommit:
         """
         if not files:
             return []
+        files = [FileCommit(file.file_id, file.size, list(file.batches)) for file in files]
         staged = Staged(files)
         rows = await _COMMIT_FILES.rows(
             self.pool,

@@ -6,7 +6,8 @@
 --
 -- outcome comes as appended, or with the refusal that a batch gets unless it is a duplicate (partition count,
 -- leader epoch, marked partition, transaction), or with one that is final (-1, unknown partition). original and append_time are a duplicate's
--- first base offset and time; original -n names batch n of this call: its offset is not known yet.
+-- first base offset and time, and of a batch that is out of order the sequence that is expected, and the end of the
+-- metadata log (metastore.api.commit.BatchAnswer); original -n names batch n of this call: its offset is not known yet.
 -- A producer that a partition does not know may start above 0 only if the partition may have forgotten it: both are
 -- older than the expiration (docs/decisions/0012). An id that was never leased belongs to no producer of that age.
 -- Or if it continues where it ended in a deleted topic of the same name (goes_on_after_deletion).
@@ -25,7 +26,7 @@ DECLARE
     v_epoch smallint;   -- NULL: never seen
     v_next  int;
     v_ring  bytea;
-    v_whole boolean;    -- all sequences from 0 to v_next are in the log, in this epoch and life
+    v_whole boolean;    -- all sequences of this epoch from 0 to v_next are in the log, whichever life it began in
     v_wrap  boolean;    -- sequences went over their end in this epoch
     v_same  boolean;    -- the batch belongs to the epoch that the producer is in
     v_range bytea;      -- the batch's first and last sequence, as a ring entry opens
@@ -44,7 +45,7 @@ BEGIN
     LOOP
         IF b.prod <> v_prod THEN
             v_prod := b.prod;
-            SELECT s.epoch, s.next_sequence, s.ring, s.contiguous_life = cluster_life(), s.wrapped
+            SELECT s.epoch, s.next_sequence, s.ring, s.contiguous_life BETWEEN 0 AND cluster_life(), s.wrapped
               INTO v_epoch, v_next, v_ring, v_whole, v_wrap
               FROM producer_state s
              WHERE s.partition_key = p_part_key[p_batch_part[b.i]] AND s.producer_id = p_prod_id[v_prod]
@@ -76,6 +77,8 @@ BEGIN
             v_next := next_sequence(b.sequence, b.records);
         ELSE
             outcome[b.i] := batch_out_of_order();
+            original[b.i] := CASE WHEN v_same THEN v_next ELSE 0 END;
+            append_time[b.i] := (SELECT next_offset FROM metadata_head);
         END IF;
     END LOOP;
 END $$;

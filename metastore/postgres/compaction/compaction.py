@@ -31,7 +31,6 @@ _WAITING_FILES = Statement("waiting_files", writes=False)
 _UNFINISHED_PAYLOADS = Statement("unfinished_payloads", writes=False)
 _MERGEABLE_EXTENTS = Statement("find_mergeable_extents", writes=False)
 _SWAP_EXTENTS = Statement("swap_extents", writes=True)
-_MARK_UNREADABLE = Statement("mark_unreadable", writes=True)
 
 _FROM_THE_START = uuid.UUID(int=0)
 _SCANNED_LEVEL = 2
@@ -79,9 +78,6 @@ class PostgresCompaction:
             return []
         (outcomes,) = await _SWAP_EXTENTS.row(self.pool, **swap_parameters(token, file, swaps))
         return swap_outcomes(file, outcomes)
-
-    async def mark_unreadable(self, token: JobToken, file_ids: Sequence[uuid.UUID]) -> None:
-        await _MARK_UNREADABLE.row(self.pool, job_id=token.job_id, epoch=token.epoch, file_ids=pack_uuids(file_ids))
 
 
 def swap_parameters(token: JobToken, file: NewFile, swaps: Sequence[Swap]) -> dict[str, Any]:

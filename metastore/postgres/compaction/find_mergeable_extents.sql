@@ -1,8 +1,8 @@
 -- What is live in some files, by partition: extents packed (packing.sql) in offset order, and what the topic's
 -- configs say of its batches. Extents below a log start are dead, even before retention removes them; so
--- are all of a deleted topic. One row with the time and NULLs when nothing is live.
+-- are all of a deleted topic; those that are held back as damaged (held_back.sql) are left out. One row with the time and NULLs when nothing is live.
 -- roll_offset, cleaned_offset: of a topic that is compacted by key, which no new extent crosses; else 0.
--- Locks: none; one snapshot for all. Idempotent: reads only. Cost: two index probes per extent.
+-- Locks: none; one snapshot for all. Idempotent: reads only. Cost: three index probes per extent.
 CREATE OR REPLACE FUNCTION find_mergeable_extents(p_file_ids uuid[])
 RETURNS TABLE (now_ms bigint, partition_key bigint, topic_id uuid, partition_index int, compression_type text,
                max_message_bytes text, packed bytea, roll_offset bigint, cleaned_offset bigint)
@@ -29,6 +29,8 @@ BEGIN
             JOIN partitions p ON p.partition_key = e.partition_key AND e.last_offset >= p.log_start_offset
             JOIN topics t ON t.topic_id = p.topic_id
            WHERE e.file_id = ANY (p_file_ids)
+             AND NOT EXISTS (SELECT FROM damaged_extents d
+                              WHERE d.file_id = e.file_id AND d.position = e.position AND is_held_back(d.checked_at))
            GROUP BY e.partition_key, p.topic_id, p.partition_index) AS l ON true
       LEFT JOIN cleaned_partitions c ON c.partition_key = l.partition_key
      ORDER BY l.partition_key;

@@ -17,6 +17,7 @@ _SERVER = Statement("diagnose_server", writes=False)
 _TABLES = Statement("diagnose_tables", writes=False)
 _CLEANING = Statement("diagnose_cleaning", writes=False)
 _ARCHIVE = Statement("diagnose_archive", writes=False)
+_LOCKS = Statement("diagnose_locks", writes=False)
 _DISK = Statement("diagnose_disk", writes=False)
 
 
@@ -33,6 +34,9 @@ class ServerState(NamedTuple):
     connections: int
     standbys: int
     synchronous_standbys: int
+    hidden_standbys: int
+    """Number of standbys of which this role does not see whether they are synchronous."""
+    synchronous_standby_names: str
     longest_transaction_s: float
     prepared_transactions: int
     wal_kept_for_idle_slots: int
@@ -50,6 +54,14 @@ class TableState(NamedTuple):
     size_bytes: int
 
 
+class LockedTable(NamedTuple):
+    """A table that a session has locked against all others."""
+
+    name: str
+    process_id: int
+    application: str
+
+
 class LeftAside(NamedTuple):
     """A file that cannot be merged, or a partition that cannot be cleaned by key."""
 
@@ -65,6 +77,11 @@ async def server_state(pool: Pool) -> ServerState:
 async def table_states(pool: Pool) -> list[TableState]:
     """The tables with the most dead rows first. Errors as every statement's."""
     return [TableState(*row) for row in await _TABLES.rows(pool)]
+
+
+async def locked_tables(pool: Pool) -> list[LockedTable]:
+    """Return up to 20 of them. Errors as every statement's."""
+    return [LockedTable(*row) for row in await _LOCKS.rows(pool)]
 
 
 async def left_aside(pool: Pool) -> list[LeftAside]:

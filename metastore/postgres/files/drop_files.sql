@@ -19,6 +19,7 @@ BEGIN
         RETURNING file_id
     )
     SELECT array_agg(file_id) INTO v_dropped FROM dropped;
+    DELETE FROM damaged_extents WHERE file_id = ANY (v_dropped);
     PERFORM forget_objects(v_dropped);
     RETURN coalesce(cardinality(v_dropped), 0);
 END $$;

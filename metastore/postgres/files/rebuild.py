@@ -47,7 +47,7 @@ class PostgresRebuild:
             key=pack_int8(keys),
             base=pack_int8(bases),
             last=pack_int8(lasts),
-            file=pack_uuids([extent.file_id for extent in extents]),
+            file=pack_uuids([extent.source for extent in extents]),
             position=pack_int8(positions),
             length=pack_int8(lengths),
             time=pack_int8(times),

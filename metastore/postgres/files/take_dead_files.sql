@@ -4,10 +4,10 @@
 -- A file with keys is `deleting` once the last of their references is released, which waits for the same (release_segments.sql).
 -- No file that an extent names is given, even if its counters say that it is dead: extents are probed, here and under the file's lock.
 -- None is younger than settled_age(): its row could go at once. Files that the store refused to delete are
--- left out until their time (set_aside_files.sql).
+-- left out until their time (set_aside_files.sql). So are those that may repair a damaged file (held_for_repair.sql).
 --
 -- Locks: the job's row, shared; the files' rows, ascending. Idempotent: what was taken is given again.
--- Cost: O(result), plus the dead files that only a read pin keeps, or that are younger than settled_age().
+-- Cost: O(result), plus the dead files that only a read pin or known damage keeps, or that are younger than settled_age().
 CREATE OR REPLACE FUNCTION take_dead_files(
     p_job_id bigint, p_epoch bigint, p_incarnation_id uuid, p_limit int
 ) RETURNS TABLE (file_id uuid, size bigint, condemned boolean)
@@ -36,6 +36,7 @@ BEGIN
             (SELECT f.file_id FROM segment_files f
               WHERE f.state = file_live() AND f.dead_at < v_horizon AND f.committed_at < v_settled
                 AND f.segments = 0 AND NOT EXISTS (SELECT FROM extents e WHERE e.file_id = f.file_id)
+                AND NOT held_for_repair(f)
               ORDER BY f.dead_at LIMIT p_limit)
             LIMIT p_limit) AS found (id);
     PERFORM FROM segment_files f WHERE f.file_id = ANY (v_ids) ORDER BY f.file_id FOR UPDATE;

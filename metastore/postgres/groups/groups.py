@@ -95,6 +95,7 @@ class PostgresGroups:
         self, group_id: str, coordinator_epoch: int, offsets: Sequence[CommittedOffset]
     ) -> list[bool]:
         """The last position counts where a partition is named twice."""
+        asked = [offset.partition_key for offset in offsets]
         latest = {offset.partition_key: offset for offset in offsets}
         ordered = [latest[key] for key in sorted(latest)]
         (known,) = await _COMMIT_OFFSETS.row(
@@ -109,7 +110,7 @@ class PostgresGroups:
         if known is None:
             raise _claimed_since(group_id, coordinator_epoch)
         stored = set(known)
-        return [offset.partition_key in stored for offset in offsets]
+        return [key in stored for key in asked]
 
     async def fetch_offsets(self, group_id: str, partition_keys: Sequence[int] | None) -> list[CommittedOffset]:
         keys = None if partition_keys is None else list(partition_keys)
@@ -132,7 +133,7 @@ class PostgresGroups:
     async def store_share_partitions(
         self, group_id: str, coordinator_epoch: int, revision: int, partitions: Sequence[StoredSharePartition]
     ) -> list[bool]:
-        ordered = sorted(partitions)
+        asked, ordered = [each.partition_key for each in partitions], sorted(partitions)
         (known,) = await _STORE_SHARES.row(
             self.pool,
             group_id=group_id,
@@ -145,7 +146,7 @@ class PostgresGroups:
         if known is None:
             raise _claimed_since(group_id, coordinator_epoch)
         stored = set(known)
-        return [each.partition_key in stored for each in partitions]
+        return [key in stored for key in asked]
 
     async def load_share_partitions(self, group_id: str) -> list[LoadedSharePartition]:
         return [LoadedSharePartition(*row) for row in await _LOAD_SHARES.rows(self.readers, group_id=group_id)]

@@ -1,6 +1,7 @@
 -- Forget up to p_limit jobs that ended over a day ago; how many. And read pins with an ended term, and the answers of swaps
--- under leases that ended.
--- Locks: those rows, and those of the pins and answers. Idempotent: repeating continues. Cost: O(pruned), through jobs_finished.
+-- under leases that ended, and damage of extents that are gone.
+-- Locks: those rows, and those of the pins, answers and damage. Idempotent: repeating continues. Cost: O(pruned), through
+-- jobs_finished; a probe per damaged extent.
 CREATE OR REPLACE FUNCTION prune_jobs(p_limit int) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -8,6 +9,7 @@ DECLARE
 BEGIN
     PERFORM drop_ended_pins();
     PERFORM forget_swap_answers();
+    PERFORM forget_damage();
     DELETE FROM jobs
      WHERE job_id IN (SELECT job_id FROM jobs
                        WHERE state IN (job_done(), job_given_up()) AND ended_at < wall_time() - interval '1 day'

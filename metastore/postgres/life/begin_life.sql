@@ -30,7 +30,7 @@ BEGIN
     END IF;
     UPDATE cluster
        SET life = p_life, incarnation_id = p_incarnation_id, timeline = server_timeline(),
-           system_identifier = (SELECT s.system_identifier FROM pg_control_system() AS s),
+           system_identifier = (SELECT s.system_identifier FROM pg_control_system() AS s), database_oid = own_database(),
            next_incarnation_id = NULL, next_timeline = NULL;
 
     DELETE FROM metadata_log;

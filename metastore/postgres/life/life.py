@@ -28,6 +28,7 @@ BEGIN_SECONDS = 300.0
 
 DESCRIBE_LIFE = Statement("describe_life", writes=False)
 _PREPARE_LIFE = Statement("prepare_unspent_life", writes=True, in_any_life=True)
+_RECORD_DATABASE = Statement("record_database", writes=True, in_any_life=True)
 _BEGIN_LIFE = Statement("begin_life", writes=True, in_any_life=True, patience_seconds=BEGIN_SECONDS)
 
 
@@ -49,9 +50,8 @@ class PostgresLife(PostgresMetadataLog):
             pool.is_left = True
 
     async def describe_life(self) -> ServerLife:
-        cluster_id, life, incarnation_id, identifier, timeline, *found = await DESCRIBE_LIFE.row(self.pool)
-        begun_on, server = Server(identifier, timeline), Server(found[0], found[1])
-        return ServerLife(cluster_id, life, incarnation_id, begun_on, server, *found[2:])
+        cluster_id, life, incarnation_id, *found = await DESCRIBE_LIFE.row(self.pool)
+        return ServerLife(cluster_id, life, incarnation_id, Server(*found[:3]), Server(*found[3:6]), *found[6:])
 
     async def prepare_life(self, incarnation_id: uuid.UUID, spent: uuid.UUID | None = None) -> uuid.UUID:
         (prepared,) = await _PREPARE_LIFE.row(self.pool, incarnation_id=incarnation_id, spent=spent)
@@ -69,6 +69,10 @@ class PostgresLife(PostgresMetadataLog):
             last_record=_format_record(image),
         )
         return bool(begun)
+
+    async def record_database(self, life: int, incarnation_id: uuid.UUID) -> bool:
+        (is_own,) = await _RECORD_DATABASE.row(self.pool, life=life, incarnation_id=incarnation_id)
+        return bool(is_own)
 
 
 def reborn(image: MetadataImage, life: int) -> MetadataImage:

@@ -41,6 +41,7 @@ class PostgresExtents:
         """See metastore.api.read.ReadApi."""
         if not queries:
             return []
+        queries = list(queries)
         keys, offsets, wanted = np.array(queries, dtype=np.int64).T
         rows = await _LOOK_UP_EXTENTS.rows(
             self.readers,

@@ -35,6 +35,7 @@ class PostgresFeed:
 
         Shards that `positions` does not name are in `heads` only; one that the cluster lacks is lost.
         """
+        positions = dict(positions)  # the caller's own may change meanwhile
         (
             incarnation_id,
             wall_ms,

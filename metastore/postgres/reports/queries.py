@@ -48,7 +48,7 @@ agents = _table("agents", "node_id")
 agent_leases = _table("agent_leases", "node_id metadata_offset last_contact_at")
 extents = _table(
     "extents",
-    "partition_key base_offset last_offset file_id position length leader_epoch max_timestamp",
+    "partition_key base_offset last_offset file_id position length leader_epoch max_timestamp appended_at",
 )
 group_offsets = _table("group_offsets", "group_id partition_key committed_offset")
 jobs = _table(
@@ -212,8 +212,9 @@ def consumer_lags() -> Select[Any]:
         .subquery("largest")
     )
     found = largest.c
-    next_record = (
-        select(extents.c.max_timestamp)
+    own_ms = case((extents.c.max_timestamp >= ZERO, extents.c.max_timestamp))
+    next_record = (  # a marker has no timestamp, nor does what cleaning emptied: they have the time of their append
+        select(func.coalesce(own_ms, func.to_ms(extents.c.appended_at)))
         .where(extents.c.partition_key == found.partition_key, extents.c.last_offset >= found.committed_offset)
         .order_by(extents.c.last_offset)
         .limit(literal_column("1"))

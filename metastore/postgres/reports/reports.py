@@ -87,6 +87,7 @@ class PostgresReports:
         return [size for (size,) in rows]
 
     async def describe_producers(self, partition_keys: Sequence[int]) -> list[list[ProducerStatus]]:
+        partition_keys = list(partition_keys)
         rows = await _DESCRIBE_PRODUCERS.rows(self.readers, keys=pack_int8(np.array(partition_keys, dtype=np.int64)))
         found: dict[int, list[ProducerStatus]] = {key: [] for key in partition_keys}
         for key, *status in rows:

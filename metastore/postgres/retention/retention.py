@@ -31,6 +31,7 @@ class PostgresRetention:
     async def move_log_starts(self, targets: Sequence[LogStartTarget], *, max_extents: int) -> list[LogStartAnswer]:
         if not targets:
             return []
+        targets = list(targets)
         rows = await _MOVE_LOG_STARTS.rows(self.pool, job=None, epoch=None, **_packed(targets), limit=max_extents)
         return _answers(targets, rows)
 
@@ -39,6 +40,7 @@ class PostgresRetention:
     ) -> list[LogStartAnswer] | None:
         if not targets:
             return []
+        targets = list(targets)
         rows = await _ENFORCE_RETENTION.rows(
             self.pool,
             job=by.job_id,
@@ -52,6 +54,7 @@ class PostgresRetention:
     async def oldest_extents(self, queries: Sequence[OldestQuery]) -> tuple[int, list[OldestExtents]]:
         if not queries:
             raise InvalidError("no partitions asked for")
+        queries = list(queries)
         keys, limits = np.array(queries, dtype=np.int64).T
         rows = await _OLDEST_EXTENTS.rows(self.pool, keys=pack_int8(keys), limits=pack_int4(limits))
         return rows[0][0], [_oldest(query.partition_key, *row[1:]) for query, row in zip(queries, rows, strict=True)]

@@ -79,11 +79,11 @@ BEGIN
 END $$;
 
 -- Whether no reader can need a file without references: nothing in it was ever readable, or nothing is since before
--- p_before. By its extents, and by dead_at, which is set when the last one is removed.
+-- p_before, nor may it repair a damaged file. By its extents, and by dead_at, which is set when the last one is removed.
 -- Locks: none; the caller holds the file's row, so no extent is added. Idempotent: reads only. Cost: one index probe.
 CREATE OR REPLACE FUNCTION file_is_unneeded(p_file segment_files, p_before timestamptz) RETURNS boolean
 LANGUAGE sql STABLE
-RETURN (p_file.state = file_reserved() OR p_file.dead_at < p_before)
+RETURN (p_file.state = file_reserved() OR p_file.dead_at < p_before) AND NOT held_for_repair(p_file)
        AND NOT EXISTS (SELECT FROM extents e WHERE e.file_id = p_file.file_id);
 
 -- Record DELETE_FINISHED for keys in DELETE_STARTED that have nothing to wait for: neither for their own file nor for one

@@ -25,6 +25,7 @@ from headrace.metastore.api.transactions import (
     PendingOffsetsAnswer,
     TransactionAnswer,
 )
+from headrace.metastore.postgres.standbys.standbys import AWAIT_STANDBYS
 from headrace.metastore.postgres.statement import Pool, Statement
 from headrace.metastore.transactions import policy
 from headrace.metastore.transactions.policy import TransactionStep
@@ -63,6 +64,7 @@ class PostgresTransactions:
     async def add_to_transaction(
         self, transactional_id: str, asked: ProducerEpoch, keys: Set[int] = frozenset(), groups: Set[str] = frozenset()
     ) -> TransactionAnswer:
+        keys, groups = frozenset(keys), frozenset(groups)
         return await self._change(transactional_id, lambda found: policy.add(found, asked, keys, groups))
 
     async def add_pending_offsets(
@@ -75,6 +77,7 @@ class PostgresTransactions:
         *,
         adds_group: bool,
     ) -> PendingOffsetsAnswer:
+        offsets = list(offsets)
         latest = {offset.partition_key: offset for offset in offsets}
         ordered = [latest[key] for key in sorted(latest)]
         for _ in range(ATTEMPTS_MAX):
@@ -161,7 +164,11 @@ class PostgresTransactions:
         for _ in range(ATTEMPTS_MAX):
             found = await self._find(transactional_id)
             step = decide(found)
-            if step.after is None or await self._write(found, step):
+            if step.after is None:
+                if step.verdict is TransactionVerdict.DONE:  # says what an earlier call did
+                    await AWAIT_STANDBYS.row(self.pool)
+                return TransactionAnswer(step.verdict, step.producer)
+            if await self._write(found, step):
                 return TransactionAnswer(step.verdict, step.producer)
         raise _changes_too_often(transactional_id)
 

@@ -30,6 +30,7 @@ from headrace.metastore.log.kip631_records import (
 from headrace.metastore.log.own_records import ControlledShutdownRecord, HideBrokerRecord, ShowBrokerRecord
 from headrace.storage.errors import AlreadyExistsError, FencedError
 from tests.agent.cluster.fake_metadata_log import FakeMetadataLog
+from tests.live_arguments import takes_copies
 
 FIRST_LEASED_NODE_ID = 1_000
 MAX_LAG = 100
@@ -54,6 +55,7 @@ class _Agent:
         return not self.fenced and self.leaving_offset is None
 
 
+@takes_copies
 @dataclass
 class FakeClusterApi(FakeMetadataLog):
     """One metastore; share it between the agents of a test."""

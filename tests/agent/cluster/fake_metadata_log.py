@@ -27,11 +27,13 @@ from headrace.metastore.log.replay import apply
 from headrace.metastore.partitions.changes import Removal
 from headrace.metastore.partitions.topic_partitions import Split
 from headrace.storage.errors import AlreadyExistsError, FencedError, HeadraceError, InvalidError, TruncatedError
+from tests.live_arguments import takes_copies
 from tests.manual_clock import ManualClock
 
 NOBODY = ControllerLease(-1, 0, is_own=False)
 
 
+@takes_copies
 @dataclass
 class FakeMetadataLog:
     """What is done by compare-and-append, by agents or under the controller's epoch."""

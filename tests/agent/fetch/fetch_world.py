@@ -25,6 +25,7 @@ from headrace.agent.access.authorization.authorizer import Authorizer
 from headrace.agent.fetch.service import FetchService
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchOutcome, FileCommit, StagedBatch
+from headrace.metastore.api.damage import FoundDamage
 from headrace.metastore.api.read import (
     ALL_BYTES,
     EpochEnd,
@@ -158,6 +159,8 @@ class World:
         self.metadata_moves = 0
         self.sent_counts: list[tuple[int, int, int]] = []
         """Partition key, bytes and records of each partition of an answer."""
+        self.noted: list[FoundDamage] = []
+        """Damage that agents have recorded."""
         self.live: dict[int, list[Live]] = {}
         self.names: dict[int, str] = {}
         self.connection = ClientConnection(1, "test")
@@ -177,7 +180,13 @@ class World:
             on_metadata_moved=self._count_move,
             authorizer=self.authorizer.enforced,
             count_sent=lambda *counted: self.sent_counts.append(counted),
+            note_damage=self._note_damage,
         )
+
+    async def _note_damage(self, found: Sequence[FoundDamage]) -> None:
+        if self.metastore.fail is not None:
+            raise self.metastore.fail
+        self.noted += found
 
     def metric(self, name: str, **labels: str) -> float:
         """A sample of the agent under test; 0 when it was never counted."""

@@ -280,7 +280,7 @@ class Story:
         if len(extents) > 2:
             first, second = extents[:2]
             file_id = uuid.UUID(int=self.rng.getrandbits(128))
-            merged = second._replace(base_offset=first.base_offset, file_id=file_id, length=200)
+            merged = second._replace(base_offset=first.base_offset, source=file_id, length=200)
             extents[:2] = [merged]
             self.ever[key].add(merged)
             self.model._append_feed(self.model._shard(key), FeedKind.SWAP, extents=[merged])

@@ -174,7 +174,7 @@ async def test_a_file_that_compaction_swapped_away_is_found_in_its_new_place(wor
     old, _ = world.model.partitions[key].extents
     body = await world.store.get(object_key(file_id))
     await world.store.put(object_key(copy), b"pad" + body)
-    world.model.partitions[key].extents[0] = old._replace(file_id=copy, position=old.position + 3)
+    world.model.partitions[key].extents[0] = old._replace(source=copy, position=old.position + 3)
     await world.store.rewrite(object_key(file_id), lambda _: None)
 
     result = await world.fetch({key: 0}, partition_max_bytes=80)
@@ -224,14 +224,15 @@ async def test_any_flipped_bit_is_an_error_and_never_a_wrong_byte(world: World, 
     file_id = await world.append(key, b"x" * 400, b"y" * 400)
     await world.store.rewrite(object_key(file_id), _flip(position))
 
-    result = await world.fetch({key: 0})
+    result, behind = await world.fetch({key: 0}), await world.fetch({key: 1})
 
     if result.code(key) == 0:
         # The flipped bit is in the base offset or leader epoch that the reader replaces.
         assert split_sent(result.records(key)) == expected(world.live[key], 0)
     else:
-        assert (result.code(key), result.records(key)) == (ErrorCode.kafka_storage_error, b"")
-        assert world.metric("storage_errors_total", reason="corrupt") == 1
+        assert (result.code(key), result.records(key)) == (ErrorCode.corrupt_message, b"")
+        assert world.metric("storage_errors_total", reason="damaged") == 1
+    assert split_sent(behind.records(key)) == expected(world.live[key], 1)
 
 
 async def test_a_cut_object_is_an_error(world: World) -> None:
@@ -253,7 +254,7 @@ async def test_another_files_bytes_under_the_name_are_an_error(world: World) -> 
 
     result = await world.fetch({key: 0})
 
-    assert result.code(key) == ErrorCode.kafka_storage_error
+    assert result.code(key) == ErrorCode.corrupt_message
     assert b"wrong" not in result.records(key)
 
 
@@ -293,7 +294,7 @@ async def test_a_swap_in_the_feed_sends_older_readers_to_the_primary(world: Worl
     extent = world.model.partitions[key].extents[0]
     new = await world.append(key, b"c", own=True)
     await world.store.put(object_key(new), body)
-    swapped = extent._replace(file_id=new)
+    swapped = extent._replace(source=new)
     world.model.partitions[key].extents[0] = swapped
     world.model._append_feed(world.model._shard(key), FeedKind.SWAP, extents=[swapped])
     await world.clock.advance(0.1)

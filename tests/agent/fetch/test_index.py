@@ -16,7 +16,7 @@ LIFE = uuid.UUID(int=1)
 
 
 def extent(base: int, last: int, *, key: int = KEY, length: int = 100, position: int = 0) -> Extent:
-    return Extent(key, base, last, uuid.UUID(int=base), position, length, 0, 0)
+    return Extent(key, base, last, uuid.UUID(int=7 << 76 | base), position, length, 0, 0)
 
 
 def commit(seq: int, *extents: Extent, shard: int = SHARD) -> FeedRow:
@@ -253,7 +253,7 @@ def test_the_end_of_a_files_live_bytes_grows_with_what_is_heard() -> None:
 
 
 def replace_file(of: Extent, file_id: uuid.UUID) -> Extent:
-    return of._replace(file_id=file_id)
+    return of._replace(source=file_id)
 
 
 def test_forget_all_starts_over() -> None:

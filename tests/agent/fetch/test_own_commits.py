@@ -52,10 +52,10 @@ def test_the_feed_brings_it_later_without_news() -> None:
 def test_an_extent_of_the_feed_may_be_several_of_here() -> None:
     index = with_one()
     file_id = uuid.UUID(int=77)
-    parts = [extent(5, 6)._replace(file_id=file_id), extent(7, 9, position=100)._replace(file_id=file_id)]
+    parts = [extent(5, 6)._replace(source=file_id), extent(7, 9, position=100)._replace(source=file_id)]
     index.take_own(parts)
 
-    assert index.apply(page(commit(2, extent(5, 9, length=200)._replace(file_id=file_id)))) == {}
+    assert index.apply(page(commit(2, extent(5, 9, length=200)._replace(source=file_id)))) == {}
 
     assert ends(index) == (10, [0, 5, 7], 10)
     assert index.apply(page(commit(3, extent(10, 10)))) == {KEY: 100}
@@ -105,7 +105,7 @@ def test_what_the_feed_has_something_else_for_is_lost_and_forgotten() -> None:
     index.take_own([mine])
     generation = index.generation
 
-    index.apply(page(commit(2, extent(5, 6)._replace(file_id=uuid.UUID(int=99)))))
+    index.apply(page(commit(2, extent(5, 6)._replace(source=uuid.UUID(int=99)))))
 
     assert lost == [mine]
     assert index.generation > generation

@@ -208,7 +208,7 @@ async def test_going_on_in_an_extent_that_compaction_moved_meanwhile(world: Worl
     body = await world.store.get(object_key(file_id))
     moved = new_file_id(world.clock.wall_ms(), world.rng)
     await world.store.put(object_key(moved), bytes(30) + body)
-    world.model.partitions[key].extents = [old._replace(file_id=moved, position=old.position + 30)]
+    world.model.partitions[key].extents = [old._replace(source=moved, position=old.position + 30)]
 
     rest = await world.fetch({key: len(first)})
 

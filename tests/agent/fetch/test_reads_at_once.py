@@ -101,7 +101,7 @@ async def read_damaged(world: World) -> None:
     assert world.store.at_once
     assert (result.records(damaged), result.code(damaged) != 0) == (b"", True)
     assert split_sent(result.records(sound)) == expected(world.live[sound], 0)
-    assert world.metric("storage_errors_total", reason="corrupt") == 1
+    assert world.metric("storage_errors_total", reason="damaged") == 1
 
 
 async def test_damaged_bytes_are_never_sent(world: World) -> None:

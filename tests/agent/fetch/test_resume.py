@@ -20,7 +20,7 @@ START = BatchStart(11_000, 115)
     [
         EXTENT._replace(base_offset=90, last_offset=189),  # the metastore lost commits, and the file is committed again
         EXTENT._replace(position=2_000, length=49_000),
-        EXTENT._replace(file_id=uuid.UUID(int=8)),
+        EXTENT._replace(source=uuid.UUID(int=8)),
         EXTENT._replace(length=10_000),
     ],
     ids=["other offsets", "other bytes", "other file", "ends before"],

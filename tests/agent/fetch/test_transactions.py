@@ -113,11 +113,11 @@ class Readers:
                 raise WrongView(f"seed={self.seed} {query} beyond the stable offset: {extent} {found}")
             while waiting and waiting[0].first_offset <= extent.last_offset:
                 skipped[waiting.pop(0).producer_id] = True
-            marker = marker_of(extent.file_id)
+            marker = marker_of(extent.source)
             if marker is not None:
                 skipped[marker.producer_id] = False
                 continue
-            owner = self.owners.get(extent.file_id)
+            owner = self.owners.get(extent.source)
             is_shown = owner is None or not skipped[owner[0]]
             is_aborted = owner is not None and any(
                 a.producer_id == owner[0] and a.first_offset <= extent.base_offset < a.last_offset for a in ended

@@ -34,6 +34,7 @@ from headrace.metastore.api.transactions import PendingOffsetsAnswer
 from headrace.metastore.life.numbers import NUMBER_BITS, life_of_number
 from headrace.metastore.share_states import GroupProgress
 from headrace.storage.errors import FencedError, HeadraceError
+from tests.live_arguments import takes_copies
 
 NOBODY = (-1, -1)
 
@@ -47,6 +48,7 @@ class FakeGroup:
     record: GroupRecord | None = None
 
 
+@takes_copies
 @dataclass
 class FakeGroupApi:
     """One metastore's groups; share it between the agents of a test."""

@@ -138,12 +138,14 @@ class ProduceWorld:
         """The log's head with this topic added or replaced."""
         head = self.view.head
         self.view.head = MetadataImage(
-            offset=head.offset + 1,
+            offset=max(head.offset + 1, self.model.metadata_offset),
             topics_by_name=MappingProxyType({**head.topics_by_name, topic.name: topic}),
             topics_by_id=MappingProxyType({**head.topics_by_id, topic.topic_id: topic}),
             topics_by_number=MappingProxyType({**head.topics_by_number, topic.topic_number: topic}),
             configs=head.configs if configs is None else {**head.configs, (2, topic.name): configs},
             access_controls=head.access_controls,
+            agents=head.agents,
+            moved_at=head.moved_at,
         )
 
     def connect(self, producer_id: int | None = None) -> ClientConnection:
@@ -193,7 +195,7 @@ class ProduceWorld:
         """Return what readers of a partition see, from the bucket's own bytes."""
         batches = []
         for extent in self.model.partitions[key].extents:
-            data = await self.bucket.get(object_key(extent.file_id), ByteRange(extent.position, extent.length))
+            data = await self.bucket.get(object_key(extent.source), ByteRange(extent.position, extent.length))
             offset, position = extent.base_offset, 0
             while position < len(data):
                 header = read_header(data, position)

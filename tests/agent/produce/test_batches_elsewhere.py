@@ -14,7 +14,7 @@ from types import MappingProxyType
 import pytest
 
 from headrace.agent.produce.batches import PlacedBatch
-from headrace.agent.produce.last_stored import STREAM_BYTES, STREAMS_MAX, LastStored, RequestOrigins
+from headrace.agent.produce.last_stored import STREAM_BYTES, STREAMS_MAX, LastStored, origin_of
 from headrace.agent.produce.pending import ALL_ACKS, Origin, PendingRequest
 from headrace.agent.produce.refused_sequences import (
     ELSEWHERE_SECONDS,
@@ -25,8 +25,8 @@ from headrace.agent.produce.refused_sequences import (
     RefusedSequences,
 )
 from headrace.config.memory_budget import LAST_STORED_BYTES
-from headrace.metastore.api.commit import StagedBatch
-from headrace.metastore.log.image import AgentImage, MetadataImage
+from headrace.metastore.api.commit import BatchAnswer, BatchOutcome, StagedBatch
+from headrace.metastore.log.image import AgentImage, MetadataImage, TopicImage
 from headrace.protocol.produce_codec import ProducePartitionReply, ProduceRequest
 from headrace.protocol.request import ClientConnection, GivenProducer
 from tests.agent.produce.produce_world import ProduceWorld
@@ -72,7 +72,18 @@ class Two:
     def agents_change(self) -> None:
         """An agent joins the cluster."""
         view = self.worlds[0].view
-        view.image = view.head = replace(view.image, agents=MappingProxyType({2: AGENT}))
+        end = view.head.offset + 1
+        view.image = view.head = replace(view.image, agents=MappingProxyType({2: AGENT}), offset=end, moved_at=end)
+
+    def leader_moves(self, *, known: bool = True) -> None:
+        """A reassignment of the partition, there and back again; `known`: by the agents."""
+        view, model = self.worlds[0].view, self.worlds[0].model
+        model.metadata_offset = end = view.head.offset + 2
+        (topic,) = view.head.topics_by_name.values()
+        self.worlds[0].put_topic(replace(topic, moved_at=end))
+        assert view.head.offset == end
+        if known:
+            view.image = view.head
 
 
 @pytest.mark.requirement("W7")
@@ -154,6 +165,98 @@ async def test_a_gap_that_stays_is_final_after_the_request_timeout_of_clients() 
 
 
 @pytest.mark.requirement("W7")
+async def test_a_gap_is_waited_for_if_another_agent_stored_something_since() -> None:
+    """The leader was another agent for a minute. This one has seen no move, and the connection to it stayed open."""
+    async with Two() as two:
+        assert await two.send(0, agent=0) == "none"
+        await two.wait(ELSEWHERE_SECONDS + 1)
+        assert await two.send(1, agent=0) == "none"
+        for sequence in range(2, 10):
+            assert await two.send(sequence, agent=1) == "none"
+            await two.wait(7)
+        assert await two.send(11, agent=0) == RETRIABLE
+        assert await two.send(10, agent=1) == "none"
+        assert await two.send(11, agent=0) == "none"
+        await two.wait(ELSEWHERE_SECONDS)
+        assert await two.send(13, agent=0) == FINAL
+
+
+@pytest.mark.requirement("W7")
+async def test_what_came_elsewhere_meanwhile_begins_the_time_again() -> None:
+    """The metastore has as much as came here again, but the client was sent to another agent a moment ago."""
+    async with Two() as two:
+        assert [await two.send(0, agent=0), await two.send(1, agent=1), await two.send(2, agent=0)] == ["none"] * 3
+        assert await two.send(4, agent=0) == RETRIABLE
+        assert [await two.send(3, agent=1), await two.send(4, agent=0)] == ["none"] * 2
+
+
+@pytest.mark.requirement("W7")
+async def test_the_connection_over_which_the_id_was_given_out_is_no_exception_to_that() -> None:
+    async with Two() as two:
+        assert [await two.send(0, agent=0), await two.send(1, agent=1)] == ["none"] * 2
+        assert await two.send(3, agent=0) == RETRIABLE
+        assert [await two.send(2, agent=1), await two.send(3, agent=0)] == ["none"] * 2
+
+
+@pytest.mark.requirement("W7")
+@pytest.mark.parametrize("seconds", [0, ELSEWHERE_SECONDS + 1])
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_gap_is_waited_for_after_the_leader_moved_there_and_back(seconds: float, known: bool) -> None:
+    """Batch 2 is on its way through the other agent, which has stored nothing. If the agent does not know of the move
+    yet, the metadata log's end in the commit's answer shows that it may lack one."""
+    async with Two() as two:
+        assert await two.send(0) == "none"
+        await two.wait(seconds)
+        assert await two.send(1) == "none"
+        two.leader_moves(known=known)
+        await two.wait(ELSEWHERE_SECONDS + 1)  # a client learns of the way back late: nothing sent it away until then
+        assert await two.send(3) == RETRIABLE
+        assert [await two.send(2, agent=1), await two.send(3)] == ["none"] * 2
+
+
+@pytest.mark.requirement("W7")
+async def test_a_gap_is_final_once_batches_came_without_a_move_for_long_enough() -> None:
+    async with Two() as two:
+        assert await two.send(0) == "none"
+        two.leader_moves()
+        assert await two.send(1) == "none"
+        await two.wait(ELSEWHERE_SECONDS)
+        assert [await two.send(2), await two.send(4)] == ["none", FINAL]
+
+
+@pytest.mark.requirement("W7")
+async def test_a_gap_that_was_closed_through_another_agent_does_not_make_the_next_one_final() -> None:
+    async with Two() as two:
+        assert await two.send(0, agent=0) == "none"
+        assert await two.send(2, agent=1) == RETRIABLE
+        assert [await two.send(sequence, agent=0) for sequence in (1, 2, 3)] == ["none"] * 3
+        await two.wait(ELSEWHERE_SECONDS + 10)
+        assert await two.send(5, agent=1, client=two.worlds[1].connect()) == RETRIABLE
+        assert await two.send(4, agent=0) == "none"
+        await two.wait(ELSEWHERE_SECONDS)
+        assert await two.send(6, agent=1) == RETRIABLE, "another batch is missing than before"
+        await two.wait(ELSEWHERE_SECONDS)
+        assert await two.send(6, agent=1) == FINAL
+
+
+@pytest.mark.requirement("W7")
+async def test_the_expected_sequence_is_not_in_a_clients_answer() -> None:
+    """A commit's answer says it to the agent."""
+    async with Two() as two:
+        world = two.worlds[0]
+        assert await two.send(0) == "none"
+        batch = plain_batch(producer_id=PRODUCER, producer_epoch=0, base_sequence=5)
+        sent = asyncio.create_task(world.produce(two.clients[0], {"t": {0: batch}}))
+        await world.clock.advance(0.1)
+        ((_, answer),) = (sent.result() or {}).items()
+        assert (answer.error, answer.base_offset, answer.log_append_time_ms, answer.log_start_offset) == (
+            *(FINAL, -1, -1),
+            -1,
+        )
+        assert answer.message == f"refused at commit: out_of_order producer_id={PRODUCER} sequence=5"
+
+
+@pytest.mark.requirement("W7")
 async def test_another_producer_is_waited_for_by_itself() -> None:
     async with Two() as two:
         assert await two.send(3, agent=1) == RETRIABLE
@@ -168,9 +271,11 @@ class TestGaps:
     def setup_method(self) -> None:
         self.notes = RefusedSequences(lambda number: None)
 
-    def explain(self, sequence: int, now: float, *, epoch: int = 0, is_settled: bool = False) -> bool:
+    def explain(self, sequence: int, now: float, *, epoch: int = 0, missing: int = 0, is_settled: bool = False) -> bool:
         batch = Numbered(PRODUCER, epoch, sequence, (9, 0))
-        return self.notes.explain(batch, now) or self.notes.explain_by_another_agent(batch, now, is_settled=is_settled)
+        return self.notes.explain(batch, now) or self.notes.explain_by_another_agent(
+            batch, now, missing=missing, is_settled=is_settled
+        )
 
     def test_it_ends_when_its_batch_or_a_later_one_is_stored(self) -> None:
         for sequence in (5, 7):
@@ -178,6 +283,14 @@ class TestGaps:
             self.notes.stored(Numbered(PRODUCER, 0, sequence, (9, 0)))
             assert (len(self.notes), self.notes.held_bytes) == (0, 0)
             assert not self.explain(8, 1.0, is_settled=True)
+
+    def test_it_is_another_one_once_another_sequence_is_missing(self) -> None:
+        assert self.explain(5, 0.0, missing=2)
+        assert not self.explain(5, ELSEWHERE_SECONDS, missing=2)
+        assert not self.explain(7, ELSEWHERE_SECONDS, missing=6, is_settled=True)
+        assert self.explain(7, ELSEWHERE_SECONDS, missing=6)
+        assert not self.explain(7, 2 * ELSEWHERE_SECONDS, missing=6)
+        assert len(self.notes) == 1
 
     def test_it_is_forgotten_after_two_minutes_and_may_begin_again(self) -> None:
         assert self.explain(5, 0.0)
@@ -211,68 +324,139 @@ class TestGaps:
 
 
 class TestLastStored:
-    """Since when a stream's batches have come by one origin."""
+    """Since when a stream's batches have come by one connection."""
 
     def setup_method(self) -> None:
         self.clock = ManualClock()
-        self.last = LastStored(self.clock, streams_max=10)
+        self.image = MetadataImage(offset=50)
+        self.last = LastStored(self.clock, lambda: self.image, streams_max=10)
 
-    def entry(self, origin: Origin, *, sequence: int = 7, producer_id: int = PRODUCER) -> PlacedBatch:
+    def entry(
+        self, origin: Origin, *, sequence: int = 7, epoch: int = 0, alias: int = -1, producer_id: int = PRODUCER
+    ) -> PlacedBatch:
         produce = ProduceRequest(None, ALL_ACKS, 1000, [])
         request = PendingRequest(produce, correlation_id=0, version=9, appended_at=0.0, deadline=0.0)
         request.origin = origin
-        batch = StagedBatch(1, 0, 100, 1, 0, producer_id, 0, sequence)
+        batch = StagedBatch(1, 0, 100, 1, 0, producer_id, epoch, sequence, alias=alias)
         return PlacedBatch(batch, 0, producer_id, False, request, ProducePartitionReply(0))
 
-    async def test_a_route_is_settled_after_the_request_timeout_of_clients(self) -> None:
-        first, second = Origin(1, 1, None), Origin(2, 1, None)
-        assert not self.last.is_settled(self.entry(first))
-        self.last.note(self.entry(first), is_appended=True)
-        assert not self.last.is_settled(self.entry(first))
+    def store(self, origin: Origin, sequence: int, *, is_appended: bool = True, epoch: int = 0) -> None:
+        self.last.note(self.entry(origin, sequence=sequence, epoch=epoch), is_appended=is_appended)
+
+    def is_settled(self, origin: Origin, *, expected: int = 8, known_until: int = 50, epoch: int = 0) -> bool:
+        answer = BatchAnswer(BatchOutcome.OUT_OF_ORDER, -1, -1, expected, known_until)
+        return self.last.is_settled(self.entry(origin, sequence=99, epoch=epoch), answer)
+
+    async def test_a_connection_is_settled_after_the_request_timeout_of_clients(self) -> None:
+        first, second = Origin(1, None), Origin(2, None)
+        assert not self.is_settled(first)
+        self.store(first, 6)
+        assert not self.is_settled(first, expected=7)
         await self.clock.advance(ELSEWHERE_SECONDS)
-        self.last.note(self.entry(first), is_appended=True)
-        assert self.last.is_settled(self.entry(first))
-        assert not self.last.is_settled(self.entry(second))
-        self.last.note(self.entry(second), is_appended=False)
+        self.store(first, 7)
+        assert self.is_settled(first)
+        assert not self.is_settled(second)
+        self.store(second, 7, is_appended=False)
         for origin in (first, second):
-            assert not self.last.is_settled(self.entry(origin))
+            assert not self.is_settled(origin)
+
+    async def test_what_the_metastore_says_beyond_what_came_here_unsettles_it(self) -> None:
+        origin = Origin(1, None)
+        self.store(origin, 6)
+        await self.clock.advance(ELSEWHERE_SECONDS)
+        self.store(origin, 7)
+        assert [self.is_settled(origin, expected=expected) for expected in (-1, 0, 7, 8, 9)] == [
+            *(False, True, True, True),
+            False,
+        ]
+        assert [self.is_settled(origin, expected=expected, epoch=1) for expected in (-1, 0, 1)] == [False, True, False]
+        assert [self.is_settled(origin, known_until=end) for end in (-1, 0, 50, 51)] == [False, True, True, False]
 
     @pytest.mark.parametrize(
-        ("sequence", "is_appended", "issued", "settled"),
+        ("sequence", "is_appended", "epoch"), [(9, True, 0), (8, False, 0), (1, True, 1), (0, False, 1)]
+    )
+    async def test_a_batch_that_shows_that_others_came_elsewhere_begins_the_time_again(
+        self, sequence: int, is_appended: bool, epoch: int
+    ) -> None:
+        origin = Origin(1, None)
+        self.store(origin, 6)
+        await self.clock.advance(ELSEWHERE_SECONDS)
+        self.store(origin, 7)
+        self.store(origin, 7, is_appended=False)
+        assert self.is_settled(origin)
+        self.store(origin, sequence, is_appended=is_appended, epoch=epoch)
+        assert not self.is_settled(origin, expected=sequence + 1, epoch=epoch)
+        await self.clock.advance(ELSEWHERE_SECONDS)
+        assert self.is_settled(origin, expected=sequence + 1, epoch=epoch)
+
+    async def test_the_next_epoch_continues_if_its_first_batch_came_here(self) -> None:
+        origin = Origin(1, None)
+        self.store(origin, 7)
+        await self.clock.advance(ELSEWHERE_SECONDS)
+        self.store(origin, 0, epoch=1)
+        assert self.is_settled(origin, expected=1, epoch=1)
+
+    async def test_a_move_of_all_leaders_or_of_the_topics_unsettles_it(self) -> None:
+        origin, topic = Origin(1, None), TopicImage(uuid.UUID(int=9), 0, "t", 2, 2, (0, 0))
+        self.image = replace(self.image, topics_by_number=MappingProxyType({0: topic}))
+        for moved in (
+            replace(self.image, moved_at=40),
+            replace(self.image, topics_by_number=MappingProxyType({0: replace(topic, moved_at=45)}), moved_at=40),
+        ):
+            self.store(origin, 7)
+            await self.clock.advance(ELSEWHERE_SECONDS)
+            self.store(origin, 8)
+            assert self.is_settled(origin, expected=9)
+            self.image = moved
+            assert not self.is_settled(origin, expected=9)
+            await self.clock.advance(ELSEWHERE_SECONDS)
+            assert not self.is_settled(origin, expected=9), "nothing came since"
+            self.last = LastStored(self.clock, lambda: self.image, streams_max=10)
+
+    async def test_an_alias_has_separate_sequences(self) -> None:
+        origin = Origin(1, None)
+        self.store(origin, 7)
+        self.last.note(self.entry(origin, sequence=100, alias=1), is_appended=True)
+        await self.clock.advance(ELSEWHERE_SECONDS)
+        assert self.is_settled(origin, expected=8)
+        answer = BatchAnswer(BatchOutcome.OUT_OF_ORDER, -1, -1, 101, 50)
+        assert self.last.is_settled(self.entry(origin, sequence=200, alias=1), answer)
+
+    @pytest.mark.parametrize(
+        ("sequence", "is_appended", "given", "settled"),
         [
-            (0, True, (PRODUCER, 0), True),
-            (1, True, (PRODUCER, 0), False),
-            (0, False, (PRODUCER, 0), False),
-            (0, True, (PRODUCER, 1), False),
-            (0, True, (78, 0), False),
+            (0, True, GivenProducer((PRODUCER, 0), 40), True),
+            (0, True, GivenProducer((PRODUCER, 0), 39), False),
+            (1, True, GivenProducer((PRODUCER, 0), 40), False),
+            (0, False, GivenProducer((PRODUCER, 0), 40), False),
+            (0, True, GivenProducer((PRODUCER, 1), 40), False),
+            (0, True, GivenProducer((78, 0), 40), False),
             (0, True, None, False),
         ],
     )
-    def test_the_route_of_a_first_batch_is_settled_if_the_producer_id_was_given_out_over_it(
-        self, sequence: int, is_appended: bool, issued: tuple[int, int] | None, settled: bool
+    def test_a_first_batch_settles_the_connection_over_which_the_producer_id_was_given_out(
+        self, sequence: int, is_appended: bool, given: GivenProducer | None, settled: bool
     ) -> None:
-        origin = Origin(1, 1, issued)
-        self.last.note(self.entry(origin, sequence=sequence), is_appended=is_appended)
-        assert self.last.is_settled(self.entry(origin)) is settled
+        """Unless a leader moved since."""
+        self.image = replace(self.image, moved_at=40)
+        self.store(Origin(1, given), sequence, is_appended=is_appended)
+        assert self.is_settled(Origin(1, given), expected=sequence + 1) is settled
 
     async def test_the_newest_streams_are_kept_in_bounded_memory(self) -> None:
-        origin = Origin(1, 1, None)
+        origin = Origin(1, None)
         for number in range(100):
             self.last.note(self.entry(origin, producer_id=number), is_appended=True)
-            self.last.note(self.entry(origin, producer_id=0), is_appended=True)
+            self.last.note(self.entry(origin, producer_id=0), is_appended=False)
         await self.clock.advance(ELSEWHERE_SECONDS)
-        assert all(self.last.is_settled(self.entry(origin, producer_id=number)) for number in (0, *range(92, 100)))
+        answer = BatchAnswer(BatchOutcome.OUT_OF_ORDER, -1, -1, 8, 50)
+        assert all(
+            self.last.is_settled(self.entry(origin, producer_id=number), answer) for number in (0, *range(92, 100))
+        )
         assert self.last.held_bytes <= 2 * 10 * STREAM_BYTES
         assert 2 * STREAMS_MAX * STREAM_BYTES <= LAST_STORED_BYTES
 
-    def test_agents_that_come_and_go_make_another_route_and_other_changes_do_not(self) -> None:
-        origins, image, connection = RequestOrigins(), MetadataImage(), ClientConnection(3, "peer")
-        made = [origins.origin(connection, image)]
-        connection.given = GivenProducer((PRODUCER, 0), image.offset)
-        for agents in ({2: AGENT}, {2: AGENT}, {2: replace(AGENT, broker_epoch=6)}, {2: replace(AGENT, fenced=True)}):
-            image = replace(image, agents=MappingProxyType(agents), offset=image.offset + 1)
-            made.append(origins.origin(connection, image))
-        assert [origin.agent_changes for origin in made] == [0, 1, 1, 2, 3]
-        assert {origin.issued for origin in made} == {None}
-        connection.given, connection.origin = GivenProducer((PRODUCER, 0), image.offset), None
-        assert origins.origin(connection, image).issued == (PRODUCER, 0)
+    def test_the_origin_of_a_connection_is_the_same_until_another_producer_id_is_given_out(self) -> None:
+        connection = ClientConnection(3, "peer")
+        assert origin_of(connection) is origin_of(connection) == Origin(3, None)
+        connection.given, connection.origin = GivenProducer((PRODUCER, 0), 7), None
+        assert origin_of(connection) == Origin(3, connection.given)

@@ -22,6 +22,7 @@ from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import HEADER_BYTES, batch_crc, read_header
 from tests.agent.produce.produce_faults import HeldStore
 from tests.agent.produce.produce_world import ProduceWorld
+from tests.storage.batches import plain_batch
 
 MAX_BYTES = 65_536
 TOPIC = uuid.UUID(int=1)
@@ -64,17 +65,25 @@ async def _arrival(data: bytes, owner: int = -2) -> Arrival:
 
 
 @pytest.mark.requirement("W11")
-@given(batches=BATCHES, max_bytes=st.sampled_from([0, 300, 1_000, MAX_BYTES]))
+@given(
+    batches=BATCHES,
+    max_bytes=st.sampled_from([0, 300, 1_000, MAX_BYTES]),
+    accepted=st.lists(st.sampled_from([0, 100, 400, MAX_BYTES]), min_size=14, max_size=14),
+)
 @settings(max_examples=60)
 async def test_reading_back_gives_the_same_records_at_the_acknowledged_offsets(
     batches: list[tuple[str, list[Row]]],
     max_bytes: int,
+    accepted: list[int],
 ) -> None:
+    """`accepted`: of each batch, how many bytes more than its own its topic accepted when it came."""
     run = [await _arrival(_encode(*batch)) for batch in batches]
+    run = [a._replace(max_bytes=a.header.size + more) for a, more in zip(run, accepted, strict=False)]
     laid = list(join(run, max_bytes))
     assert [arrival for batch in laid for _, arrival in batch.members] == run
     for batch in laid:
         _assert_sound(batch, max_bytes)
+        assert batch.header.size <= min(arrival.max_bytes for _, arrival in batch.members)
         records = decode_records(batch.data)
         for before, arrival in batch.members:
             sent = decode_records(arrival.data)
@@ -135,6 +144,19 @@ def _reads_as_one_record(batch: bytearray) -> bool:
 
 
 @pytest.mark.requirement("W11")
+@pytest.mark.requirement("W11")
+@pytest.mark.parametrize("where", ["topic", "cluster"])
+async def test_no_joined_batch_is_larger_than_its_topic_accepts(where: str) -> None:
+    world = ProduceWorld(ingest_merge_max_bytes=MAX_BYTES, **({} if where == "topic" else {"message_max_bytes": 300}))
+    topic = world.create_topic("t", **({"max_message_bytes": "300"} if where == "topic" else {}))
+    async with world:
+        sent = [asyncio.create_task(world.produce(world.connect(), {"t": {0: plain_batch()}})) for _ in range(40)]
+        await world.clock.advance(1.0)
+        assert [a.base_offset for task in sent for a in (task.result() or {}).values()] == list(range(40))
+        sizes = [len(batch.data) for batch in await world.log_of(topic.key(0))]
+        assert len(plain_batch()) < max(sizes) <= 300
+
+
 @pytest.mark.parametrize("stamp", ["CreateTime", "LogAppendTime"])
 async def test_each_request_is_acknowledged_at_its_own_offset(stamp: str) -> None:
     async with ProduceWorld(ingest_merge_max_bytes=MAX_BYTES) as world:

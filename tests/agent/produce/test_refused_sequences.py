@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.agent.produce.acknowledge import ABANDON_AFTER_S
-from headrace.agent.produce.refused_sequences import NOTED_SECONDS, Numbered
+from headrace.agent.produce.refused_sequences import ELSEWHERE_SECONDS, NOTED_SECONDS, Numbered
 from headrace.metastore.api.commit import BatchOutcome, FileAnswer, FileStatus
 from headrace.storage.errors import InvalidError, OutcomeUnknownError, UnavailableError
 from tests.agent.produce.produce_faults import HeldMetastore, HeldStore
@@ -117,6 +117,7 @@ async def test_a_refused_batch_that_another_agent_stored_prevents_nothing() -> N
             await other.clock.advance(0.1)
             assert _error(sent) == "none"
         assert await bench.append(2) == "none"
+        await bench.world.clock.advance(ELSEWHERE_SECONDS)  # until then, 3 may be on its way elsewhere
         assert await bench.append(4) == "out_of_order_sequence_number"
 
 
@@ -245,7 +246,8 @@ async def test_batches_for_an_alias_are_noted_under_the_partition_that_their_cli
         assert [_error(each) for each in sent] == ["kafka_storage_error"] * 2
         notes = bench.world.pipeline._refused
         assert len(notes) == 1
-        assert notes.explain(Numbered(PRODUCER, 0, 2, (topic.topic_number, 1)), bench.world.clock.monotonic())
+        behind = Numbered(PRODUCER, 0, 2, (topic.topic_number, 1))
+        assert notes.explain(behind, bench.world.clock.monotonic())
 
 
 async def test_a_final_refusal_is_not_noted() -> None:

@@ -178,6 +178,24 @@ async def test_a_named_topic_is_created_where_that_is_allowed(world: World, vers
     assert ("new" in world.cluster.image.topics_by_name) == allowed
 
 
+@pytest.mark.parametrize("version", versions_of(METADATA))
+async def test_a_topic_that_was_deleted_is_created_again_after_an_answer_without_it(world: World, version: int) -> None:
+    """As with Kafka, so that a client can wait for the end of the deletion."""
+    deleted = world.cluster.image.topics_by_name["orders"].topic_id
+    assert await world.api.delete_topics(len(world.api.log), [deleted])
+    first, new = (await world.metadata("orders", "new", version=version, allow_auto_topic_creation=True)).topics
+    assert (first.name, first.error_code, len(first.partitions)) == ("orders", ErrorCode.unknown_topic_or_partition, 0)
+    assert (new.name, new.error_code) == ("new", 0)
+    (second,) = (await world.metadata("orders", version=version, allow_auto_topic_creation=True)).topics
+    assert second.error_code == 0
+    created = world.cluster.image.topics_by_name["orders"].topic_id
+    assert created != deleted
+    assert await world.api.delete_topics(len(world.api.log), [created])
+    world.api.add_topic("orders")
+    (third,) = (await world.metadata("orders", version=version, allow_auto_topic_creation=True)).topics
+    assert third.error_code == 0, "another client created it"
+
+
 async def test_auto_creation_can_be_switched_off(fake_clock: ManualClock) -> None:
     world = World(fake_clock, auto_create_topics=False)
     (topic,) = (await world.metadata("new", allow_auto_topic_creation=True)).topics

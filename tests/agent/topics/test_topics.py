@@ -254,9 +254,33 @@ async def test_a_log_that_keeps_moving_ends_at_the_deadline(admin: Admin, fake_c
         admin.api.before_append = race
 
     admin.api.before_append = race
-    (result,) = await admin.create(topic("orders"))
+    (result,) = await fake_clock.run(admin.create(topic("orders")))
     assert result.error_code == ErrorCode.request_timed_out
     assert 2 <= admin.api.calls["create_topics"] <= 5
+
+
+@pytest.mark.parametrize("others", [1, 3])
+async def test_a_change_that_others_precede_is_tried_again_although_it_is_late(
+    admin: Admin, fake_clock: ManualClock, others: int
+) -> None:
+    """Three at once on a busy machine: the first append of each took longer than their clients wait."""
+    left = others
+
+    def race() -> None:
+        nonlocal left
+        fake_clock.jump(60.0)
+        admin.api.add_topic(f"racer-{len(admin.api.log)}")
+        left -= 1
+        admin.api.before_append = race if left else None
+
+    admin.api.add_topic("old")
+    admin.api.before_append = race
+    (result,) = await fake_clock.run(admin.create(topic("orders")))
+    assert (result.error_code, left) == (0, 0)
+    left, admin.api.before_append = others, race
+    (result,) = await fake_clock.run(admin.delete("old"))
+    assert (result.error_code, left) == (0, 0)
+    assert "old" not in admin.cluster.image.topics_by_name
 
 
 @pytest.mark.parametrize("version", [v for v in versions_of(20) if v < 6])

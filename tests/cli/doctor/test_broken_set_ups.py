@@ -28,6 +28,7 @@ from headrace.metastore.backups import KEY, BackupKind, BackupRecord
 from headrace.metastore.life.bucket import Position, write_position
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from headrace.metastore.postgres.formatted import formatted_cluster_id
 from headrace.metastore.postgres.migrate import migrate
 from headrace.metastore.postgres.store import PostgresMetastore
 from headrace.storage.clock import SystemClock
@@ -152,8 +153,15 @@ def test_a_bucket_that_cannot_be_written(places: list[str], doctor: Doctor, tmp_
 
 def test_a_bucket_that_is_not_formatted(places: list[str], doctor: Doctor, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    found = doctor(*places[:2], "--bucket", (tmp_path / "empty").as_uri())
-    assert found["bucket cluster"] == ("bad", "the bucket is not formatted", "headrace storage format")
+    flags = [*places[:2], "--bucket", (tmp_path / "empty").as_uri()]
+    to_do = f"headrace storage format --ignore-formatted --cluster-id {formatted_cluster_id(places[1])}"
+    assert doctor(*flags)["bucket cluster"] == ("bad", "the bucket is not formatted", to_do)
+    _on(places[1], f"UPDATE cluster SET bucket_id = '{uuid.UUID(int=1)}', bucket_address = 's3://logs/headrace'")
+    found = doctor(*flags)
+    assert found["bucket cluster"][2] == "correct bucket: the metastore has its files in s3://logs/headrace"
+    level, message, to_do = found["cluster bucket"]
+    assert (level, "s3://logs/headrace, and this is file://" in message) == ("bad", True)
+    assert "correct bucket; if the files" in str(to_do)
 
 
 def test_a_bucket_of_another_cluster(places: list[str], doctor: Doctor, tmp_path: Path) -> None:
@@ -249,6 +257,14 @@ def test_a_metastore_that_went_back(places: list[str], doctor: Doctor) -> None:
     level, message, to_do = doctor(*places)["cluster life"]
     assert level == "bad"
     assert "agents write nothing: the metastore went back" in message
+    assert "migrate --restored" in str(to_do)
+
+
+def test_a_dump_in_another_database_of_the_server(places: list[str], doctor: Doctor) -> None:
+    """The row names the database that it was dumped from."""
+    _on(places[1], "UPDATE cluster SET database_oid = 5")
+    level, message, to_do = doctor(*places)["cluster life"]
+    assert (level, "agents write nothing: the metastore went back or was moved" in message) == ("bad", True)
     assert "migrate --restored" in str(to_do)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.agent.limits.client_rows import row_use
-from headrace.cli.doctor import backups, bucket, cluster, host, postgres, running, tables
+from headrace.cli.doctor import backups, bucket, cluster, command, host, postgres, running, tables
 from headrace.cli.doctor.findings import Finding, Level
 from headrace.config.settings import Settings
 from headrace.metastore.api.agents import METADATA_FORMAT, FeatureRange
@@ -23,6 +25,7 @@ from headrace.metastore.log.image import AgentImage, MetadataImage
 from headrace.metastore.postgres.diagnosis.diagnosis import ServerState, TableState
 from headrace.metastore.upkeep_watch import OVERDUE_SECONDS
 from headrace.storage.objects.s3_bucket import BucketRules, Expiration
+from tests.manual_clock import ManualClock
 
 SOUND = ServerState(
     version="18.1",
@@ -35,6 +38,8 @@ SOUND = ServerState(
     connections=20,
     standbys=1,
     synchronous_standbys=1,
+    hidden_standbys=0,
+    synchronous_standby_names="ANY 1 (standby_a)",
     longest_transaction_s=0.0,
     prepared_transactions=0,
     wal_kept_for_idle_slots=0,
@@ -59,8 +64,12 @@ def worst(findings: Sequence[Finding]) -> tuple[str, str]:
         ({"fsync": False}, ("durability", "bad")),
         ({"full_page_writes": False}, ("durability", "bad")),
         ({"synchronous_commit": "remote_apply"}, "ok"),
-        ({"standbys": 0, "synchronous_standbys": 0}, ("standbys", "warn")),
-        ({"synchronous_standbys": 0}, ("standbys", "warn")),
+        ({"standbys": 0, "synchronous_standbys": 0, "synchronous_standby_names": ""}, ("standbys", "warn")),
+        ({"synchronous_standbys": 0, "synchronous_standby_names": ""}, ("standbys", "warn")),
+        ({"standbys": 0, "synchronous_standbys": 0}, ("standbys", "bad")),
+        ({"synchronous_standbys": 0}, ("standbys", "bad")),
+        ({"synchronous_standbys": 0, "hidden_standbys": 1}, "ok"),
+        ({"synchronous_standbys": 0, "hidden_standbys": 1, "synchronous_standby_names": ""}, ("standbys", "warn")),
         ({"connections": 996}, ("connections", "bad")),
         ({"connections": 980}, ("connections", "warn")),
         ({"longest_transaction_s": 61.0}, ("transactions", "warn")),
@@ -269,3 +278,23 @@ def test_a_backup_is_no_older_than_deletions_wait(
     found = backups.judge_backup(record, archive, 100 * HOUR_MS, 24 * HOUR_MS)
     assert found.level is level
     assert told in found.found
+
+
+async def test_postgres_is_asked_before_a_stores_client_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading it blocks the event loop for a second of CPU: a healthy Postgres would seem not to answer."""
+    steps: list[str] = []
+
+    async def of_postgres(*_: object) -> list[Finding]:
+        steps.append("postgres begins")
+        await asyncio.sleep(0)
+        steps.append("postgres ends")
+        return [postgres.AREA.bad("connect", "away", "start it")]
+
+    async def of_bucket(*_: object) -> list[Finding]:
+        steps.append("bucket")
+        return []
+
+    monkeypatch.setattr(postgres, "examine", of_postgres)
+    monkeypatch.setattr(bucket, "examine", of_bucket)
+    await command.examine(Settings(), ManualClock(), random.Random(1))
+    assert steps == ["postgres begins", "postgres ends", "bucket"]

@@ -7,22 +7,27 @@ import json
 import random
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
 
+from headrace.cli.process import idle_heap
 from headrace.cli.process.readiness import LOOP_SILENCE_SECONDS
 from headrace.cli.process.shell import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS, ProcessShell
+from headrace.config.memory_budget import ALLOCATOR_BYTES, MIB
 from headrace.config.settings import Settings
 from headrace.metastore.setting_reporter import NO_COMPACTOR, REPORT_SECONDS, REPORTS_PER_LOOK, SettingReporter
 from headrace.storage.dependency import NotReady, Reported
 from headrace.storage.errors import InvalidError, UnavailableError
 from headrace.storage.objects.memory import MemoryStore
-from headrace.storage.objects.store import ObjectInfo
+from headrace.storage.objects.store import ByteRange, ObjectInfo
 from tests.manual_clock import ManualClock
 from tests.scripted_settings import ScriptedSettings
+
+LOOKS_MAX = 1_000
 
 
 class ScriptedRole:
@@ -63,43 +68,52 @@ class ScriptedMetastore:
         self.refuses: str | None = None
         self.probes = self.answered = 0
 
-    def answers(self) -> int:
+    def commits(self) -> int:
         return self.answered
 
     def refusal(self) -> str | None:
         return self.refuses
 
-    async def metadata_head(self) -> int:
+    async def known_bucket(self) -> None:
+        """The bucket is not known yet."""
+
+    async def sample_files(self, oldest: int, newest: int) -> list[uuid.UUID]:
+        return []
+
+    async def probe_commit(self) -> None:
         self.probes += 1
         if self.hangs:
             await asyncio.get_running_loop().create_future()
         if self.error:
             raise self.error
         self.answered += 1
-        return 1
 
     async def close(self) -> None: ...
 
 
 class ScriptedStore(MemoryStore):
-    """Fault model: `error` for every look at an object; `denied`: each PUT is refused, as by rights that are gone."""
+    """Fault model: `error` for every GET; `denied`: each PUT is refused, as by rights that are gone; `hangs`: it has no
+    answer. HEADs are answered.
+    """
 
     def __init__(self) -> None:
         super().__init__(ManualClock())
         self.error: UnavailableError | None = None
-        self.denied = False
+        self.denied = self.hangs = False
         self.puts = 0
 
     async def put(self, key: str, body: bytes | memoryview, *, if_absent: bool = False) -> ObjectInfo:
         self.puts += 1
+        if self.hangs:
+            await asyncio.get_running_loop().create_future()
         if self.denied:
             raise InvalidError(f"access denied: key={key}")
         return await super().put(key, body, if_absent=if_absent)
 
-    async def head(self, key: str) -> ObjectInfo:
+    async def get(self, key: str, byte_range: ByteRange | None = None) -> bytes:
         if self.error:
             raise self.error
-        return await super().head(key)
+        return await super().get(key, byte_range)
 
 
 class ScriptedLife:
@@ -133,6 +147,7 @@ class HealthWorld:
     def __init__(self, role: ScriptedRole | None = None) -> None:
         self.role, self.metastore, self.store = role or ScriptedRole(), ScriptedMetastore(), ScriptedStore()
         self.settings, self.clock, registry = ScriptedSettings(), ManualClock(), CollectorRegistry()
+        self.heartbeat_failure: str | None = None
         self.life, self.peers, self.registry = ScriptedLife(), ScriptedPeers(), registry
         self.shell = ProcessShell(
             Settings(http_port=0),
@@ -147,6 +162,7 @@ class HealthWorld:
             ),
             self.clock,
             self.peers,
+            heartbeat_failure=lambda: self.heartbeat_failure,
         )
         self.address = self.shell.ready_line().rpartition("http=")[2]
 
@@ -173,6 +189,24 @@ async def world() -> AsyncIterator[HealthWorld]:
     await world.shell.start()
     yield world
     await world.shell.stop()
+
+
+async def test_each_process_counts_idle_memory_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    unused, part = [100 * MIB], {"part": "allocator"}
+    monkeypatch.setattr(idle_heap, "unused_heap_bytes", lambda: unused[-1])
+    monkeypatch.setattr(idle_heap, "give_heap_back", lambda: unused.append(MIB))
+    world = HealthWorld()
+    await world.shell.start()
+    try:
+        assert world.registry.get_sample_value("headrace_memory_limit_bytes", part) == ALLOCATOR_BYTES
+        seen: list[float | None] = []
+        while MIB not in seen and len(seen) < LOOKS_MAX:  # a look is on a thread, which the clock does not wait for
+            await world.clock.advance(idle_heap.LOOK_SECONDS)
+            seen.append(world.registry.get_sample_value("headrace_memory_bytes", part))
+        assert 100 * MIB in seen
+        assert MIB in seen
+    finally:
+        await world.shell.stop()
 
 
 async def test_a_process_that_takes_work_is_alive_and_ready(world: HealthWorld) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+
+import pytest
 
 from headrace.cli.process.readiness import CONFIRM_SECONDS, RETURN_SECONDS
 from headrace.cli.process.shell import BUCKET_PROBE_SECONDS, METASTORE_PROBE_SECONDS
 from headrace.storage.dependency import BUCKET, METASTORE, RETRY_SECONDS
 from headrace.storage.errors import UnavailableError
-from headrace.storage.objects.put_outcomes import PROBE_SECONDS
+from headrace.storage.objects.put_outcomes import FAILING_SECONDS, PROBE_SECONDS
 from tests.cli.process.test_health import HealthWorld, world
 
 __all__ = ["world"]
@@ -80,6 +83,19 @@ async def test_a_bucket_that_answers_and_refuses_puts_is_a_failing_one(world: He
     assert (await world.probed())[0] == 200
 
 
+async def test_a_bucket_that_leaves_puts_unanswered_is_a_failing_one(world: HealthWorld) -> None:
+    """GETs are answered. The PUT of a client that hangs makes the probe due."""
+    world.store.hangs = True
+    put = asyncio.ensure_future(world.shell._puts.put("segment", b""))
+    await world.clock.advance(FAILING_SECONDS + 2 * BUCKET_PROBE_SECONDS)
+    code, body = await world.get("/readyz")
+    assert (code, body["details"]) == (
+        200,
+        ["bucket: fails here, and no other agent reports that it reaches it: no answer"],
+    )
+    put.cancel()
+
+
 async def test_an_idle_process_puts_once_a_minute_at_most(world: HealthWorld) -> None:
     await world.clock.advance(10 * PROBE_SECONDS)
     assert 9 <= world.store.puts <= 10
@@ -96,6 +112,46 @@ async def test_a_metastore_that_refuses_to_write_is_seen_and_takes_out_no_agent(
     world.metastore.refuses = world.role.reason = None
     assert "details" not in (await world.probed())[1]
     assert world.registry.get_sample_value("headrace_dependency_failing", {"dependency": METASTORE}) == 0
+
+
+async def test_heartbeats_that_fail_for_all_are_a_detail_although_probes_are_answered(world: HealthWorld) -> None:
+    """As behind a lock on the agents' table."""
+    world.heartbeat_failure = "heartbeat_at failed: sqlstate=55P03"
+    code, body = await world.probed()
+    assert (code, body["details"]) == (
+        200,
+        ["metastore: fails here, and no other agent reports that it reaches it: heartbeat_at failed: sqlstate=55P03"],
+    )
+    assert METASTORE not in world.shell.reached(), "the others hear of it"
+    world.role.reason, world.role.waits_for = "its lease ran out", METASTORE
+    assert (await world.probed())[0] == 200
+    world.heartbeat_failure = world.role.reason = None
+    assert "details" not in (await world.probed())[1]
+
+
+async def test_heartbeats_that_fail_here_alone_take_the_agent_out(world: HealthWorld) -> None:
+    world.heartbeat_failure, world.peers.reports = "a heartbeat has no answer", frozenset({METASTORE})
+    code, body = await world.probed()
+    assert (code, body["reason"]) == (503, "metastore: a heartbeat has no answer")
+
+
+async def test_commits_that_wait_for_a_standby_take_out_no_agent_although_others_report_success(
+    world: HealthWorld,
+) -> None:
+    """They wait for all: an agent of the release before reports that it reaches Postgres, as reads are answered."""
+    world.metastore.refuses = "commits wait for a synchronous standby"
+    world.heartbeat_failure, world.peers.reports = "a heartbeat has no answer", frozenset({METASTORE, BUCKET})
+    world.role.reason, world.role.waits_for = "its lease ran out", METASTORE
+    code, body = await world.probed()
+    assert (code, len(body["details"])) == (200, 2)
+    assert body["details"][1] == "metastore: does not write, for all processes: commits wait for a synchronous standby"
+
+
+async def test_what_fails_is_logged_once_a_minute(world: HealthWorld, caplog: pytest.LogCaptureFixture) -> None:
+    world.metastore.refuses = "commits wait for a synchronous standby"
+    await world.clock.advance(50.0)
+    lines = [record.getMessage() for record in caplog.records if "fails here" in record.getMessage()]
+    assert lines == ["metastore fails here: commits wait for a synchronous standby"]
 
 
 async def test_an_agent_that_is_asked_looks_again(world: HealthWorld) -> None:

@@ -7,22 +7,20 @@ import pytest
 from headrace.compactor.cleaning.key_map import KeyMap
 from headrace.compactor.cleaning.rewrite import CleaningPass, CleanRecords, judge, note_keys
 from headrace.compactor.rewrite import MergeRecords
-from headrace.compactor.sources import StoredBatch
 from headrace.storage.errors import CorruptError
 from headrace.storage.records.codec import Record, decode_records, empty_batch, encode_batch
 from headrace.storage.records.header import BatchHeader, read_header
+from headrace.storage.segment.verified import SoundBatch
+from tests.storage.batches import forge
 
 NOW_MS, HORIZON_MS = 1_700_000_000_000, 1_700_086_400_000
 
 
-def stored(data: bytes, *, is_sound: bool = True) -> StoredBatch:
-    header = read_header(data)
-    return StoredBatch(header.base_offset, header, memoryview(data), is_sound)
+def stored(data: bytes) -> SoundBatch:
+    return SoundBatch(memoryview(bytearray(data)), read_header(data).base_offset, -1)
 
 
-def batch(
-    offset: int, *records: tuple[str, str | None], horizon_ms: int | None = None, step_ms: int = 1
-) -> StoredBatch:
+def batch(offset: int, *records: tuple[str, str | None], horizon_ms: int | None = None, step_ms: int = 1) -> SoundBatch:
     made = [
         Record(offset + number, NOW_MS + number * step_ms, key.encode(), None if value is None else value.encode())
         for number, (key, value) in enumerate(records)
@@ -30,10 +28,12 @@ def batch(
     return stored(encode_batch(made, base_offset=offset, delete_horizon_ms=horizon_ms))
 
 
-def cleaned(*batches: StoredBatch, cleaned_offset: int = 0, now_ms: int = NOW_MS, **limits: int) -> list[bytes]:
+def cleaned(
+    *batches: SoundBatch, cleaned_offset: int = 0, kept: int = -1, now_ms: int = NOW_MS, **limits: int
+) -> list[bytes]:
     keys = KeyMap(1 << 20, b"")
     note_keys(keys, batches)
-    rule = CleaningPass(keys, cleaned_offset, now_ms, HORIZON_MS)
+    rule = CleaningPass(keys, cleaned_offset, kept, now_ms, HORIZON_MS)
     rewriter = CleanRecords(None, limits.get("batch_bytes", 1 << 20), limits.get("max_bytes", 1 << 20))
     rewriter.judged = {judged.batch.offset: judged for judged in judge(batches, rule)}
     written = [data for one in batches for _, data in rewriter.add(one)]
@@ -63,7 +63,7 @@ def test_one_empty_batch_covers_what_lost_every_record() -> None:
     inputs = [batch(0, ("a", "1")), batch(1, ("b", "1"), ("a", "2"))]
     note_keys(keys, [batch(9, ("a", "9"), ("b", "9"))])
     rewriter = CleanRecords(None, 1 << 20, 1 << 20)
-    rewriter.judged = {j.batch.offset: j for j in judge(inputs, CleaningPass(keys, 0, NOW_MS, HORIZON_MS))}
+    rewriter.judged = {j.batch.offset: j for j in judge(inputs, CleaningPass(keys, 0, -1, NOW_MS, HORIZON_MS))}
     written = [*(data for one in inputs for _, data in rewriter.add(one)), *(data for _, data in rewriter.flush())]
     (header,) = [read_header(data) for data in written]
     assert (header.base_offset, header.last_offset_delta, header.record_count) == (0, 2, 0)
@@ -136,5 +136,6 @@ def test_times_too_far_apart_for_one_batch() -> None:
 
 
 def test_what_cannot_be_read_is_not_cleaned() -> None:
+    contradictory = forge(encode_batch([Record(0, 0, b"a", b"1")], base_offset=0), record_count=2)
     with pytest.raises(CorruptError):
-        cleaned(stored(encode_batch([Record(0, 0, b"a", b"1")], base_offset=0), is_sound=False))
+        cleaned(stored(contradictory))

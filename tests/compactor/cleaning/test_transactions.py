@@ -42,14 +42,14 @@ CONFIGS = {
 async def log_of(world: CleaningWorld, key: int) -> tuple[list[str], int, int]:
     """(what each extent is, last stable offset, aborted ranges that readers learn of)."""
     (found,) = await world.postgres.find_extents([ExtentQuery(key, 0, 1 << 40)])
-    kinds = ["marker" if marker_of(extent.file_id) else "data" for extent in found.extents]
+    kinds = ["marker" if marker_of(extent.source) else "data" for extent in found.extents]
     return kinds, found.last_stable_offset, len(found.aborted)
 
 
 async def kept_markers(world: CleaningWorld, key: int) -> set[Extent]:
     """Markers that the next pass may not remove: it is the first to meet them, or their time is not over."""
     cleaned_offset, young_ms = (await world.state(key)).cleaned_offset, world.now_ms() - 2 * HOUR_MS
-    markers = [extent for extent in await world.extents(key) if marker_of(extent.file_id)]
+    markers = [extent for extent in await world.extents(key) if marker_of(extent.source)]
     return {marker for marker in markers if marker.base_offset >= cleaned_offset or marker.position > young_ms}
 
 
@@ -131,7 +131,7 @@ def _others_are_hidden_too(ended: Any, batch: Any) -> bool:
     return any(first <= batch.offset < last for ranges in ended._ranges.values() for first, last in ranges)
 
 
-async def _markers_join(output: Output, extent: Any, horizon_ms: int | None) -> None:
+async def _markers_join(output: Output, extent: Any, rule: rewrite.CleaningPass) -> None:
     """A marker that has to stay is part of the extent that is being written."""
     batch = transactions.marker_batch(extent)
     await output.add(extent, [batch], [rewrite.JudgedBatch(batch, [], 0, None, 0, 0, 0)])
@@ -140,8 +140,8 @@ async def _markers_join(output: Output, extent: Any, horizon_ms: int | None) -> 
 _add_marker = Output.add_marker
 
 
-async def _markers_go_at_once(output: Output, extent: Any, horizon_ms: int | None) -> None:
-    await _add_marker(output, extent, None)
+async def _markers_go_at_once(output: Output, extent: Any, rule: rewrite.CleaningPass) -> None:
+    await _add_marker(output, extent, rule._replace(cleaned_offset=1 << 62, now_ms=1 << 62, kept_offset=-1))
 
 
 def _keys_of_aborted_records_count(batch: Any, ended: Any) -> Any:
@@ -202,7 +202,7 @@ async def plant_sql(world: CleaningWorld, function: str, old: str, new: str) -> 
 
 SQL_BUGS = {
     "a pass reads behind the last stable offset": [
-        ("find_cleanable_extents", "c.roll_offset, h.first_open_offset", "c.roll_offset"),
+        ("find_parts_to_clean", "c.roll_offset, h.first_open_offset", "c.roll_offset"),
         ("describe_cleaning", "least(c.roll_offset, h.first_open_offset)", "c.roll_offset"),
     ],
     "a range stays without its marker": [("swap_cleaned_extents", "v_outcomes[i.swap] = swap_done()", "false")],
@@ -260,11 +260,11 @@ async def test_no_merge_takes_a_marker(world: CleaningWorld, monkeypatch: pytest
     """Nor an extent across one: a merge that tried is refused by the swap."""
     (key,) = await world.topic("t", 1)
     truth, _ = await some_history(world, [key], random.Random(7), 30)
-    before = [extent for extent in await world.extents(key) if marker_of(extent.file_id)]
+    before = [extent for extent in await world.extents(key) if marker_of(extent.source)]
     for level in (1, 2):
         await world.compact(level)
     after = await world.extents(key)
-    assert [extent for extent in after if marker_of(extent.file_id)] == before
+    assert [extent for extent in after if marker_of(extent.source)] == before
     assert await committed(world, key) == truth.committed(key)
     live = await world.postgres.live_extents(await world.live_files())
-    assert not [e for partition in make_plan(1, live).partitions for e in partition.extents if marker_of(e.file_id)]
+    assert not [e for partition in make_plan(1, live).partitions for e in partition.extents if marker_of(e.source)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -46,12 +47,26 @@ class CleaningWorld(CompactionWorld):
 
     async def send(self, key: int, *records: KeyValue) -> None:
         """One file with one batch of (key, value)."""
+        await self.send_all({key: records})
+
+    async def send_all(self, batches: Mapping[int, Sequence[KeyValue]]) -> None:
+        """One file with a batch for each partition."""
         now_ms = self.now_ms()
-        encoded = [
-            Record(number, now_ms, None if k is None else k.encode(), None if v is None else v.encode())
-            for number, (k, v) in enumerate(records)
-        ]
-        await self.commit((key, encode_batch(encoded, base_offset=0)))
+        await self.commit(
+            *(
+                (
+                    key,
+                    encode_batch(
+                        [
+                            Record(number, now_ms, None if k is None else k.encode(), None if v is None else v.encode())
+                            for number, (k, v) in enumerate(records)
+                        ],
+                        base_offset=0,
+                    ),
+                )
+                for key, records in batches.items()
+            )
+        )
 
     async def seen(self, key: int, offset: int = 0) -> list[tuple[int, str | None, str | None]]:
         """(offset, key, value) of every record that a consumer gets from `offset` on."""
@@ -113,12 +128,17 @@ class CleaningWorld(CompactionWorld):
         """A worker."""
         self.job_registry = CollectorRegistry()
         limits = MergeLimits(**{name: over.pop(name) for name in list(over) if name in MergeLimits.__slots__})
-        parts = {"store": self.store, "metastore": self.postgres, "buffer_bytes": BUFFER_BYTES, **over}
+        parts = {
+            "store": self.store,
+            "metastore": self.postgres,
+            "buffer_bytes": BUFFER_BYTES,
+            "clock": self.clock,
+            **over,
+        }
         cleaner = Cleaner(
             **parts,
             commit_shards=self.postgres.commit_shards,
             limits=limits,
-            clock=self.clock,
             rng=self.rng,
             metrics=CleaningMetrics(self.job_registry),
         )

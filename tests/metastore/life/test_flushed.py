@@ -169,7 +169,8 @@ async def test_the_record_of_a_life_has_what_was_flushed(
     metastore: PostgresMetastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket = MemoryStore(ManualClock())
-    found = replace(await metastore.describe_life(), wal_bytes=1 << 50)
+    asked = await metastore.describe_life()
+    found = replace(asked, begun_on=asked.server, wal_bytes=1 << 50)
 
     async def describe_life() -> ServerLife:
         return found

@@ -84,6 +84,41 @@ async def test_nothing_is_handed_out_again(metastore_url: str) -> None:
     await nothing_again(metastore_url)
 
 
+async def stored_stays_stored(url: str) -> None:
+    """A retry that many batches overtook is known in each later life: it continues what this server has."""
+    old, _, new, keeper = await two_processes(url)
+    try:
+        key = (await create(old, new_topic("t"))).topics_by_name["t"].key(0) or 0
+        agent = await join(old)
+        await old.commit_files(*agent, [file_of([batch(key, sequence) for sequence in range(0, 40, 5)])])
+        for life in (1, 2):
+            assert await keeper.begin_anew("restored") == life
+            agent = await join(new)
+            again = [batch(key, 0), batch(key, 45), batch(key, 35 + 5 * life)]
+            (answer,) = await new.commit_files(*agent, [file_of(again)])
+            outcomes = [BatchOutcome.DUPLICATE_SEQUENCE, BatchOutcome.OUT_OF_ORDER, BatchOutcome.APPENDED]
+            if life == 2:
+                outcomes[1:] = [BatchOutcome.APPENDED, BatchOutcome.DUPLICATE]
+            assert [judged.outcome for judged in answer.batches] == outcomes
+    finally:
+        await old.close()
+        await new.close()
+
+
+@pytest.mark.requirement("W7")
+async def test_what_was_stored_before_a_restore_is_known(metastore_url: str) -> None:
+    await stored_stays_stored(metastore_url)
+
+
+async def test_a_life_that_knows_only_what_it_stored_itself_is_caught(metastore_url: str) -> None:
+    source, right = source_of("fold_producers"), "s.contiguous_life BETWEEN 0 AND cluster_life()"
+    assert right in source
+    async with session(metastore_url) as raw:
+        await raw.execute(source.replace(right, "s.contiguous_life = cluster_life()").encode())
+    with pytest.raises(AssertionError):
+        await stored_stays_stored(metastore_url)
+
+
 async def _all_connections_of_a_process_are_in_its_life(url: str, name_for: Callable[..., None]) -> None:
     writer, keeper, operator, operators = await two_processes(url)
     worker = await PostgresMetastore.open(url, Settings(metastore_pool_size=1))

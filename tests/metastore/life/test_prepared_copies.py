@@ -87,7 +87,11 @@ def assert_nothing_again(copy: Numbers, original: Numbers) -> None:
 
 
 async def an_operator_declares_a_copy(url: str, monkeypatch: pytest.MonkeyPatch, *, later_lives: int = 0) -> None:
-    """The metastore is a copy of the database, made between prepare_life and begin_life."""
+    """The metastore is a copy of the database, made between prepare_life and begin_life.
+
+    Both have one oid, as in a copy of the volume: by another one the copy would be known.
+    """
+    plant(url, "assert_life", "split_part(pg_relation_filepath('cluster'), '/', -2)::oid", "1::oid")
     bucket = MemoryStore(ManualClock())
     process = await opened(url, bucket, 1)
     assert await process.keeper.check() is LifeVerdict.CURRENT

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from headrace.config.settings import Settings
+from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.jobs import NewJob
 from headrace.metastore.life.bucket import newest_life, read_position
 from headrace.metastore.life.keeper import LifeKeeper
@@ -27,6 +28,7 @@ from headrace.storage.errors import UnavailableError
 from headrace.storage.objects.memory import MemoryStore
 from load.postgres_servers import Servers, run
 from tests.manual_clock import ManualClock
+from tests.metastore.commit_scenes import batch, file_of
 from tests.metastore.sessions import create, join, new_topic
 
 
@@ -85,10 +87,12 @@ async def test_a_promotion_that_lost_commits_hands_out_nothing_again(world: Worl
     old = await world.process("primary")
     assert await old.keeper.check() is LifeVerdict.CURRENT
     kept = (await create(old.metastore, new_topic("kept", 3))).topics_by_name["kept"]
+    agent, key = await join(old.metastore), kept.key(0) or 0
+    await old.metastore.commit_files(*agent, [file_of([batch(key, sequence) for sequence in range(0, 40, 5)])])
     await asyncio.to_thread(world.servers.add_standby, "standby")
     await asyncio.to_thread(world.servers.cut, "standby")
+    await old.metastore.commit_files(*agent, [file_of([batch(key, sequence) for sequence in range(40, 80, 5)])])
     lost_topic = (await create(old.metastore, new_topic("lost", 2))).topics_by_name["lost"]
-    agent = await join(old.metastore)
     lost_ids = await old.ids()
     lost_claim = await old.metastore.claim_group("g", *agent)
     lost_lease = await old.metastore.hold_controller_lease(1, uuid.UUID(int=1), 1)
@@ -116,6 +120,14 @@ async def test_a_promotion_that_lost_commits_hands_out_nothing_again(world: Worl
     assert await new.ids() >= 1 << 40 > lost_ids
     registered = await join(new.metastore)
     assert registered.broker_epoch > log_floor(1) > agent.broker_epoch
+    stored, lost = batch(key, 0), batch(key, 45)
+    (answer,) = await new.metastore.commit_files(*registered, [file_of([stored, lost, batch(key, 40), lost])])
+    assert [judged.outcome for judged in answer.batches] == [
+        BatchOutcome.DUPLICATE_SEQUENCE,
+        BatchOutcome.OUT_OF_ORDER,
+        BatchOutcome.APPENDED,
+        BatchOutcome.APPENDED,
+    ]
     claim = await new.metastore.claim_group("g", *registered)
     assert claim is not None
     assert claim.coordinator_epoch > 1 << 40 > lost_claim.coordinator_epoch
@@ -199,7 +211,7 @@ async def test_a_copy_of_the_volume_writes_nothing_until_an_operator_says_so(wor
 
 
 async def test_a_dump_restored_into_the_same_server_writes_nothing_either(world: World) -> None:
-    """Identifier and timeline are the same, and the WAL continued: only what the metastore holds went back."""
+    """Identifier and timeline are the same, and the WAL continued: the database is another one, and went back."""
     process = await world.process("primary")
     await process.keeper.check()
     data = await asyncio.to_thread(world.servers.dump, "primary")

@@ -17,6 +17,7 @@ from headrace.storage.errors import InvalidError
 HERE, ELSEWHERE = uuid.UUID(int=1), uuid.UUID(int=2)
 SERVER = Server(7, 3)
 PRIMARY = ServerLife("c", 4, HERE, SERVER, SERVER, wal_bytes=1_000, feed_sum=50, metadata_head=600, flushed_bytes=1_000)
+IN_60 = replace(PRIMARY, server=Server(7, 3, 60))
 PREPARED = replace(PRIMARY, server=Server(7, 4))
 RECORD = LifeRecord("c", 4, HERE, 7, 3, "first", 0, wal_bytes=900, feed_sum=40)
 REACHED = Position(4, 3, wal_bytes=1_000, feed_sum=50, metadata_head=600)
@@ -28,6 +29,10 @@ def newer(life: int = 5, incarnation: uuid.UUID = ELSEWHERE) -> LifeRecord:
 
 def replace_timeline(record: LifeRecord, timeline: int) -> LifeRecord:
     return msgspec.structs.replace(record, timeline=timeline)
+
+
+def in_database(record: LifeRecord, database: int) -> LifeRecord:
+    return msgspec.structs.replace(record, database=database)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,22 @@ def replace_timeline(record: LifeRecord, timeline: int) -> LifeRecord:
         (replace(PRIMARY, server=Server(8, 3)), RECORD, REACHED, LifeVerdict.RESTORED),
         (replace(PRIMARY, server=Server(8, 1)), newer(), None, LifeVerdict.RESTORED),
         (replace(PRIMARY, life=0, server=Server(8, 3)), None, None, LifeVerdict.RESTORED),
+        # another database of the same server: by the row, and by the bucket's record of the life
+        (replace(IN_60, begun_on=Server(7, 3, 50)), RECORD, None, LifeVerdict.RESTORED),
+        (IN_60, in_database(RECORD, 50), None, LifeVerdict.RESTORED),
+        (replace(PRIMARY, server=Server(7, 4, 60)), in_database(RECORD, 50), None, LifeVerdict.RESTORED),
+        (
+            replace(PRIMARY, life=0, begun_on=Server(7, 3, 50), server=Server(7, 3, 60)),
+            None,
+            None,
+            LifeVerdict.RESTORED,
+        ),
+        # which a release before may not have noted: of its life nothing is known
+        (IN_60, RECORD, REACHED, LifeVerdict.CURRENT),
+        (replace(PRIMARY, begun_on=Server(7, 3, 60), server=Server(7, 3, 60)), RECORD, REACHED, LifeVerdict.CURRENT),
+        # a promotion goes on, and a record of another life says nothing of this one
+        (replace(PRIMARY, begun_on=Server(7, 3, 60), server=Server(7, 4, 60)), RECORD, REACHED, LifeVerdict.BEGIN),
+        (IN_60, in_database(newer(), 50), None, LifeVerdict.SUPERSEDED),
         # an old primary that stays up, and two of one number
         (PRIMARY, newer(), None, LifeVerdict.SUPERSEDED),
         (PRIMARY, newer(4), None, LifeVerdict.SUPERSEDED),

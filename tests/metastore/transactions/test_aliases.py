@@ -69,7 +69,7 @@ async def test_what_is_added_as_an_alias_is_its_parent(scene: HalvingScene, bump
     assert (await read(scene, 0)).first_open_offset == 0
     assert await producer.end(commits=False) is DONE
     found = await read(scene, 0)
-    assert [marker_of(extent.file_id) is not None for extent in found.extents] == [False, True]
+    assert [marker_of(extent.source) is not None for extent in found.extents] == [False, True]
     assert [(one.first_offset, one.last_offset) for one in found.aborted] == [(0, RECORDS)]
     assert (await read(scene, 2)).extents == [], "the alias is as it was"
 

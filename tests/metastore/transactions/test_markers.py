@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.metastore.api.read import Extent
+from headrace.metastore.api.read import Extent, is_in_file
 from headrace.metastore.transactions.markers import MARKER_BYTES, Marker, marker_file_id, marker_of, render_marker
 from headrace.storage.file_id import new_file_id
 from headrace.storage.records.codec import decode_records
@@ -29,6 +29,10 @@ def test_no_file_is_a_marker() -> None:
 def test_a_marker_is_rendered_as_kafkas_control_batch(commits: bool) -> None:
     marker = Marker(4711, 6, commits)
     extent = Extent(1, 42, 42, marker_file_id(marker), 1_700_000_000_000, MARKER_BYTES, 3, -1)
+    assert (extent.file_id, is_in_file(extent), extent.newest_ms) == (None, False, 1_700_000_000_000)
+    in_file = extent._replace(source=new_file_id(1_700_000_000_000, random.Random(1)))
+    assert (in_file.file_id, is_in_file(in_file), in_file.newest_ms) == (in_file.source, True, None)
+    assert in_file._replace(max_timestamp=5).newest_ms == 5
     batch = memoryview(render_marker(extent))
     header = read_header(batch)
     assert len(batch) == header.size == MARKER_BYTES

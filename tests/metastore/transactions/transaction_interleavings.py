@@ -205,11 +205,11 @@ class TransactionHistory:
             if extent.base_offset != next_offset:
                 raise Impossible(f"a gap in {key} at {next_offset}")
             next_offset = extent.last_offset + 1
-            marker = marker_of(extent.file_id)
+            marker = marker_of(extent.source)
             if marker is None:
-                data = self.batches[extent.file_id, key]
-                seen.add((extent.file_id, key))
-                if self.answers.get((extent.file_id, key), extent.base_offset) != extent.base_offset:
+                data = self.batches[extent.source, key]
+                seen.add((extent.source, key))
+                if self.answers.get((extent.source, key), extent.base_offset) != extent.base_offset:
                     raise Impossible(f"another offset than answered: {extent}")
                 if data.producer_id >= 0:
                     if data.producer_epoch < fence[data.producer_id]:

@@ -106,7 +106,7 @@ async def read(scene: Scene, partition: int = 0, offset: int = 0) -> PartitionEx
 async def log_of(scene: Scene, partition: int = 0) -> list[Entry]:
     """The entries of the partition, in order."""
     extents = (await read(scene, partition)).extents
-    return [marker_of(extent.file_id) or "data" for extent in extents]
+    return [marker_of(extent.source) or "data" for extent in extents]
 
 
 def aborts(found: PartitionExtents) -> list[tuple[int, int, int]]:

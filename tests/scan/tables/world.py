@@ -31,6 +31,7 @@ from headrace.scan.tables.state import Definition
 from headrace.scan.tables.values.formats import ValueFormats
 from headrace.scan.tables.worker import TableRound, TableWorker
 from tests.spark.world import ScanWorld, SeenRow
+from tests.storage.altered_reads import reads_of
 
 T = TypeVar("T")
 NAMESPACE = "headrace"
@@ -154,7 +155,7 @@ class Tables:
     async def worker(self, chunk_bytes: int = 1 << 26) -> AsyncIterator[TableWorker]:
         """A worker's process."""
         world = self.world
-        reader = SplitReader(world.store, pin_hint="")
+        reader = SplitReader(reads_of(world.store), pin_hint="")
         cluster = ScannedCluster(world.postgres, world.store, world.clock, world.rng)
         worker = TableWorker(
             TableReader(cluster, TopicCatalog(world.postgres), self.catalog), reader, chunk_bytes, self.formats

@@ -20,10 +20,12 @@ from headrace.agent.fetch.share import deliver
 from headrace.agent.fetch.share.deliver import AcquiredRange, ShareDelivery
 from headrace.metastore.api.read import AbortedRange
 from headrace.protocol.request import UnlimitedReplies
+from headrace.storage.file_id import object_key
 from headrace.storage.records.codec import Record, empty_batch, encode_batch, open_batch
 from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import read_header
 from headrace.storage.records.patch import PATCHED_BYTES
+from headrace.storage.segment.format import BODY_START
 from tests.agent.fetch.fetch_world import World, split_sent
 from tests.planted import PlantedBugs, Report, Trial
 from tests.storage.batches import plain_batch
@@ -208,6 +210,25 @@ def test_batches_of_aborted_transactions_are_taken_out() -> None:
     kept, gone = deliver._without_aborted(buffers, [AbortedRange(1, 7, 0, 3)])
     assert gone == [(0, 1)]
     assert [read_header(batch).base_offset for batch in split_sent(b"".join(kept))] == [2, 4, 6]
+
+
+async def test_damaged_records_are_done_and_the_rest_is_given_back() -> None:
+    world = World()
+    await world.service.start()
+    (key,) = world.create_topic("t", 1)
+    file_id = await world.append(key, *(b"%d" % number * 50 for number in range(4)))
+    body = await world.store.get(object_key(file_id))
+    at = BODY_START + len(world.live[key][0].stored) + 80
+    await world.store.rewrite(object_key(file_id), lambda _: body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
+
+    before = (await _read(world, {key: [(0, 3, 1)]}, 1 << 20))[key]
+    damaged = (await _read(world, {key: [(1, 3, 1)]}, 1 << 20))[key]
+
+    assert (before.error, before.acquired) == (ErrorCode.none, [(0, 0, 1)])
+    assert [(each.first, each.last, each.is_done) for each in before.returned] == [(1, 3, False)]
+    assert (damaged.error, damaged.acquired, damaged.records) == (ErrorCode.corrupt_message, [], [])
+    assert sorted((each.first, each.last, each.is_done) for each in damaged.returned) == [(1, 1, True), (2, 3, False)]
+    await world.service.close()
 
 
 async def test_a_partition_that_is_gone_and_a_log_start_that_moved() -> None:

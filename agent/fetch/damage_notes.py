@@ -1,0 +1,88 @@
+"""Tells the metastore which extents this agent found damaged, so that doctor names them and their sources are kept.
+
+Place: called by files/damage.py; written in the background, as no reader waits for it.
+Invariant: what is found is sent until the metastore has it: an unavailable metastore delays it. The same damage is sent
+at most every REPEAT_S, however many readers meet it, and at most PENDING_MAX extents wait: what does not fit is found
+again by the next reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+
+from headrace.metastore.api.damage import DamagedExtent, DamageKind, FoundDamage
+from headrace.metastore.api.read import DataExtent
+from headrace.storage.clock import Clock
+from headrace.storage.errors import HeadraceError
+from headrace.storage.segment.damage import Piece
+
+logger = logging.getLogger(__name__)
+
+REPEAT_S = 600.0
+RETRY_S = 5.0
+PENDING_MAX = 1_024
+
+NoteDamage = Callable[[Sequence[FoundDamage]], Awaitable[None]]
+_Place = tuple[uuid.UUID, int]
+
+
+class DamageNotes:
+    """One per agent; `note` may be called at any time on the loop."""
+
+    def __init__(self, note_damage: NoteDamage, clock: Clock) -> None:
+        self._note_damage, self._clock = note_damage, clock
+        self._pending: OrderedDict[_Place, FoundDamage] = OrderedDict()
+        self._told: OrderedDict[_Place, tuple[FoundDamage, float]] = OrderedDict()
+        self._telling: asyncio.Task[None] | None = None
+
+    def note(self, extent: DataExtent, pieces: Sequence[Piece]) -> None:
+        """Tell the metastore that these pieces of the extent are damaged, unless that was done lately."""
+        found = FoundDamage(
+            DamagedExtent(
+                extent.file_id,
+                extent.position,
+                extent.length,
+                extent.partition_key,
+                extent.base_offset,
+                extent.last_offset,
+                kind=DamageKind.ALTERED,
+                why=pieces[0].why,
+            ),
+            pieces[0].base_offset,
+            pieces[-1].last_offset,
+        )
+        place = (extent.file_id, extent.position)
+        told, at = self._told.get(place, (None, 0.0))
+        if (told == found and self._clock.monotonic() < at + REPEAT_S) or len(self._pending) >= PENDING_MAX:
+            return
+        self._pending[place] = found
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.get_running_loop().create_task(self._tell())
+
+    async def close(self) -> None:
+        """Stop telling."""
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
+
+    async def _tell(self) -> None:
+        while self._pending:
+            some = dict(self._pending)
+            try:
+                await self._note_damage(list(some.values()))
+            except HeadraceError as error:
+                logger.warning("damage not recorded yet: extents=%d error=%s", len(some), error)
+                await self._clock.sleep(RETRY_S)
+                continue
+            now = self._clock.monotonic()
+            for place, found in some.items():
+                if self._pending.get(place) is found:
+                    del self._pending[place]
+                self._told[place] = (found, now)
+                self._told.move_to_end(place)
+            while len(self._told) > PENDING_MAX:
+                self._told.popitem(last=False)

@@ -1,0 +1,1 @@
+"""`headrace damage`: what the bucket has damaged, and the ways past it."""

@@ -1,0 +1,3 @@
+"""The bucket that the cluster's row names."""
+
+from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Damaged extents in Postgres."""

@@ -1,0 +1,1 @@
+"""Synchronous standbys: whether commits end, and answers from rows that no standby may have."""

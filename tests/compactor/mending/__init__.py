@@ -1,0 +1,1 @@
+"""Repairing and skipping damage."""

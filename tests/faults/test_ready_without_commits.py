@@ -1,0 +1,121 @@
+"""Two agents, and a Postgres that answers reads while no commit ends: a lost synchronous standby, a locked table.
+
+Invariant: no agent is unready at any time, also after the leases ran out, and both go on when commits end again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.metastore.postgres.embedded import EmbeddedPostgres
+from load.torture.proxy import FaultProxy
+from tests.agent_process import SECONDS_MAX, AgentUnderTest
+from tests.metastore.lost_standby import LostStandby
+
+SETTINGS = {
+    "broker.session.timeout.ms": 9_000,
+    "broker.heartbeat.interval.ms": 2_000,
+    "process.roles": "broker,controller",
+}
+LEASE_LOST = "its lease ran out, in an outage of the metastore that all agents share"
+REASONS = {"a standby is lost": "commits wait for a synchronous standby", "a table is locked": "sqlstate=55P03"}
+
+
+@pytest.fixture
+async def proxy(postgres_server: EmbeddedPostgres) -> AsyncIterator[FaultProxy]:
+    """Run the agents' way to Postgres."""
+    proxy = FaultProxy(random.Random(1))
+    await proxy.start()
+    proxy.target = postgres_server.port
+    yield proxy
+    await proxy.close()
+
+
+@pytest.fixture
+async def agents(
+    agent_settings: dict[str, object], postgres_server: EmbeddedPostgres, proxy: FaultProxy
+) -> AsyncIterator[list[AgentUnderTest]]:
+    database = urlsplit(str(agent_settings["metastore.url"])).path.lstrip("/")
+    url = postgres_server.tcp_url(database, port=proxy.port)
+    both = [AgentUnderTest({**agent_settings, **SETTINGS, "metastore.url": url}) for _ in range(2)]
+    await asyncio.gather(*(asyncio.to_thread(agent.__enter__) for agent in both))
+    yield both
+    await asyncio.gather(*(asyncio.to_thread(agent.__exit__, None, None, None) for agent in both))
+
+
+@contextmanager
+def _no_commits(state: str, url: str, proxy: FaultProxy) -> Iterator[None]:
+    if state == "a standby is lost":
+        with LostStandby(url):
+            proxy.reset()  # new sessions wait
+            yield
+    else:
+        with psycopg.connect(url) as lock:
+            lock.execute("LOCK TABLE agents")
+            yield
+
+
+async def _readyz(agent: AgentUnderTest) -> tuple[int, str]:
+    def get() -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{agent.http}/readyz", timeout=SECONDS_MAX) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    return await asyncio.to_thread(get)
+
+
+async def _until(what: str, look: Callable[[], Awaitable[bool]]) -> None:
+    until = time.monotonic() + SECONDS_MAX
+    while not await look():
+        assert time.monotonic() < until, what
+        await asyncio.sleep(0.1)
+
+
+def _are_ready(answers: list[tuple[int, str]]) -> None:
+    """Only a busy machine is a reason to be unready."""
+    assert all(code == 200 or "event loop: blocked" in text for code, text in answers), answers
+
+
+def _produce(address: str) -> None:
+    producer = Producer({"bootstrap.servers": address, "enable.idempotence": True})
+    producer.produce("orders", b"1")
+    assert producer.flush(SECONDS_MAX) == 0
+
+
+@pytest.mark.slow  # it waits for leases of 9 s
+@pytest.mark.parametrize("state", REASONS)
+async def test_no_agent_is_unready_while_no_commit_ends(
+    agents: list[AgentUnderTest], proxy: FaultProxy, agent_settings: dict[str, object], state: str
+) -> None:
+    admin = AdminClient({"bootstrap.servers": agents[0].kafka})
+    await asyncio.to_thread(lambda: admin.create_topics([NewTopic("orders", 1)])["orders"].result(SECONDS_MAX))
+    with _no_commits(state, str(agent_settings["metastore.url"]), proxy):
+
+        async def leases_ran_out() -> bool:
+            answers = [await _readyz(agent) for agent in agents]
+            _are_ready(answers)
+            return all(LEASE_LOST in text and REASONS[state] in text for _, text in answers)
+
+        await _until("both leases ran out", leases_ran_out)
+
+    async def is_over() -> bool:
+        answers = [await _readyz(agent) for agent in agents]
+        _are_ready(answers)
+        return all("details" not in text for _, text in answers)
+
+    await _until("both agents renewed their leases", is_over)
+    await asyncio.to_thread(_produce, agents[0].kafka)
