@@ -71,7 +71,7 @@ class ExtentRead(NamedTuple):
     extent: Extent
     start: BatchStart
     file_range: FileRange | None
-    """None for a marker."""
+    """The range of the file; None for a marker."""
 
 
 DeliveryOutcome = Batches | HeadraceError

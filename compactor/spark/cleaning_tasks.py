@@ -80,7 +80,7 @@ class PassPlan(msgspec.Struct, frozen=True):
     aborted: tuple[AbortedRange, ...] = ()
     log_start_offset: int = 0
     bucket_id: str = ""
-    """Of the driver's bucket."""
+    """The id of the driver's bucket."""
 
     @property
     def ended(self) -> EndedTransactions:

@@ -70,7 +70,7 @@ class Task(msgspec.Struct, frozen=True):
     attempts: int
     """Ids that a file needs."""
     bucket_id: str = ""
-    """Of the driver's bucket."""
+    """The id of the driver's bucket."""
 
 
 class PlanPart(msgspec.Struct, frozen=True):

@@ -37,8 +37,9 @@ class MallInfo2(ctypes.Structure):
 
 
 def allocator() -> dict[str, int]:
-    """What glibc holds: `arena` (heap), `uordblks` (used of it), `fordblks` (free in it), `keepcost` (free at its end),
-    `hblkhd` (mapped by themselves)."""
+    """Return what glibc holds: `arena` (heap), `uordblks` (used of it), `fordblks` (free in it), `keepcost` (free at
+    its end), `hblkhd` (mapped by themselves).
+    """
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = MallInfo2
     info = mallinfo2()

@@ -60,7 +60,7 @@ class Commands:
         return found
 
     async def audit_deep(self, url: str) -> list[dict[str, Any]]:
-        """What differs between metastore and bucket, with every byte of every live file read."""
+        """List what differs between metastore and bucket, with every byte of every live file read."""
         found = json.loads(await self._insist("audit", "--deep", "--json", url=url, fine=1))
         violations: list[dict[str, Any]] = found["violations"]
         return violations

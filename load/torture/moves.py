@@ -1,7 +1,7 @@
 """Leaders that move there and back again while clients write, by reassignments of single partitions.
 
 Place: together with the faults of a torture run (`--leaders-move`). A producer then has batches in flight to two
-agents, and comes back to one over a connection that stayed open (decisions/0082).
+agents, and comes back to one over a connection that stayed open (decisions/0096).
 Invariant: which partitions move, and when, is a function of the seed; how far they get depends on the agents.
 """
 
@@ -24,7 +24,7 @@ from headrace.cli.client.transport import ClientConfig, ask, parse_servers
 from headrace.storage.errors import HeadraceError
 
 GAP_MEAN_S = 1.5
-"""Between the ends of two round trips."""
+"""Mean seconds between the ends of two round trips."""
 AWAY_S = (0.0, 0.6)
 ANSWER_S = 5
 

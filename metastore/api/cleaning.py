@@ -75,7 +75,7 @@ class CleanablePartition(NamedTuple):
     live: LivePartition
     cleaned_offset: int
     high_watermark: int
-    """Of the same snapshot as the extents."""
+    """The high watermark in the same snapshot as the extents."""
     aborted: tuple[AbortedRange, ...] = ()
     """The aborted ranges with offsets in these extents."""
     log_start_offset: int = 0

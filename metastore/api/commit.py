@@ -116,10 +116,10 @@ class BatchAnswer(NamedTuple):
     append_time_ms: int
     """max_timestamp of the batch as it was first appended; -1 unless APPENDED or DUPLICATE."""
     next_sequence: int = -1
-    """For OUT_OF_ORDER, the sequence that the partition expects of the producer in the batch's epoch; else -1. For the
+    """The sequence that, for OUT_OF_ORDER, the partition expects of the producer in the batch's epoch; else -1. For the
     agent: no client gets it."""
     metadata_offset: int = -1
-    """For OUT_OF_ORDER, the end of the metadata log when the batch was judged; else -1."""
+    """The end of the metadata log when the batch was judged as OUT_OF_ORDER; else -1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ EXTENTS_PER_CALL = 4_000
 ALL_BYTES = 1 << 62
 """No limit."""
 _VERSION_SHIFT = 76
-"""Where an id's version is: markers have 0, files 7 or 8."""
+"""The place of an id's version: markers have 0, files 7 or 8."""
 NONE_OPEN = -1
 """The value in place of a first open offset: the partition has no open transaction, and the last stable offset is
 the high watermark.

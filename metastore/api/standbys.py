@@ -27,7 +27,7 @@ class StandbyState(NamedTuple):
     waiting: int
     """Sessions of this role in this database that have waited for a standby for half of PROBE_SECONDS or longer."""
     waiting_s: float
-    """For how long the first of them has, its statement included."""
+    """The seconds that the first of them has waited, its statement included."""
 
     @property
     def wait(self) -> str:

@@ -39,7 +39,7 @@ READS_MAX = 5
 SAME_READS = 3
 """How many reads in a row return the same wrong bytes before these are taken for what the bucket has."""
 PAUSES_S = (0.2, 0.6, 1.5, 3.0)
-"""Between two reads, in the mean."""
+"""Mean seconds between two reads."""
 PAUSES_MAX_S = 30.0
 LINES = 5
 """Log lines per minute about failed checks."""

@@ -93,7 +93,7 @@ async def check_a_rebuild(world: CompactionWorld, lost: Lost, seed: int) -> None
     values = sorted(await shown(world, lost.metastore, again), key=lambda one: one[0])
     assert sorted(value for _, value in values) == sorted(value for _, value in expected), f"{seed=}"
     assert (result.aborted_records > 0) == (False in known.values())
-    merged = {offset for extent in await world.extents(key) if extent.file_id.version == 8
+    merged = {offset for extent in await world.extents(key) if extent.source.version == 8
               for offset in range(extent.base_offset, extent.last_offset + 1)}  # fmt: skip
     assert {(o, v) for o, v in expected if o in merged} <= set(values), "known offsets stay"
     await record(world, lost.metastore)

@@ -63,7 +63,7 @@ class DirectoryWorld(CompactionWorld):
         return path
 
     async def codes(self, key: int) -> list[int]:
-        """What a cold agent answers at each offset: 0 if it sends a batch with this offset."""
+        """Return what a cold agent answers at each offset: 0 if it sends a batch with this offset."""
         found = []
         service = self.new_service()
         await service.start()

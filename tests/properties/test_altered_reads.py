@@ -198,7 +198,7 @@ def _slice(extent: Extent) -> ExtentSlice:
 
 
 async def rows_of_a_scan(seed: int) -> None:
-    """What becomes rows of a table, or of an export."""
+    """Return what becomes rows of a table, or of an export."""
     bucket = Bucket(seed)
     await bucket.fill(files=4, partitions=2)
     split = [
@@ -284,7 +284,7 @@ def _unchecked(batch: memoryview) -> int:
 
 
 async def _accept_the_second(self: VerifiedReads, key: str, byte_range: Any, check: Any, *more: Any) -> Any:
-    """What was read twice counts, also if it is wrong."""
+    """Accept what was read twice, also if it is wrong."""
     reads = 0
 
     def lenient(data: memoryview) -> Any:

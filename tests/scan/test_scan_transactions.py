@@ -134,7 +134,7 @@ BUGS: dict[str, tuple[Any, str, Any]] = {
     "open transactions are read": (
         offsets, "special_offsets", _latest_is_the_high_watermark(offsets.special_offsets)
     ),
-    "markers are read as files": (plan, "marker_of", lambda file_id: None),
+    "markers are read as files": (plan, "is_in_file", lambda extent: True),
 }  # fmt: skip
 
 

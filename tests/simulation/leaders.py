@@ -21,7 +21,7 @@ AGE_SECONDS = (0.05, 0.3, 2.0, 60.0)
 
 
 class Leaders:
-    """Of one producer."""
+    """The leaders that one producer knows."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         self._world, self._rng = world, rng

@@ -24,7 +24,7 @@ BACK_BEYOND_BIRTHS_MS = -20 * 60_000
 """Files created after are refused for coming from the future."""
 TOPIC_ABSENT_SECONDS = (0.0, 0.5)
 MOVE_SECONDS = (0.0, 0.6)
-"""Between the moves of a leader."""
+"""Seconds between the moves of a leader."""
 CREATES_AGAIN_SECONDS = 0.02
 
 

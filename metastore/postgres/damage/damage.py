@@ -26,7 +26,7 @@ _LIST_DAMAGE = Statement("list_damage", writes=False)
 _REPAIR_SOURCES = Statement("repair_sources", writes=False)
 
 WHY_CHARACTERS = 500
-"""Of a reason, as it is stored."""
+"""The most characters of a reason, as it is stored."""
 
 
 class PostgresDamage:

@@ -49,7 +49,7 @@ async def flip(world: World, file_id: uuid.UUID, position: int, bits: int = 1) -
 
 
 async def read_all(world: World, key: int, offset: int) -> tuple[list[bytes], int]:
-    """What a consumer gets from an offset on, up to the first error: batches, and its code."""
+    """Return what a consumer gets from an offset on, up to the first error: batches, and its code."""
     found: list[bytes] = []
     end = world.live[key][-1].last_offset + 1
     while offset < end:

@@ -97,7 +97,7 @@ class Sequence:
 
 
 async def read(*answers: bytes | CorruptError, first: bytes | CorruptError | None = None) -> int:
-    """How many GETs it took."""
+    """Return how many GETs it took."""
     store = Sequence(*answers)
     await reads_of(store).batches(PLACE, leader_epoch=1, first=first)  # type: ignore[arg-type]
     return len(store.asked)
