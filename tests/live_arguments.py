@@ -41,11 +41,11 @@ def boundary_protocols() -> list[type]:
 def spoil_arguments(patch: pytest.MonkeyPatch, *implementations: type) -> None:
     """Wrap each operation of the boundary that one of the classes has."""
     names = operations()
-    for implementation in implementations:
-        for name in names:
-            method = getattr(implementation, name, None)
+    for part in {part for implementation in implementations for part in implementation.__mro__}:
+        for name in names.keys() & vars(part).keys():
+            method = getattr(part, name)
             if inspect.iscoroutinefunction(method) and not hasattr(method, "is_spoiled"):
-                patch.setattr(implementation, name, spoiled(method))
+                patch.setattr(part, name, spoiled(method))
 
 
 def takes_copies(fake: type[T]) -> type[T]:

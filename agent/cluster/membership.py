@@ -113,9 +113,9 @@ class Membership:
         self._incarnation_id = uuid.UUID(int=0)
         self._lease_until = 0.0
         self._beat_sent_at: float | None = None
-        """Of the heartbeat that is under way."""
+        """When the heartbeat that is under way was sent."""
         self._beat_error: str | None = None
-        """Of the newest heartbeat that ended."""
+        """The error of the newest heartbeat that ended."""
         self._is_fenced = False
         self._failed_joins = 0
         self._granted_seconds = session_timeout_ms() / 1000

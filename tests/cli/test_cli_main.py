@@ -28,6 +28,7 @@ COMMANDS = [
     "doctor",
     "backup",
     "audit",
+    "damage",
     "topics",
     "groups",
     "configs",

@@ -75,6 +75,10 @@ COMMANDS = {
     "records produce": "the same",
     "records consume": "the same",
     "console": "the same; reads",
+    "damage": "named as the way past damage",
+    "damage list": "reads",
+    "damage repair": "refuses another bucket and a copied database before it looks, as `audit --lost` does",
+    "damage skip": "the same; it tries a repair first, and asks",
 }
 NOT_PRINTED = ("DESCRIPTION", "EPILOG")
 """Names of texts for --help; arguments `help` and `description` are such texts, too."""

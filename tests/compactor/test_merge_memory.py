@@ -39,7 +39,7 @@ async def peak_of(
     """Merge files of eight such batches per partition; (bytes held at the worst moment, what the merge met)."""
     store, run = MemoryStore(), batch * 8
     records = 8 * (read_header(batch).last_offset_delta + 1)
-    ids = [uuid.UUID(int=number + 1) for number in range(files)]
+    ids = [uuid.UUID(int=7 << 76 | number + 1) for number in range(files)]
     for file_id in ids:
         await store.put(object_key(file_id), bytes(BODY_START) + run * partitions)
 

@@ -168,7 +168,7 @@ async def passes_on_spark(seed: int) -> None:
     (part,) = bucket.plan(2).partitions
     end = part.extents[-1].last_offset + 1
     ids = (tuple((new_file_id(1, bucket.rng, 2),) for _ in range(9)),)
-    plan = PassPlan((part,), 0, end, 1, 1, 1, True, 1 << 20, 1 << 20, 1e9, 1e9, ids)
+    plan = PassPlan((part,), 0, end, -1, 1, 1, 1, True, 1 << 20, 1 << 20, 1e9, 1e9, ids)
     scan = ScanTask(msgspec.json.encode(plan), b"secret")
     rows = await _in_the_end(lambda: asyncio.to_thread(lambda: list(scan.rows(0))))
     assert not any(why for batch in rows for why in batch.column("why").to_pylist())

@@ -59,10 +59,12 @@ def _pass(race: str = "", buffer_bytes: int = 1 << 20) -> Clean:
 
 STORIES: dict[str, list[Any]] = {
     "the removal of K@0 is lost twice, that of its marker is not": [
-        *(_write(("a", True)), _write(("a", False)), "roll", _pass("lose"), 1_100, _pass("lose")),
+        *(_write(("a", True)), _write(("a", False)), _write(("b", True))),
+        *("roll", _pass("lose"), 1_100, _pass("lose")),
     ],
     "the marker's horizon passes before K@0 goes": [
-        *(_write(("a", True)), _write(("a", False)), "roll", _pass("lose"), 1_100, _pass(), _pass()),
+        *(_write(("a", True)), _write(("a", False)), _write(("b", True))),
+        *("roll", _pass("lose"), 1_100, _pass(), _pass()),
     ],
     "a leader epoch ends between two extents": [
         *(_write(("a", True)), "epoch", _write(("a", True)), "epoch", _write(("a", True)), "roll"),

@@ -315,7 +315,7 @@ async def _prove(bug: Bug) -> None:
 
 MERGE_BUGS: dict[str, Plant] = {
     "W10: extents are never joined": _replace(
-        merge.GrowingExtent, "takes", lambda right: lambda self, extent, batches: not self._inputs
+        merge.GrowingExtent, "takes", lambda right: lambda self, extent: not self._inputs
     ),
     "W10: batches are never merged": _replace(merge, "_rewriter", lambda right: lambda *arguments: CopyBatches()),
 }

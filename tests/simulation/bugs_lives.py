@@ -6,8 +6,6 @@ import math
 import uuid
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
-from unittest.mock import AsyncMock
 
 from headrace.agent.fetch.index.index import TailIndex
 from headrace.agent.produce.refused_sequences import Numbered, RefusedSequences
@@ -103,17 +101,6 @@ def a_second_server_joins_a_life_of_another(patch: Patch) -> None:
     patch.replace(Database, "prepare_life", prepare)
 
 
-@bug("W1", Kind.STUCK)
-def a_life_is_prepared_for_another_that_has_just_begun(patch: Patch) -> None:
-    """A late process names a further life; if it cannot begin it, every process takes its server for superseded."""
-
-    async def begin(self: LifeKeeper, found: Any, *given: Any) -> bool:
-        with mock.patch.object(self._api, "describe_life", AsyncMock(return_value=found)):
-            return bool(await original(self, found, *given))
-
-    original = patch.replace(LifeKeeper, "_begin", begin)
-
-
 def _restores_a_promoted_one(plan: Plan) -> bool:
     """1 plan in 18. The next bug shows in about 1 of 60 of these."""
     kinds = [failover.kind for failover in plan.failovers]
@@ -173,11 +160,11 @@ def connections_to_an_old_primary_are_kept(patch: Patch) -> None:
 def a_gap_is_waited_for_without_end(patch: Patch) -> None:
     """Each batch that is out of order begins the wait again."""
 
-    def explain(self: RefusedSequences, batch: Numbered, now: float, *, is_settled: bool) -> bool:
+    def explain(self: RefusedSequences, batch: Numbered, now: float, *, missing: int, is_settled: bool) -> bool:
         found = self._producers.get((batch.producer_id, batch.place))
         if found is not None:
             found.gap = None
-        return bool(original(self, batch, now, is_settled=False))
+        return bool(original(self, batch, now, missing=missing, is_settled=False))
 
     original = patch.replace(RefusedSequences, "explain_by_another_agent", explain)
 

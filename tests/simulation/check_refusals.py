@@ -49,7 +49,7 @@ def check_refusals(world: World, logs: StoredLog) -> Iterator[Problem]:
             streams[batch.place, attempt.producer_id, attempt.epoch, attempt.process].append(attempt)
     for attempts in streams.values():
         yield from _check_out_of_order(world, attempts, judged)
-        yield from _check_hidden(attempts, judged, appended)
+        yield from _check_hidden(attempts, judged, appended, world.lives_heard[attempts[0].process])
 
 
 def _check_out_of_order(world: World, attempts: Sequence[Attempt], judged: _Judged) -> Iterator[Problem]:
@@ -114,7 +114,10 @@ def _end_of_note(refused: Attempt, lives: Sequence[float]) -> float:
 
 
 def _check_hidden(
-    attempts: Sequence[Attempt], judged: _Judged, appended: dict[tuple[object, ...], list[float]]
+    attempts: Sequence[Attempt],
+    judged: _Judged,
+    appended: dict[tuple[object, ...], list[float]],
+    lives: Sequence[float],
 ) -> Iterator[Problem]:
     hidden: list[Attempt] = []
     for told in attempts:
@@ -139,17 +142,20 @@ def _check_hidden(
             hidden.append(told)
     for told in hidden:
         progress = appended[told.batch.place.key, told.producer_id, told.epoch]
-        if any(_is_waited_for_too_long(first, told, attempts, progress) for first in hidden):
+        if any(_is_waited_for_too_long(first, told, attempts, progress, lives) for first in hidden):
             yield Problem(Kind.HIDDEN, f"{told.batch} is out of order for too long, and called not stored")
 
 
 def _is_waited_for_too_long(
-    first: Attempt, told: Attempt, attempts: Sequence[Attempt], progress: Sequence[float]
+    first: Attempt, told: Attempt, attempts: Sequence[Attempt], progress: Sequence[float], lives: Sequence[float]
 ) -> bool:
     """Return whether the gap before `first` is still hidden from `told`, by the slowest clock. By the fastest one, the
-    agent may have forgotten it, and waits again. After the partition got another batch, another one is missing."""
+    agent may have forgotten it, and waits again. After the partition got another batch, another one is missing; so it
+    is in another life of the metastore, which may have lost batches."""
     assert first.settled_at is not None
     assert told.arrived_at is not None
+    if any(first.settled_at <= heard <= told.arrived_at for heard in lives):
+        return False
     since = max([first.settled_at, *(at for at in progress if at <= told.arrived_at)])
     waited = told.arrived_at - since
     return ELSEWHERE_SECONDS / CLOCK_RATES[0] < waited < NOTED_SECONDS / CLOCK_RATES[1] and not any(

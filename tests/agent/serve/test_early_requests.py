@@ -63,8 +63,8 @@ class _NoMetastore:
     def leave_connections(self) -> None:
         """There are none."""
 
-    def answers(self) -> int:
-        """It has given none."""
+    def commits(self) -> int:
+        """It has made none."""
         return 0
 
     def refusal(self) -> None:

@@ -192,7 +192,7 @@ async def test_a_log_that_keeps_moving_ends_at_the_deadline(admin: Admin, fake_c
         admin.api.before_append = race
 
     admin.api.before_append = race
-    (result,) = await admin.grow(growing("t", 3))
+    (result,) = await fake_clock.run(admin.grow(growing("t", 3)))
     assert result.error_code == ErrorCode.request_timed_out
 
 

@@ -107,13 +107,13 @@ async def test_a_lost_answer_is_found_in_the_log(scene: HalvingScene, fake_clock
     assert await world.halving.cancel_halving(world.name, later) == DONE
 
 
-async def test_a_log_that_moves_on_is_a_timeout_in_the_end(world: World) -> None:
+async def test_a_log_that_moves_on_is_a_timeout_in_the_end(world: World, fake_clock: ManualClock) -> None:
     class Moves:
         async def begin_halving(self, *_: Any) -> bool:
             return False
 
     world.halving._api = Moves()  # type: ignore[assignment]
-    assert (await world.begin())[0] == ErrorCode.request_timed_out
+    assert (await fake_clock.run(world.begin()))[0] == ErrorCode.request_timed_out
 
 
 async def test_what_does_not_halve(world: World) -> None:

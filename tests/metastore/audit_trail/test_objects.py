@@ -22,6 +22,7 @@ from headrace.metastore.audit_trail.objects import (
     decode_block,
     decode_index,
     epoch_of,
+    verified_blocks,
 )
 from headrace.storage.errors import CorruptError, InvalidError
 
@@ -99,7 +100,7 @@ def test_objects_are_joined_as_they_are() -> None:
     one, two, three = numbered(0, 3), numbered(3, 1), numbered(900, 5)
     writer = ObjectWriter()
     for data, row in (written(one, two), written(three)):
-        writer.add_object(data, row)
+        writer.add_object(verified_blocks(data, row))
     data, index_size = writer.finish()
     assert read(data, ArchivedAudit(7, 0, 904, 9, 0, len(data), index_size, 13)) == [one, two, three]
 

@@ -9,8 +9,11 @@ import asyncio
 import contextlib
 import random
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
+from unittest.mock import AsyncMock
 
 import psycopg
 import pytest
@@ -18,6 +21,7 @@ import pytest
 from headrace.config.settings import Settings
 from headrace.metastore.api.commit import BatchOutcome
 from headrace.metastore.api.jobs import NewJob
+from headrace.metastore.api.life import ServerLife
 from headrace.metastore.life.bucket import newest_life, read_position
 from headrace.metastore.life.keeper import LifeKeeper
 from headrace.metastore.life.numbers import NO_LIFE, epoch_floor, log_floor
@@ -251,8 +255,24 @@ async def test_what_a_killed_process_began_is_finished_by_the_next(
     assert await first.keeper.check() is LifeVerdict.CURRENT
 
 
-async def test_a_process_that_is_late_begins_no_further_life(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def _believes_what_it_found(patch: pytest.MonkeyPatch) -> None:
+    """A planted bug: what is prepared counts for the life that the check found, although that has ended by then."""
+    right = LifeKeeper._begin
+
+    async def begin(self: LifeKeeper, found: ServerLife, *given: Any) -> bool:
+        with mock.patch.object(self._api, "describe_life", AsyncMock(return_value=found)):
+            return await right(self, found, *given)
+
+    patch.setattr(LifeKeeper, "_begin", begin)
+
+
+@pytest.mark.parametrize("bug", [None, _believes_what_it_found])
+async def test_a_process_that_is_late_begins_no_further_life(
+    world: World, monkeypatch: pytest.MonkeyPatch, bug: Callable[[pytest.MonkeyPatch], None] | None
+) -> None:
     """It found the life named and not begun, and prepares one after another process has begun it."""
+    if bug is not None:
+        bug(monkeypatch)
     await (await world.process("primary")).keeper.check()
     await asyncio.to_thread(world.servers.add_standby, "standby")
     await asyncio.to_thread(world.servers.promote, "standby")
@@ -276,10 +296,10 @@ async def test_a_process_that_is_late_begins_no_further_life(world: World, monke
     monkeypatch.setattr(first.metastore, "begin_life", begin_once_found)
     monkeypatch.setattr(late.metastore, "prepare_life", prepare_once_begun)
     assert await first.keeper.check() is LifeVerdict.CURRENT
-    assert await checks[0] is LifeVerdict.CURRENT
+    await checks[0]
     named = await newest_life(world.bucket, None)
     assert named is not None
-    assert named.life == first.metastore.named_life == late.metastore.named_life == 1
+    assert (named.life == first.metastore.named_life == late.metastore.named_life == 1) is (bug is None)
 
 
 async def test_a_writer_in_mid_call_ends_before_a_life_begins(world: World) -> None:

@@ -103,7 +103,8 @@ def test_every_error_of_a_store_has_a_separate_result() -> None:
         errors.IllegalTransitionError,
     }
     of_the_protocol = {errors.TooManyElementsError}  # raised while a client's request is decoded, never by a store
-    never_from_a_store = of_the_metastore | of_the_protocol
+    of_checks = {errors.BadTransferError, errors.DamagedError}  # what a store returned is judged above it
+    never_from_a_store = of_the_metastore | of_the_protocol | of_checks
     without = kinds - set(_RESULTS) - never_from_a_store - {HeadraceError, errors.RetryableError}
     assert not without
     assert len(set(_RESULTS.values())) == len(_RESULTS)

@@ -207,7 +207,7 @@ async def test_a_log_that_changes_is_judged_again_and_one_that_keeps_changing_is
         world.clock.jump(1.0)
 
     world.api.before_append = a_bit_later
-    assert await create(world, an_acl("c")) == [ErrorCode.request_timed_out]
+    assert await world.clock.run(create(world, an_acl("c"))) == [ErrorCode.request_timed_out]
 
 
 NAMES = st.sampled_from(["*", "a", "ab", "abc", "b", "c"])
