@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.share.in_flight import RangeState
-from headrace.agent.groups.share.share_partition import AckBatch, AckType, AcquireLimits, SharePartition
+from headrace.agent.groups.share.acknowledgements import AckBatch, AckType
+from headrace.agent.groups.share.in_flight import AcquireLimits, RangeState
+from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.metastore.share_states import KeptRange
 
 MEMBERS = ("a", "b", "c")
