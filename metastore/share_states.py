@@ -17,9 +17,10 @@ from headrace.storage.errors import CorruptError, InvalidError
 FORMAT = 1
 _HEAD = struct.Struct(">BI")
 _RANGE = struct.Struct(">QIh")
-"""First offset, number of records after it, attempts; -1 attempts: done."""
+"""First offset, number of records after it, attempts; -1 attempts: done. -2: no range, a mark."""
 _MOST = 2**32 - 1
 _DONE = -1
+_SET_BY_HAND = -2
 
 
 class KeptRange(NamedTuple):
@@ -31,32 +32,46 @@ class KeptRange(NamedTuple):
     tries: int
 
 
-def encode_kept(kept: Iterable[KeptRange]) -> bytes:
-    """Return the bytes of share_partitions.kept."""
+def encode_kept(kept: Iterable[KeptRange], *, is_set_by_hand: bool = False) -> bytes:
+    """Return the bytes of share_partitions.kept.
+
+    `is_set_by_hand`: the start was set before any member read the topic. An agent of the release before takes its mark
+    for a record that was never acquired.
+    """
     rows = [
         _RANGE.pack(first, min(each.last - first, _MOST), _DONE if each.is_done else min(each.tries, 2**15 - 1))
         for each in kept
         for first in range(each.first, each.last + 1, _MOST + 1)
     ]
+    if is_set_by_hand:
+        rows.append(_RANGE.pack(2**63 - 1, 0, _SET_BY_HAND))
     return _HEAD.pack(FORMAT, len(rows)) + b"".join(rows)
 
 
 def decode_kept(data: bytes, end: int) -> list[KeptRange]:
     """Return what is kept of records before `end`. CorruptError, or InvalidError for a newer format."""
+    return [
+        KeptRange(first, min(first + more, end - 1), tries == _DONE, max(tries, 0))
+        for first, more, tries in _rows(data)
+        if first < end and tries != _SET_BY_HAND
+    ]
+
+
+def was_set_by_hand(data: bytes) -> bool:
+    """Return whether the start was set before any member read the topic. Errors as `decode_kept`."""
+    return any(tries == _SET_BY_HAND for _, _, tries in _rows(data))
+
+
+def _rows(data: bytes) -> list[tuple[int, int, int]]:
     try:
         version, count = _HEAD.unpack_from(data)
         if version != FORMAT:
             raise InvalidError(f"unknown format of a share partition: format={version}")
         if len(data) != _HEAD.size + count * _RANGE.size:
             raise CorruptError(f"stored share partition is damaged: bytes={len(data)} ranges={count}")
-        rows = [_RANGE.unpack_from(data, _HEAD.size + at * _RANGE.size) for at in range(count)]
+        return [_RANGE.unpack_from(data, _HEAD.size + at * _RANGE.size) for at in range(count)]
     except struct.error as error:
         raise CorruptError(f"stored share partition is damaged: {error}") from error
-    return [
-        KeptRange(first, min(first + more, end - 1), tries == _DONE, max(tries, 0))
-        for first, more, tries in rows
-        if first < end
-    ]
 
 
 class GroupProgress(NamedTuple):

@@ -9,7 +9,7 @@ last Save.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
@@ -50,9 +50,9 @@ class CoordinatedGroup(Protocol):
     def leave(self, now: float, refs: Iterable[MemberRef]) -> tuple[list[Departure], list[GroupEffect]]:
         """LeaveGroup: members leave, or an admin removes them."""
 
-    def check_commit(self, now: float, ref: MemberRef, version: int) -> ErrorCode:
+    def check_commit(self, now: float, ref: MemberRef, version: int, keys: Collection[int] = ()) -> ErrorCode:
         """Return whether an OffsetCommit of that version, by that member and generation (or member epoch), is to be
-        stored.
+        stored. `keys`: its partitions; a member epoch that is over counts only for these.
         """
 
     def check_fetch(self, ref: MemberRef) -> ErrorCode:

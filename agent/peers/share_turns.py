@@ -23,7 +23,8 @@ class PartitionAsk(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Returned(msgspec.Struct, frozen=True, array_like=True):
-    """Acquired records that the agent did not send. `is_done`: they are of an aborted transaction, or damaged."""
+    """Acquired records that the agent did not send. `is_done`: there are none, or they are damaged or of an aborted
+    transaction; where there are none the range may go on past what was acquired."""
 
     key: int
     first: int
@@ -32,7 +33,9 @@ class Returned(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShareTurn(msgspec.Struct, frozen=True, array_like=True):
-    """`closes`: the client's session ends, and what it had acquired in these partitions is free."""
+    """`closes`: the client's session ends, and what it had acquired in these partitions is free. `claim`: of the answer
+    from which the returned records are; 0 from an agent that does not say it. `takes_batches`: `max_records` may be
+    exceeded so that the last batch is complete."""
 
     group_id: str
     member_id: str
@@ -41,26 +44,32 @@ class ShareTurn(msgspec.Struct, frozen=True, array_like=True):
     max_wait_ms: int = 0
     closes: bool = False
     returned: list[Returned] = []
+    claim: int = 0
+    takes_batches: bool = False
 
 
 class PartitionTurn(msgspec.Struct, frozen=True, array_like=True):
-    """Codes are Kafka's. `acquired`: (first offset, last offset, number of the attempt)."""
+    """Codes are Kafka's. `acquired`: (first offset, last offset, number of the attempt). `needed_end`: the end of as
+    many records as were asked for; records from there on only complete their batch. 0: all were asked for."""
 
     key: int
     error: int = 0
     ack_error: int = 0
     acquired: list[tuple[int, int, int]] = []
+    needed_end: int = 0
 
 
 class TurnAnswer(msgspec.Struct, frozen=True, array_like=True):
     """`error` refuses the whole turn: nothing was done. `lock_ms`: how long records stay acquired. `waited_ms`: how
-    long the turn took at the owner before they were; 0 from an agent that does not say it."""
+    long the turn took at the owner before they were. `claim`: the coordinator epoch of the owner. Both are 0 from an
+    agent that does not say them."""
 
     error: int = 0
     partitions: list[PartitionTurn] = []
     lock_ms: int = 0
     read_committed: bool = False
     waited_ms: int = 0
+    claim: int = 0
 
 
 _TURN = msgspec.msgpack.Decoder(ShareTurn)

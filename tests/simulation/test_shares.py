@@ -13,9 +13,9 @@ from headrace.agent.fetch.share.handlers import ShareHandlers
 from headrace.agent.groups.claims import GroupClaims
 from headrace.agent.groups.share import share_partition
 from headrace.agent.groups.share.group_partitions import GroupPartitions
-from headrace.agent.groups.share.in_flight import InFlight, RangeState
+from headrace.agent.groups.share.in_flight import AcquireLimits, InFlight, RangeState
 from headrace.agent.groups.share.owner import ShareOwner
-from headrace.agent.groups.share.share_partition import Acquired, AcquireLimits, SharePartition
+from headrace.agent.groups.share.share_partition import Acquired, SharePartition
 from headrace.agent.peers.share_turns import ShareTurn
 from headrace.metastore.api.read import ReadableEnds
 from headrace.metastore.share_states import KeptRange, encode_kept

@@ -3,15 +3,16 @@
 Place: after the owner's turn, on the read path of ordinary fetches: locate -> read -> assemble.
 Invariant: what is said to be acquired is covered by the batches that are sent, up to its last offset: a client takes an
 acquired offset without a record for a gap, and it would be lost. The rest is given back, and no record of an aborted
-transaction is sent to a group that reads committed ones. Records that the bucket has damaged are done, with an error,
-as Kafka's client rejects a corrupt batch: the group goes on behind them. Whole batches are sent: they may have other
+transaction is sent to a group that reads committed ones. Offsets without a record (holes.py) are done without the
+client, also those that follow what was acquired. Records that the bucket has damaged are done, with an error, as
+Kafka's client rejects a corrupt batch: the group goes on behind them. Whole batches are sent: they may have other
 members' records, which the client skips.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
@@ -22,11 +23,10 @@ from headrace.agent.fetch.files.damage import DamagedOffsetsError
 from headrace.agent.fetch.locate import Locator
 from headrace.agent.fetch.lookup import Lookup, LookupStatus
 from headrace.agent.fetch.reply_claim import ReplyClaim
+from headrace.agent.fetch.share.holes import OffsetRange, find_holes, have_holes, headers
 from headrace.agent.peers.share_turns import Returned
 from headrace.metastore.api.read import AbortedRange, ExtentQuery
 from headrace.protocol.errors import READ_DAMAGED, READ_FAILED
-from headrace.storage.records.header import HEADER_BYTES, read_header
-from headrace.storage.records.patch import PATCHED_BYTES
 
 AcquiredRange = tuple[int, int, int]
 """First offset, last offset, number of the attempt."""
@@ -59,12 +59,14 @@ class ShareReader:
         memory: ReplyClaim,
         *,
         committed: bool,
+        needed_ends: Mapping[int, int] | None = None,
     ) -> dict[int, ShareDelivery]:
-        """Partition key -> what can be sent of it."""
+        """Partition key -> what can be sent of it. `needed_ends`: partition key -> where the last batch that is needed
+        may begin before; what was acquired from its end on is given back."""
         limit = max(0, min(max_bytes, self._max_bytes))
         keys = list(acquired)
         queries = [ExtentQuery(key, acquired[key][0][0], max(limit, 1)) for key in keys]
-        ends = [acquired[key][-1][1] + 1 for key in keys]
+        ends = [(needed_ends or {}).get(key) or acquired[key][-1][1] + 1 for key in keys]
         found = await self._locator.locate(queries, max(limit, 1))
         if any(_is_behind(lookup, end, committed=committed) for lookup, end in zip(found, ends, strict=True)):
             await self._catch_up()
@@ -72,10 +74,14 @@ class ShareReader:
         lookups = [_up_to(lookup, end, committed=committed) for lookup, end in zip(found, ends, strict=True)]
         await memory.claim(largest_reply(queries, lookups, limit))
         outcomes = await self._delivery.deliver(queries, lookups, limit, committed=True)
-        return {
-            key: _part(key, acquired[key], lookup, outcome, (*original.aborted, *lookup.aborted) if committed else ())
-            for key, original, (lookup, outcome) in zip(keys, found, outcomes, strict=True)
-        }
+        parts = {}
+        for key, original, (lookup, outcome) in zip(keys, found, outcomes, strict=True):
+            aborted = (*original.aborted, *lookup.aborted) if committed else ()
+            holes: list[OffsetRange] = []
+            if isinstance(outcome, Batches) and have_holes(outcome.buffers):
+                holes = await asyncio.to_thread(find_holes, outcome.buffers)
+            parts[key] = _part(key, acquired[key], lookup, outcome, aborted, holes)
+        return parts
 
 
 def _is_behind(lookup: Lookup, end: int, *, committed: bool) -> bool:
@@ -102,18 +108,18 @@ def _part(
     lookup: Lookup,
     outcome: DeliveryOutcome,
     aborted: Sequence[AbortedRange],
+    holes: Sequence[OffsetRange],
 ) -> ShareDelivery:
     part = ShareDelivery()
     covered: float = acquired[0][0]
     if lookup.status is LookupStatus.GONE:
         part.error = ErrorCode.unknown_topic_or_partition
-        covered = math.inf  # nothing is given back to a partition that is gone
-    elif lookup.status is LookupStatus.FOUND and isinstance(outcome, Batches):
+        return part  # nothing is given back to a partition that is gone
+    if lookup.status is LookupStatus.FOUND and isinstance(outcome, Batches):
         if outcome.next is not None:
             covered = outcome.next.offset
         part.records, gone = _without_aborted(outcome.buffers, aborted)
-        for first, last in gone:
-            part.returned += [Returned(key, *both, True) for both in _common(acquired, first, last)]
+        part.returned += [Returned(key, *both, True) for both in _done(acquired, [*gone, *holes])]
     elif isinstance(outcome, DamagedOffsetsError):
         part.error = READ_DAMAGED
         covered = outcome.last_offset + 1
@@ -121,8 +127,6 @@ def _part(
         part.returned += [Returned(key, *both, True) for both in damaged]
     elif lookup.status is not LookupStatus.OUT_OF_RANGE:
         part.error = READ_FAILED
-    if part.error == ErrorCode.unknown_topic_or_partition:
-        return part
     done = [(each.first, each.last) for each in part.returned]
     for first, last, tries in acquired:
         if last >= covered:
@@ -136,14 +140,13 @@ def _part(
 
 def _without_aborted(
     buffers: Sequence[bytes | memoryview], aborted: Sequence[AbortedRange]
-) -> tuple[list[bytes | memoryview], list[tuple[int, int]]]:
+) -> tuple[list[bytes | memoryview], list[OffsetRange]]:
     """Return (the batches that are not of aborted transactions, the offsets of those that are)."""
     if not aborted:
         return list(buffers), []
     kept: list[bytes | memoryview] = []
-    gone: list[tuple[int, int]] = []
-    for head, rest in zip(buffers[::2], buffers[1::2], strict=True):
-        header = read_header(bytes(head) + bytes(rest[: HEADER_BYTES - PATCHED_BYTES]))
+    gone: list[OffsetRange] = []
+    for header, head, rest in headers(buffers):
         first, last = header.base_offset, header.base_offset + header.last_offset_delta
         is_aborted = header.is_transactional and any(
             each.producer_id == header.producer_id and each.first_offset <= first <= each.last_offset
@@ -154,6 +157,22 @@ def _without_aborted(
         else:
             kept += (head, rest)
     return kept, gone
+
+
+def _done(acquired: Sequence[AcquiredRange], gone: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the acquired offsets that no member has to acknowledge, ascending, each once; the last range goes on past
+    what was acquired as far as there are no records.
+    """
+    done: list[OffsetRange] = []
+    last_acquired = acquired[-1][1]
+    for first, last in sorted(gone):
+        for begin, end in _common(acquired, first, last):
+            if done and begin <= done[-1][1] + 1:
+                begin, end = done[-1][0], max(done.pop()[1], end)
+            done.append((begin, end))
+        if done and done[-1][1] >= last_acquired and first <= done[-1][1] + 1:
+            done[-1] = done[-1][0], max(done[-1][1], last)
+    return done
 
 
 def _common(acquired: Sequence[AcquiredRange], first: int, last: int) -> list[tuple[int, int]]:

@@ -13,26 +13,30 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import msgspec
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.fetch.allowed_topics import AllowedTopics
 from headrace.agent.fetch.plan import RequestedPartition, Resolved, resolve
 from headrace.agent.fetch.reply_claim import ReplyClaim
+from headrace.agent.fetch.share.answers import acknowledged, fetched, refused
 from headrace.agent.fetch.share.deliver import ShareDelivery, ShareReader
 from headrace.agent.fetch.share.sessions import ShareExchange, ShareRef, ShareSessions
 from headrace.agent.peers.share_turns import PartitionAsk, PartitionTurn, Returned, ShareTurn, TurnAnswer
 from headrace.protocol.request import ClientConnection, Request, Response
-from headrace.protocol.typed import Schema, decode, reply
+from headrace.protocol.typed import decode, reply
 from headrace.storage.clock import Clock
 
 NOT_KNOWN = ErrorCode.not_leader_or_follower
 """What a client gets when the owner's answer is lost: it looks for the leader, and asks again."""
 _NO_ID = uuid.UUID(int=0)
-_ACQUIRE_MODES = (0, 1)
+_BATCH_OPTIMIZED, _RECORD_LIMIT = 0, 1
+_ACQUIRE_MODES = (_BATCH_OPTIMIZED, _RECORD_LIMIT)
+HOLE_TURNS = 100
+"""How many turns one request takes to pass offsets that have no record."""
 _RENEW = 4
 _Acks = dict[ShareRef, list[tuple[int, int, bytes]]]
 
@@ -42,6 +46,16 @@ class AskOwner(Protocol):
 
     def __call__(self, turn: ShareTurn, client: ClientConnection, received_at: float) -> Awaitable[TurnAnswer | None]:
         """None: it is not known what became of the turn."""
+
+
+class _Reading(NamedTuple):
+    """A request, and where its records may be put."""
+
+    request: Request
+    turn: ShareTurn
+    max_bytes: int
+    memory: ReplyClaim
+    resolved: Mapping[ShareRef, Resolved]
 
 
 class ShareHandlers:
@@ -70,8 +84,8 @@ class ShareHandlers:
     async def fetch(self, request: Request) -> Response:
         """API key 78."""
         schema, entity = decode(request)
-        if refusal := self._refusal(entity, schema.version):
-            return _refused(request, schema, *refusal)
+        if refusal := self._refusal(entity, schema.version) or _why_no_renewal(entity):
+            return refused(request, schema, *refusal)
         acks = _acks(entity, "topics")
         asked = [
             (topic.topic_id or _NO_ID, each.partition_index) for topic in entity.topics for each in topic.partitions
@@ -84,13 +98,14 @@ class ShareHandlers:
             acknowledges=bool(acks),
         )
         if exchange.error:
-            return _refused(request, schema, exchange.error, exchange.message)
+            return refused(request, schema, exchange.error, exchange.message)
         renews = getattr(entity, "is_renew_ack", False)
         turn = ShareTurn(
             entity.group_id,
             entity.member_id,
             max_records=0 if renews else max(entity.max_records, 0),
             max_wait_ms=max(int(entity.max_wait.total_seconds() * 1000), 0),
+            takes_batches=getattr(entity, "share_acquire_mode", _BATCH_OPTIMIZED) == _BATCH_OPTIMIZED,
         )
         memory = ReplyClaim(request.connection.replies)
         try:
@@ -100,8 +115,8 @@ class ShareHandlers:
             raise
         if isinstance(answer, ErrorCode):
             memory.give_up()
-            return _refused(request, schema, answer)
-        response = reply(request, _fetched(schema, answer, parts, acks))
+            return refused(request, schema, answer)
+        response = reply(request, fetched(schema, answer, parts, acks))
         response.reserved_bytes = memory.size_bytes
         return response
 
@@ -109,17 +124,17 @@ class ShareHandlers:
         """API key 79."""
         schema, entity = decode(request)
         if refusal := self._refusal(entity, schema.version):
-            return _refused(request, schema, *refusal)
+            return refused(request, schema, *refusal)
         acks = _acks(entity, "topics")
         exchange = self._sessions.acknowledge(request.connection, _key(entity), entity.share_session_epoch)
         if exchange.error:
-            return _refused(request, schema, exchange.error, exchange.message)
+            return refused(request, schema, exchange.error, exchange.message)
         turn = ShareTurn(entity.group_id, entity.member_id)
         wanted = exchange._replace(wanted=exchange.wanted if exchange.closes else ())
         answer, parts = await self._serve(request, turn, wanted, acks, 0, ReplyClaim(request.connection.replies))
         if isinstance(answer, ErrorCode):
-            return _refused(request, schema, answer)
-        return reply(request, _acknowledged(schema, answer, parts, acks))
+            return refused(request, schema, answer)
+        return reply(request, acknowledged(schema, answer, parts, acks))
 
     # -- one turn
 
@@ -163,7 +178,15 @@ class ShareHandlers:
                 return ErrorCode(answer.error), {}
             answer = None
         turns = {} if answer is None else {each.key: each for each in answer.partitions}
-        deliveries = await self._read(request, turn, turns, max_bytes, memory, answer, resolved, asked_at)
+        deliveries: dict[int, ShareDelivery] = {}
+        if answer is not None:
+            reading = _Reading(request, turn, max_bytes, memory, resolved)
+            deliveries = await self._read(reading, answer, asked_at)
+            later, deliveries = await self._pass_holes(reading, answer, deliveries, asks.values(), asked_at)
+            turns |= {
+                each.key: msgspec.structs.replace(each, ack_error=turns[each.key].ack_error)
+                for each in later.partitions
+            }
         parts: dict[ShareRef, tuple[PartitionTurn, ShareDelivery]] = {}
         for ref, each in resolved.items():
             if each.error:
@@ -182,45 +205,74 @@ class ShareHandlers:
         codes = {} if self._allowed is None else self._allowed.codes(request, (topic for topic, _ in refs))
         return [_judged(each, codes.get(ref[0], ErrorCode.none)) for ref, each in zip(refs, resolved, strict=True)]
 
-    async def _read(
-        self,
-        request: Request,
-        turn: ShareTurn,
-        turns: Mapping[int, PartitionTurn],
-        max_bytes: int,
-        memory: ReplyClaim,
-        answer: TurnAnswer | None,
-        resolved: Mapping[ShareRef, Resolved],
-        asked_at: float,
-    ) -> dict[int, ShareDelivery]:
-        """Read what was acquired; give back the rest, and all of it if reading took longer than the lock."""
-        acquired = {key: each.acquired for key, each in turns.items() if each.acquired}
-        if answer is None or not acquired:
+    async def _read(self, reading: _Reading, answer: TurnAnswer, asked_at: float) -> dict[int, ShareDelivery]:
+        """Read what was acquired. All of it is to be given back if reading took longer than the lock."""
+        turns = {each.key: each for each in answer.partitions if each.acquired}
+        if not turns:
             return {}
+        acquired = {key: each.acquired for key, each in turns.items()}
         whole = {key: [Returned(key, first, last) for first, last, _ in each] for key, each in acquired.items()}
         try:
-            deliveries = await self._reader.read(acquired, max_bytes, memory, committed=answer.read_committed)
+            deliveries = await self._reader.read(
+                *(acquired, reading.max_bytes, reading.memory),
+                committed=answer.read_committed,
+                needed_ends={key: each.needed_end for key, each in turns.items()},
+            )
         except BaseException:
-            self._return(request, turn, [each for one in whole.values() for each in one])
+            self._return(reading, answer, [each for one in whole.values() for each in one])
             raise
         if self._clock.monotonic() >= asked_at + (answer.waited_ms + answer.lock_ms) / 1000:
             deliveries = {key: ShareDelivery(returned=returned) for key, returned in whole.items()}
         if self._allowed is not None:
-            codes = self._allowed.codes(request, (topic for topic, _ in resolved))
-            refs = {each.key: ref for ref, each in resolved.items()}
+            codes = self._allowed.codes(reading.request, (topic for topic, _ in reading.resolved))
+            refs = {each.key: ref for ref, each in reading.resolved.items()}
             for key, delivery in deliveries.items():
                 if code := codes.get(refs[key][0], ErrorCode.none):
                     back = [Returned(key, first, last) for first, last, _ in delivery.acquired]
                     deliveries[key] = ShareDelivery(code, returned=[*delivery.returned, *back])
-        self._return(request, turn, [each for one in deliveries.values() for each in one.returned])
-        size = sum(len(buffer) for one in deliveries.values() for buffer in one.records)
-        self._on_sent(None, size)
         return deliveries
 
-    def _return(self, request: Request, turn: ShareTurn, returned: list[Returned]) -> None:
+    async def _pass_holes(
+        self,
+        reading: _Reading,
+        answer: TurnAnswer,
+        deliveries: dict[int, ShareDelivery],
+        asks: Iterable[PartitionAsk],
+        asked_at: float,
+    ) -> tuple[TurnAnswer, dict[int, ShareDelivery]]:
+        """Take further turns as long as there is nothing to send and offsets without a record were passed. Return the
+        last answer of the owner and what can be sent, and give back the rest.
+        """
+        wanted = [PartitionAsk(each.key, [], True) for each in asks if each.wants]
+        for _ in range(HOLE_TURNS):
+            returned = [each for one in deliveries.values() for each in one.returned]
+            waited_ms = int((self._clock.monotonic() - asked_at) * 1000)
+            is_empty = not any(one.acquired or one.error for one in deliveries.values())
+            if not (is_empty and any(each.is_done for each in returned) and waited_ms < reading.turn.max_wait_ms):
+                break
+            turn = msgspec.structs.replace(
+                reading.turn,
+                partitions=wanted,
+                max_wait_ms=reading.turn.max_wait_ms - waited_ms,
+                returned=returned,
+                claim=answer.claim,
+            )
+            reading.memory.give_up()
+            asked_at_again, deliveries = self._clock.monotonic(), {}
+            heard = await self._ask(turn, reading.request.connection, reading.request.received_at)
+            if heard is None or heard.error:
+                break
+            answer = heard
+            deliveries = await self._read(reading, answer, asked_at_again)
+        self._return(reading, answer, [each for one in deliveries.values() for each in one.returned])
+        self._on_sent(None, sum(len(buffer) for one in deliveries.values() for buffer in one.records))
+        return answer, deliveries
+
+    def _return(self, reading: _Reading, answer: TurnAnswer, returned: list[Returned]) -> None:
         """Tell the owner what was not sent, without waiting for it."""
         if returned:
-            back = ShareTurn(turn.group_id, turn.member_id, returned=returned)
+            turn, request = reading.turn, reading.request
+            back = ShareTurn(turn.group_id, turn.member_id, returned=returned, claim=answer.claim)
             task = asyncio.create_task(self._tell(back, request.connection, request.received_at))
             self._returning.add(task)
             task.add_done_callback(self._returning.discard)
@@ -243,7 +295,15 @@ def _key(entity: Any) -> tuple[str, str]:
 
 
 def _with(turn: ShareTurn, partitions: list[PartitionAsk], *, closes: bool) -> ShareTurn:
-    return ShareTurn(turn.group_id, turn.member_id, partitions, turn.max_records, turn.max_wait_ms, closes)
+    return msgspec.structs.replace(turn, partitions=partitions, closes=closes)
+
+
+def _why_no_renewal(entity: Any) -> tuple[ErrorCode, str] | None:
+    """Return why a fetch that renews is refused: it reads nothing, and has to say so."""
+    limits = (entity.max_records, entity.max_bytes, entity.min_bytes, entity.max_wait)
+    if getattr(entity, "is_renew_ack", False) and any(limits):
+        return ErrorCode.invalid_request, "a fetch that renews must have 0 as MaxRecords, MaxBytes, MinBytes, MaxWaitMs"
+    return None
 
 
 def _may_renew(request: Request) -> bool:
@@ -272,84 +332,3 @@ def _fault(batches: Iterable[tuple[int, int, bytes]], *, may_renew: bool) -> boo
         if len(types) not in (1, last - first + 1) or any(kind > most for kind in types):
             return True
     return False
-
-
-# -- answers
-
-
-def _refused(request: Request, schema: Schema, code: ErrorCode | int, message: str | None = None) -> Response:
-    return reply(
-        request,
-        schema.response(
-            error_code=ErrorCode(code),
-            error_message=message,
-            acquisition_lock_timeout=timedelta(0),
-            responses=(),
-            node_endpoints=(),
-        ),
-    )
-
-
-def _topics(schema: Schema, name: str, parts: Mapping[ShareRef, Any]) -> tuple[Any, ...]:
-    by_topic: dict[uuid.UUID, list[Any]] = {}
-    for (topic_id, _), made in parts.items():
-        by_topic.setdefault(topic_id, []).append(made)
-    return tuple(schema.make(name, topic_id=topic_id, partitions=tuple(made)) for topic_id, made in by_topic.items())
-
-
-def _fetched(
-    schema: Schema, answer: TurnAnswer, parts: Mapping[ShareRef, tuple[PartitionTurn, ShareDelivery]], acks: _Acks
-) -> Any:
-    """The answer to ShareFetch: partitions with records, acknowledgements or an error."""
-    made = {}
-    for ref, (turn, delivery) in parts.items():
-        if not (ref in acks or delivery.error or delivery.acquired):
-            continue
-        made[ref] = schema.make(
-            "PartitionData",
-            partition_index=ref[1],
-            error_code=ErrorCode(delivery.error),
-            error_message=None,
-            acknowledge_error_code=int(turn.ack_error) if ref in acks else 0,
-            acknowledge_error_message=None,
-            current_leader=_no_leader(schema),
-            records=b"".join(delivery.records),
-            acquired_records=tuple(
-                schema.make("AcquiredRecords", first_offset=first, last_offset=last, delivery_count=min(tries, 32_767))
-                for first, last, tries in delivery.acquired
-            ),
-        )
-    return schema.response(
-        error_code=ErrorCode.none,
-        error_message=None,
-        acquisition_lock_timeout=timedelta(milliseconds=answer.lock_ms),
-        responses=_topics(schema, "ShareFetchableTopicResponse", made),
-        node_endpoints=(),
-    )
-
-
-def _acknowledged(
-    schema: Schema, answer: TurnAnswer, parts: Mapping[ShareRef, tuple[PartitionTurn, ShareDelivery]], acks: _Acks
-) -> Any:
-    made = {
-        ref: schema.make(
-            "PartitionData",
-            partition_index=ref[1],
-            error_code=ErrorCode(turn.ack_error),
-            error_message=None,
-            current_leader=_no_leader(schema),
-        )
-        for ref, (turn, _) in parts.items()
-        if ref in acks
-    }
-    return schema.response(
-        error_code=ErrorCode.none,
-        error_message=None,
-        acquisition_lock_timeout=timedelta(milliseconds=answer.lock_ms),
-        responses=_topics(schema, "ShareAcknowledgeTopicResponse", made),
-        node_endpoints=(),
-    )
-
-
-def _no_leader(schema: Schema) -> Any:
-    return schema.make("LeaderIdAndEpoch", leader_id=-1, leader_epoch=-1)

@@ -20,7 +20,7 @@ Source: Kafka's group protocol; KIP-62 (rebalance timeout), KIP-345 (static memb
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -147,7 +147,7 @@ class ClassicGroup:
         departures = [Departure(ref, self._leave(now, ref)) for ref in refs]
         return departures, self._outbox.drain()
 
-    def check_commit(self, now: float, ref: MemberRef, version: int) -> ErrorCode:
+    def check_commit(self, now: float, ref: MemberRef, version: int, keys: Collection[int] = ()) -> ErrorCode:
         """Return whether an offset commit that names this member and generation is to be stored."""
         if self.state is GroupState.EMPTY:
             if ref.generation < 0:

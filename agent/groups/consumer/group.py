@@ -17,7 +17,7 @@ Source: KIP-848, Kafka's GroupMetadataManager.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
@@ -180,8 +180,10 @@ class ConsumerGroup:
         """
         return self.target.is_judged_by(by_name)
 
-    def check_commit(self, now: float, ref: MemberRef, version: int) -> ErrorCode:
-        """STALE_MEMBER_EPOCH asks the member to heartbeat and to commit under its new epoch."""
+    def check_commit(self, now: float, ref: MemberRef, version: int, keys: Collection[int] = ()) -> ErrorCode:
+        """STALE_MEMBER_EPOCH asks the member to heartbeat and to commit under its new epoch. An epoch that is over
+        counts if the member has had all these partitions since then (KIP-1251).
+        """
         if ref.generation < 0 and not len(self.roster):
             return ErrorCode.none  # a consumer that assigns itself, or an admin
         member = self.roster.get(ref.member_id)
@@ -191,7 +193,8 @@ class ConsumerGroup:
             return ErrorCode.none if ref.generation == member.epoch else ErrorCode.illegal_generation
         if version < FIRST_COMMIT_WITH_MEMBER_EPOCH:
             return ErrorCode.unsupported_version
-        return ErrorCode.none if ref.generation == member.epoch else ErrorCode.stale_member_epoch
+        is_valid = ref.generation == member.epoch or member.has_had(keys, ref.generation)
+        return ErrorCode.none if is_valid else ErrorCode.stale_member_epoch
 
     def check_fetch(self, ref: MemberRef) -> ErrorCode:
         """The same as `check_commit`, for a reader that says who it is."""

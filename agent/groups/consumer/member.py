@@ -8,8 +8,9 @@ Source: KIP-848 (member epochs).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from headrace.agent.groups.classic.roster import protocols_bytes
@@ -25,6 +26,8 @@ from headrace.agent.groups.group_values import MemberProtocol
 from headrace.agent.limits.client_memory import text_bytes
 
 T = TypeVar("T")
+
+NO_PARTITIONS: Mapping[int, int] = MappingProxyType({})
 
 _PARTITION_BYTES = 64
 _NAME_BYTES = 16
@@ -66,6 +69,9 @@ class ConsumerMember:
     assigned: Partitions = NOTHING
     to_revoke: Partitions = NOTHING
     classic: ClassicSide | None = None
+    since: Mapping[int, int] = field(default_factory=lambda: NO_PARTITIONS)
+    """Partition key -> the member epoch with which it got a partition that it holds; without those that an agent of an
+    earlier release stored."""
     principal: str = ""
     """The principal under which it subscribed to a pattern; empty if ACLs were not enforced."""
 
@@ -84,12 +90,16 @@ class ConsumerMember:
         """What it may be consuming."""
         return self.assigned | self.to_revoke
 
+    def has_had(self, keys: Collection[int], epoch: int) -> bool:
+        """Return whether it was at this epoch, and has held all these partitions ever since."""
+        return bool(keys) and epoch < self.epoch and all(key in self.since and self.since[key] <= epoch for key in keys)
+
     def size_bytes(self) -> int:
         """The memory that it uses, about."""
         texts = text_bytes(self.member_id, self.instance_id, self.rack_id, self.client_id, self.assignor)
         patterns = text_bytes(self.topic_pattern, self.subscription_pattern, self.principal)
         protocols = protocols_bytes(self.classic.protocols) if self.classic else 0
-        partitions = _PARTITION_BYTES * (len(self.assigned) + len(self.to_revoke))
+        partitions = _PARTITION_BYTES * (len(self.assigned) + len(self.to_revoke) + len(self.since))
         return MEMBER_BYTES + texts + patterns + names_bytes(self.topic_names) + partitions + protocols
 
     def at_epoch(self, epoch: int) -> ConsumerMember:

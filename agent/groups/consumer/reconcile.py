@@ -8,7 +8,7 @@ Source: KIP-848 (reconciliation), Kafka's CurrentAssignmentBuilder.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from headrace.agent.groups.consumer.assignors.assignor import NOTHING, Partitions
@@ -50,9 +50,18 @@ def _step(
         return replace(member, state=MemberState.UNREVOKED, assigned=member.assigned & target, to_revoke=to_revoke)
     missing = target - member.assigned
     unreleased = frozenset(key for key in missing if held_by_others(key))
+    assigned, at_target = target - unreleased, member.at_epoch(target_epoch)
     return replace(
-        member.at_epoch(target_epoch),
+        at_target,
         state=MemberState.UNRELEASED if unreleased else MemberState.STABLE,
-        assigned=target - unreleased,
+        assigned=assigned,
         to_revoke=NOTHING,
+        since=_since(member, assigned, at_target.epoch),
     )
+
+
+def _since(member: ConsumerMember, assigned: Partitions, epoch: int) -> Mapping[int, int]:
+    """Return the epochs with which it got these partitions, the new ones with `epoch`. What was stored by an earlier
+    release it has had since its last epoch at least.
+    """
+    return {key: member.since.get(key, member.epoch) if key in member.assigned else epoch for key in assigned}

@@ -48,6 +48,8 @@ class SavedConsumerMember(msgspec.Struct, frozen=True):
     classic: tuple[float, list[tuple[str, bytes]]] | None = None
     """Session timeout, and protocols in order of preference."""
     principal: str = ""
+    since: dict[int, StoredPartitions] = {}
+    """Member epoch -> the partitions that it has had since then."""
 
 
 class SavedConsumerGroup(msgspec.Struct, frozen=True):
@@ -103,6 +105,7 @@ def save_member(member: ConsumerMember, target: Partitions) -> SavedConsumerMemb
         by_topic(target),
         None if classic is None else (classic.session_timeout, [(p.name, p.metadata) for p in classic.protocols]),
         member.principal,
+        _by_epoch(member.since),
     )
 
 
@@ -127,9 +130,17 @@ def load_member(saved: SavedConsumerMember) -> tuple[ConsumerMember, Partitions]
         from_topics(saved.assigned),
         from_topics(saved.to_revoke),
         classic,
+        {key: epoch for epoch, topics in saved.since.items() for key in from_topics(topics)},
         saved.principal,
     )
     return member, from_topics(saved.target)
+
+
+def _by_epoch(since: Mapping[int, int]) -> dict[int, StoredPartitions]:
+    keys: defaultdict[int, set[int]] = defaultdict(set)
+    for key, epoch in since.items():
+        keys[epoch].add(key)
+    return {epoch: by_topic(frozenset(keys[epoch])) for epoch in sorted(keys)}
 
 
 def by_topic(partitions: Partitions) -> StoredPartitions:

@@ -10,7 +10,7 @@ the next commit comes under the epoch of another claim, which fences it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -85,7 +85,7 @@ class GroupOffsets:
             return kept
         stored = await self._store(
             group_id,
-            lambda held: held.group.check_commit(self._clock.monotonic(), member, version),
+            lambda held: held.group.check_commit(self._clock.monotonic(), member, version, _keys(offsets)),
             lambda held: self._commit(group_id, held.epoch, kept),
         )
         return _of_all(offsets, kept, stored)
@@ -99,7 +99,7 @@ class GroupOffsets:
             return kept
         stored = await self._store(
             group_id,
-            lambda held: _check_pending(held.group, self._clock.monotonic(), member),
+            lambda held: _check_pending(held.group, self._clock.monotonic(), member, _keys(offsets)),
             lambda held: self._add_pending(group_id, held.epoch, kept, pending),
         )
         return _of_all(offsets, kept, stored)
@@ -212,13 +212,17 @@ def _of_all(
     return [by_key.get(offset.partition_key, ErrorCode.policy_violation) for offset in offsets]
 
 
-def _check_pending(group: CoordinatedGroup, now: float, member: MemberRef) -> ErrorCode:
+def _keys(offsets: Iterable[CommittedOffset]) -> list[int]:
+    return [offset.partition_key for offset in offsets]
+
+
+def _check_pending(group: CoordinatedGroup, now: float, member: MemberRef, keys: Collection[int]) -> ErrorCode:
     """Check as check_commit does, with Kafka's differences: a producer may not say for whom it commits, and a member
     may commit while the group rebalances.
     """
     if member == MemberRef(""):
         return ErrorCode.none
-    code = group.check_commit(now, member, FIRST_COMMIT_WITH_MEMBER_EPOCH)
+    code = group.check_commit(now, member, FIRST_COMMIT_WITH_MEMBER_EPOCH, keys)
     if code is ErrorCode.stale_member_epoch:
         return ErrorCode.illegal_generation
     return ErrorCode.none if code is ErrorCode.rebalance_in_progress else code

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -24,7 +24,7 @@ from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.agent.limits.client_rows import COMMITTED_OFFSETS, RowLimits
 from headrace.metastore.api.share_groups import ShareGroupApi, ShareState, StoredSharePartition
 from headrace.metastore.keys import split_partition_key
-from headrace.metastore.share_states import KeptRange, decode_kept, encode_kept
+from headrace.metastore.share_states import KeptRange, decode_kept, encode_kept, was_set_by_hand
 from headrace.storage.clock import Clock
 from headrace.storage.errors import FencedError, HeadraceError
 
@@ -78,13 +78,33 @@ class GroupPartitions:
         return not self._revision
 
     async def ready(self, keys: Collection[int], logs: ShareLogs) -> dict[int, ErrorCode]:
-        """Load or begin what is not here yet. Return why some cannot be used. HeadraceError if it is not known."""
-        if self._is_loaded and all(key in self.group.partitions for key in keys):
+        """Load or begin what no member has read yet. Return why some cannot be used. What no member subscribes does not
+        begin, so that a client that has left does not bring back what was deleted.
+
+        HeadraceError if it is not known.
+        """
+        if self._is_loaded and all(map(self._is_begun, keys)):
             return {}
         await self.load()
         async with self._loading:
-            missing = [key for key in keys if key not in self.group.partitions]
-            return await self._begin(missing, logs) if missing and not self.is_over else {}
+            missing = [key for key in keys if not self._is_begun(key)]
+            codes = self._gone(missing)
+            wanted = [key for key in missing if key not in codes and self._is_subscribed(key)]
+            return codes | (await self._begin(wanted, logs) if wanted and not self.is_over else {})
+
+    async def set_starts(self, starts: Mapping[int, int]) -> ErrorCode:
+        """Begin at these offsets, if the group has no member. Return once that is stored, or why it is not."""
+        async with self._loading:
+            if self.is_over:
+                return ErrorCode.not_coordinator
+            if self.group.members:
+                return ErrorCode.non_empty_group
+            topics = {key: self._keys_of_topic(split_partition_key(key)[0]) for key in starts}
+            read = {key for key, every in topics.items() if any(map(self._is_begun, every))}
+            for key, start in starts.items():
+                partition = self.group.partitions[key] = self.new_partition(start)
+                partition.is_set_by_hand, partition.changes = key not in read, 1
+            return ErrorCode.none if await self.store(starts) else ErrorCode.not_coordinator
 
     async def load(self) -> None:
         """Read what the last owner stored, once. HeadraceError if it is not known."""
@@ -141,46 +161,78 @@ class GroupPartitions:
             if key in self.group.partitions:
                 continue
             ranges = decode_kept(kept, high_watermark)
-            self.group.partitions[key] = self.new_partition(min(start, high_watermark), ranges)
+            partition = self.group.partitions[key] = self.new_partition(min(start, high_watermark), ranges)
+            partition.is_set_by_hand = was_set_by_hand(kept)
             self.states[key] = ShareState(self.group.group_id, key, self.held.epoch, 0, begun, start, kept)
 
     async def _begin(self, keys: list[int], logs: ShareLogs) -> dict[int, ErrorCode]:
-        """Begin in all partitions of each topic that the group has not read yet; in a partition that a topic got later,
-        begin with its first record, or where a doubling of the topic says that the group begins."""
+        """Begin in all partitions of each topic that no member has read yet, by share.auto.offset.reset, except where
+        an offset was set; in a partition that a topic got later, begin with its first record, or where a doubling of
+        the topic says that the group begins.
+        """
         codes: dict[int, ErrorCode] = {}
         for number in sorted({split_partition_key(key)[0] for key in keys}):
-            topic = self._cluster.image.topics_by_number.get(number)
-            if topic is None:
-                continue
-            every = [key for index in topic.unmerged if (key := topic.key(index)) is not None]
+            if self.is_over:
+                break
+            every = self._keys_of_topic(number)
             new = [key for key in every if key not in self.group.partitions]
             if 0 < len(new) < len(every):
                 await self._read_rows()
                 new = [key for key in new if key not in self.group.partitions]
-            if self.is_over:
-                break
-            if not new:
-                continue
-            if self._rows is not None and not await self._rows.has_room(COMMITTED_OFFSETS, len(new)):
-                self._rows.refused(COMMITTED_OFFSETS)
-                codes |= dict.fromkeys(new, NO_ROOM)
-                continue
-            if not self._has_memory(len(new)):
-                codes |= dict.fromkeys(new, NO_ROOM)
-                continue
-            reset = EARLIEST if len(new) < len(every) else self.group.configs().offset_reset
-            begins = await logs.beginnings(new, reset)
-            if self.is_over:
-                break
-            rows = [StoredSharePartition(key, at, encode_kept(())) for key, at in sorted(begins.items())]
-            stored = await self._send(rows) if rows else []
-            if self.is_over:
-                break
+            if new and not self.is_over:
+                codes |= await self._begin_topic(every, new, logs)
+            if not codes and not self.is_over:
+                self._note_read(every)
+        gone = [key for key in keys if key not in self.group.partitions and key not in codes]
+        return codes | dict.fromkeys(gone, ErrorCode.unknown_topic_or_partition)
+
+    async def _begin_topic(self, every: Collection[int], new: list[int], logs: ShareLogs) -> dict[int, ErrorCode]:
+        """Begin in the `new` ones of a topic's partitions. Return why some cannot be used."""
+        if self._rows is not None and not await self._rows.has_room(COMMITTED_OFFSETS, len(new)):
+            self._rows.refused(COMMITTED_OFFSETS)
+            return dict.fromkeys(new, NO_ROOM)
+        if not self._has_memory(len(new)):
+            return dict.fromkeys(new, NO_ROOM)
+        reset = EARLIEST if any(map(self._is_begun, every)) else self.group.configs().offset_reset
+        begins = await logs.beginnings(new, reset)
+        if self.is_over:
+            return {}
+        rows = [StoredSharePartition(key, at, encode_kept(())) for key, at in sorted(begins.items())]
+        stored = await self._send(rows) if rows else []
+        if not self.is_over:
             for row, is_there in zip(rows, stored, strict=True):
                 if is_there:
                     self.group.partitions[row.partition_key] = self.new_partition(row.start_offset)
-        gone = [key for key in keys if key not in self.group.partitions and key not in codes]
-        return codes | dict.fromkeys(gone, ErrorCode.unknown_topic_or_partition)
+        return {}
+
+    def _is_begun(self, key: int) -> bool:
+        """Return whether a member has read the partition's topic since it is there, so that it has its start."""
+        partition = self.group.partitions.get(key)
+        return partition is not None and not partition.is_set_by_hand
+
+    def _is_subscribed(self, key: int) -> bool:
+        """Return whether a member of the group subscribes the partition's topic."""
+        topic = self._cluster.image.topics_by_number.get(split_partition_key(key)[0])
+        return topic is not None and topic.name in self.group.subscribed_topics()
+
+    def _gone(self, keys: Iterable[int]) -> dict[int, ErrorCode]:
+        """Return a code for those that the group has not begun, if their topic is gone."""
+        topics, partitions = self._cluster.image.topics_by_number, self.group.partitions
+        gone = [key for key in keys if key not in partitions and split_partition_key(key)[0] not in topics]
+        return dict.fromkeys(gone, ErrorCode.unknown_topic_or_partition)
+
+    def _note_read(self, keys: Iterable[int]) -> None:
+        """A member reads the topic of these partitions: one that it gets from now on was added later."""
+        for key in keys:
+            partition = self.group.partitions.get(key)
+            if partition is not None and partition.is_set_by_hand:
+                partition.is_set_by_hand = False
+                partition.changes += 1
+
+    def _keys_of_topic(self, number: int) -> list[int]:
+        """Return the keys of all partitions of a topic; none if it is gone."""
+        topic = self._cluster.image.topics_by_number.get(number)
+        return [] if topic is None else [key for index in topic.unmerged if (key := topic.key(index)) is not None]
 
     def _has_memory(self, count: int) -> bool:
         """Return whether the group may have so many partitions more. One without members may: it can be released."""
@@ -214,7 +266,10 @@ class GroupPartitions:
         """Write all that changed. False if it has to be repeated."""
         partitions = self.group.partitions
         changed = [(key, partitions[key], partitions[key].changes) for key in sorted(self.unstored(partitions))]
-        rows = [StoredSharePartition(key, each.start, encode_kept(each.kept())) for key, each, _ in changed]
+        rows = [
+            StoredSharePartition(key, each.start, encode_kept(each.kept(), is_set_by_hand=each.is_set_by_hand))
+            for key, each, _ in changed
+        ]
         began = self._clock.monotonic()
         try:
             stored = await self._send(rows)

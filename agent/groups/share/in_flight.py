@@ -35,6 +35,16 @@ Judge = Callable[[InFlight], InFlight | None]
 """Returns what becomes of a part of a range; None to refuse it."""
 
 
+class AcquireLimits(NamedTuple):
+    """`lock_seconds`: how long a record stays acquired. `attempts`: after so many it is not given out again.
+    `in_flight`: the most records between start and end. `may_renew`: whether a member may keep a record for longer."""
+
+    lock_seconds: float
+    attempts: int
+    in_flight: int
+    may_renew: bool = True
+
+
 class ChangedRanges:
     """Ranges of which some parts are judged, in ascending order: each range is looked at once."""
 

@@ -23,6 +23,7 @@ from kio.schema.errors import ErrorCode
 from headrace.agent.cluster.view import ClusterView
 from headrace.agent.groups.group_memory import NO_ADDRESS
 from headrace.agent.groups.held_groups import Held, HeldGroups
+from headrace.agent.groups.share.acknowledgements import AckBatch
 from headrace.agent.groups.share.answered import AnsweredShares
 from headrace.agent.groups.share.connections import MemberConnections, Ref
 from headrace.agent.groups.share.group import ShareGroup
@@ -31,7 +32,7 @@ from headrace.agent.groups.share.logs import ShareLogs, ShareWaiter
 from headrace.agent.groups.share.metrics import ShareMetrics
 from headrace.agent.groups.share.rules import ShareGroupRules
 from headrace.agent.groups.share.share_memory import ShareMemory
-from headrace.agent.groups.share.share_partition import AckBatch, Acquired, SharePartition
+from headrace.agent.groups.share.share_partition import Acquired, SharePartition, end_of
 from headrace.agent.limits.client_rows import RowLimits
 from headrace.agent.limits.work_slices import WorkSlices
 from headrace.agent.peers.share_turns import (
@@ -91,8 +92,7 @@ class ShareOwner:
         """Serve a turn that another agent forwards. CloseConnection for one that comes from a client."""
         if not request.connection.is_forwarded or request.api_version != VERSION:
             raise CloseConnection("share turn: not from an agent")
-        answer = await self.turn(decode_turn(request.body), request.connection)
-        return Response([encode(answer)])
+        return Response([encode(await self.turn(decode_turn(request.body), request.connection))])
 
     async def turn(self, turn: ShareTurn, client: ClientConnection) -> TurnAnswer:
         """Take one turn for a client of this agent, or of the agent that forwards it."""
@@ -109,8 +109,6 @@ class ShareOwner:
             return TurnAnswer(error_code(error))
         if owned.is_over:
             return TurnAnswer(NOT_OWNER)
-        gone = [key for key in keys if key not in owned.group.partitions]
-        codes = dict.fromkeys(gone, ErrorCode.unknown_topic_or_partition) | codes
         self._give_back(owned, turn, client)
         ack_codes = await self._acknowledge(owned, turn)
         if turn.closes:
@@ -222,10 +220,8 @@ class ShareOwner:
                 codes[each.key] = ErrorCode.unknown_topic_or_partition
                 continue
             batches = [AckBatch(first, last, types) for first, last, types in each.acks]
-            units = len(partition.ranges) + sum(len(batch.types) for batch in batches)
-            codes[each.key] = partition.acknowledge(
-                self._clock.monotonic(), turn.member_id, batches, limits, may_grow=may_grow
-            )
+            units, now = len(partition.ranges) + sum(len(batch.types) for batch in batches), self._clock.monotonic()
+            codes[each.key] = partition.acknowledge(now, turn.member_id, batches, limits, may_grow=may_grow)
             if codes[each.key] is ErrorCode.none:
                 self._metrics.acknowledge(batches)
             await slices.did(RANGE_UNITS * units)
@@ -234,14 +230,21 @@ class ShareOwner:
         return codes
 
     def _give_back(self, owned: GroupPartitions, turn: ShareTurn, client: ClientConnection) -> None:
-        """Late returns free nothing: the member has the records again by another connection. Aborted ones are done."""
+        """Late returns free nothing: the member has the records again by another connection. Aborted ones are done, and
+        offsets without a record, if it was this claim that gave them: another life of the metastore may have records
+        there.
+        """
         returned: defaultdict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
         for each in turn.returned:
             returned[each.key, each.is_done].append((each.first, each.last))
         for (key, is_done), ranges in returned.items():
             partition = owned.group.partitions.get(key)
             is_late = self._connections.get((turn.group_id, turn.member_id, key)) is not client
-            if partition is not None and (is_done or not is_late):
+            if partition is None:
+                continue
+            if is_done and turn.claim == owned.held.epoch:
+                partition.are_holes(turn.member_id, ranges)
+            elif is_done or not is_late:
                 partition.give_back(turn.member_id, ranges, is_done=is_done)
         if turn.returned:
             self._changed(owned)
@@ -327,10 +330,11 @@ class ShareOwner:
                 continue
             if now >= (partition.next_deadline() or now + 1):
                 continue  # it expired while others were stored: the next turn stores that first
-            got = partition.acquire(now, turn.member_id, end.end, left, configs.limits, is_sparing=is_sparing)
+            how = {"takes_batches": turn.takes_batches, "is_sparing": is_sparing}
+            got = partition.acquire(now, turn.member_id, end.end, left, configs.limits, **how)
             if got:
                 acquired[key] = got
-                left -= sum(each.last - each.first + 1 for each in got)
+                left -= sum(each.records for each in got)
         if acquired:
             self._groups.perform(owned.held, [])
         return acquired
@@ -368,16 +372,24 @@ class ShareOwner:
         waited: float,
     ) -> TurnAnswer:
         """Return it with what was acquired just now, after `waited` seconds."""
-        configs = owned.group.configs()
+        configs, left = owned.group.configs(), turn.max_records
+        ends = {}
+        for key, got in acquired.items():
+            ends[key] = end_of(got, left)
+            left -= sum(each.records for each in got)
 
         def one(ask: PartitionAsk) -> PartitionTurn:
             ranges = [(each.first, each.last, each.tries) for each in acquired.get(ask.key, ())]
-            return PartitionTurn(
-                ask.key, codes.get(ask.key, ErrorCode.none), ack_codes.get(ask.key, ErrorCode.none), ranges
-            )
+            error, ack_error = codes.get(ask.key, ErrorCode.none), ack_codes.get(ask.key, ErrorCode.none)
+            return PartitionTurn(ask.key, error, ack_error, ranges, ends.get(ask.key, 0))
 
-        lock_ms = int(configs.limits.lock_seconds * 1000)
-        return TurnAnswer(0, list(map(one, turn.partitions)), lock_ms, configs.read_committed, int(waited * 1000))
+        return TurnAnswer(
+            partitions=list(map(one, turn.partitions)),
+            lock_ms=int(configs.limits.lock_seconds * 1000),
+            read_committed=configs.read_committed,
+            waited_ms=int(waited * 1000),
+            claim=owned.held.epoch,
+        )
 
 
 def _rotated(keys: Sequence[int], first: int) -> list[int]:

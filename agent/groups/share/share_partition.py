@@ -12,31 +12,24 @@ Source: KIP-932; Kafka's SharePartition.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.share.in_flight import ChangedRanges, InFlight, Judge, RangeState, joined
+from headrace.agent.groups.share.acknowledgements import AckBatch, Judgement, freed, runs
+from headrace.agent.groups.share.in_flight import AcquireLimits, ChangedRanges, InFlight, Judge, RangeState, joined
+from headrace.agent.groups.share.suspects import are_suspects, delivery_records
 from headrace.metastore.share_states import KeptRange
 
 FEW_RANGES = 16
 """Ranges that a partition may always have."""
-
-
-class AckType(enum.IntEnum):
-    """What a member says about a record."""
-
-    GAP = 0
-    """There is no record: a marker, or a record that compaction removed."""
-    ACCEPT = 1
-    RELEASE = 2
-    REJECT = 3
-    RENEW = 4
-    """The member needs more time."""
+BATCH_RECORDS = 1000
+"""How many records a batch may have beyond what a member asks for, so that it is delivered as a whole."""
+READ_AHEAD = 8
+"""How many offsets an agent reads for each record that a member asks for, at most."""
 
 
 class Acquired(NamedTuple):
@@ -46,23 +39,10 @@ class Acquired(NamedTuple):
     last: int
     tries: int
 
-
-class AckBatch(NamedTuple):
-    """One type for all records of the range, or one for each."""
-
-    first: int
-    last: int
-    types: Sequence[int]
-
-
-class AcquireLimits(NamedTuple):
-    """`lock_seconds`: how long a record stays acquired. `attempts`: after so many it is not given out again.
-    `in_flight`: the most records between start and end. `may_renew`: whether a member may keep a record for longer."""
-
-    lock_seconds: float
-    attempts: int
-    in_flight: int
-    may_renew: bool = True
+    @property
+    def records(self) -> int:
+        """How many there are."""
+        return self.last - self.first + 1
 
 
 @dataclass(slots=True)
@@ -86,6 +66,10 @@ class SharePartition:
         """Rises with each change that has to be stored."""
         self.stored_changes = 0
         """How many of them are stored, as group_partitions.py knows."""
+        self.is_set_by_hand = False
+        """Whether the start was set before any member of the group read the topic."""
+        self._log_end = 0
+        """The highest end of the log that was seen; 0 if none was."""
         self._ranges: list[InFlight] = []
         self._first_available: int | None = None
         self._next_deadline: float | None = None
@@ -138,43 +122,37 @@ class SharePartition:
         max_records: int,
         limits: AcquireLimits,
         *,
+        takes_batches: bool = False,
         is_sparing: bool = False,
     ) -> list[Acquired]:
-        """Give the member records: the first ones that are available, then new ones before `log_end`.
+        """Give the member records before `log_end`: the first ones that are available, then new ones.
 
-        At most `max_records`, all within as many offsets, because an agent reads all records between them.
+        At most `max_records`, all within READ_AHEAD times as many offsets, because an agent reads all records between
+        them. Records of which attempts failed are delivered as suspects.py says.
+        `takes_batches`: up to BATCH_RECORDS more, of which the agent gives back what its last batch does not have.
         `is_sparing`: so that there are hardly more ranges than FEW_RANGES.
         """
         self.expire(now, limits.attempts)
+        self._log_end = max(self._log_end, log_end)
         if is_sparing and len(self._ranges) >= FEW_RANGES:
-            return self._acquire_one_range(now, member_id, max_records, limits)
-        if is_sparing:
-            max_records = min(max_records, FEW_RANGES)
-        first = self._first_available
-        new_end = min(log_end, self.start + limits.in_flight)
-        if max_records <= 0 or (first is None and self.end >= new_end):
+            chosen = self._one_range(log_end, max_records, limits)
+        elif is_sparing:
+            chosen = self._first_ones(log_end, min(max_records, FEW_RANGES), limits)
+        else:
+            more = BATCH_RECORDS if takes_batches and max_records > 0 else 0
+            chosen = self._first_ones(log_end, max_records, limits, more)
+        if not chosen:
             return []
-        span_end = (self.end if first is None else first) + max_records
-        ranges: list[InFlight] = []
-        acquired: list[Acquired] = []
         deadline = now + limits.lock_seconds
-
-        def take(begin: int, last: int, tries: int) -> None:
-            ranges.append(InFlight(begin, last, RangeState.ACQUIRED, tries, member_id, deadline))
-            acquired.append(Acquired(begin, last, tries))
-
-        for each in self._ranges:
-            if each.state is not RangeState.AVAILABLE or each.first >= span_end:
-                ranges.append(each)
-                continue
-            last = min(each.last, span_end - 1)
-            take(each.first, last, each.tries + 1)
-            if last < each.last:
-                ranges.append(each._replace(first=last + 1))
-        if self.end < min(span_end, new_end):
-            take(self.end, min(span_end, new_end) - 1, 1)
+        changed = ChangedRanges(self._ranges)
+        for each in chosen:
+            if each.first < self.end:
+                changed.judge(each.first, each.last, partial(_acquired, member_id, deadline))
+        ranges = changed.ranges()
+        if chosen[-1].first >= self.end:
+            ranges.append(_acquired(member_id, deadline, InFlight(*chosen[-1][:2], RangeState.AVAILABLE)))
         self._settle(ranges)
-        return _joined(acquired)
+        return _joined(chosen)
 
     def acknowledge(
         self,
@@ -186,18 +164,20 @@ class SharePartition:
         may_grow: bool = True,
     ) -> ErrorCode:
         """Apply all batches, or none: INVALID_RECORD_STATE for records that the member has not acquired (any more),
-        INVALID_REQUEST for what no acquired record can be, and for batches that do not ascend. Records before the start
+        INVALID_REQUEST for what the log does not have, and for batches that do not ascend. Records before the start
         are done: nothing to do. One pass over the ranges. If it may not grow, KAFKA_STORAGE_ERROR, which clients may
         repeat, for what makes more ranges, and more than FEW_RANGES.
         """
         self.expire(now, limits.attempts)
-        judgement, changed = _Judgement(now, member_id, limits), ChangedRanges(self._ranges)
+        judgement, changed = Judgement(now, member_id, limits), ChangedRanges(self._ranges)
         for batch in batches:
             if batch.last < self.start:
                 continue
-            if batch.last >= self.end or max(batch.first, self.start) < changed.reached:
+            if max(batch.first, self.start) < changed.reached:
                 return ErrorCode.invalid_request
-            for first, last, kind in _runs(batch, self.start):
+            if batch.last >= self.end:
+                return self._beyond_the_end(batch.last)
+            for first, last, kind in runs(batch, self.start):
                 if not changed.judge(first, last, judgement.of(kind)):
                     return ErrorCode.invalid_record_state
         ranges = changed.ranges()
@@ -221,14 +201,22 @@ class SharePartition:
                 return InFlight(each.first, each.last, RangeState.DONE)
             return InFlight(each.first, each.last, RangeState.AVAILABLE, max(each.tries - 1, 0))
 
-        changed = ChangedRanges(self._ranges)
-        for first, last in sorted(ranges):
-            first, last = max(first, self.start, changed.reached), min(last, self.end - 1)
-            if first <= last:
-                changed.judge(first, last, judge)
-        if changed.reached:
-            self.changes += is_done
-            self._settle(changed.ranges())
+        self._judge(ranges, judge, has_changed=is_done)
+
+    def are_holes(self, member_id: str, ranges: Iterable[tuple[int, int]]) -> None:
+        """The log has no records at these offsets: they are done, unless another member has them; also those that were
+        never handed out, as far as the log is known.
+        """
+
+        def judge(each: InFlight) -> InFlight | None:
+            is_others = each.state is RangeState.ACQUIRED and each.member_id != member_id
+            return each if is_others else InFlight(each.first, each.last, RangeState.DONE)
+
+        known = sorted((first, min(last, self._log_end - 1)) for first, last in ranges)
+        self._judge(known, judge, has_changed=True)
+        for first, last in known:
+            if first <= self.end <= last:
+                self._settle([*self._ranges, InFlight(self.end, last, RangeState.DONE)])
 
     def release(self, member_id: str, attempts: int) -> bool:
         """The member is gone: others may have what it had acquired. Return whether it had anything."""
@@ -253,23 +241,63 @@ class SharePartition:
 
     # -- insides
 
-    def _acquire_one_range(self, now: float, member_id: str, max_records: int, limits: AcquireLimits) -> list[Acquired]:
-        """Give the member the first range that is available and small enough as a whole. Only if there is none, and no
-        member has any, give a part of one.
+    def _beyond_the_end(self, last: int) -> ErrorCode:
+        """Return what an acknowledgement gets for records that this owner never handed out. An earlier owner may have:
+        acquisitions are not stored.
         """
-        available = [each for each in self._ranges if each.state is RangeState.AVAILABLE]
-        whole = next((each for each in available if each.last - each.first < max_records), None)
-        if whole is None and not (self.is_quiet and available and max_records > 0):
-            return []
-        chosen = whole or available[0]
-        last, deadline = min(chosen.last, chosen.first + max_records - 1), now + limits.lock_seconds
+        is_in_log = last < self._log_end or not self._log_end
+        return ErrorCode.invalid_record_state if is_in_log else ErrorCode.invalid_request
+
+    def _first_ones(self, log_end: int, max_records: int, limits: AcquireLimits, more: int = 0) -> list[Acquired]:
+        """Return the first records that a member may get: suspects, or others and new ones, and `more` of these."""
+        first = self._first_available
+        new_end = min(log_end, self.start + limits.in_flight)
+        span_end = (self.end if first is None else first) + READ_AHEAD * max_records + more
+        chosen: list[Acquired] = []
+        left = max_records + more
+        for each in self._available(min(log_end, span_end)):
+            if left <= 0:
+                break
+            if are_suspects(each.tries, limits.attempts):
+                return chosen or [_part(each, max_records, limits)]
+            last = min(each.last, each.first + left - 1)
+            chosen.append(Acquired(each.first, last, each.tries + 1))
+            left -= last - each.first + 1
+        new_end = min(new_end, span_end, self.end + left)
+        if self.end < new_end:
+            chosen.append(Acquired(self.end, new_end - 1, 1))
+        return chosen
+
+    def _one_range(self, log_end: int, max_records: int, limits: AcquireLimits) -> list[Acquired]:
+        """Return the first range that is available and small enough as a whole. Only if there is none, and no member
+        has any, return a part of one.
+        """
+        first = None
+        for each in self._available(log_end):
+            most = _part(each, max_records, limits)
+            if most.last == each.last and max_records > 0:
+                return [most]
+            first = first or most
+        return [first] if first is not None and self.is_quiet and max_records > 0 else []
+
+    def _available(self, end: int) -> Iterator[InFlight]:
+        """Yield the ranges that no member has, and that are not done, up to `end`."""
+        for each in self._ranges:
+            if each.first >= end:
+                return
+            if each.state is RangeState.AVAILABLE:
+                yield each._replace(last=min(each.last, end - 1))
+
+    def _judge(self, ranges: Iterable[tuple[int, int]], judge: Judge, *, has_changed: bool) -> None:
+        """Judge the parts of these ranges that are in flight. `has_changed`: it has to be stored."""
         changed = ChangedRanges(self._ranges)
-        changed.judge(
-            *(chosen.first, last),
-            lambda each: InFlight(*each[:2], RangeState.ACQUIRED, each.tries + 1, member_id, deadline),
-        )
-        self._settle(changed.ranges())
-        return [Acquired(chosen.first, last, chosen.tries + 1)]
+        for first, last in sorted(ranges):
+            first, last = max(first, self.start, changed.reached), min(last, self.end - 1)
+            if first <= last:
+                changed.judge(first, last, judge)
+        if changed.reached:
+            self.changes += has_changed
+            self._settle(changed.ranges())
 
     def _free(self, is_wanted: Callable[[InFlight], bool], attempts: int) -> bool:
         """Attempts are counted when they end."""
@@ -281,7 +309,7 @@ class SharePartition:
             if each.state is not RangeState.ACQUIRED or not is_wanted(each):
                 ranges.append(each)
                 continue
-            ranges.append(_freed(each, attempts))
+            ranges.append(freed(each, attempts))
             self._tally.used_up += (each.last - each.first + 1) * (each.tries >= attempts)
         self._settle(ranges)
         return True
@@ -299,50 +327,25 @@ class SharePartition:
         self._next_deadline = min(deadlines, default=None)
 
 
-def _freed(each: InFlight, attempts: int) -> InFlight:
-    """Return records after an attempt that did not end with their acknowledgement."""
-    if each.tries >= attempts:
-        return InFlight(each.first, each.last, RangeState.DONE)
-    return InFlight(each.first, each.last, RangeState.AVAILABLE, each.tries)
+def _acquired(member_id: str, deadline: float, each: InFlight) -> InFlight:
+    return InFlight(each.first, each.last, RangeState.ACQUIRED, each.tries + 1, member_id, deadline)
 
 
-class _Judgement:
-    """What acknowledgements of a member make of ranges."""
-
-    def __init__(self, now: float, member_id: str, limits: AcquireLimits) -> None:
-        self._now, self._member_id, self._limits = now, member_id, limits
-        self.used_up = 0
-        """Records that were released in the last attempt that they may have."""
-
-    def of(self, kind: int) -> Judge:
-        """Return what makes an acquired range of the member what the type says; None for any other range."""
-        return partial(self._judge, kind)
-
-    def _judge(self, kind: int, each: InFlight) -> InFlight | None:
-        if each.state is not RangeState.ACQUIRED or each.member_id != self._member_id:
-            return None
-        if kind == AckType.RENEW:
-            deadline = self._now + self._limits.lock_seconds
-            return each._replace(deadline=deadline) if self._limits.may_renew else None
-        if kind == AckType.RELEASE:
-            freed = _freed(each, self._limits.attempts)
-            self.used_up += (each.last - each.first + 1) * (freed.state is RangeState.DONE)
-            return freed
-        return InFlight(each.first, each.last, RangeState.DONE)
+def _part(each: InFlight, max_records: int, limits: AcquireLimits) -> Acquired:
+    """Return the first records of a range that one delivery may have."""
+    records = min(each.last - each.first + 1, max_records)
+    if are_suspects(each.tries, limits.attempts):
+        records = delivery_records(each.tries, records, limits.attempts)
+    return Acquired(each.first, each.first + records - 1, each.tries + 1)
 
 
-def _runs(batch: AckBatch, start: int) -> Iterable[tuple[int, int, int]]:
-    """Yield (first, last, type) of the batch's records from `start` on, those of one type together."""
-    first = max(batch.first, start)
-    if len(batch.types) == 1:
-        yield first, batch.last, batch.types[0]
-        return
-    types = batch.types[first - batch.first :]
-    begin = 0
-    for at in range(1, len(types) + 1):
-        if at == len(types) or types[at] != types[begin]:
-            yield first + begin, first + at - 1, types[begin]
-            begin = at
+def end_of(acquired: Iterable[Acquired], records: int) -> int:
+    """Return the offset after so many acquired records, or 0 if there are not more."""
+    for each in acquired:
+        if records < each.records:
+            return each.first + records
+        records -= each.records
+    return 0
 
 
 def _joined(acquired: list[Acquired]) -> list[Acquired]:

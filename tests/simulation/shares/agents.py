@@ -11,6 +11,8 @@ import asyncio
 import contextvars
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from prometheus_client import CollectorRegistry
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from tests.simulation.shares.world import ShareWorld
 
 ATTEMPTS = 3
+BATCH_OFFSETS = 4
+"""Batches begin at multiples of it."""
 SETTINGS = Settings(
     group_share_session_timeout_ms=3_000,
     group_share_min_session_timeout_ms=1_000,
@@ -62,19 +66,32 @@ class _Reader:
         memory: ReplyClaim,
         *,
         committed: bool,
+        needed_ends: Mapping[int, int],
     ) -> dict[int, ShareDelivery]:
         await self._world.pause((0.0005, 0.02))
         if self._slow.random() < self._world.trouble(0.1):
             await asyncio.sleep(self._slow.uniform(0.05, 1.9))
-        return {key: self._part(key, ranges) for key, ranges in acquired.items()}
+        return {key: self._part(key, ranges, needed_ends[key]) for key, ranges in acquired.items()}
 
-    def _part(self, key: int, ranges: Sequence[AcquiredRange]) -> ShareDelivery:
+    def _part(self, key: int, ranges: Sequence[AcquiredRange], needed_end: int) -> ShareDelivery:
         rng = self._world.rng
         whole = [Returned(key, first, last) for first, last, _ in ranges]
         if rng.random() < self._world.trouble(0.05):
             return ShareDelivery(READ_FAILED, returned=whole)
         cut = rng.randrange(len(ranges) + 1) if rng.random() < self._world.trouble(0.2) else len(ranges)
-        return ShareDelivery(records=[b"records"], acquired=list(ranges[:cut]), returned=whole[cut:])
+        end = -(-needed_end // BATCH_OFFSETS) * BATCH_OFFSETS if needed_end else 1 << 62
+        part = ShareDelivery(records=[b"records"], returned=whole[cut:])
+        for first, last, tries in ranges[:cut]:
+            if last >= end:
+                part.returned.append(Returned(key, max(first, end), last))
+            for is_hole, some in groupby(range(first, min(last + 1, end)), partial(self._world.is_hole, key)):
+                offsets = list(some)
+                if is_hole:  # known to the end of its batch, which may be beyond what was acquired
+                    beyond = min(-(-(offsets[-1] + 1) // BATCH_OFFSETS) * BATCH_OFFSETS, self._world.logs[key].end) - 1
+                    part.returned.append(Returned(key, offsets[0], max(offsets[-1], beyond), True))
+                else:
+                    part.acquired.append((offsets[0], offsets[-1], tries))
+        return part
 
 
 class Process:

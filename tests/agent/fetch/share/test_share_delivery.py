@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -20,6 +21,8 @@ from headrace.agent.fetch.share.deliver import AcquiredRange, ShareDelivery
 from headrace.metastore.api.read import AbortedRange
 from headrace.protocol.request import UnlimitedReplies
 from headrace.storage.file_id import object_key
+from headrace.storage.records.codec import Record, empty_batch, encode_batch, open_batch
+from headrace.storage.records.compression import Codec
 from headrace.storage.records.header import read_header
 from headrace.storage.records.patch import PATCHED_BYTES
 from headrace.storage.segment.format import BODY_START
@@ -34,11 +37,15 @@ class Wrong(AssertionError):
     """A record would be lost, or is left acquired."""
 
 
-async def _read(world: World, acquired: dict[int, Sequence[AcquiredRange]], max_bytes: int) -> dict[int, ShareDelivery]:
+async def _read(
+    world: World,
+    acquired: dict[int, Sequence[AcquiredRange]],
+    max_bytes: int,
+    needed_ends: dict[int, int] | None = None,
+) -> dict[int, ShareDelivery]:
     memory = ReplyClaim(UnlimitedReplies())
-    found: dict[int, ShareDelivery] = await world.clock.run(
-        world.service.share_reader.read(acquired, max_bytes, memory, committed=False)
-    )
+    reading = world.service.share_reader.read(acquired, max_bytes, memory, committed=False, needed_ends=needed_ends)
+    found: dict[int, ShareDelivery] = await world.clock.run(reading)
     return found
 
 
@@ -60,29 +67,61 @@ async def history(seed: int) -> None:
     try:
         keys = world.create_topic("t", 3)
         for _ in range(rng.randint(2, 6)):
-            batches = [(rng.choice(keys), plain_batch(rng.randint(1, 5), b"x" * rng.randint(1, 300))) for _ in range(4)]
+            batches = [(rng.choice(keys), _batch(rng)) for _ in range(4)]
             await world.write(batches, own=rng.random() < 0.5)
         for _ in range(4):
             ends = {key: world.live[key][-1].last_offset + 1 for key in keys if world.live[key]}
             acquired = {key: _ranges(rng, end) for key, end in ends.items() if rng.random() < 0.8}
             if acquired:
-                found = await _read(world, acquired, rng.choice((1, 200, 700, 1 << 20)))
+                needed = {
+                    key: rng.choice((0, rng.randint(each[0][0] + 1, each[-1][1] + 1))) for key, each in acquired.items()
+                }
+                found = await _read(world, acquired, rng.choice((1, 200, 700, 1 << 20)), needed)
                 for key, ranges in acquired.items():
-                    _check(ranges, found[key])
+                    _check(ranges, found[key], _records(world, key))
     finally:
         await world.service.close()
 
 
-def _check(acquired: Sequence[AcquiredRange], part: ShareDelivery) -> None:
+def _batch(rng: random.Random) -> bytes:
+    """One with a record at each offset; or as cleaning by key leaves it, with some or none."""
+    count = rng.randint(1, 5)
+    if rng.random() < 0.6:
+        return plain_batch(count, b"x" * rng.randint(1, 300))
+    left = [offset for offset in range(count) if rng.random() < 0.4]
+    if not left:
+        return empty_batch(0, count - 1, -1)
+    records = [Record(offset, 0, b"k", b"x" * rng.randint(1, 300), []) for offset in left]
+    return encode_batch(records, codec=Codec.NONE, base_offset=0, last_offset=count - 1)
+
+
+def _records(world: World, key: int) -> set[int]:
+    """The offsets of the partition that have a record, by the batches that were written."""
+    offsets: set[int] = set()
+    for live in world.live[key]:
+        header = read_header(live.stored)
+        if header.record_count:
+            first = live.base_offset - header.base_offset
+            offsets.update(first + record.offset for record in open_batch(memoryview(live.stored)))
+    return offsets
+
+
+def _check(acquired: Sequence[AcquiredRange], part: ShareDelivery, records: set[int]) -> None:
     sent: set[int] = set()
     for batch in split_sent(b"".join(part.records)):
         header = read_header(batch)
         sent.update(range(header.base_offset, header.base_offset + header.last_offset_delta + 1))
     kept = {offset: tries for first, last, tries in part.acquired for offset in range(first, last + 1)}
-    back = [offset for each in part.returned for offset in range(each.first, each.last + 1)]
+    asked = [offset for first, last, _ in acquired for offset in range(first, last + 1)]
+    back = [o for each in part.returned for o in range(each.first, min(each.last, asked[-1]) + 1)]
+    done = {o for each in part.returned if each.is_done for o in range(each.first, each.last + 1)}
+    if done & records:
+        raise Wrong(f"records are lost: {sorted(done & records)}")
+    if kept.keys() - records:
+        raise Wrong(f"acquired although there is no record: {sorted(kept.keys() - records)}")
     if kept.keys() - sent:
         raise Wrong(f"acquired and not sent: {sorted(kept.keys() - sent)}")
-    if sorted([*kept, *back]) != [offset for first, last, _ in acquired for offset in range(first, last + 1)]:
+    if sorted([*kept, *back]) != asked:
         raise Wrong(f"neither sent nor given back, or both: {acquired} {part.acquired} {part.returned}")
     if any(kept.get(offset, tries) != tries for first, last, tries in acquired for offset in range(first, last + 1)):
         raise Wrong("another number of attempts")
@@ -95,8 +134,8 @@ def test_what_is_said_to_be_acquired_was_sent_and_the_rest_is_given_back() -> No
 
 
 def _untrimmed(right: Any) -> Any:
-    def part(key: int, acquired: Any, lookup: Any, outcome: Any, aborted: Any) -> ShareDelivery:
-        made: ShareDelivery = right(key, acquired, lookup, outcome, aborted)
+    def part(key: int, acquired: Any, *rest: Any) -> ShareDelivery:
+        made: ShareDelivery = right(key, acquired, *rest)
         return ShareDelivery(made.error, made.records, list(acquired), [])
 
     return part
@@ -111,10 +150,29 @@ def _not_given_back(right: Any) -> Any:
 
 
 def _one_too_far(right: Any) -> Any:
-    def part(key: int, acquired: Any, lookup: Any, outcome: Any, aborted: Any) -> ShareDelivery:
+    def part(key: int, acquired: Any, lookup: Any, outcome: Any, *rest: Any) -> ShareDelivery:
         if getattr(outcome, "next", None) is not None:
             outcome.next = outcome.next._replace(offset=outcome.next.offset + 1)
-        made: ShareDelivery = right(key, acquired, lookup, outcome, aborted)
+        made: ShareDelivery = right(key, acquired, lookup, outcome, *rest)
+        return made
+
+    return part
+
+
+def _holes_too_wide(right: Any) -> Any:
+    def part(*args: Any) -> ShareDelivery:
+        made: ShareDelivery = right(*args[:-1], [(first, last + 1) for first, last in args[-1]])
+        return made
+
+    return part
+
+
+def _neighbours_are_holes(right: Any) -> Any:
+    """What follows the last batch that was read counts as a hole."""
+
+    def part(*args: Any) -> ShareDelivery:
+        made: ShareDelivery = right(*args)
+        made.returned = [msgspec.structs.replace(each, is_done=True) for each in made.returned]
         return made
 
     return part
@@ -124,6 +182,8 @@ _BUGS: dict[str, Callable[[Any], Any]] = {
     "what is not sent stays acquired": _untrimmed,
     "what is not sent is not given back": _not_given_back,
     "one record more is acquired than was sent": _one_too_far,
+    "a record next to a hole counts as one": _holes_too_wide,
+    "what was not read counts as a hole": _neighbours_are_holes,
 }
 BUGS = PlantedBugs("share delivery")
 

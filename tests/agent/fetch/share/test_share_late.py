@@ -38,7 +38,7 @@ class _SlowReader:
         self.sent = [100, 100]
 
     async def read(
-        self, acquired: Mapping[int, Sequence[AcquiredRange]], max_bytes: int, memory: Any, *, committed: bool
+        self, acquired: Mapping[int, Sequence[AcquiredRange]], max_bytes: int, memory: Any, **how: Any
     ) -> dict[int, ShareDelivery]:
         gate, number = asyncio.Event(), len(self.gates)
         self.gates.append(gate)

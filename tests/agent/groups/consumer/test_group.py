@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -304,6 +307,52 @@ def test_commits_and_reads_of_offsets_name_the_epoch(world: World) -> None:
     assert world.group.check_fetch(MemberRef("a", None, epoch + 1)) is ErrorCode.stale_member_epoch
     assert world.group.check_fetch(MemberRef("b", None, epoch)) is ErrorCode.unknown_member_id
     assert world.group.check_fetch(MemberRef("", None, -1)) is ErrorCode.none
+
+
+def test_a_commit_of_an_earlier_epoch_counts_for_partitions_that_stayed(world: World) -> None:
+    """KIP-1251. What went to another member and came back since then is not the member's of that epoch."""
+
+    def commit(member_id: str, epoch: int, keys: Iterable[int]) -> ErrorCode:
+        return world.group.check_commit(0.0, MemberRef(member_id, None, epoch), 9, list(keys))
+
+    everything = world.say("a", 0).assigned
+    world.say("b", 0)
+    kept = world.say("a", 1).assigned
+    assert everything is not None
+    assert kept is not None
+    assert commit("a", 1, everything) is ErrorCode.none, "it may commit what it gives up"
+    assert world.say("a", 1, owned=kept).member_epoch == 2
+    given = world.say("b", 2).assigned
+    assert given == everything - kept
+    for _ in range(2):
+        assert commit("a", 1, kept) is commit("a", 2, kept) is ErrorCode.none
+        assert commit("a", 1, everything) is commit("a", 1, ()) is ErrorCode.stale_member_epoch
+        assert commit("a", 0, kept) is commit("a", 3, kept) is ErrorCode.stale_member_epoch
+        assert commit("b", 1, given) is ErrorCode.stale_member_epoch, "it got them with epoch 2"
+        world.move()
+    world.say("b", LEAVE_EPOCH)
+    assert world.say("a", 2).assigned == everything
+    assert commit("a", 1, kept) is commit("a", 2, kept) is commit("a", 3, everything) is ErrorCode.none
+    assert commit("a", 1, given) is commit("a", 2, given) is ErrorCode.stale_member_epoch
+
+
+def test_partitions_that_an_earlier_release_stored_count_from_the_epoch_of_the_upgrade(world: World) -> None:
+    everything = world.say("a", 0).assigned
+    world.say("b", 0)
+    kept = world.say("a", 1).assigned
+    assert world.say("a", 1, owned=kept).member_epoch == 2
+    assert world.durable is not None
+    state = decode(world.durable.data)
+    old = msgspec.structs.replace(state, members=[msgspec.structs.replace(each, since={}) for each in state.members])
+    world.durable = old.record()
+    world.move()
+    assert everything is not None
+    assert kept is not None
+    assert world.group.check_commit(0.0, MemberRef("a", None, 1), 9, list(kept)) is ErrorCode.stale_member_epoch
+    world.say("b", LEAVE_EPOCH)
+    assert world.say("a", 2).member_epoch == 3
+    assert world.group.check_commit(0.0, MemberRef("a", None, 2), 9, list(kept)) is ErrorCode.none
+    assert world.group.check_commit(0.0, MemberRef("a", None, 1), 9, list(kept)) is ErrorCode.stale_member_epoch
 
 
 def test_a_closed_group_only_answers_that_it_is_closed(world: World) -> None:

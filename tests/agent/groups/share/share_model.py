@@ -7,14 +7,16 @@ answered; locks expire; the log start moves; members acknowledge what they do no
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
-from headrace.agent.groups.share.in_flight import RangeState
-from headrace.agent.groups.share.share_partition import AckBatch, AckType, AcquireLimits, SharePartition
+from headrace.agent.groups.share.acknowledgements import AckBatch, AckType
+from headrace.agent.groups.share.in_flight import AcquireLimits, RangeState
+from headrace.agent.groups.share.share_partition import SharePartition
 from headrace.metastore.share_states import KeptRange
 
 MEMBERS = ("a", "b", "c")
@@ -40,24 +42,55 @@ class ModelPartition:
 
     def __init__(self, start: int) -> None:
         self.start = self.end = start
+        self.log_end = 0
         self.records: dict[int, Record] = {}
 
     def acquire(self, now: float, member: str, log_end: int, most: int, limits: AcquireLimits) -> dict[int, int]:
         self.expire(now, limits.attempts)
-        available = [offset for offset in sorted(self.records) if self.records[offset].state is RangeState.AVAILABLE]
-        begin = available[0] if available else self.end
-        new_end = min(log_end, self.start + limits.in_flight)
-        for offset in range(self.end, min(new_end, begin + most)):
-            self.records[offset] = Record()
-            self.end = offset + 1
-        got = {}
-        for offset in range(begin, min(begin + most, self.end)):
-            record = self.records[offset]
-            if record.state is RangeState.AVAILABLE:
-                deadline = now + limits.lock_seconds
-                self.records[offset] = Record(RangeState.ACQUIRED, record.count + 1, member, deadline)
-                got[offset] = record.count + 1
-        return got
+        self.log_end = max(self.log_end, log_end)
+        available = [
+            offset
+            for offset in sorted(self.records)
+            if self.records[offset].state is RangeState.AVAILABLE and offset < log_end
+        ]
+        first = min((o for o in self.records if self.records[o].state is RangeState.AVAILABLE), default=self.end)
+        span_end = first + 8 * most
+        chosen = self._some([offset for offset in available if offset < span_end], most, limits.attempts)
+        if not any(
+            self._is_suspect(self.records[offset].count, limits.attempts) for offset in available[: len(chosen) + 1]
+        ):
+            new_end = min(log_end, self.start + limits.in_flight, span_end, self.end + most - len(chosen))
+            for offset in range(self.end, new_end):
+                self.records[offset] = Record()
+                self.end = offset + 1
+                chosen.append(offset)
+        for offset in chosen:
+            count = self.records[offset].count + 1
+            self.records[offset] = Record(RangeState.ACQUIRED, count, member, now + limits.lock_seconds)
+        return {offset: self.records[offset].count for offset in chosen}
+
+    def _some(self, available: list[int], most: int, attempts: int) -> list[int]:
+        """Return the first ones up to the first suspect; suspects apart, by Kafka's rule."""
+        chosen: list[int] = []
+        for at, offset in enumerate(available):
+            count = self.records[offset].count
+            if not self._is_suspect(count, attempts):
+                if len(chosen) == most:
+                    break
+                chosen.append(offset)
+                continue
+            if chosen:
+                break
+            alike = [
+                o for o in available if o - offset == available.index(o) - at >= 0 and self.records[o].count == count
+            ]
+            alike = alike[: next((n for n, o in enumerate(alike) if o != offset + n), len(alike))][:most]
+            halvings = count - max(2, math.ceil(attempts / 2)) + 1
+            return alike[:1] if count == attempts - 1 else alike[: max(len(alike) // 2**halvings, 1)]
+        return chosen
+
+    def _is_suspect(self, count: int, attempts: int) -> bool:
+        return attempts > 2 and count >= max(2, math.ceil(attempts / 2))
 
     def acknowledge(self, now: float, member: str, batches: list[AckBatch], limits: AcquireLimits) -> ErrorCode:
         self.expire(now, limits.attempts)
@@ -68,7 +101,8 @@ class ModelPartition:
                 if batch.last < self.start or offset < self.start:
                     continue
                 if batch.last >= self.end:
-                    return ErrorCode.invalid_request
+                    is_past_log = 0 < self.log_end <= batch.last
+                    return ErrorCode.invalid_request if is_past_log else ErrorCode.invalid_record_state
                 record = self.records[offset]
                 if record.state is not RangeState.ACQUIRED or record.member != member:
                     return ErrorCode.invalid_record_state
@@ -135,7 +169,7 @@ class History:
         self._type = partition
         start = self._rng.choice((0, 7))
         self.real, self.model = partition(start), ModelPartition(start)
-        self._limits = AcquireLimits(2.0, self._rng.choice((1, 2, 5)), self._rng.choice((6, 20, 200)))
+        self._limits = AcquireLimits(2.0, self._rng.choice((1, 2, 5, 10)), self._rng.choice((6, 20, 200)))
         self._log_end, self._now = start, 0.0
         self._done: set[int] = set()
         """Records of which a member heard that its acceptance was applied."""
@@ -164,7 +198,9 @@ class History:
 
     def _acquire(self) -> None:
         member, most = self._rng.choice(MEMBERS), self._rng.choice((1, 3, 10, 50))
-        args = (self._now, member, self._log_end, most, self._limits)
+        end = self._log_end - (self._rng.randint(0, 10) if self._rng.random() < 0.1 else 0)
+        """The last stable offset, after the group began to read committed records only."""
+        args = (self._now, member, max(end, 0), most, self._limits)
         got = {o: each.tries for each in self.real.acquire(*args) for o in range(each.first, each.last + 1)}
         if again := self._done & got.keys():
             raise Difference(f"delivered after its acceptance was answered: {sorted(again)}")

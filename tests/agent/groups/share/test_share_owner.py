@@ -103,7 +103,7 @@ async def test_records_are_acquired_acknowledged_and_stored(owning: Owning) -> N
     assert await owning.turn("m") == (0, 0, [(0, 3, 1)])
     assert await owning.turn("n") == (0, 0, [(4, 7, 1)])
     assert await owning.turn("m", (4, 4, 1), wants=False) == (0, ErrorCode.invalid_record_state, [])
-    assert await owning.turn("m", (0, 1, 1), (2, 3, 2)) == (0, 0, [(2, 3, 2)])
+    assert await owning.turn("m", (0, 1, 1), (2, 3, 2)) == (0, 0, [(2, 3, 2), (8, 9, 1)])
     stored = owning.world.groups.shares["g"][owning.key]
     assert stored.start_offset == 2
 
@@ -284,6 +284,7 @@ async def test_other_turns_run_between_the_partitions_of_a_large_acknowledgement
     head = world.home.cluster.image.offset
     assert await world.cluster_api.create_topics(head, [NewTopic("u", uuid.UUID(int=10), count, {})])
     await world.catch_up()
+    await world.clock.run(_beat(world.home, 0, names=("t", "u")))
     owning.logs.end = 2000
     number, others = world.home.cluster.image.topics_by_name["u"].topic_number, [0]
     for index in range(count):

@@ -10,8 +10,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from headrace.agent.groups.share import share_partition
-from headrace.agent.groups.share.in_flight import InFlight, RangeState
-from headrace.agent.groups.share.share_partition import AckBatch, AcquireLimits, SharePartition, ShareTally
+from headrace.agent.groups.share.acknowledgements import AckBatch
+from headrace.agent.groups.share.in_flight import AcquireLimits, InFlight, RangeState
+from headrace.agent.groups.share.share_partition import Acquired, SharePartition, ShareTally
 from headrace.metastore.share_states import KeptRange
 from tests.agent.groups.share.share_model import Difference, History
 from tests.planted import PlantedBugs, Report, Trial
@@ -129,7 +130,29 @@ class _EndsMeet(SharePartition):
         super()._settle(before)
 
 
+class _SuspectsTogether(SharePartition):
+    """Records of which attempts failed are delivered like all others."""
+
+    def acquire(
+        self, now: float, member_id: str, log_end: int, max_records: int, limits: AcquireLimits, **more: bool
+    ) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(share_partition, "are_suspects", lambda tries, attempts: False)
+            return super().acquire(now, member_id, log_end, max_records, limits, **more)
+
+
+class _BeyondTheEnd(SharePartition):
+    """What became available again is given out, although the group may not read it yet."""
+
+    def acquire(
+        self, now: float, member_id: str, log_end: int, max_records: int, limits: AcquireLimits, **more: bool
+    ) -> Any:
+        return super().acquire(now, member_id, max(log_end, self.end), max_records, limits, **more)
+
+
 _BUGS: dict[str, type[SharePartition]] = {
+    "suspects are delivered together": _SuspectsTogether,
+    "records beyond the end are given out": _BeyondTheEnd,
     "any member may acknowledge": _AnyMember,
     "locks do not expire": _LateLocks,
     "the next owner forgets what is done": _AcceptIsLost,
@@ -205,6 +228,82 @@ def test_batches_that_do_not_ascend_are_refused() -> None:
     twice = [AckBatch(3, 5, [4]), AckBatch(5, 6, [1])]
     assert partition.acknowledge(0.0, "a", twice, LIMITS) is ErrorCode.invalid_request
     assert len(partition.ranges) == 1, "nothing changed"
+
+
+_End = Callable[[SharePartition, str, list[Acquired], AcquireLimits], object]
+_ENDS: dict[str, _End] = {
+    "lock expiry": lambda partition, member, got, limits: partition.expire(
+        partition.next_deadline() or 0.0, limits.attempts
+    ),
+    "disconnect": lambda partition, member, got, limits: partition.release(member, limits.attempts),
+    "release": lambda partition, member, got, limits: partition.acknowledge(
+        0.0, member, [AckBatch(each.first, each.last, [2]) for each in got], limits
+    ),
+}
+
+
+@pytest.mark.requirement("X12")
+@pytest.mark.parametrize("attempts", [3, 5, 10])
+@pytest.mark.parametrize("end", _ENDS)
+@pytest.mark.parametrize("is_sparing", [False, True])
+def test_a_record_that_makes_its_member_fail_uses_up_no_other_attempts(
+    attempts: int, end: str, is_sparing: bool
+) -> None:
+    """An owner that knows only what was stored takes over after each failure."""
+    tally, limits, poison = ShareTally(), LIMITS._replace(attempts=attempts), 137
+    partition, failed, now = SharePartition(0, (), tally), 0, 0.0
+    for turn in range(2_000):
+        now += 100.0
+        got = partition.acquire(now, f"member-{turn}", 500, 500, limits, is_sparing=is_sparing)
+        if not got:
+            break
+        assert all(each.tries < attempts or each.first == each.last for each in got), "alone in its last attempt"
+        if any(each.first <= poison <= each.last for each in got):
+            failed += 1
+            _ENDS[end](partition, f"member-{turn}", got, limits)
+            if end == "lock expiry" or turn % 3 == 0:
+                partition = SharePartition(partition.start, partition.kept(), tally)
+        else:
+            batches = [AckBatch(each.first, each.last, [1]) for each in got]
+            assert partition.acknowledge(now, f"member-{turn}", batches, limits) is ErrorCode.none
+    assert (partition.start, failed, tally.used_up) == (500, attempts, 1)
+
+
+def test_deliveries_of_a_batch_shrink_as_in_kafka() -> None:
+    partition = SharePartition(0)
+    deliveries = []
+    for turn in range(8):
+        (got,) = partition.acquire(float(turn), "a", 20, 20, LIMITS)
+        deliveries.append((got.first, got.last, got.tries))
+        partition.acknowledge(float(turn), "a", [AckBatch(got.first, got.last, [2])], LIMITS)
+    assert deliveries[:5] == [(0, 19, 1), (0, 19, 2), (0, 19, 3), (0, 9, 4), (0, 0, 5)]
+    assert deliveries[5:] == [(1, 1, 5), (2, 2, 5), (3, 3, 5)]
+
+
+def test_records_are_counted_and_not_the_offsets_between_them() -> None:
+    partition = SharePartition(0)
+    partition.acquire(0.0, "a", 20, 10, LIMITS)
+    partition.acknowledge(0.0, "a", [AckBatch(0, 9, [1, 2] * 5)], LIMITS)
+    got = partition.acquire(0.0, "a", 20, 10, LIMITS)
+    assert sum(each.last - each.first + 1 for each in got) == 10
+    assert (got[0].first, got[-1].last) == (1, 14)
+
+
+def test_nothing_at_or_beyond_the_end_that_the_group_may_read_is_given_out() -> None:
+    partition = SharePartition(0)
+    partition.acquire(0.0, "a", 6, 6, LIMITS)
+    partition.release("a", LIMITS.attempts)
+    assert partition.acquire(1.0, "a", 0, 500, LIMITS) == []
+    assert partition.acquire(1.0, "a", 2, 500, LIMITS) == [Acquired(0, 1, 2)]
+
+
+def test_an_acknowledgement_of_what_another_owner_gave_is_no_invalid_request() -> None:
+    """As Kafka: INVALID_REQUEST is for what the log does not have."""
+    new = SharePartition(0)
+    assert new.acknowledge(0.0, "a", [AckBatch(0, 4, [1])], LIMITS) is ErrorCode.invalid_record_state
+    new.acquire(0.0, "a", 10, 5, LIMITS)
+    assert new.acknowledge(0.0, "a", [AckBatch(5, 5, [1])], LIMITS) is ErrorCode.invalid_record_state
+    assert new.acknowledge(0.0, "a", [AckBatch(20, 25, [1])], LIMITS) is ErrorCode.invalid_request
 
 
 def test_huge_ranges_cost_what_small_ones_do() -> None:
