@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.agent.listener.host import ConnectionHost
-from headrace.agent.listener.memory import MemoryBudget
+from headrace.agent.listener.memory import Client, MemoryBudget
 from headrace.protocol.api_keys import ApiKey
 from headrace.protocol.frames import FrameHead
 from headrace.protocol.request import ClientConnection
@@ -32,8 +32,8 @@ def _refused(head: FrameHead) -> None:
 class FrameMemory:
     """The memory of frames, for one connection."""
 
-    address = ""
-    """The client's: addresses take turns."""
+    client: Client = ("", "", "")
+    """Principal, address and connection: they take turns."""
 
     def __init__(self, host: ConnectionHost, admitted: Callable[[FrameHead], None]) -> None:
         """`admitted` is called for a frame that had to wait: open it, but start no request within the call."""
@@ -117,7 +117,7 @@ class FrameMemory:
 
     def _reserve(self, head: FrameHead) -> bool:
         self._budget = self._host.budget if head.api_key == ApiKey.PRODUCE else self._host.requests
-        if not self._budget.reserve(head.size + REQUEST_BYTES, self._on_memory, self.address):
+        if not self._budget.reserve(head.size + REQUEST_BYTES, self._on_memory, self.client):
             self._awaited = head
             return False
         self._reserved(head)
