@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from headrace.cli.options import S3, add_settings, settings_from
+from headrace.cli.output import write
 from headrace.config.errors import ConfigError
 from headrace.config.settings import Settings
 from headrace.metastore.backups import BackupKind, BackupRecord, read_backup, record_backup
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         return _show(asyncio.run(_read(settings)))
     if not asyncio.run(_record(settings, record)):
-        print("a newer backup is recorded already; nothing was changed")
+        write("a newer backup is recorded already; nothing was changed")
         return 0
     return _show(record)
 
@@ -147,10 +148,10 @@ def _quoted(value: str) -> str:
 
 def _show(record: BackupRecord | None) -> int:
     if record is None:
-        print("no backup is recorded")
+        write("no backup is recorded")
         return 1
     began = datetime.fromtimestamp(record.began_ms / 1000, UTC).isoformat(timespec="seconds")
-    print(f"newest backup: kind={record.kind} began={began} place={record.place or 'unknown'}")
+    write(f"newest backup: kind={record.kind} began={began} place={record.place or 'unknown'}")
     return 0
 
 

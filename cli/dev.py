@@ -13,7 +13,6 @@ import asyncio
 import os
 import random
 import signal
-import sys
 from pathlib import Path
 
 import msgspec
@@ -22,6 +21,7 @@ from headrace.cli.children import AgentProcess
 from headrace.cli.forked_agent import load_code
 from headrace.cli.numbers import whole
 from headrace.cli.options import PREFIX, add_settings, settings_from
+from headrace.cli.output import write, write_error
 from headrace.cli.process.tables_role import require_tables
 from headrace.cli.several_agents.places import moved
 from headrace.cli.storage import format_bucket, look
@@ -217,12 +217,12 @@ async def _supervise(
         async with asyncio.timeout(AGENT_START_SECONDS):
             ready = await asyncio.gather(*(agent.start() for agent in (*agents, *beside)))
         for line in ready:
-            print(f"  {line}", flush=True)
+            write(f"  {line}", flush=True)
         addresses = ",".join(agent.kafka_address for agent in agents)
         metastore = shown_address(url) if settings.metastore_url else url
         ready_line = f"ready bootstrap={addresses} metastore={metastore} bucket={settings.bucket}"
         steps = NEXT_STEPS.format(address=agents[0].kafka_address, addresses=addresses, data_dir=data_dir)
-        print(f"{ready_line}\n{steps}", flush=True)  # in one write: a reader may go after the first line
+        write(f"{ready_line}\n{steps}", flush=True)  # in one write: a reader may go after the first line
         return await _watch([*agents, *beside], stopping)
     except TimeoutError as error:
         raise UnavailableError(
@@ -294,7 +294,7 @@ async def _watch(agents: list[AgentProcess], stopping: asyncio.Event) -> int:
         done, _ = await asyncio.wait({stop, *alive}, return_when=asyncio.FIRST_COMPLETED)
         for task in done & alive.keys():
             agent = alive.pop(task)
-            print(f"agent exited: kafka={agent.kafka_address} status={task.result()}", file=sys.stderr, flush=True)
+            write_error(f"agent exited: kafka={agent.kafka_address} status={task.result()}")
     stop.cancel()
     for task in alive:
         task.cancel()

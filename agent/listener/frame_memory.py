@@ -22,7 +22,9 @@ STALL_SECONDS = 2.0
 """While others wait for memory, a started frame must make progress in this time,"""
 START_SECONDS = 5.0
 HURRIED_BYTES_PER_SECOND = 256 * 1024
-"""Least rate at which bytes arrive after the first 5 s."""
+"""Least rate at which bytes arrive after the first 5 s,"""
+WHOLE_SECONDS = 30.0
+"""and a frame of any size is complete after so many more: Kafka's producers then give it up (request.timeout.ms)."""
 
 
 def _refused(head: FrameHead) -> None:
@@ -112,7 +114,8 @@ class FrameMemory:
 
     def stalls(self, now: float, filled_bytes: int) -> bool:
         """Return whether the open frame, of which `filled_bytes` arrived, comes too slowly while others wait."""
-        allowed = START_SECONDS + filled_bytes / HURRIED_BYTES_PER_SECOND
+        rate = max(HURRIED_BYTES_PER_SECOND, self._reserved_bytes / WHOLE_SECONDS)
+        allowed = START_SECONDS + filled_bytes / rate
         return now - self._progress_at > STALL_SECONDS or now - self._began_at > allowed
 
     def _reserve(self, head: FrameHead) -> bool:
