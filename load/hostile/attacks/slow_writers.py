@@ -1,5 +1,5 @@
 """60 connections send frames of 30 MiB (Produce) and 1 MiB (JoinGroup), at 1, 30,000, 100,000, 300,000 or 1,000,000
-bytes a second; beside them others produce 1 MiB at a time and ask for Metadata, and one client sends 4 MiB at 0.5 MB/s.
+bytes a second; beside them others produce 1 MiB at a time and ask for Metadata, and one client sends 1.5 MiB at 0.5 MB/s.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ SPEEDS = (1, 30_000, 100_000, 300_000, 1_000_000)
 CONNECTIONS = 60
 SECONDS, STEP_SECONDS, PROBE_SECONDS = 25.0, 0.5, 0.25
 MIB = 1024 * 1024
+SETTINGS = {"buffer.memory.bytes": 96 * MIB}
+"""Else what the frames may use would be more than what an attack may use."""
 SIZES = {PRODUCE: (7, 30 * MIB), JOIN_GROUP: (1, MIB)}
-HONEST_BYTES, HONEST_SPEED = 4 * MIB, 500_000
+HONEST_BYTES, HONEST_SPEED = 3 * MIB // 2, 500_000
 ORDINARY_BYTES = MIB
 _NOT_ONE = b"no batch at all"
 
