@@ -98,6 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal arrives; 1 if every agent has exited."""
+    os.umask(0o077)  # also for the processes that it starts
     load_code()  # while Postgres starts
     if args.port is not None:
         if vars(args).get(f"{PREFIX}listeners"):
@@ -124,6 +125,7 @@ def run(args: argparse.Namespace) -> int:
         url = url_with_password(settings)
         asyncio.run(_refuse_foreign(settings, url))
         return _serve(settings, url, data_dir, args.agents, passed_on)
+    _make_private(data_dir / "postgres")
     with EmbeddedPostgres(data_dir / "postgres") as url:
         return _serve(settings, url, data_dir, args.agents, passed_on)
 
@@ -131,7 +133,9 @@ def run(args: argparse.Namespace) -> int:
 def _make(data_dir: Path) -> None:
     """Make the directories. InvalidError if that is not possible, or another user has made them."""
     try:
-        (data_dir / OWN).mkdir(parents=True, exist_ok=True)
+        if not data_dir.exists():
+            _make_private(data_dir)
+        _make_private(data_dir / OWN)
     except OSError as error:
         raise InvalidError(f"cannot create the data directory: {data_dir}: {error.strerror}") from error
     for part in (data_dir, data_dir / OWN, data_dir / "postgres"):
@@ -140,6 +144,15 @@ def _make(data_dir: Path) -> None:
                 f"the data directory belongs to another user: {part} user={_owner(part)};"
                 " name another one by --data-dir"
             )
+
+
+def _make_private(folder: Path) -> None:
+    """Make a directory that no other user can read, also if an earlier release made it. Root's Postgres runs as another
+    user, who has to pass through.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.stat().st_uid == os.geteuid():
+        folder.chmod(0o700 if os.geteuid() or folder.name == OWN else 0o711)
 
 
 def _bucket(named: str, data_dir: Path) -> str:
@@ -168,7 +181,7 @@ def _own_catalog(settings: Settings, data_dir: Path) -> dict[str, str]:
     if settings.tables_catalog_name:
         return {}
     folder = data_dir / "tables"
-    folder.mkdir(exist_ok=True)
+    _make_private(folder)
     return {
         "tables.catalog.name": "dev",
         "tables.catalog.uri": f"sqlite:///{folder}/catalog.db",
