@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.options import PREFIX, S3, add_settings, settings_from
+from headrace.cli.output import write
 from headrace.cli.process.tables_role import require_tables
 from headrace.cli.tables import add_yes, confirm, pairs, say, show
 from headrace.config.declared import declared
@@ -241,7 +242,7 @@ async def _show(args: argparse.Namespace, tables: OpenTables) -> None:
     if args.json:
         say(args, "", **found)
         return
-    print(_text(found))
+    write(_text(found))
 
 
 def _text(found: dict[str, Any]) -> str:

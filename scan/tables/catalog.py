@@ -23,6 +23,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.config import Config
 
 from headrace.config.settings import Settings
+from headrace.config.shown import without_logins, without_secrets
 from headrace.scan.errors import ForeignTableError, OptionError, TableError
 from headrace.scan.tables.keyed.keys import key_paths, keyed_layout, keyed_schema
 from headrace.scan.tables.layout import layout_of, terms_of
@@ -94,11 +95,20 @@ class CatalogAddress:
                 f"unknown catalog: {self.name}: set tables.catalog.uri, or configure it in .pyiceberg.yaml or by"
                 f" PYICEBERG_CATALOG__{self.name.upper()}__URI"
             )
-        with translated(f"catalog {self.name}"):
-            try:
-                return TableCatalog(load_catalog(self.name, **self.properties), self.namespace)
-            except (ValueError, exceptions.NotInstalledError) as error:
-                raise OptionError(f"catalog {self.name} cannot be opened: {error}") from error
+        configured = Config().get_catalog_config(self.name) or {}
+        known = [(name, str(value)) for name, value in (*self.properties.items(), *configured.items())]
+        secrets = [
+            text for name, value in known for text in (value, f"{name}={value}") if text == value or "@" not in value
+        ]
+        try:
+            return TableCatalog(load_catalog(self.name, **self.properties), self.namespace)
+        except (ValueError, exceptions.NotInstalledError) as error:
+            raise OptionError(
+                f"catalog {self.name} cannot be opened: {without_secrets(str(error), *secrets)}"
+            ) from None
+        except Exception as error:
+            told = f"{type(error).__name__}: {without_secrets(str(error), *secrets)}"
+            raise UnavailableError(f"catalog {self.name}: the catalog does not answer: {told}") from None
 
 
 class TableCatalog:
@@ -303,10 +313,12 @@ def translated(what: str) -> Iterator[None]:
     except HeadraceError:
         raise
     except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError, exceptions.NoSuchIdentifierError) as error:
-        raise NotFoundError(f"{what} does not exist: {error}") from error
+        raise NotFoundError(f"{what} does not exist: {without_logins(str(error))}") from error
     except exceptions.TableAlreadyExistsError as error:
-        raise AlreadyExistsError(f"{what} exists: {error}") from error
+        raise AlreadyExistsError(f"{what} exists: {without_logins(str(error))}") from error
     except (ValueError, exceptions.ValidationError, exceptions.ForbiddenError, exceptions.NotInstalledError) as error:
-        raise TableError(f"{what}: {error}") from error
+        raise TableError(f"{what}: {without_logins(str(error))}") from error
     except Exception as error:
-        raise UnavailableError(f"{what}: the catalog does not answer: {type(error).__name__}: {error}") from error
+        raise UnavailableError(
+            f"{what}: the catalog does not answer: {type(error).__name__}: {without_logins(str(error))}"
+        ) from error

@@ -39,6 +39,7 @@ from headrace.scan.tables.upkeep.jobs import UpkeepSchedule
 from headrace.scan.tables.values.formats import ValueFormats
 from headrace.spark.tables.upkeep import jobs_of
 from headrace.spark.tables.worker import SPLIT_BYTES, SparkTables, SparkTableWorker
+from headrace.storage.client_text import visible
 from headrace.storage.errors import InvalidError
 from headrace.storage.supervision import Supervisor
 
@@ -90,7 +91,7 @@ def _run(args: argparse.Namespace) -> int:
     except asyncio.CancelledError:
         print("error: stopped by SIGTERM; the next run continues", file=sys.stderr)
         return 1
-    print(summary, flush=True)
+    print(visible(str(summary)), flush=True)
     return 0 if summary.is_well else 1
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
+from headrace.config.shown import without_secrets
 from headrace.scan.errors import MisfitError, OptionError, SchemaError
 from headrace.scan.tables.values.avro import AvroSchema
 from headrace.scan.tables.values.columns import ValueShape
@@ -41,7 +42,8 @@ class RegistryFormat:
             self._client = SchemaRegistryClient(said)
             self._descriptors = SchemaRegistryClient(said)  # its cache does not tell formats apart
         except (ValueError, TypeError) as error:
-            raise OptionError(f"tables.schema.registry.url: {error}") from error
+            raise OptionError(f"tables.schema.registry.url: {without_secrets(str(error), *url.split(','))}") from None
+        self._urls = url.split(",")
         self._known: dict[int, Parsed | SchemaError] = {}
         self._unknown: dict[int, MisfitError] = {}
 
@@ -80,7 +82,7 @@ class RegistryFormat:
             client = self._client if fmt is None else self._descriptors
             return client.get_schema(schema_id, fmt=fmt)
         except Exception as error:
-            raise _meant(error, f"schema {schema_id}") from error
+            raise self._meant(error, f"schema {schema_id}") from None
 
     def _parsed(self, name: str, schema_id: int) -> Parsed:
         schema = self._asked(schema_id)
@@ -108,18 +110,18 @@ class RegistryFormat:
                 client = self._client if fmt is None else self._descriptors
                 version = client.get_version(each.subject, each.version, deleted=True, fmt=fmt).schema
             except Exception as error:
-                raise _meant(error, f"subject {each.subject} version {each.version}") from error
+                raise self._meant(error, f"subject {each.subject} version {each.version}") from None
             found |= {name: text for name, text in self._references(version, fmt).items() if name not in found}
             found[each.name] = version.schema_str or ""
         return found
+
+    def _meant(self, error: Exception, what: str) -> MisfitError | UnavailableError:
+        if isinstance(error, SchemaRegistryError) and error.http_status_code == 404 and error.error_code in _UNKNOWN:
+            return MisfitError(f"the schema registry does not know {what}")
+        told = f"{type(error).__name__}: {without_secrets(str(error), *self._urls)}"
+        return UnavailableError(f"the schema registry does not answer for {what}: {told}")
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
         self._descriptors.close()
-
-
-def _meant(error: Exception, what: str) -> MisfitError | UnavailableError:
-    if isinstance(error, SchemaRegistryError) and error.http_status_code == 404 and error.error_code in _UNKNOWN:
-        return MisfitError(f"the schema registry does not know {what}")
-    return UnavailableError(f"the schema registry does not answer for {what}: {type(error).__name__}: {error}")
