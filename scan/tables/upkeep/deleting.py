@@ -22,17 +22,17 @@ import pyarrow.compute as pc
 from pyiceberg.expressions import BooleanExpression, EqualTo, LessThan
 from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import ROWS_MUST_MATCH, _StrictMetricsEvaluator, bind
-from pyiceberg.io.pyarrow import _dataframe_to_data_files, expression_to_pyarrow
+from pyiceberg.io.pyarrow import expression_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from headrace.scan.errors import OptionError, TableError
 from headrace.scan.tables.catalog import name_of, translated
 from headrace.scan.tables.committing import CommitOutcome
-from headrace.scan.tables.data_files import DataFilePlace
+from headrace.scan.tables.data_files import DataFilePlace, read_files, write_files
 from headrace.scan.tables.live_files import KnownManifests
 from headrace.scan.tables.upkeep.replacing import ATTEMPTS, Replacement, Replacer, why_untouched
-from headrace.scan.tables.upkeep.rewriting import COMMIT_BYTES, read_files, remove
+from headrace.scan.tables.upkeep.rewriting import COMMIT_BYTES, remove
 from headrace.scan.tables.values.columns import KAFKA
 from headrace.storage.errors import UnavailableError
 
@@ -154,7 +154,7 @@ class RowDeletion:
                 if kept is not None:
                     rewritten += 1
                     metadata = DataFilePlace.of(table).open()
-                    added += _dataframe_to_data_files(metadata, kept, table.io)
+                    added += write_files(metadata, table.io, kept)
                 if size >= COMMIT_BYTES:
                     break
         except BaseException:
