@@ -197,6 +197,30 @@ def bounds_of(schema: Schema, properties: dict[str, str]) -> dict[int, Statistic
     return found
 
 
+def with_bounds(metadata: TableMetadata, storage: FileIO, file: DataFile) -> DataFile:
+    """Return the file with bounds of the record's columns: those of its manifest, or else of its Parquet footer. Files
+    that were written before have none in the manifest; of other formats and without statistics none is known.
+    """
+    names = [f"{KAFKA}.{name}" for name in BOUNDED if KAFKA in metadata.schema().column_names]
+    ids = {metadata.schema().find_field(name).field_id for name in names}
+    if file.file_format is not FileFormat.PARQUET or ids & (file.lower_bounds or {}).keys() or not ids:
+        return file
+    with storage.new_input(file.file_path).open() as stream:
+        footer = pq.read_metadata(stream)
+    have = pyarrow_to_schema(footer.schema.to_arrow_schema(), metadata.name_mapping(), downcast_ns_timestamp_to_us=True)
+    metrics = compute_statistics_plan(have, {}) | bounds_of(have, {})
+    found = data_file_statistics_from_parquet_metadata(footer, metrics, parquet_path_to_id_mapping(have))
+    return DataFile.from_args(
+        content=file.content,
+        file_path=file.file_path,
+        file_format=file.file_format,
+        partition=file.partition,
+        file_size_in_bytes=file.file_size_in_bytes,
+        spec_id=file.spec_id,
+        **found.to_serialized_dict(),
+    )
+
+
 def read_files(metadata: TableMetadata, storage: FileIO, files: Iterable[DataFile]) -> pa.Table:
     """Return the rows of these files, in the columns of the table's newest schema. No delete file is applied."""
     return read_tasks(metadata, storage, [FileScanTask(each) for each in files], metadata.schema())

@@ -69,6 +69,10 @@ class OffsetGap(msgspec.Struct, frozen=True):
     start: int
     end: int
 
+    def until(self, end: int) -> OffsetGap:
+        """Return the part before `end`, which is above `start`."""
+        return self if self.end <= end else OffsetGap(self.partition, self.start, end)
+
 
 class TableProgress(msgspec.Struct, frozen=True):
     """How far a table is. Stored as JSON; partitions by index."""

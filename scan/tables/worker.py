@@ -29,7 +29,8 @@ from headrace.scan.tables.chunks import CHUNK_BYTES, ChunkReader, Reach
 from headrace.scan.tables.committing import CommitOutcome, CommitResult
 from headrace.scan.tables.dead_letters import DeadLetterJudge, DeadLetterWriter
 from headrace.scan.tables.declaration import DISABLED, Declaration
-from headrace.scan.tables.keyed.opener import OpenedChanges
+from headrace.scan.tables.file_limit import FILES_MAX, cuts_for, without
+from headrace.scan.tables.keyed.opener import NO_COLUMNS, OpenedChanges
 from headrace.scan.tables.log_ranges import start_positions
 from headrace.scan.tables.looking import Condition, TableLook, TableReader
 from headrace.scan.tables.opening import keyed_opener, value_opener
@@ -171,14 +172,34 @@ class TableWorker:
         reach, rows = await self._chunks.read(step, look.partitions)
         opener = value_opener(look.definition, look.table.schema(), self.formats)
         if opener is None:
-            ends = {partition: each.position for partition, each in reach.items()}
-            return await self._commit(name, look, step, progress, ends, Made(rows.num_rows, (), rows=rows))
-        opened = await asyncio.to_thread(opener.open, rows)
-        reached = await self._reached(name, look, step, reach, opener.columns, opened)
+            opened = OpenedChunk(NO_COLUMNS, rows, (), {})
+        else:
+            opened = await asyncio.to_thread(opener.open, rows)
+        opened = await asyncio.to_thread(self._limited, name, look, opened)
+        columns = NO_COLUMNS if opener is None else opener.columns
+        reached = await self._reached(name, look, step, reach, columns, opened)
         if isinstance(reached, TableRound):
             return reached
         made = Made(opened.rows.num_rows, opened.dead, rows=opened.rows)
         return await self._commit(name, look, step, progress, reached, made)
+
+    def _limited(self, name: str, look: TableLook, opened: OpenedChunk) -> OpenedChunk:
+        """Return what of the chunk is in few enough files for one commit."""
+        found = cuts_for(look.table.metadata, opened.rows)
+        if not found:
+            return opened
+        logger.warning(
+            "a commit is cut: table=%s files=%d rows=%d: it is partitioned by a column with many values",
+            *(name, FILES_MAX, len(opened.rows)),
+        )
+        cuts = {p: min(cut, opened.cuts.get(p, cut), key=lambda each: each.offset) for p, cut in found.items()}
+        ends = {partition: TablePosition(cut.offset) for partition, cut in cuts.items()}
+        dead = tuple(
+            each if end is None else each.until(end.offset)
+            for each in opened.dead
+            if (end := ends.get(each.partition)) is None or each.start < end.offset
+        )
+        return OpenedChunk(opened.columns, without(opened.rows, cuts), dead, opened.cuts | cuts)
 
     async def _reached(
         self,

@@ -27,6 +27,7 @@ from headrace.scan.tables.projecting import projected
 from headrace.scan.tables.reading import duckdb_lines
 from headrace.scan.tables.values import columns as c
 from headrace.scan.tables.values import open as opening
+from headrace.scan.tables.values.fractions import Moved
 from tests.planted import PlantedBugs, Report, Trial
 from tests.scan.tables.duckdb_reader import rows_by_duckdb
 from tests.scan.tables.registry import avro_bytes
@@ -109,7 +110,7 @@ def _without_moved(value: dict[str, Any], moves: Any) -> dict[str, Any]:
 
 BUGS: dict[str, tuple[Any, str, Any]] = {
     "null lists become empty": (data_files, "projected", _as_pyiceberg),
-    "fractions are dead letters": (opening, "with_fractions_apart", lambda have, shape: opening.Moved(shape, None)),
+    "fractions are dead letters": (opening, "with_fractions_apart", lambda have, shape: Moved(shape, None)),
     "fractions are left out": (
         opening,
         "moved",

@@ -37,10 +37,10 @@ pytestmark = pytest.mark.requirement("X11")
 REGISTRY, JSON = ("registry",), ("json",)
 
 
-def batch(*values: Any, key: bytes | None = b"k") -> bytes:
+def batch(*values: Any, key: bytes | None = b"k", time_ms: int = TIME_MS) -> bytes:
     """A batch with these values; what is not bytes is sent as JSON."""
     made = [
-        Record(n, TIME_MS + n, key, each if each is None or isinstance(each, bytes) else json.dumps(each).encode(),
+        Record(n, time_ms + n, key, each if each is None or isinstance(each, bytes) else json.dumps(each).encode(),
                [("h", b"x")] if n % 2 else [])
         for n, each in enumerate(values)
     ]  # fmt: skip
