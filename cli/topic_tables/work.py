@@ -22,7 +22,7 @@ from headrace.scan.errors import ForeignTableError, NameTakenError, OptionError
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.tables.catalog import CatalogAddress, TableCatalog, snapshot_view
 from headrace.scan.tables.creating import Values, create_table, require_key
-from headrace.scan.tables.declaring import declarations
+from headrace.scan.tables.declaring import TableDeclarer, declarations
 from headrace.scan.tables.expiry import expire
 from headrace.scan.tables.live_files import KnownManifests
 from headrace.scan.tables.looking import Condition, TableLook, TableReader
@@ -91,7 +91,8 @@ class OpenTables:
     async def rows(self) -> list[dict[str, Any]]:
         """A row for each table of a topic."""
         found = []
-        for name in await asyncio.to_thread(self.catalog.names):
+        names = await asyncio.to_thread(self.catalog.names)
+        for name in names:
             try:
                 look = await self._look(name)
             except ForeignTableError:
@@ -103,15 +104,16 @@ class OpenTables:
                 found.append(await self._row(name, look))
             except HeadraceError as error:
                 found.append(_unreadable(name, look.definition.topic, error))
-        return [*found, *await self._not_made({row["table"]: row["topic"] for row in found})]
+        return [*found, *await self._not_made(names, {row["table"]: row["topic"] for row in found})]
 
-    async def _not_made(self, topics: Mapping[str, str | None]) -> list[dict[str, Any]]:
+    async def _not_made(self, names: Sequence[str], topics: Mapping[str, str | None]) -> list[dict[str, Any]]:
         """The tables that topic configs declare and that are not there. `topics`: those of the tables that are."""
-        image = await TopicCatalog(self.cluster.metastore).refresh()
+        catalog = TopicCatalog(self.cluster.metastore)
+        image, declarer = await catalog.refresh(), TableDeclarer(self.cluster, catalog, self.catalog)
         return [
             {"table": declared.name, "topic": topic.name, "mode": UPSERT if declared.is_keyed else APPEND}
             | {"condition": DECLARED} | dict.fromkeys(_NUMBERS)
-            | {"reason": "the name is taken" if declared.name in topics else "no worker has made it yet"}
+            | {"reason": await declarer.why_not_made(topic, declared, names) or "no worker has made it yet"}
             for topic, declared in declarations(image)
             if topics.get(declared.name) != topic.name
         ]  # fmt: skip

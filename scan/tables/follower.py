@@ -55,6 +55,9 @@ class TableFollower:
     _due: dict[str, float] = field(default_factory=dict)
     """The time of the next round of each table that waits for it, in monotonic seconds."""
 
+    def __post_init__(self) -> None:
+        self.worker.looked = self.metrics.looked
+
     @classmethod
     def of(
         cls,
