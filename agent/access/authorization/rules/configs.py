@@ -19,7 +19,6 @@ _BY_TYPE = {
     32: AclResource.GROUP,
 }
 """ConfigResource.Type: topic, broker, broker logger, client metrics, group. Handlers refuse other types."""
-_TOPIC_TYPE = 2
 TABLE_NAMES = "a topic with the name of each `table.name` that is not its topic's own"
 
 
@@ -27,7 +26,7 @@ def foreign_tables(ask: GatedRequest, topic: str, configs: Iterable[Any]) -> lis
     """Return the names of tables that the configs of a request give a topic, without its own and the one that is set
     already. A client may use such a name if it may do the same to a topic of this name.
     """
-    own = "", default_name(topic), ask.image.configs.get((_TOPIC_TYPE, topic), {}).get(NAME)
+    own = "", default_name(topic), ask.image.topic_configs(topic).get(NAME)
     given = [(each.value or "").strip() for each in configs if each.name == NAME]
     return [name for name in given if name not in own]
 
