@@ -149,14 +149,8 @@ def _rows_only(self: Any, name: str, look: Any, opened: OpenedChunk) -> OpenedCh
     return OpenedChunk(made.columns, made.rows, opened.dead, opened.cuts)
 
 
-def _dead_behind_the_cut(self: Any, name: str, look: Any, opened: OpenedChunk) -> OpenedChunk:
-    """Records behind the cut are decided to be dead letters, and read again."""
-    made = _limited(self, name, look, opened)
-    return OpenedChunk(made.columns, made.rows, opened.dead, made.cuts)
-
-
 _limited = worker.TableWorker._limited
-BUGS = {"rows behind a cut are taken as there": _rows_only, "dead letters behind a cut stay": _dead_behind_the_cut}
+BUGS = {"rows behind a cut are taken as there": _rows_only}
 PLANTED = PlantedBugs("limits of iceberg tables", most=100)
 
 
