@@ -11,8 +11,8 @@ readers pass over names in a header that they do not know.
 Place: under the commits (appending.py, upkeep/replacing.py); the offsets are read where a user decides about a table
 that was rolled back (resume.py).
 Invariant: a snapshot of Headrace says in its summary that it has offsets, so state.py judges a table without reading a
-file. The release before reads those of summaries only: for a table with more partitions it says that it cannot
-continue after the rows, and changes nothing.
+file. A process of an older version reads those of summaries only: of a table with more partitions that was rolled
+back, it says that it cannot continue after the rows, and changes nothing.
 """
 
 from __future__ import annotations

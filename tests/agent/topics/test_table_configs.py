@@ -105,7 +105,7 @@ def test_a_name_of_dead_letters_is_no_table_of_a_topic() -> None:
     assert reserved in refusal(changed(image({}), table_enable="true", table_name="orders_Dead_Letters"))
     assert reserved in refusal(changed(image({"table.name": "x_dead_letters"}), table_enable="true"))
     live = image({"table.enable": "true", "table.name": "x_dead_letters"})
-    assert not isinstance(changed(live, table_errors_tolerance="all"), Verdict), "a table of the release before"
+    assert not isinstance(changed(live, table_errors_tolerance="all"), Verdict), "the table of an older version"
     assert changed(live, table_enable="false") == {"table.enable": "false"}
     for name, is_refused in (("orders-dead-letters", True), ("web", False)):
         wanted = WantedTopic(name, uuid.UUID(int=2), 1, 1, (), [("table.enable", "true")])

@@ -44,7 +44,7 @@ class ReadFiles:
         return data_files.read_files(metadata, storage, files)
 
 
-@pytest.mark.parametrize("has_bounds", [True, False], ids=["new files", "files of the release before"])
+@pytest.mark.parametrize("has_bounds", [True, False], ids=["new files", "files of older versions"])
 async def test_retention_reads_only_what_can_be_old(
     world: ScanWorld, tables: Tables, monkeypatch: pytest.MonkeyPatch, has_bounds: bool
 ) -> None:
@@ -94,7 +94,7 @@ async def test_offsets_of_many_partitions_are_not_in_each_summary(
 
 
 async def test_offsets_of_few_partitions_are_in_the_summary(world: ScanWorld, tables: Tables) -> None:
-    """The release before reads them there."""
+    """Processes of older versions read them there."""
     (key,) = await world.topic("orders", 1)
     await tables.create("orders")
     await world.write(key, 1)
