@@ -39,3 +39,11 @@ class MisfitError(InvalidError):
 
 class ForeignTableError(TableError):
     """A table in the catalog that is not of a topic: others keep it."""
+
+
+class NameTakenError(TableError):
+    """The name of a table's dead-letter table is that of another table."""
+
+
+class RefusedError(TableError):
+    """The catalog answered that it does not do this: nothing happened."""

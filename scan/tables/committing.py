@@ -3,6 +3,7 @@
     stage    data files and manifests are written; nothing is sent to the catalog
     commit   one call of the catalog: assert the snapshot, change the table
              it agrees: COMMITTED   the table has another snapshot: CONFLICT   it does not answer: UNKNOWN
+         it refuses, or asks for fewer requests: an error, and nothing happened
 
 Place: under what changes a table: appending.py and upkeep/replacing.py. Blocks: callers use a thread.
 Invariant: of all commits that continue one snapshot at most one succeeds, also of several processes, and with or
@@ -23,13 +24,17 @@ from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.table import Table, Transaction
 
-from headrace.scan.tables.catalog import RETRIES, name_of, snapshot_view, translated
+from headrace.scan.errors import RefusedError
+from headrace.scan.tables.catalog import RETRIES, definite_answer, name_of, snapshot_view, status_of, translated
 from headrace.scan.tables.removing import remove_files
 from headrace.scan.tables.state import PROGRESS, TableProgress
+from headrace.storage.errors import ThrottledError
 
 logger = logging.getLogger(__name__)
 
 NO_RETRIES = "0"
+SERVICE_UNAVAILABLE = 503
+"""Of a commit it is no answer: what is in front of the catalog says it, too, once the catalog has the request."""
 
 
 class CommitOutcome(enum.Enum):
@@ -79,7 +84,8 @@ def commit(table: Table, stage: Callable[[], Transaction], written: Sequence[str
     """Commit what `stage` makes of `table`, on top of the snapshot that the table was loaded with.
 
     `written`: files that others wrote for this commit alone; they are removed with its own if it did not happen.
-    Errors of `stage`, and of the storage as UnavailableError and TableError: nothing was committed.
+    Errors of `stage`, and of the storage as UnavailableError and TableError; RefusedError and ThrottledError of the
+    catalog: nothing was committed.
     """
     storage, base_id = table.io, table.metadata.current_snapshot_id
     files = WrittenFiles(storage, written)
@@ -88,6 +94,9 @@ def commit(table: Table, stage: Callable[[], Transaction], written: Sequence[str
     try:
         change = _staged(table, stage, files)
         outcome = _sent(table, change, base_id)
+    except (RefusedError, ThrottledError):
+        files.remove()
+        raise
     finally:
         table.io = storage
     if outcome is CommitOutcome.CONFLICT:
@@ -111,6 +120,9 @@ def _sent(table: Table, change: Transaction, base_id: int | None) -> CommitOutco
         logger.info("table has another snapshot: table=%s base=%s error=%s", name_of(table), base_id, error)
         return CommitOutcome.CONFLICT
     except Exception as error:
+        definite = definite_answer(f"table {name_of(table)}", error)
+        if definite is not None and status_of(error) != SERVICE_UNAVAILABLE:
+            raise definite from error
         logger.warning("commit without an answer: table=%s base=%s error=%r", name_of(table), base_id, error)
         return CommitOutcome.UNKNOWN
     return CommitOutcome.COMMITTED

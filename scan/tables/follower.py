@@ -50,8 +50,13 @@ class TableFollower:
     """None: topic configs make no tables."""
     refused: dict[str, str] = field(default_factory=dict)
     """By topic, why its configs made no table in the newest turn."""
+    _failed: set[str] = field(default_factory=set)
+    """Tables of which a round has failed."""
     _due: dict[str, float] = field(default_factory=dict)
     """The time of the next round of each table that waits for it, in monotonic seconds."""
+
+    def __post_init__(self) -> None:
+        self.worker.looked = self.metrics.looked
 
     @classmethod
     def of(
@@ -86,8 +91,9 @@ class TableFollower:
         names = await asyncio.to_thread(self.worker.tables.catalog.names)
         if self.declarer is not None and await self._declare(self.declarer, names):
             names = await asyncio.to_thread(self.worker.tables.catalog.names)
-        for gone in self.last.keys() - set(names):
-            del self.last[gone]
+        for gone in (self.last.keys() | self._failed) - set(names):
+            self.last.pop(gone, None)
+            self._failed.discard(gone)
             self._due.pop(gone, None)
             self.metrics.forget(gone)
             self.supervisor.forget(f"table {gone}")
@@ -125,6 +131,10 @@ class TableFollower:
                 done = await self.worker.keep(name)
             except (NotFoundError, ForeignTableError):
                 return  # dropped meanwhile, or not of a topic
+            except Exception:
+                self._failed.add(name)
+                self.metrics.failed(name)
+                raise
             self._note(name, done)
             if done.outcome is CommitOutcome.CONFLICT:
                 await self.clock.sleep(self.rng.random() * self.interval_ms / 1_000)
@@ -134,7 +144,8 @@ class TableFollower:
     def _note(self, name: str, done: TableRound) -> None:
         before = self.last.get(name)
         if done.condition is not Condition.FOLLOWING and (before is None or before.reason != done.reason):
-            logger.error("table is %s: table=%s reason=%s", done.condition.value, name, done.reason)
+            level = logging.INFO if done.condition is Condition.DETACHED else logging.ERROR
+            logger.log(level, "table is %s: table=%s reason=%s", done.condition.value, name, done.reason)
         if done.rows:
             logger.info("appended: table=%s records=%d lag=%d", name, done.rows, sum(done.lag.values()))
         if done.dead_letters:

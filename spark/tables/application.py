@@ -32,6 +32,7 @@ from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.catalog import CatalogAddress
 from headrace.scan.tables.chunks import PIN_HINT
+from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.follower import TableFollower
 from headrace.scan.tables.looking import Condition, TableReader
 from headrace.scan.tables.metrics import TableMetrics
@@ -53,7 +54,9 @@ Exit status 1: a table is stopped or could not be read."""
 
 @dataclass(frozen=True, slots=True)
 class TablesRunSummary:
-    """What became of the tables. `stopped`: not those that a user paused."""
+    """What became of the tables. `stopped`: not those that a user paused. `failed`: also if the newest commit had no
+    answer.
+    """
 
     following: int
     paused: int
@@ -145,11 +148,12 @@ async def run(follower: TableFollower) -> TablesRunSummary:
     while await follower.turn():
         pass
     conditions = [each.condition for each in follower.last.values()]
+    outcomes = [each.outcome for each in follower.last.values()]
     return TablesRunSummary(
         following=conditions.count(Condition.FOLLOWING),
         paused=conditions.count(Condition.PAUSED),
-        stopped=conditions.count(Condition.STOPPED),
-        failed=len(follower.supervisor.problems()),
+        stopped=conditions.count(Condition.STOPPED) + conditions.count(Condition.BLOCKED),
+        failed=len(follower.supervisor.problems()) + outcomes.count(CommitOutcome.UNKNOWN),
         refused=len(follower.refused),
         seconds=follower.clock.monotonic() - began,
     )

@@ -21,6 +21,7 @@ from headrace.scan.read import SplitReader
 from headrace.scan.splits import Split
 from headrace.scan.tables.chunks import PIN_HINT, rows_of
 from headrace.scan.tables.data_files import DataFilePlace, write_data_files
+from headrace.scan.tables.file_limit import cuts_for
 from headrace.scan.tables.opening import value_opener
 from headrace.scan.tables.state import Definition, OffsetGap
 from headrace.scan.tables.values.formats import ValueFormats
@@ -48,7 +49,7 @@ class AppendTask(NamedTuple):
 
 
 class TaskDone(NamedTuple):
-    """What a task wrote. `is_plain` False: nothing, as the driver has to decide."""
+    """What a task wrote. `is_plain` False: nothing, as the driver has to decide, or to cut the chunk."""
 
     is_plain: bool
     rows: int = 0
@@ -67,4 +68,6 @@ def write_split(task: AppendTask, split: Split) -> TaskDone:
         if opened.columns != opener.columns or opened.cuts:
             return TaskDone(is_plain=False)
         rows, dead = opened.rows, opened.dead
+    if cuts_for(metadata, rows):
+        return TaskDone(is_plain=False)
     return TaskDone(True, rows.num_rows, tuple(write_data_files(task.place, metadata, rows)), dead)

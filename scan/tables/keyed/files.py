@@ -18,9 +18,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import load_file_io
-from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -29,7 +28,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import BucketTransform
 
 from headrace.scan.tables.catalog import name_of, translated
-from headrace.scan.tables.data_files import DataFilePlace, write_data_files
+from headrace.scan.tables.data_files import DataFilePlace, read_tasks, write_data_files
 from headrace.scan.tables.keyed.keys import column_at, joined_keys
 from headrace.scan.tables.keyed.merging import DELETES, last_changes, replaced, rows_in
 
@@ -105,13 +104,12 @@ def merge_group(
     gone, schema = 0, metadata.schema()
     with translated(f"storage of {metadata.location}"):
         storage = load_file_io(place.storage, metadata.location)
-        keys = ArrowScan(metadata, storage, schema.select(*paths), AlwaysTrue())
-        whole = ArrowScan(metadata, storage, schema, AlwaysTrue())
+        keys = schema.select(*paths)
         for task in files:
-            rows = keys.to_table([task])
+            rows = read_tasks(metadata, storage, [task], keys)
             goes = replaced(joined_keys([column_at(rows, path) for path in paths]), last)
             if goes.any():
-                writer.add(whole.to_table([task]).filter(pa.array(~goes)))
+                writer.add(read_tasks(metadata, storage, [task], schema).filter(pa.array(~goes)))
                 removed.append(task.file)
                 gone += int(goes.sum())
     is_put = ~last.column(DELETES).to_numpy()

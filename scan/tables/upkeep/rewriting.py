@@ -4,7 +4,7 @@
 
 Place: a step of upkeep (steps.py), by the local worker here and by tasks of Spark (spark/tables/upkeep.py). Blocks.
 Invariant: the rows of a group are those of its files, each once, ordered by the topic's partition and the offset, and
-in the same partition of the table; they are written by pyiceberg's writer, with the names of file_names.py. What cannot
+in the same partition of the table; they are written by data_files.py. What cannot
 be kept so is left alone: files of an earlier partitioning, files that another engine sorted otherwise, and tables with
 delete files. Memory: the rows of one group, opened; RewriteLimits.target_bytes limits what it has stored.
 """
@@ -19,17 +19,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import FileIO, load_file_io
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import FileScanTask, Table
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table import Table
 
 from headrace.scan.errors import TableError
 from headrace.scan.tables.catalog import name_of, translated
 from headrace.scan.tables.committing import CommitOutcome
-from headrace.scan.tables.data_files import DataFilePlace
+from headrace.scan.tables.data_files import DataFilePlace, read_files, write_files
 from headrace.scan.tables.live_files import LiveFile, LiveTable
 from headrace.scan.tables.manifests import MANIFESTS_MIN, small_manifests
 from headrace.scan.tables.removing import remove_files
@@ -159,18 +156,12 @@ def write_group(place: DataFilePlace, group: Group) -> list[DataFile]:
         wanted = sum(each.record_count for each in group)
         if rows.num_rows != wanted:
             raise TableError(f"files of {metadata.location} have {rows.num_rows} rows, and its metadata says {wanted}")
-        made = list(_dataframe_to_data_files(metadata, rows, storage))
+        made = write_files(metadata, storage, rows)
     same_place = all(each.partition == group[0].partition for each in made)
     if sum(each.record_count for each in made) != wanted or not same_place:
         remove(storage, made)
         raise TableError(f"rows of {metadata.location} are not in the partition of their file: {group[0].file_path}")
     return made
-
-
-def read_files(metadata: TableMetadata, storage: FileIO, files: Group) -> pa.Table:
-    """Return the rows of these files, in the columns of the table's schema."""
-    scan = ArrowScan(metadata, storage, metadata.schema(), AlwaysTrue())
-    return scan.to_table([FileScanTask(each) for each in files])
 
 
 def in_offset_order(rows: pa.Table) -> pa.Table:

@@ -58,6 +58,11 @@ def column_name(source: str, *, is_top: bool = False) -> str:
     return f"{name}_{VALUE}" if is_top and name.lower() == KAFKA else name
 
 
+def top_column_name(source: str) -> str:
+    """Return the same for a field at the top of a value."""
+    return column_name(source, is_top=True)
+
+
 def struct_of(fields: Iterable[tuple[str, pa.DataType]]) -> pa.StructType:
     """A struct of these columns. SchemaError if two of them are one for engines that ignore the case of names."""
     named: dict[str, tuple[str, pa.DataType]] = {}

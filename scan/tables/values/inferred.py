@@ -4,7 +4,8 @@
 | --- | --- |
 | object, array | struct, list; at the top its members are columns |
 | string, true and false | string, boolean |
-| number | long without, double with a fraction or an exponent; double if both come before the column is made |
+| number | long without, double with a fraction or an exponent; double if both come before the column is made. A
+fraction behind a long has a second column (fractions.py) |
 | null, empty object, empty array | no column; null, or empty, in a column that other values made |
 
 Place: a format of open.py.
@@ -14,6 +15,7 @@ Invariant: a value that does not fit the columns of the table is a dead letter: 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -32,9 +34,16 @@ _column = lru_cache(maxsize=10_000)(c.column_name)
 def parse_json(value: bytes) -> Any:
     """The value of a JSON text. MisfitError."""
     try:
-        return json.loads(value.decode(), parse_constant=_refuse)
+        return json.loads(value.decode(), parse_constant=_refuse, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise MisfitError(f"not a JSON value: {error}") from error
+
+
+def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(members)
+    if len(found) != len(members):
+        raise ValueError("an object has a member twice")
+    return found
 
 
 def _refuse(name: str) -> Any:
@@ -64,7 +73,7 @@ class InferredJson:
             except SchemaError as error:
                 raise MisfitError(str(error)) from error
             self._shapes[signature] = shape
-        return shape, {c.column_name(name, is_top=True): _columns(each) for name, each in parsed.items()}
+        return shape, _members(parsed, c.top_column_name)
 
 
 def _signature(value: Any, depth: int) -> Any:
@@ -95,5 +104,15 @@ def _type(signature: Any) -> pa.DataType | None:
 
 def _columns(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_column(name): _columns(each) for name, each in value.items()}
+        return _members(value, _column)
     return [_columns(each) for each in value] if isinstance(value, list) else value
+
+
+def _members(value: dict[str, Any], name_of: Callable[[str], str]) -> dict[str, Any]:
+    """The members by column. MisfitError if two of them have one: also if a null would replace a value."""
+    found = {name_of(name): _columns(each) for name, each in value.items()}
+    if len(found) != len(value):
+        names = [name_of(name) for name in value]
+        twice = [name for name in value if names.count(name_of(name)) > 1]
+        raise MisfitError(f"two fields have one column: {twice[0]}, {twice[1]}")
+    return found

@@ -17,6 +17,7 @@ import pyarrow as pa
 from headrace.scan.errors import MisfitError, SchemaError
 from headrace.scan.tables.state import OffsetGap
 from headrace.scan.tables.values.columns import COLUMNS_MAX, KAFKA, ValueShape, leaves, widened_struct
+from headrace.scan.tables.values.fractions import Move, moved, with_fractions_apart
 
 DEAD_RANGES_MAX = 5_000
 """Ranges of records that do not fit in one commit: the table's property names them until they are elsewhere."""
@@ -42,6 +43,14 @@ class ValueFormat(Protocol):
         """Return what columns the value asks for, and their values by name. MisfitError, SchemaError;
         UnavailableError: try the chunk again.
         """
+
+
+class _Room(NamedTuple):
+    """Whether the table has room for a shape: `why_not` empty. `moves`: where its values go (fractions.py)."""
+
+    shape: ValueShape
+    why_not: str = ""
+    moves: dict[str, Move] | None = None
 
 
 class Cut(NamedTuple):
@@ -70,8 +79,8 @@ class ChunkOpener:
     tolerance: Tolerance
     _table: pa.StructType = field(init=False)
     _columns: pa.StructType = field(init=False)
-    _room: dict[int, tuple[ValueShape, str]] = field(default_factory=dict)
-    """Each shape, which is kept alive, and why it has no room; empty: it has."""
+    _room: dict[int, _Room] = field(default_factory=dict)
+    """By shape, which is kept alive."""
     _dead: list[OffsetGap] = field(default_factory=list)
     _cuts: dict[int, Cut] = field(default_factory=dict)
 
@@ -130,26 +139,27 @@ class ChunkOpener:
             return {}
         shape, opened = self.form.open(value)
         if (known := self._room.get(id(shape))) is None:
-            known = self._room[id(shape)] = shape, self._make_room(shape)
-        if known[1]:
-            raise (SchemaError if shape.is_declared else MisfitError)(f"{shape.name}: {known[1]}")
-        return opened
+            known = self._room[id(shape)] = self._make_room(shape)
+        if known.why_not:
+            raise (SchemaError if shape.is_declared else MisfitError)(f"{shape.name}: {known.why_not}")
+        return opened if known.moves is None else moved(opened, known.moves)
 
-    def _make_room(self, shape: ValueShape) -> str:
-        """Widen the columns; why not."""
+    def _make_room(self, shape: ValueShape) -> _Room:
+        """Widen the columns."""
+        moves = None
         try:
             if shape.is_declared:
                 columns = widened_struct(self._columns, shape.columns)
             else:
-                columns = widened_struct(self._table, widened_struct(self._columns, shape.columns, is_new=True))
+                wanted, moves = with_fractions_apart(self._table, shape.columns)
+                columns = widened_struct(self._table, widened_struct(self._columns, wanted, is_new=True))
         except SchemaError as error:
-            return str(error)
-        if columns == self._columns:
-            return ""
-        if leaves(columns) > COLUMNS_MAX:
-            return f"the table would have more than {COLUMNS_MAX} columns"
-        self._columns = columns
-        return ""
+            return _Room(shape, str(error))
+        if columns != self._columns:
+            if leaves(columns) > COLUMNS_MAX:
+                return _Room(shape, f"the table would have more than {COLUMNS_MAX} columns")
+            self._columns = columns
+        return _Room(shape, moves=moves)
 
     def _misfit(self, partition: int, offset: int, reason: str, is_tolerated: bool) -> None:
         last = self._dead[-1] if self._dead else None
