@@ -18,7 +18,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
-from headrace.scan.tables.catalog import translated
+from headrace.scan.tables.building import BuiltFiles, building
 from headrace.scan.tables.file_names import name_files
 
 
@@ -40,9 +40,9 @@ class DataFilePlace(NamedTuple):
 
 
 def write_data_files(place: DataFilePlace, metadata: TableMetadata, rows: pa.Table) -> list[DataFile]:
-    """Write the rows. UnavailableError: the storage does not answer; TableError: the table has no room for them."""
+    """Write the rows. UnavailableError: the storage does not answer; BuildingError: they cannot be written."""
     if not rows.num_rows:
         return []
-    with translated(f"storage of {metadata.location}"):
-        storage = load_file_io(place.storage, metadata.location)
+    with building(f"table at {metadata.location}"):
+        storage = BuiltFiles(load_file_io(place.storage, metadata.location))
         return list(_dataframe_to_data_files(metadata, rows, storage))

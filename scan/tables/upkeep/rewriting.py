@@ -27,7 +27,8 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 
 from headrace.scan.errors import TableError
-from headrace.scan.tables.catalog import name_of, translated
+from headrace.scan.tables.building import building
+from headrace.scan.tables.catalog import name_of
 from headrace.scan.tables.committing import CommitOutcome
 from headrace.scan.tables.data_files import DataFilePlace
 from headrace.scan.tables.live_files import LiveFile, LiveTable
@@ -72,7 +73,7 @@ class TableRewriter:
 
         Errors as `write` and Replacer.replace: commits before it stay.
         """
-        with translated(f"table {name_of(table)}"):
+        with building(f"table {name_of(table)}"):
             live = replacer.known.live(table)
         if reason := why_untouched(table, live):
             logger.info("table is not rewritten: table=%s reason=%s", name_of(table), reason)
@@ -153,7 +154,7 @@ def write_group(place: DataFilePlace, group: Group) -> list[DataFile]:
     """
     metadata = place.open()
     metadata.properties[TARGET_BYTES] = str(sys.maxsize)  # in memory only: pyiceberg counts opened bytes
-    with translated(f"storage of {metadata.location}"):
+    with building(f"storage of {metadata.location}"):
         storage = load_file_io(place.storage, metadata.location)
         rows = in_offset_order(read_files(metadata, storage, group))
         wanted = sum(each.record_count for each in group)

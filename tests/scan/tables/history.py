@@ -56,7 +56,7 @@ class FickleFormats(ValueFormats):
     def of(self, definition: Definition) -> FickleFormats:
         return self
 
-    def begin(self) -> None:
+    def begin(self, values: object = ()) -> None:
         if self.rng.random() < 0.1:
             raise UnavailableError("the registry is away")
 

@@ -1,0 +1,75 @@
+"""Finds the rows that cannot be written: pyiceberg encodes parts of them again, into nothing.
+
+    rows of a commit that could not be built -> halves that can be written, and that cannot -> the rows at fault
+
+Place: after a BuildingError, in worker.py and for the reasons of dead letters. Blocks.
+Invariant: no file is written. A row is at fault if it alone cannot be written; at most FOUND_MAX are looked for.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.table.metadata import TableMetadata
+
+from headrace.scan.errors import BuildingError
+from headrace.scan.tables.building import building
+
+FOUND_MAX = 100
+
+
+def rows_at_fault(metadata: TableMetadata, rows: pa.Table) -> dict[int, str]:
+    """Return the numbers of rows that cannot be written, in order, each with the reason."""
+    found: dict[int, str] = {}
+    parts = [(0, rows.num_rows)]
+    while parts and len(found) < FOUND_MAX:
+        start, end = parts.pop()
+        if start == end or not (reason := _why_unwritable(metadata, rows.slice(start, end - start))):
+            continue
+        if end - start == 1:
+            found[start] = reason
+        else:
+            middle = (start + end) // 2
+            parts += [(middle, end), (start, middle)]
+    return found
+
+
+def _why_unwritable(metadata: TableMetadata, rows: pa.Table) -> str:
+    try:
+        with building("the record"):
+            list(_dataframe_to_data_files(metadata, rows, _Nowhere()))
+    except BuildingError as error:
+        return str(error)
+    return ""
+
+
+class _Nowhere(FileIO):
+    """A storage that forgets what is written."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def new_input(self, location: str) -> InputFile:
+        raise AssertionError(f"nothing is read while rows are written: {location}")
+
+    def new_output(self, location: str) -> OutputFile:
+        return _Forgotten(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Do nothing: there is no file."""
+
+
+class _Forgotten(OutputFile):
+    def __len__(self) -> int:
+        return 0
+
+    def exists(self) -> bool:
+        return False
+
+    def to_input_file(self) -> InputFile:
+        raise AssertionError(f"nothing is read while rows are written: {self.location}")
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        stream: OutputStream = pa.BufferOutputStream()
+        return stream
