@@ -88,6 +88,7 @@ class TablesRole:
         from headrace.scan.cluster import BucketAddress, ScannedCluster
         from headrace.scan.partitions import TopicCatalog
         from headrace.scan.read import SplitReader
+        from headrace.scan.tables.apart.process import OpeningPool
         from headrace.scan.tables.chunks import PIN_HINT
         from headrace.scan.tables.follower import TableFollower
         from headrace.scan.tables.looking import TableReader
@@ -99,9 +100,9 @@ class TablesRole:
         shared, settings = self._shared, self._settings
         catalog = await asyncio.to_thread(self._address.open)
         reader = SplitReader.open(BucketAddress.of(settings), shared.clock, shared.rng, pin_hint=PIN_HINT)
+        formats = ValueFormats(settings.tables_schema_registry_url, OpeningPool())
         try:
             cluster = ScannedCluster(shared.metastore, shared.store, shared.clock, shared.rng)
-            formats = ValueFormats(settings.tables_schema_registry_url)
             tables = TableReader(cluster, TopicCatalog(shared.metastore), catalog)
             worker = TableWorker(tables, reader, formats=formats)
             self._metrics = self._metrics or TableMetrics(shared.registry, shared.clock.monotonic)
@@ -114,6 +115,7 @@ class TablesRole:
             finally:
                 await jobs.stop(0)
         finally:
+            await asyncio.to_thread(formats.close)
             await asyncio.to_thread(reader.close)
             await asyncio.to_thread(catalog.close)
 

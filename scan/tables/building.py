@@ -85,11 +85,13 @@ class _File(InputFile, OutputFile):
 
     def open(self, seekable: bool = True) -> InputStream:
         with _asking(self.location):
-            return _stream(self._file.open(seekable), self.location)
+            found: InputStream = _stream(self._file.open(seekable), self.location)
+            return found
 
     def create(self, overwrite: bool = False) -> OutputStream:
         with _asking(self.location):
-            return _stream(self._file.create(overwrite), self.location)
+            found: OutputStream = _stream(self._file.create(overwrite), self.location)
+            return found
 
 
 def _stream(stream: Any, location: str) -> Any:

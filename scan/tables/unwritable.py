@@ -8,6 +8,8 @@ Invariant: no file is written. A row is at fault if it alone cannot be written; 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pyarrow as pa
 from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
@@ -15,6 +17,10 @@ from pyiceberg.table.metadata import TableMetadata
 
 from headrace.scan.errors import BuildingError
 from headrace.scan.tables.building import building
+from headrace.scan.tables.keyed.keys import column_at
+from headrace.scan.tables.state import Definition
+from headrace.scan.tables.values.columns import KAFKA
+from headrace.scan.tables.values.open import Cut, Misfits, OpenedChunk, Tolerance, ValueOpener
 
 FOUND_MAX = 100
 
@@ -42,6 +48,53 @@ def _why_unwritable(metadata: TableMetadata, rows: pa.Table) -> str:
     except BuildingError as error:
         return str(error)
     return ""
+
+
+def without_faults(metadata: TableMetadata, definition: Definition, opened: OpenedChunk) -> OpenedChunk | None:
+    """Return the chunk without the rows at fault: they are records that do not fit. None if no row alone is at fault.
+
+    A table without dead letters waits at the first one.
+    """
+    faults = rows_at_fault(metadata, opened.rows)
+    if not faults:
+        return None
+    tolerates = definition.has_dead_letters and Tolerance(definition.tolerance) is not Tolerance.NONE
+    misfits = Misfits(list(opened.dead), dict(opened.cuts))
+    places = [column_at(opened.rows, path).to_pylist() for path in _place_columns(opened.rows)]
+    kept: list[int] = []
+    for row, (partition, offset) in enumerate(zip(*places, strict=True)):
+        if partition in misfits.cuts and offset >= misfits.cuts[partition].offset:
+            continue
+        if row in faults:
+            misfits.add(partition, offset, faults[row], is_tolerated=tolerates)
+        elif len(faults) == FOUND_MAX and row > max(faults):
+            misfits.cuts[partition] = Cut(offset)
+        else:
+            kept.append(row)
+    rows = opened.rows.take(pa.array(kept, pa.int64()))
+    return OpenedChunk(opened.columns, rows, tuple(misfits.before_cuts()), misfits.cuts)
+
+
+def _place_columns(rows: pa.Table) -> tuple[str, str]:
+    prefix = f"{KAFKA}." if KAFKA in rows.column_names else ""
+    return f"{prefix}partition", f"{prefix}offset"
+
+
+@dataclass(frozen=True, slots=True)
+class WritableJudge:
+    """Says why records do not fit: their values, or their rows cannot be written."""
+
+    opener: ValueOpener
+    metadata: TableMetadata
+
+    def reasons(self, raw: pa.Table) -> list[str]:
+        """As DeadLetterJudge."""
+        found = self.opener.reasons(raw)
+        for row, reason in enumerate(found):
+            if not reason:
+                rows = self.opener.tolerant().open(raw.slice(row, 1)).rows
+                found[row] = next(iter(rows_at_fault(self.metadata, rows).values()), "")
+        return found
 
 
 class _Nowhere(FileIO):

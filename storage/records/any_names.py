@@ -1,8 +1,8 @@
 """Reads records with header names that are not UTF-8, which the Cython codec refuses.
 
 Place: under codec.py, for batches in which the codec found such a name. Agents take them, as Kafka's brokers do.
-Invariant: the same records as the codec's, with U+FFFD in names for what is not UTF-8. Only for readers: a batch that is
-written again keeps its bytes.
+Invariant: the same records as the codec's, with U+FFFD in names for what is not UTF-8. Only for readers: a batch that
+is written again keeps its bytes.
 """
 
 from __future__ import annotations

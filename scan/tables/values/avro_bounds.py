@@ -5,15 +5,14 @@
 
 Place: in front of fastavro in avro.py. Of an array of null, 7 bytes can claim 10^10 items; a record inside itself takes
 a byte per level, and fastavro is recursive without a limit. Pure.
-Invariant: a value that passes has at most ITEMS_MAX items without a byte, and parts at most DEPTH_MAX inside each other.
+Invariant: a value that passes has at most ITEMS_MAX items without a byte, and at most DEPTH_MAX parts inside each
+other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-
-from headrace.scan.errors import SchemaError
 
 ITEMS_MAX = 10_000
 """Items that take no byte, in one value."""
@@ -118,7 +117,7 @@ class _Judged:
             self.is_unbounded |= kind == "array" and not item
             return 1
         if kind == "fixed":
-            return min(schema["size"], 1)
+            return min(int(schema["size"]), 1)
         return 1 if kind == "enum" else self.judge(kind, inside)
 
     def _named_type(self, name: str, inside: tuple[str, ...]) -> int:

@@ -56,9 +56,11 @@ PATTERNS = FormatChecker(formats=())
 """Checks the patterns of a schema, and no other format."""
 
 
-@PATTERNS.checks("regex", raises=ValueError)
 def _is_pattern(text: object) -> bool:
     return not isinstance(text, str) or compiled(text) is not None
+
+
+PATTERNS.checks("regex", raises=ValueError)(_is_pattern)
 
 
 class _Steps(threading.local):
@@ -73,11 +75,15 @@ def allow_steps(value_bytes: int) -> None:
     _steps.left = STEPS + STEPS_PER_BYTE * value_bytes
 
 
-@lru_cache(maxsize=20)
 def limited(kind: Any) -> Any:
     """Return the validator class with patterns of RE2, and with keywords that count. ValueError from its validation:
     too many steps.
     """
+    return _limited(kind)
+
+
+@lru_cache(maxsize=20)
+def _limited(kind: Any) -> Any:
     replaced = {"pattern": _pattern, "patternProperties": _pattern_properties}
     if "additionalProperties" in kind.VALIDATORS:
         replaced["additionalProperties"] = _additional(kind.VALIDATORS["additionalProperties"])

@@ -20,7 +20,7 @@ LAST_MICROS = (datetime.datetime.max - _EPOCH) // _MICROSECOND
 
 
 def closest_times(times: pa.Array) -> pa.Array:
-    """Return the times, or for one that no table can have the closest that it can. `times`: timestamps of microseconds."""
+    """Return timestamps of microseconds, with the closest one in place of each that no table can have."""
     micros = times.cast(pa.int64())
     fitting = pc.min_element_wise(
         pc.max_element_wise(micros, FIRST_MICROS, skip_nulls=False), LAST_MICROS, skip_nulls=False
