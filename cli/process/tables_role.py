@@ -73,8 +73,9 @@ class TablesRole:
         return f"tables={self._address.name}.{self._address.namespace}"
 
     async def status(self) -> dict[str, Any]:
-        """The newest round of each table, for people."""
+        """The newest round of each table, for people, and the rounds that take long."""
         rounds = {} if self._follower is None else self._follower.last
+        long = {} if self._follower is None else self._follower.turns.long()
         return {
             "roles": [TABLES],
             "cluster_id": self._shared.metastore.cluster_id,
@@ -82,6 +83,7 @@ class TablesRole:
                 name: {"condition": each.condition.value, "reason": each.reason, "lag": sum(each.lag.values())}
                 for name, each in sorted(rounds.items())
             },
+            "long_rounds": {name: round(seconds) for name, seconds in sorted(long.items())},
         }
 
     async def _follow(self) -> None:

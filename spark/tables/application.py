@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -141,6 +142,7 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
 async def run(follower: TableFollower) -> TablesRunSummary:
     """Turns until each table has what the log had."""
     began = follower.clock.monotonic()
+    follower.turns.share_seconds = math.inf  # it ends once each table has everything
     while await follower.turn():
         pass
     conditions = [each.condition for each in follower.last.values()]
