@@ -25,7 +25,7 @@ from headrace.scan.errors import BuildingError, DataLossError, OptionError, Sche
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.appending import Append, append, widen
 from headrace.scan.tables.catalog import dead_letters_of
-from headrace.scan.tables.chunks import CHUNK_BYTES, ChunkReader, Reach
+from headrace.scan.tables.chunks import CHUNK_BYTES, OPENED_BYTES, ChunkReader, Reach
 from headrace.scan.tables.committing import CommitOutcome, CommitResult
 from headrace.scan.tables.dead_letters import DeadLetterJudge, DeadLetterWriter
 from headrace.scan.tables.declaration import DISABLED, Declaration
@@ -84,11 +84,12 @@ class ReadChunk(NamedTuple):
 
 @dataclass(slots=True)
 class TableWorker:
-    """Keeps the tables of one catalog. `chunk_bytes` as CHUNK_BYTES."""
+    """Keeps the tables of one catalog. `chunk_bytes` as CHUNK_BYTES, `opened_bytes` as OPENED_BYTES."""
 
     tables: TableReader
     reader: SplitReader
     chunk_bytes: int = CHUNK_BYTES
+    opened_bytes: int = OPENED_BYTES
     formats: ValueFormats = field(default_factory=ValueFormats)
     merges_keys: bool = False
     """Whether it keeps tables with a row per key: only on Spark. A worker that appends never adds a record to one."""
@@ -97,7 +98,7 @@ class TableWorker:
 
     @property
     def _chunks(self) -> ChunkReader:
-        return ChunkReader(self.tables.cluster, self.reader, self.chunk_bytes)
+        return ChunkReader(self.tables.cluster, self.reader, self.chunk_bytes, self.opened_bytes)
 
     async def keep(self, name: str) -> TableRound:
         """One round: at most one commit. Errors of catalog, bucket, metastore and registry; nothing is lost by them."""

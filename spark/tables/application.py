@@ -31,6 +31,7 @@ from headrace.config.settings import Settings
 from headrace.scan.cluster import BucketAddress, open_cluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
+from headrace.scan.tables.apart.process import OpeningPool
 from headrace.scan.tables.catalog import CatalogAddress
 from headrace.scan.tables.chunks import PIN_HINT
 from headrace.scan.tables.follower import TableFollower
@@ -120,11 +121,12 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
     try:
         async with open_cluster(settings) as cluster:
             reader = SplitReader.open(bucket, cluster.clock, cluster.rng, pin_hint=PIN_HINT)
+            url = settings.tables_schema_registry_url
+            formats = ValueFormats(url, OpeningPool())
             try:
-                url = settings.tables_schema_registry_url
                 tables = TableReader(cluster, TopicCatalog(cluster.metastore), catalog)
                 use = SparkTables(open=session, bucket=bucket, registry_url=url, split_bytes=split_bytes)
-                worker = SparkTableWorker(tables, reader, formats=ValueFormats(url), spark=use)
+                worker = SparkTableWorker(tables, reader, formats=formats, spark=use)
                 schedule = UpkeepSchedule.of(settings, address, cluster)
                 supervisor = Supervisor(cluster.clock, CollectorRegistry())
                 metrics = TableMetrics(CollectorRegistry())
@@ -132,6 +134,7 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
                 await jobs_of(settings, tables, schedule, use).drain()
                 return summary
             finally:
+                await asyncio.to_thread(formats.close)
                 await asyncio.to_thread(reader.close)
     finally:
         await asyncio.to_thread(catalog.close)

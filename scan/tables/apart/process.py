@@ -34,6 +34,8 @@ SIZE = 2
 STALL_SECONDS = 300.0
 """A process that opens no further row for so long is ended: it waits, as it takes no CPU time."""
 KNOWN_MAX = 10_000
+_ENVIRON = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"}
+"""Arrow's other allocators reserve memory that counts, and its threads are of no use for one chunk."""
 _POLL_SECONDS = 1.0
 
 Place = tuple[str, int, int]
@@ -52,7 +54,7 @@ class OpeningProcess:
             PROGRESS.pack_into(self._progress, 0, IDLE)
             handed = (other.fileno(), file.fileno())
             command = [sys.executable, "-m", "headrace.scan.tables.apart.child", *map(str, handed)]
-            environ = os.environ | {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"}
+            environ = os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each), **_ENVIRON}
             self._process = subprocess.Popen(
                 command, pass_fds=handed, env=environ, stdin=subprocess.DEVNULL, start_new_session=True
             )
