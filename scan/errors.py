@@ -33,6 +33,10 @@ class SchemaError(TableError):
     """A schema asks for columns that a table cannot have, or cannot change to without rewriting its files."""
 
 
+class BuildingError(TableError):
+    """A change of a table cannot be built: nothing was sent to its catalog, and its storage did answer."""
+
+
 class MisfitError(InvalidError):
     """A record's value is not what its table's format says."""
 

@@ -51,7 +51,7 @@ from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.properties import property_as_int
 
 from headrace.scan.errors import TableError
-from headrace.scan.tables.catalog import translated
+from headrace.scan.tables.building import BuiltFiles, building
 from headrace.scan.tables.file_names import name_files
 from headrace.scan.tables.projecting import projected
 from headrace.scan.tables.values.columns import KAFKA
@@ -78,9 +78,9 @@ class DataFilePlace(NamedTuple):
 
 
 def write_data_files(place: DataFilePlace, metadata: TableMetadata, rows: pa.Table) -> list[DataFile]:
-    """Write the rows. UnavailableError: the storage does not answer; TableError: the table has no room for them."""
-    with translated(f"storage of {metadata.location}"):
-        return write_files(metadata, load_file_io(place.storage, metadata.location), rows)
+    """Write the rows. UnavailableError: the storage does not answer; BuildingError: they cannot be written."""
+    with building(f"table at {metadata.location}"):
+        return write_files(metadata, BuiltFiles(load_file_io(place.storage, metadata.location)), rows)
 
 
 class _Part(NamedTuple):

@@ -21,11 +21,11 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from headrace.metastore.log.image import TopicImage
-from headrace.scan.errors import DataLossError, OptionError, SchemaError
+from headrace.scan.errors import BuildingError, DataLossError, OptionError, SchemaError
 from headrace.scan.read import SplitReader
 from headrace.scan.tables.appending import Append, append, widen
 from headrace.scan.tables.catalog import dead_letters_of
-from headrace.scan.tables.chunks import CHUNK_BYTES, ChunkReader, Reach
+from headrace.scan.tables.chunks import CHUNK_BYTES, OPENED_BYTES, ChunkReader, Reach
 from headrace.scan.tables.committing import CommitOutcome, CommitResult
 from headrace.scan.tables.dead_letters import DeadLetterJudge, DeadLetterWriter
 from headrace.scan.tables.declaration import DISABLED, Declaration
@@ -36,8 +36,9 @@ from headrace.scan.tables.looking import Condition, TableLook, TableReader
 from headrace.scan.tables.opening import keyed_opener, value_opener
 from headrace.scan.tables.policy import AppendStep, after
 from headrace.scan.tables.state import PAUSED, RETENTION_MS, TOLERANCE, OffsetGap, TablePosition, TableProgress
+from headrace.scan.tables.unwritable import WritableJudge, without_faults
 from headrace.scan.tables.values.formats import ValueFormats
-from headrace.scan.tables.values.open import OpenedChunk
+from headrace.scan.tables.values.open import REASON_CHARACTERS_MAX, OpenedChunk
 
 logger = logging.getLogger(__name__)
 KEPT_BY_SPARK = "headrace-spark-tables merges its records: a row per key"
@@ -81,13 +82,23 @@ class Made(NamedTuple):
     """Data files that `files` replace."""
 
 
+class ReadChunk(NamedTuple):
+    """What was read for one commit. `columns`: of values, that the table has."""
+
+    step: AppendStep
+    progress: TableProgress
+    reach: Mapping[int, Reach]
+    columns: pa.StructType
+
+
 @dataclass(slots=True)
 class TableWorker:
-    """Keeps the tables of one catalog. `chunk_bytes` as CHUNK_BYTES."""
+    """Keeps the tables of one catalog. `chunk_bytes` as CHUNK_BYTES, `opened_bytes` as OPENED_BYTES."""
 
     tables: TableReader
     reader: SplitReader
     chunk_bytes: int = CHUNK_BYTES
+    opened_bytes: int = OPENED_BYTES
     formats: ValueFormats = field(default_factory=ValueFormats)
     looked: Callable[[str, TableLook], None] = lambda name, look: None
     """Called with what each round finds, also if the round fails then."""
@@ -98,16 +109,23 @@ class TableWorker:
 
     @property
     def _chunks(self) -> ChunkReader:
-        return ChunkReader(self.tables.cluster, self.reader, self.chunk_bytes)
+        return ChunkReader(self.tables.cluster, self.reader, self.chunk_bytes, self.opened_bytes)
 
     async def keep(self, name: str) -> TableRound:
         """One round: at most one commit. Errors of catalog, bucket, metastore and registry; nothing is lost by them."""
         look = await self.tables.look(name)
         self.looked(name, look)
         if look.declared is not None:
-            done = await self._follow_configs(name, look, look.declared) or await self._round(name, look)
+            done = await self._follow_configs(name, look, look.declared) or await self._built(name, look)
             return done._replace(interval_ms=look.declared.interval_ms)
-        return await self._round(name, look)
+        return await self._built(name, look)
+
+    async def _built(self, name: str, look: TableLook) -> TableRound:
+        """Make the round; a change that cannot be built pauses the table."""
+        try:
+            return await self._round(name, look)
+        except BuildingError as error:
+            return await self._pause(name, look, str(error))
 
     async def _follow_configs(self, name: str, look: TableLook, declared: Declaration) -> TableRound | None:
         """Set what the topic's configs say now; None if the table has it already."""
@@ -172,16 +190,26 @@ class TableWorker:
         reach, rows = await self._chunks.read(step, look.partitions)
         opener = value_opener(look.definition, look.table.schema(), self.formats)
         if opener is None:
-            opened = OpenedChunk(NO_COLUMNS, rows, (), {})
+            columns, opened = NO_COLUMNS, OpenedChunk(NO_COLUMNS, rows, (), {})
         else:
-            opened = await asyncio.to_thread(opener.open, rows)
+            columns, opened = opener.columns, await asyncio.to_thread(opener.open, rows)
         opened = await asyncio.to_thread(self._limited, name, look, opened)
-        columns = NO_COLUMNS if opener is None else opener.columns
-        reached = await self._reached(name, look, step, reach, columns, opened)
+        chunk = ReadChunk(step, progress, reach, columns)
+        try:
+            return await self._append(name, look, chunk, opened)
+        except BuildingError as error:
+            fitting = await asyncio.to_thread(without_faults, look.table.metadata, look.definition, opened)
+            if fitting is None:
+                raise
+            logger.warning("rows cannot be written: table=%s error=%s", name, error)
+            return await self._append(name, look, chunk, fitting)
+
+    async def _append(self, name: str, look: TableLook, chunk: ReadChunk, opened: OpenedChunk) -> TableRound:
+        reached = await self._reached(name, look, chunk.step, chunk.reach, chunk.columns, opened)
         if isinstance(reached, TableRound):
             return reached
         made = Made(opened.rows.num_rows, opened.dead, rows=opened.rows)
-        return await self._commit(name, look, step, progress, reached, made)
+        return await self._commit(name, look, chunk.step, chunk.progress, reached, made)
 
     def _limited(self, name: str, look: TableLook, opened: OpenedChunk) -> OpenedChunk:
         """Return what of the chunk is in few enough files for one commit."""
@@ -259,6 +287,7 @@ class TableWorker:
 
     async def _pause(self, name: str, look: TableLook, reason: str) -> TableRound:
         """Say in the table why it cannot go on; a user resumes it."""
+        reason = reason[:REASON_CHARACTERS_MAX]
         await asyncio.to_thread(self.tables.catalog.set_property, name, PAUSED, reason)
         return TableRound(Condition.PAUSED, reason, lag=look.lag)
 
@@ -267,7 +296,8 @@ class TableWorker:
         definition, schema = look.definition, look.table.schema()
         if definition.is_keyed:
             return keyed_opener(definition, schema, self.formats)
-        return value_opener(definition, schema, self.formats)
+        opener = value_opener(definition, schema, self.formats)
+        return None if opener is None else WritableJudge(opener, look.table.metadata)
 
     def _settle(self, name: str, made: CommitResult) -> None:
         """Remove the files of unanswered commits that can no longer happen: another one continued their snapshot."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -30,6 +31,7 @@ from headrace.config.settings import Settings
 from headrace.scan.cluster import BucketAddress, open_cluster
 from headrace.scan.partitions import TopicCatalog
 from headrace.scan.read import SplitReader
+from headrace.scan.tables.apart.process import OpeningPool
 from headrace.scan.tables.catalog import CatalogAddress
 from headrace.scan.tables.chunks import PIN_HINT
 from headrace.scan.tables.committing import CommitOutcome
@@ -123,11 +125,12 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
     try:
         async with open_cluster(settings) as cluster:
             reader = SplitReader.open(bucket, cluster.clock, cluster.rng, pin_hint=PIN_HINT)
+            url = settings.tables_schema_registry_url
+            formats = ValueFormats(url, OpeningPool())
             try:
-                url = settings.tables_schema_registry_url
                 tables = TableReader(cluster, TopicCatalog(cluster.metastore), catalog)
                 use = SparkTables(open=session, bucket=bucket, registry_url=url, split_bytes=split_bytes)
-                worker = SparkTableWorker(tables, reader, formats=ValueFormats(url), spark=use)
+                worker = SparkTableWorker(tables, reader, formats=formats, spark=use)
                 schedule = UpkeepSchedule.of(settings, address, cluster)
                 supervisor = Supervisor(cluster.clock, CollectorRegistry())
                 metrics = TableMetrics(CollectorRegistry())
@@ -135,6 +138,7 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
                 await jobs_of(settings, tables, schedule, use).drain()
                 return summary
             finally:
+                await asyncio.to_thread(formats.close)
                 await asyncio.to_thread(reader.close)
     finally:
         await asyncio.to_thread(catalog.close)
@@ -145,6 +149,7 @@ async def work(settings: Settings, split_bytes: int, spark_log_level: str) -> Ta
 async def run(follower: TableFollower) -> TablesRunSummary:
     """Turns until each table has what the log had."""
     began = follower.clock.monotonic()
+    follower.turns.share_seconds = math.inf  # it ends once each table has everything
     while await follower.turn():
         pass
     conditions = [each.condition for each in follower.last.values()]

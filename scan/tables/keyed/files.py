@@ -27,7 +27,8 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import BucketTransform
 
-from headrace.scan.tables.catalog import name_of, translated
+from headrace.scan.tables.building import building
+from headrace.scan.tables.catalog import name_of
 from headrace.scan.tables.data_files import DataFilePlace, read_tasks, write_data_files
 from headrace.scan.tables.keyed.keys import column_at, joined_keys
 from headrace.scan.tables.keyed.merging import DELETES, last_changes, replaced, rows_in
@@ -62,7 +63,7 @@ def groups_of(table: Table, paths: Sequence[str]) -> KeyGroups:
     of the storage as UnavailableError; TableError for files that pyiceberg does not read.
     """
     metadata = table.metadata
-    with translated(f"table {name_of(table)}"):
+    with building(f"table {name_of(table)}"):
         tasks = list(table.scan().plan_files())
     places = {spec.spec_id: _bucket_of(spec, metadata.schema(), paths[0]) for spec in metadata.partition_specs}
     count = places[metadata.default_spec_id][1]
@@ -102,7 +103,7 @@ def merge_group(
     last = last_changes(parts)
     writer, removed = _GroupWriter(place, metadata), []
     gone, schema = 0, metadata.schema()
-    with translated(f"storage of {metadata.location}"):
+    with building(f"storage of {metadata.location}"):
         storage = load_file_io(place.storage, metadata.location)
         keys = schema.select(*paths)
         for task in files:

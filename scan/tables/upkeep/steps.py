@@ -32,7 +32,7 @@ from headrace.scan.tables.upkeep.rewriting import COMMIT_BYTES, Group, Rewritten
 
 logger = logging.getLogger(__name__)
 
-WriteGroups = Callable[[DataFilePlace, Sequence[Group]], list[DataFile]]
+WriteGroups = Callable[[DataFilePlace, Sequence[Group]], list[DataFile | None]]
 
 
 class UpkeepReport(NamedTuple):

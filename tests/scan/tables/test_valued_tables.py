@@ -175,7 +175,7 @@ async def test_nothing_is_decided_while_the_registry_is_away(
     registry.is_away = False
     await tables.follow()
     assert [row["id"] for row in tables.found()] == [1]
-    tables.formats._registry_url, tables.formats._registry = "", None
+    tables.formats.registry_url, tables.formats._registry = "", None
     await world.commit((key, batch(b"x")))
     with pytest.raises(OptionError, match=r"tables\.schema\.registry\.url is not set"):
         await tables.round()
