@@ -78,4 +78,4 @@ def freed(each: InFlight, attempts: int) -> InFlight:
     """Return records after an attempt that did not end with their acknowledgement."""
     if each.tries >= attempts:
         return InFlight(each.first, each.last, RangeState.DONE)
-    return InFlight(each.first, each.last, RangeState.AVAILABLE, each.tries)
+    return InFlight(each.first, each.last, RangeState.AVAILABLE, each.tries, batch=each.batch)

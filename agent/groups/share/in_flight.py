@@ -21,7 +21,9 @@ class RangeState(enum.IntEnum):
 
 
 class InFlight(NamedTuple):
-    """Records in the same state. `tries`: how often they were acquired. `member_id` and `deadline` of acquired ones."""
+    """Records in the same state. `tries`: how often they were acquired. `member_id` and `deadline` of acquired ones.
+    `batch`: how many records the delivery had that they were in first, or what an owner loaded as one; 0: none had them.
+    """
 
     first: int
     last: int
@@ -29,6 +31,7 @@ class InFlight(NamedTuple):
     tries: int = 0
     member_id: str = ""
     deadline: float = 0.0
+    batch: int = 0
 
 
 Judge = Callable[[InFlight], InFlight | None]

@@ -77,7 +77,8 @@ class SharePartition:
             if each.first > self.end:
                 self._ranges.append(InFlight(self.end, each.first - 1, RangeState.AVAILABLE))
             state = RangeState.DONE if each.is_done else RangeState.AVAILABLE
-            self._ranges.append(InFlight(each.first, each.last, state, 0 if each.is_done else each.tries))
+            tries, batch = (0, 0) if each.is_done else (each.tries, each.last - each.first + 1)
+            self._ranges.append(InFlight(each.first, each.last, state, tries, batch=batch))
             self.end = each.last + 1
         self._settle(self._ranges)
 
@@ -147,10 +148,11 @@ class SharePartition:
         changed = ChangedRanges(self._ranges)
         for each in chosen:
             if each.first < self.end:
-                changed.judge(each.first, each.last, partial(_acquired, member_id, deadline))
+                changed.judge(each.first, each.last, partial(_acquired, member_id, deadline, each.records))
         ranges = changed.ranges()
         if chosen[-1].first >= self.end:
-            ranges.append(_acquired(member_id, deadline, InFlight(*chosen[-1][:2], RangeState.AVAILABLE)))
+            new = InFlight(*chosen[-1][:2], RangeState.AVAILABLE)
+            ranges.append(_acquired(member_id, deadline, chosen[-1].records, new))
         self._settle(ranges)
         return _joined(chosen)
 
@@ -199,9 +201,12 @@ class SharePartition:
                 return each
             if is_done:
                 return InFlight(each.first, each.last, RangeState.DONE)
-            return InFlight(each.first, each.last, RangeState.AVAILABLE, max(each.tries - 1, 0))
+            tries = max(each.tries - 1, 0)
+            return InFlight(each.first, each.last, RangeState.AVAILABLE, tries, batch=each.batch if tries else 0)
 
         self._judge(ranges, judge, has_changed=is_done)
+        if not is_done:
+            self._settle([_smaller(member_id, each) for each in self._ranges])
 
     def are_holes(self, member_id: str, ranges: Iterable[tuple[int, int]]) -> None:
         """The log has no records at these offsets: they are done, unless another member has them; also those that were
@@ -327,15 +332,24 @@ class SharePartition:
         self._next_deadline = min(deadlines, default=None)
 
 
-def _acquired(member_id: str, deadline: float, each: InFlight) -> InFlight:
-    return InFlight(each.first, each.last, RangeState.ACQUIRED, each.tries + 1, member_id, deadline)
+def _acquired(member_id: str, deadline: float, records: int, each: InFlight) -> InFlight:
+    return InFlight(
+        each.first, each.last, RangeState.ACQUIRED, each.tries + 1, member_id, deadline, each.batch or records
+    )
+
+
+def _smaller(member_id: str, each: InFlight) -> InFlight:
+    """Return records that the member has in their first attempt, of which some neighbours were given back."""
+    if each.state is RangeState.ACQUIRED and each.member_id == member_id and each.tries == 1:
+        return each._replace(batch=min(each.batch, each.last - each.first + 1))
+    return each
 
 
 def _part(each: InFlight, max_records: int, limits: AcquireLimits) -> Acquired:
     """Return the first records of a range that one delivery may have."""
     records = min(each.last - each.first + 1, max_records)
     if are_suspects(each.tries, limits.attempts):
-        records = delivery_records(each.tries, records, limits.attempts)
+        records = min(records, delivery_records(each.tries, each.batch, limits.attempts))
     return Acquired(each.first, each.first + records - 1, each.tries + 1)
 
 
