@@ -11,7 +11,7 @@ import pytest
 
 from headrace.agent.fetch.share.handlers import ShareHandlers
 from headrace.agent.groups.claims import GroupClaims
-from headrace.agent.groups.share import share_partition
+from headrace.agent.groups.share import acknowledgements, share_partition
 from headrace.agent.groups.share.group_partitions import GroupPartitions
 from headrace.agent.groups.share.in_flight import AcquireLimits, InFlight, RangeState
 from headrace.agent.groups.share.owner import ShareOwner
@@ -138,6 +138,15 @@ def _released_is_done(right: Any) -> Any:
     return freed
 
 
+def _freed_as(wrong: Callable[[Any], Any]) -> Callable[[pytest.MonkeyPatch], None]:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        freed = wrong(acknowledgements.freed)
+        patch.setattr(acknowledgements, "freed", freed)
+        patch.setattr(share_partition, "freed", freed)
+
+    return plant
+
+
 def _nothing_ends(patch: pytest.MonkeyPatch) -> None:
     """Locks do not end, not even those of clients that are gone."""
     acquire = SharePartition.acquire
@@ -236,9 +245,9 @@ _BUGS: dict[str, Plant] = {
     "the next owner does not know the attempts": _replaced(
         SharePartition, "kept", _what_is_kept(_attempts_are_forgotten)
     ),
-    "what a member gave up is done": _replaced(share_partition, "_freed", _released_is_done),
+    "what a member gave up is done": _freed_as(_released_is_done),
     "what a client had stays with it": _nothing_ends,
-    "attempts do not end": _replaced(share_partition, "_freed", _attempts_do_not_end),
+    "attempts do not end": _freed_as(_attempts_do_not_end),
     "the owner is ahead of the log": _replaced(Logs, "ends", _ahead_of_the_log),
     "changes during a write count as stored": _replaced(GroupPartitions, "_write_once", _later_changes_count_as_stored),
     "records are acquired from a state that is not stored": _replaced(ShareOwner, "_acquire", _acquired_unstored),

@@ -22,7 +22,7 @@ class RangeState(enum.IntEnum):
 
 class InFlight(NamedTuple):
     """Records in the same state. `tries`: how often they were acquired. `member_id` and `deadline` of acquired ones.
-    `batch`: how many records the delivery had that they were in first, or what an owner loaded as one; 0: none had them.
+    `batch`: how many records the delivery had that they were in first, or that were loaded together; 0: there was none.
     """
 
     first: int
