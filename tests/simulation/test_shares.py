@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headrace.agent.fetch.share.deliver import ShareDelivery
 from headrace.agent.fetch.share.handlers import ShareHandlers
 from headrace.agent.groups.claims import GroupClaims
 from headrace.agent.groups.share import acknowledgements, share_partition
@@ -24,10 +25,11 @@ from headrace.storage.errors import FencedError, HeadraceError
 from tests.agent.groups.fake_group_api import FakeGroupApi
 from tests.manual_clock import ManualClock
 from tests.planted import PlantedBugs, Report, Trial
+from tests.simulation.shares.agents import _Reader
 from tests.simulation.shares.cluster import Logs, View
 from tests.simulation.shares.world import simulate
 
-SEEDS, MANY_SEEDS = 28, 600
+SEEDS, MANY_SEEDS, TRANSACTION_SEEDS = 28, 600, 6
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -49,6 +51,49 @@ def test_no_schedule_shows_a_problem() -> None:
 def test_no_schedule_of_many_shows_a_problem() -> None:
     found = {seed: result.problems for seed in range(SEEDS, SEEDS + MANY_SEEDS) if (result := simulate(seed)).problems}
     assert not found
+
+
+@pytest.mark.requirement("X12")
+def test_no_schedule_with_transactions_shows_a_problem() -> None:
+    problems = {seed: simulate(seed, has_transactions=True).problems for seed in range(TRANSACTION_SEEDS)}
+    assert not any(problems.values()), problems
+
+
+@pytest.mark.slow
+def test_no_schedule_of_many_with_transactions_shows_a_problem() -> None:
+    seeds = range(TRANSACTION_SEEDS, TRANSACTION_SEEDS + MANY_SEEDS)
+    found = {seed: result.problems for seed in seeds if (result := simulate(seed, has_transactions=True)).problems}
+    assert not found
+
+
+def _open_transactions_are_read(right: Any) -> Any:
+    async def ends(self: Logs, offsets: Any, *, committed: bool) -> Any:
+        return await right(self, offsets, committed=False)
+
+    return ends
+
+
+def _no_offset_is_done(right: Any) -> Any:
+    def part(self: _Reader, key: int, ranges: Any, needed_end: int) -> ShareDelivery:
+        made: ShareDelivery = right(self, key, ranges, needed_end)
+        done = [each for each in made.returned if each.is_done]
+        made.acquired += [(each.first, each.last, ranges[0][2]) for each in done]
+        made.returned = [each for each in made.returned if not each.is_done]
+        return made
+
+    return part
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong"),
+    [(Logs, "ends", _open_transactions_are_read), (_Reader, "_part", _no_offset_is_done)],
+    ids=["records of open transactions are acquired", "records of aborted transactions are sent"],
+)
+def test_a_planted_bug_of_transactions_is_found(
+    owner: Any, name: str, wrong: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, wrong(getattr(owner, name)))
+    assert any(simulate(seed, has_transactions=True).problems for seed in range(TRANSACTION_SEEDS))
 
 
 def test_a_seed_replays_its_history_and_things_go_wrong_in_it() -> None:
