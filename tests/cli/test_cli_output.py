@@ -96,7 +96,9 @@ def test_logs_json_and_pages() -> None:
     document = json_text(json.dumps({"key": BAD}, ensure_ascii=False))
     assert not any(map(is_control, document))
     assert json.loads(document) == {"key": BAD}
-    page = bytes(Pages(servers="s", allows_changes=False).render("error", 404, title=BAD, error=BAD, retries=False).body).decode()
+    page = bytes(
+        Pages(servers="s", allows_changes=False).render("error", 404, title=BAD, error=BAD, retries=False).body
+    ).decode()
     assert SHOWN in page
     assert not any(is_control(each) for each in page if each not in "\n\t")
 
