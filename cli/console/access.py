@@ -3,9 +3,9 @@
 Place: around the pages; HttpSecurity judges tokens and certificates, as for agents' HTTP listeners.
 Invariant: a browser cannot send a bearer token by itself, so it is given once (/sign-in) and kept in this process
 under a random cookie; a token that leaves the file ends its sessions. Without authentication only names of this machine
-are answered: another site cannot reach the console through its own name (DNS rebinding). A page of another site that is open
-in the same browser may lead here, but gets no answer that it asks for itself: images, frames and requests of its scripts
-would read the cluster again and again.
+are answered: another site cannot reach the console through its own name (DNS rebinding). A page of another site that is
+open in the same browser may lead here, but gets no answer that it asks for itself: images, frames and requests of its
+scripts would read the cluster again and again.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def only_local_names(app: ASGIApp) -> ASGIApp:
 
 
 def not_for_other_sites(app: ASGIApp) -> ASGIApp:
-    """`app` for requests of its own pages, of people and of programs; of other sites only for a link that is followed."""
+    """`app` for requests of its own pages, of people and of programs; of other sites only if a link is followed."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "POST":  # a form's token decides (form_tokens.py)

@@ -50,8 +50,8 @@ class TableLink:
         return self._answers.ask("tables", KEPT_SECONDS, doctor_tables.read(self._settings))
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Everything about a table. Errors as `tables`; NotFoundError, TableError. The catalog is opened for a name that
-        it has only, as it was at most KEPT_SECONDS ago.
+        """Everything about a table. Errors as `tables`; NotFoundError, TableError. The catalog is opened only for a
+        name that it had at most KEPT_SECONDS ago.
         """
         if name not in {row["table"] for row in self.tables().rows}:
             raise NotFoundError(f"no topic has a table of this name: {shown(name)}")

@@ -1,10 +1,10 @@
 """Reads YAML and JSON files as values that know the line of each of their parts.
 
 Place: under reading.py.
-Invariant: an anchor may be used again, but aliases repeat at most ALIASED_MAX values in a document, and parts are nested
-at most DEPTH_MAX deep: a few hundred bytes do not become millions of values. Each error has a file and a line, and a file with an error does not hide the errors of others. Plain text
-stays as it is written: only null, true, false and numbers of YAML 1.2 have another type, so a topic named `no` or a
-config value 1_000 is text.
+Invariant: an anchor may be used again, but aliases repeat at most ALIASED_MAX values in a document, and parts are
+nested at most DEPTH_MAX deep: a few hundred bytes do not become millions of values. Each error has a file and a line,
+and a file with an error does not hide the errors of others. Plain text stays as it is written: only null, true, false
+and numbers of YAML 1.2 have another type, so a topic named `no` or a config value 1_000 is text.
 """
 
 from __future__ import annotations
