@@ -121,9 +121,11 @@ async def _describe_share_offsets(ask: GatedRequest) -> Response:
             await slices.did(DENIED_UNITS)
             continue
         if group.topics is not None:
-            judge = partial(ask.allows, AclOperation.DESCRIBE, _TOPIC)
-            good_ones = await slices.each(lambda topic: judge(topic.topic_name), group.topics, DENIED_UNITS)  # noqa: B023
-            verdicts = list(zip(group.topics, good_ones, strict=True))
+            verdicts = await slices.each(
+                lambda topic: (topic, ask.allows(AclOperation.DESCRIBE, _TOPIC, topic.topic_name)),
+                group.topics,
+                DENIED_UNITS,
+            )
             denied[group.group_id] += [_refused_topic(ask, topic, _DENIED) for topic, good in verdicts if not good]
             group = dataclasses.replace(group, topics=tuple(topic for topic, good in verdicts if good))
         allowed.append(group)
