@@ -117,10 +117,7 @@ class BrokerSetting(NamedTuple):
 @functools.cache
 def broker_settings() -> dict[str, BrokerSetting]:
     """Every setting by name."""
-    return {
-        name: BrokerSetting(_kind(setting.annotation), setting.meaning)
-        for name, setting in declared().items()
-    }
+    return {name: BrokerSetting(_kind(setting.annotation), setting.meaning) for name, setting in declared().items()}
 
 
 def dynamic_definition(name: str) -> ConfigDefinition | None:
